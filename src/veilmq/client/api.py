@@ -17,7 +17,7 @@ from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, dec
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Staged, WriterView
 from veilmq.core.settings import SettingValue
-from veilmq.wire.sqs.members import GetQueueUrlRequest, QueueUrlResult
+from veilmq.wire.sqs.members import QueueUrlResult
 from veilmq.wire.sqs.names import full_name
 from veilmq.wire.v1.claims import CURSOR, Sources
 from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow, Writers
@@ -88,8 +88,7 @@ class QueueApi:
         """Return account and name of the queue, as they are in a path."""
         url = self._queue
         if "/" not in url:
-            request = GetQueueUrlRequest(queue_name=url)
-            url = self._transport.call("GetQueueUrl", request, QueueUrlResult).queue_url
+            url = self._transport.call("GetQueueUrl", {"QueueName": url}, QueueUrlResult).queue_url
         return full_name(url)
 
 
@@ -137,8 +136,7 @@ class Claims(QueueApi):
     ) -> Bound:
         """Bind claim ``number``, or return what it has, waiting up to ``wait_s`` (0 to 20) for a first message."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
-        fields |= {"shard_messages": shard_messages, "wait_s": wait_s}
-        fields |= {} if bytes_max is None else {"bytes_max": bytes_max}  # earlier servers know no such field
+        fields |= {"shard_messages": shard_messages, "wait_s": wait_s, "bytes_max": bytes_max}
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:

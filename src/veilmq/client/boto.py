@@ -29,20 +29,19 @@ class BotoCaller:
     def call(
         self,
         action: str,
-        request: msgspec.Struct,
+        members: Mapping[str, Any],
         reply_type: type[Reply],
         *,
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Carry out ``action``; raises ``ClientError`` and ``Unreachable``.
+        """Carry out ``action`` with ``members`` of its request; raises ``ClientError`` and ``Unreachable``.
 
         Timeouts and retries are the boto3 client's own configuration; ``wait_s`` and ``patience_s`` have no effect.
         """
-        parameters: Mapping[str, Any] = msgspec.to_builtins(request, builtin_types=(bytes,))
         method: Callable[..., Any] = getattr(self._boto, xform_name(action))
         try:
-            reply = method(**{name: value for name, value in parameters.items() if value is not None})
+            reply = method(**msgspec.to_builtins(members, builtin_types=(bytes,)))
         except Refused as refused:
             raise _error(refused) from refused
         except BotoCoreError as error:

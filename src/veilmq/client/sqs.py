@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from time import time
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-import msgspec
-from msgspec.structs import replace
-
 from veilmq.client.messages import (
     RECEIPT_SUPERSEDED,
     ClientError,
@@ -36,49 +33,20 @@ from veilmq.wire.sqs.members import (
     TRACE_HEADER,
     BatchResultErrorEntry,
     ChangedResultEntry,
-    GetQueueUrlRequest,
-    QueueRequest,
     QueueUrlResult,
     SendMessageBatchResultEntry,
     SendMessageResult,
     Shape,
     write_attributes,
 )
-from veilmq.wire.sqs.messages import (
-    ChangeMessageVisibilityBatchEntry,
-    ChangeMessageVisibilityBatchRequest,
-    ChangeMessageVisibilityRequest,
-    DeleteMessageBatchEntry,
-    DeleteMessageBatchRequest,
-    DeleteMessageRequest,
-    Message,
-    ReceiveMessageRequest,
-    ReceiveMessageResult,
-    SendMessageBatchEntry,
-    SendMessageBatchRequest,
-    SendMessageRequest,
-)
-from veilmq.wire.sqs.moves import (
-    CancelMessageMoveTaskRequest,
-    CancelMessageMoveTaskResult,
-    ListMessageMoveTasksRequest,
-    ListMessageMoveTasksResult,
-    StartMessageMoveTaskRequest,
-    StartMessageMoveTaskResult,
-)
+from veilmq.wire.sqs.messages import Message, ReceiveMessageResult
+from veilmq.wire.sqs.moves import CancelMessageMoveTaskResult, ListMessageMoveTasksResult, StartMessageMoveTaskResult
 from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, Kind, attribute_of, number
 from veilmq.wire.sqs.queues import (
-    CreateQueueRequest,
-    GetQueueAttributesRequest,
     GetQueueAttributesResult,
-    ListDeadLetterSourceQueuesRequest,
     ListDeadLetterSourceQueuesResult,
-    ListQueuesRequest,
     ListQueuesResult,
     ListQueueTagsResult,
-    SetQueueAttributesRequest,
-    TagQueueRequest,
-    UntagQueueRequest,
 )
 
 _NO_DEAD_LETTERS = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
@@ -101,13 +69,13 @@ class Caller(Protocol):
     def call(
         self,
         action: str,
-        request: msgspec.Struct,
+        members: Mapping[str, Any],
         reply_type: type[Reply],
         *,
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Carry out ``action``; raises ``ClientError`` and ``Unreachable``.
+        """Carry out ``action`` with ``members`` of its request; raises ``ClientError`` and ``Unreachable``.
 
         The server may take ``wait_s`` on purpose. With ``patience_s`` the call is tried once, for so many seconds.
         """
@@ -138,7 +106,6 @@ class QueueClient:
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
-        self._call = caller.call
         self._urls: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -168,24 +135,22 @@ class QueueClient:
         Settings name other queues by their plain names. ``tags`` are those of a new queue.
         """
         attributes = self._attributes(settings or {}) or None
-        request = CreateQueueRequest(queue_name=queue, attributes=attributes, tags=dict(tags or {}) or None)
-        return self._call("CreateQueue", request, QueueUrlResult).queue_url
+        members = _given(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
+        return self._caller.call("CreateQueue", members, QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
         """Return the URL of ``queue``."""
-        request = GetQueueUrlRequest(queue_name=queue)
-        return self._call("GetQueueUrl", request, QueueUrlResult).queue_url
+        return self._caller.call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult).queue_url
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order, page by page."""
-        request = ListQueuesRequest(queue_name_prefix=prefix or None, max_results=SQS_LIST_RESULTS.maximum)
-        return self._listed("ListQueues", request, ListQueuesResult)
+        return self._listed("ListQueues", ListQueuesResult, QueueNamePrefix=prefix or None)
 
     def show(self, queue: str) -> QueueStatus:
         """Return the settings and the counters of ``queue``, without its tags."""
         url = self._url(queue)
-        request = GetQueueAttributesRequest(queue_url=url, attribute_names=[ALL])
-        attributes = self._call("GetQueueAttributes", request, GetQueueAttributesResult).attributes or {}
+        members = {"QueueUrl": url, "AttributeNames": [ALL]}
+        attributes = self._caller.call("GetQueueAttributes", members, GetQueueAttributesResult).attributes or {}
         try:
             context, full_name = _queue_of(attributes[QUEUE_ARN])
             settings: dict[str, SettingValue] = {}
@@ -208,43 +173,42 @@ class QueueClient:
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
         """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
         attributes = self._attributes(settings)
-        request = SetQueueAttributesRequest(queue_url=self._url(queue), attributes=attributes)
-        self._call("SetQueueAttributes", request, _Empty)
+        self._do("SetQueueAttributes", queue, Attributes=attributes)
 
     def purge(self, queue: str) -> None:
         """Delete all messages of ``queue``."""
-        self._call("PurgeQueue", QueueRequest(queue_url=self._url(queue)), _Empty)
+        self._do("PurgeQueue", queue)
 
     def delete_queue(self, queue: str) -> None:
         """Delete ``queue`` and all its messages."""
-        self._call("DeleteQueue", QueueRequest(queue_url=self._url(queue)), _Empty)
+        self._do("DeleteQueue", queue)
 
     def tags(self, queue: str) -> dict[str, str]:
         """Return the tags of ``queue``."""
-        request = QueueRequest(queue_url=self._url(queue))
-        return self._call("ListQueueTags", request, ListQueueTagsResult).tags or {}
+        return self._caller.call("ListQueueTags", {"QueueUrl": self._url(queue)}, ListQueueTagsResult).tags or {}
 
     def tag(self, queue: str, tags: Mapping[str, str]) -> None:
         """Add ``tags`` to those of ``queue``."""
-        self._call("TagQueue", TagQueueRequest(queue_url=self._url(queue), tags=dict(tags)), _Empty)
+        self._do("TagQueue", queue, Tags=dict(tags))
 
     def untag(self, queue: str, keys: Sequence[str]) -> None:
         """Remove the tags with these ``keys`` from ``queue``."""
-        self._call("UntagQueue", UntagQueueRequest(queue_url=self._url(queue), tag_keys=list(keys)), _Empty)
+        self._do("UntagQueue", queue, TagKeys=list(keys))
 
     def dead_letter_sources(self, queue: str) -> list[str]:
         """Return the names of the queues whose dead letters go to ``queue``, in order, page by page."""
-        results = SQS_LIST_RESULTS.maximum
-        request = ListDeadLetterSourceQueuesRequest(queue_url=self._url(queue), max_results=results)
-        return self._listed("ListDeadLetterSourceQueues", request, ListDeadLetterSourceQueuesResult)
+        action, url = "ListDeadLetterSourceQueues", self._url(queue)
+        return self._listed(action, ListDeadLetterSourceQueuesResult, QueueUrl=url)
 
-    def _listed(self, action: str, request: Any, reply_type: type[Any]) -> list[str]:
+    def _listed(self, action: str, reply_type: type[Any], **members: Any) -> list[str]:
         """Return the names of queues on all pages."""
-        page = self._call(action, request, reply_type)
-        urls = list(page.queue_urls or [])
-        while page.next_token:
-            page = self._call(action, replace(request, next_token=page.next_token), reply_type)
+        urls, token, more = list[str](), None, True
+        while more:
+            page_members = _given(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
+            page = self._caller.call(action, page_members, reply_type)
             urls += page.queue_urls or []
+            token = page.next_token
+            more = bool(token)
         return [url.rpartition("/")[2] for url in urls]
 
     def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
@@ -252,24 +216,22 @@ class QueueClient:
 
         Returns the handle that cancels it.
         """
-        request = StartMessageMoveTaskRequest(
-            source_arn=self._arn(queue),
-            destination_arn=self._arn(destination) if destination is not None else None,
-            max_number_of_messages_per_second=moves_per_s_max,
+        members = _given(
+            SourceArn=self._arn(queue),
+            DestinationArn=self._arn(destination) if destination is not None else None,
+            MaxNumberOfMessagesPerSecond=moves_per_s_max,
         )
-        return self._call("StartMessageMoveTask", request, StartMessageMoveTaskResult).task_handle
+        return self._caller.call("StartMessageMoveTask", members, StartMessageMoveTaskResult).task_handle
 
     def cancel_move(self, handle: str) -> int:
         """Stop a move, and return how many messages it has moved."""
-        request = CancelMessageMoveTaskRequest(task_handle=handle)
-        reply = self._call("CancelMessageMoveTask", request, CancelMessageMoveTaskResult)
+        reply = self._caller.call("CancelMessageMoveTask", {"TaskHandle": handle}, CancelMessageMoveTaskResult)
         return reply.approximate_number_of_messages_moved
 
     def moves(self, queue: str) -> list[Move]:
         """Return the latest moves of the dead letters of ``queue``, newest first."""
-        results = SQS_MOVE_TASK_RESULTS.maximum
-        request = ListMessageMoveTasksRequest(source_arn=self._arn(queue), max_results=results)
-        reply = self._call("ListMessageMoveTasks", request, ListMessageMoveTasksResult)
+        members = {"SourceArn": self._arn(queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
+        reply = self._caller.call("ListMessageMoveTasks", members, ListMessageMoveTasksResult)
         return [
             Move(
                 handle=entry.task_handle,
@@ -297,32 +259,15 @@ class QueueClient:
         dedup_id: str | None = None,
     ) -> SentMessage:
         """Store one message; if a reply was lost, it may be stored twice, but not in a FIFO queue."""
-        request = SendMessageRequest(
-            queue_url=self._url(queue),
-            message_body=body,
-            delay_seconds=delay_s,
-            message_attributes=write_attributes(attributes or {}) or None,
-            message_group_id=group,
-            message_deduplication_id=dedup_id,
-        )
-        sent = self._call("SendMessage", request, SendMessageResult)
+        message = NewMessage(body=body, attributes=attributes or {}, delay_s=delay_s, group=group, dedup_id=dedup_id)
+        sent = self._caller.call("SendMessage", _sending(message, QueueUrl=self._url(queue)), SendMessageResult)
         return SentMessage(id=sent.message_id, sequence=sent.sequence_number)
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
         """Store up to ten messages; if a reply was lost, they may be stored twice."""
-        entries = [
-            SendMessageBatchEntry(
-                id=str(number),
-                message_body=message.body,
-                delay_seconds=message.delay_s,
-                message_attributes=write_attributes(message.attributes) or None,
-                message_group_id=message.group,
-                message_deduplication_id=message.dedup_id,
-            )
-            for number, message in enumerate(messages)
-        ]
-        request = SendMessageBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._call("SendMessageBatch", request, _Entries[SendMessageBatchResultEntry])
+        entries = [_sending(message, Id=str(number)) for number, message in enumerate(messages)]
+        members = {"QueueUrl": self._url(queue), "Entries": entries}
+        reply = self._caller.call("SendMessageBatch", members, _Entries[SendMessageBatchResultEntry])
         return _in_order(reply, lambda e: SentMessage(id=e.message_id, sequence=e.sequence_number), len(messages))
 
     def receive(
@@ -339,23 +284,22 @@ class QueueClient:
         ``None`` stands for the queue's own setting. On a FIFO queue a receive whose reply was lost can be repeated
         with the same ``attempt_id``.
         """
-        request = ReceiveMessageRequest(
-            queue_url=self._url(queue),
-            message_system_attribute_names=[ALL],
-            message_attribute_names=[ALL],
-            max_number_of_messages=count,
-            visibility_timeout=timeout_s,
-            wait_time_seconds=wait_s,
-            receive_request_attempt_id=attempt_id,
+        members = _given(
+            QueueUrl=self._url(queue),
+            MessageSystemAttributeNames=[ALL],
+            MessageAttributeNames=[ALL],
+            MaxNumberOfMessages=count,
+            VisibilityTimeout=timeout_s,
+            WaitTimeSeconds=wait_s,
+            ReceiveRequestAttemptId=attempt_id,
         )
         wait_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
-        reply = self._call("ReceiveMessage", request, ReceiveMessageResult, wait_s=wait_s)
+        reply = self._caller.call("ReceiveMessage", members, ReceiveMessageResult, wait_s=wait_s)
         return list(map(_received, reply.messages or []))
 
     def delete(self, queue: str, receipt: str) -> None:
         """Delete the message of ``receipt``."""
-        request = DeleteMessageRequest(queue_url=self._url(queue), receipt_handle=receipt)
-        self._call("DeleteMessage", request, _Empty)
+        self._do("DeleteMessage", queue, ReceiptHandle=receipt)
 
     def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
         """Have the server move the message of ``receipt`` to the queue ``target`` as a dead letter of ``queue``.
@@ -378,19 +322,14 @@ class QueueClient:
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
-        entries = [
-            DeleteMessageBatchEntry(id=str(number), receipt_handle=receipt) for number, receipt in enumerate(receipts)
-        ]
-        request = DeleteMessageBatchRequest(queue_url=self._url(queue), entries=entries)
-        reply = self._call("DeleteMessageBatch", request, _Entries[ChangedResultEntry])
+        entries = [{"Id": str(number), "ReceiptHandle": receipt} for number, receipt in enumerate(receipts)]
+        members = {"QueueUrl": self._url(queue), "Entries": entries}
+        reply = self._caller.call("DeleteMessageBatch", members, _Entries[ChangedResultEntry])
         return _in_order(reply, lambda entry: None, len(receipts))
 
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
         """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
-        request = ChangeMessageVisibilityRequest(
-            queue_url=self._url(queue), receipt_handle=receipt, visibility_timeout=timeout_s
-        )
-        self._call("ChangeMessageVisibility", request, _Empty)
+        self._do("ChangeMessageVisibility", queue, ReceiptHandle=receipt, VisibilityTimeout=timeout_s)
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
@@ -402,14 +341,11 @@ class QueueClient:
         once and given up after so many seconds.
         """
         entries = [
-            ChangeMessageVisibilityBatchEntry(
-                id=str(number), receipt_handle=change.receipt, visibility_timeout=change.timeout_s
-            )
+            {"Id": str(number), "ReceiptHandle": change.receipt, "VisibilityTimeout": change.timeout_s}
             for number, change in enumerate(changes)
         ]
-        request = ChangeMessageVisibilityBatchRequest(queue_url=self._url(queue), entries=entries)
-        batch = _Entries[ChangedResultEntry]
-        reply = self._call("ChangeMessageVisibilityBatch", request, batch, patience_s=patience_s)
+        members, batch = {"QueueUrl": self._url(queue), "Entries": entries}, _Entries[ChangedResultEntry]
+        reply = self._caller.call("ChangeMessageVisibilityBatch", members, batch, patience_s=patience_s)
         return _in_order(reply, _changed, len(changes))
 
     # ------------------------------------------------------------------------------------------------- names
@@ -426,9 +362,13 @@ class QueueClient:
         return write_settings(named, context)
 
     def _arn(self, queue: str) -> str:
-        request = GetQueueAttributesRequest(queue_url=self._url(queue), attribute_names=[QUEUE_ARN])
-        reply = self._call("GetQueueAttributes", request, GetQueueAttributesResult)
+        members = {"QueueUrl": self._url(queue), "AttributeNames": [QUEUE_ARN]}
+        reply = self._caller.call("GetQueueAttributes", members, GetQueueAttributesResult)
         return (reply.attributes or {}).get(QUEUE_ARN, "")
+
+    def _do(self, action: str, queue: str, **members: Any) -> None:
+        """Carry out an action on ``queue`` that returns nothing."""
+        self._caller.call(action, {"QueueUrl": self._url(queue), **members}, _Empty)
 
     def _url(self, queue: str) -> str:
         if "/" in queue:
@@ -454,6 +394,23 @@ class HttpQueueClient(QueueClient):
 
 
 # Between a client's values and the shapes of the wire.
+
+
+def _given(**members: Any) -> dict[str, Any]:
+    """Return the ``members`` of a request that are there."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
+def _sending(message: NewMessage, **members: Any) -> dict[str, Any]:
+    """Return ``members`` and those of a message to be sent."""
+    return _given(
+        **members,
+        MessageBody=message.body,
+        DelaySeconds=message.delay_s,
+        MessageAttributes=write_attributes(message.attributes) or None,
+        MessageGroupId=message.group,
+        MessageDeduplicationId=message.dedup_id,
+    )
 
 
 def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:

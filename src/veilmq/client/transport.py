@@ -264,18 +264,18 @@ class Transport:
     def call(
         self,
         action: str,
-        request: msgspec.Struct,
+        members: Mapping[str, Any],
         reply_type: type[Reply],
         *,
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Carry out ``action`` (AWS JSON 1.0); ``wait_s`` and ``patience_s`` are those of ``request``.
+        """Carry out ``action`` (AWS JSON 1.0) with ``members`` of its request.
 
-        Raises ``ClientError`` and ``Unreachable``.
+        ``wait_s`` and ``patience_s`` are those of ``request``. Raises ``ClientError`` and ``Unreachable``.
         """
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
-        body = msgspec.json.encode(request)
+        body = msgspec.json.encode(members)
         reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, patience_s=patience_s)
         if reply.status != 200:
             raise refusal(reply)

@@ -32,7 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from veilmq.console.audit import AuditLogError
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
-from veilmq.core.receipts import CountEvents, EventCounts
+from veilmq.core.receipts import CountEvents
 from veilmq.events import EventsError
 from veilmq.server.admin_api import CallerUnknown
 from veilmq.server.authentication import Security
@@ -274,7 +274,8 @@ class Admin:
         if self.exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
         flushing = asyncio.ensure_future(self.exports.flush())
-        flushing.add_done_callback(_consume_error)
+        # an error after the client gave up is retrieved; it was logged where it happened
+        flushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:
             counts = flushing.result() if done else await execute(self.engine, CountEvents())
@@ -288,7 +289,7 @@ class Admin:
             events = asyncio.create_task(or_none(execute(self.engine, CountEvents())))
             survey = await or_none(execute(self.engine, SurveyQueues(names_max=SHOWN_MAX)))
             snapshot = Snapshot(
-                metrics=self.metrics.copy(),
+                requests=self.metrics.series(),
                 queues=[] if survey is None else await self._counts.inspect(survey.names),
                 queues_in_all=None if survey is None else survey.in_all,
                 now_ms=self.polls.clock.shown_ms(),
@@ -302,9 +303,3 @@ class Admin:
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-
-def _consume_error(flushing: "asyncio.Future[EventCounts]") -> None:
-    """Retrieve the error of an export after its client gave up; it was logged where it happened."""
-    if not flushing.cancelled():
-        flushing.exception()

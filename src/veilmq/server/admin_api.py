@@ -98,30 +98,27 @@ class AdminCallers:
             return None
         given = request.headers.get("authorization")
         if given is not None:
-            return self._by_password(self.sign_ins, given, None if request.client is None else request.client.host)
+            scheme, _, credentials = given.partition(" ")
+            try:
+                key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
+            except ValueError:
+                raise CallerUnknown(NOBODY) from None
+            if scheme.lower() != "basic" or not colon:
+                raise CallerUnknown(NOBODY)
+            try:
+                caller = self.sign_ins(key_id, secret, None if request.client is None else request.client.host)
+            except SignInsPaused as paused:
+                headers = {"retry-after": str(paused.retry_after_s)}
+                raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=headers) from None
+            if caller is None:
+                raise CallerUnknown(WRONG_KEY)
+            return caller
         found = None if self.session_of is None else self.session_of(request)
         if found is None:
             raise CallerUnknown(NOBODY)
         session, caller = found
         if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
             raise CallerUnknown(TOKENLESS, status=403)
-        return caller
-
-    def _by_password(self, sign_ins: SignIns, given: str, peer: str | None) -> Caller:
-        scheme, _, credentials = given.partition(" ")
-        try:
-            key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
-        except ValueError:
-            raise CallerUnknown(NOBODY) from None
-        if scheme.lower() != "basic" or not colon:
-            raise CallerUnknown(NOBODY)
-        try:
-            caller = sign_ins(key_id, secret, peer)
-        except SignInsPaused as paused:
-            headers = {"retry-after": str(paused.retry_after_s)}
-            raise CallerUnknown(str(paused), status=TOO_MANY_REQUESTS, headers=headers) from None
-        if caller is None:
-            raise CallerUnknown(WRONG_KEY)
         return caller
 
 

@@ -36,7 +36,7 @@ from veilmq.server.permissions import Permissions, PolicyDecisions
 from veilmq.server.pushes import PushError, TopicService, push_identity
 from veilmq.server.queue_statistics import QueueStatistics
 from veilmq.server.settings import ServerSettings
-from veilmq.server.stores import exporting, open_store, place_of
+from veilmq.server.stores import exporter_to, open_store, place_of
 from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
 from veilmq.wire.exchange import RequestContext
@@ -104,10 +104,9 @@ async def serve(
         connections = Connections(
             handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
         )
-        exports = await closing.enter_async_context(
-            exporting(settings, events_to, engine=engine, clock=time, shutdown=shutdown)
-        )
-        await closing.enter_async_context(topics.pushing(shutdown))
+        exports = exporter_to(events_to, settings, engine=engine, clock=time)
+        shutdown.end_with(closing, exports)
+        shutdown.end_with(closing, topics.pusher)
         in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
         shown = (polls, connections, exports)
         console = ConsoleService(

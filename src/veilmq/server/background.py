@@ -76,32 +76,45 @@ class BackgroundRequest:
         """Go on: it waits for nothing."""
 
 
-class OrderedReply:
-    """What stands for the request until it is answered; a ``Pending``."""
+class Deferred:
+    """What stands for a request that begins later, with ``start``; a ``Pending``."""
 
-    __slots__ = ("_begin", "_hurried", "_pending")
+    __slots__ = ("_begin", "_hurried", "_pending", "withdrawn")
 
-    def __init__(self, request: Request, begin: Callable[[], Pending]) -> None:
+    def __init__(self, begin: Callable[[], Pending | None]) -> None:
         self._begin = begin
         self._pending: Pending | None = None
         self._hurried = False
-        request.in_turn(self._start)
+        self.withdrawn = False
 
     def withdraw(self) -> None:
-        """Forget it; one that was not begun never is, as its connection has no line any more."""
+        """Forget it; one that was not begun never is."""
+        self.withdrawn = True
         if self._pending is not None:
             self._pending.withdraw()
 
     def hurry(self) -> None:
-        """Have it wait for nothing but its turn."""
+        """Have it wait for nothing but its beginning."""
         self._hurried = True
         if self._pending is not None:
             self._pending.hurry()
 
-    def _start(self) -> None:
-        self._pending = self._begin()
-        if self._hurried:
-            self._pending.hurry()
+    def start(self) -> None:
+        """Begin, unless it was withdrawn."""
+        if not self.withdrawn:
+            self._pending = self._begin()
+            if self._hurried and self._pending is not None:
+                self._pending.hurry()
+
+
+class OrderedReply(Deferred):
+    """Stands for a request that begins when those before it on its connection are answered."""
+
+    __slots__ = ()
+
+    def __init__(self, request: Request, begin: Callable[[], Pending]) -> None:
+        super().__init__(begin)
+        request.in_turn(self.start)
 
 
 READS_AT_ONCE = 8

@@ -16,10 +16,7 @@ from secrets import token_bytes
 from typing import Any, TypeVar, cast
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from veilmq import __version__
@@ -155,7 +152,7 @@ class ConsoleService:
         session_of = None if console is None else console.session_of
         self.callers = AdminCallers(sign_ins=sign_ins, account=settings.account, session_of=session_of)
         self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=data_port)
-        self.pages: ASGIApp = Starlette(routes=[Route("/{path:path}", _missing)]) if console is None else console.app
+        self.pages: ASGIApp = PlainTextResponse(MISSING, status_code=501) if console is None else console.app
 
     def _console(self, sign_ins: SignIns | None, data_port: int, ports: Ports) -> Any:
         """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
@@ -205,10 +202,6 @@ class ConsoleService:
             exports=exports,
             figures=list(_in_words(self._engine.figures())),
         )
-
-
-async def _missing(request: Request) -> Response:
-    return PlainTextResponse(MISSING, status_code=501)
 
 
 KEPT_MS = 30 * SECOND_MS

@@ -23,6 +23,7 @@ deadline; nothing runs periodically.
 
 from bisect import insort
 from collections.abc import Callable
+from itertools import count
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -54,7 +55,7 @@ class LongPolls:
         self.clock = clock
         self.closing = False
         self._queues: dict[str, _WaiterQueue] = {}
-        self._tickets = 0
+        self.tickets = count()  # the places in all lines
 
     def ask(
         self,
@@ -112,11 +113,6 @@ class LongPolls:
         """Submit the first of each line: there is room for answers again."""
         for line in list(self._queues.values()):
             line.inspect()
-
-    def ticket(self) -> int:
-        """Return the next place in any line."""
-        self._tickets += 1
-        return self._tickets
 
 
 class Poll(msgspec.Struct, eq=False):
@@ -199,7 +195,7 @@ class Poll(msgspec.Struct, eq=False):
         now_ms = clock.now_ms()
         self.note_instant(now_ms)
         self.deadline_ms = now_ms + wait_s * SECOND_MS
-        self.ticket = self.polls.ticket()
+        self.ticket = next(self.polls.tickets)
         self.waiters = self.polls.waiters(self.command.queue)
         self.timer = clock.call_at(self.deadline_ms, self._expire)
         self.waiters.join(self, result)

@@ -11,10 +11,10 @@ others. At most ``SHOWN_MAX`` queues are shown.
 import asyncio
 import enum
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -111,16 +111,9 @@ class Metrics:
         series.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         series.seconds += seconds
 
-    def copy(self) -> "Metrics":
-        """Return the counters as they are now."""
-        copied = Metrics()
-        copied._series = {name: series.copy() for name, series in self._series.items()}
-        return copied
-
-    def series(self) -> Iterable[tuple[str, str, Series]]:
-        """Yield action, code and what was counted, in order."""
-        for action, code in sorted(self._series):
-            yield action, code, self._series[action, code]
+    def series(self) -> list[tuple[str, str, Series]]:
+        """Return action, code and what was counted until now, in order."""
+        return [(*name, self._series[name].copy()) for name in sorted(self._series)]
 
 
 _BOUNDS = (*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf")
@@ -134,12 +127,13 @@ _FAMILIES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Snapshot:
-    """One instant of a server; ``queues`` has the full name and what was counted of each that is shown.
+    """One instant of a server.
 
-    What the store did not return, as it cannot be reached, is ``None``.
+    ``requests`` are those of ``Metrics.series``; ``queues`` has the full name and what was counted of each that is
+    shown. What the store did not return, as it cannot be reached, is ``None``.
     """
 
-    metrics: Metrics
+    requests: Sequence[tuple[str, str, Series]]
     queues: Sequence[tuple[str, Counted]]
     queues_in_all: int | None
     now_ms: int
@@ -158,12 +152,26 @@ class Snapshot:
             f"{_NAMESPACE}_requests", "Requests answered, by action and code.", labels=labels
         )
         durations = HistogramMetricFamily(f"{_NAMESPACE}_request_duration_seconds", text, labels=labels)
-        for action, code, series in self.metrics.series():
+        for action, code, series in self.requests:
             requests.add_metric([action, code], series.count)
             durations.add_metric([action, code], _buckets(series), sum_value=series.seconds)
         yield from (requests, durations)
-        for figure in (*_of_queues(self.queues, self.now_ms), *self.store, *self._figures()):
-            yield _family(figure)
+        for figure in (*self._of_queues(), *self.store, *self._figures()):
+            labels = [figure.label] if figure.label else []
+            family: Any = _FAMILIES[figure.kind](f"{_NAMESPACE}_{figure.name}", figure.text, labels=labels)
+            for label, value in figure.samples.items():
+                values = [label] if labels else []
+                if isinstance(value, Series):
+                    family.add_metric(values, _buckets(value), sum_value=value.seconds)
+                else:
+                    family.add_metric(values, value)
+            yield family
+
+    def _of_queues(self) -> Iterator[Figure]:
+        for name, kind, text, value_of in _BY_QUEUE:
+            samples = {queue: value_of(counted, self.now_ms) for queue, counted in self.queues}
+            known = {queue: value for queue, value in samples.items() if value is not None}
+            yield Figure(f"queue_{name}", text, kind, known, "queue")
 
     def _figures(self) -> Iterator[Figure]:
         events, pushes = self.events, {outcome.value: count for outcome, count in self.topics.pushes.items()}
@@ -194,61 +202,39 @@ def exposition(snapshot: Snapshot) -> bytes:
     return generate_latest(registry)
 
 
-def _of_queues(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterator[Figure]:
-    """Yield what was counted by queue, in the table's order; a queue without sources or writers has no row for them."""
+_BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[Counted, int], float | None]], ...] = (
+    ("messages_visible", "gauge", "Messages that can be received.", lambda it, now_ms: it.counts.visible),
+    ("messages_in_flight", "gauge", "Messages that were received and not deleted.", lambda it, _: it.counts.in_flight),
+    ("messages_delayed", "gauge", "Messages whose delay has not ended.", lambda it, _: it.counts.delayed),
+    ("oldest_message_age_seconds", "gauge", "Age of the oldest message not deleted; 0 without any.",
+     lambda it, now_ms: _age_s(it.counts.oldest_sent_at_ms, now_ms)),
+    ("redeliveries", "counter", "Receives of messages that had been received before, since the server's start.",
+     lambda it, _: it.counts.redelivered),
+    ("messages_sent", "counter",
+     "Messages that were sent here, in any way but as dead letters, since the server's start.",
+     lambda it, _: it.counts.sent),
+    ("messages_received", "counter",
+     "Messages given by receives or bound by claims, each time, since the server's start.",
+     lambda it, _: it.counts.received),
+    ("messages_deleted", "counter", "Messages deleted by those who had them, since the server's start.",
+     lambda it, _: it.counts.deleted),
+    ("claims_held", "gauge", "Claims that are not acknowledged, lost or released.",
+     lambda it, _: None if it.claims is None else len(it.claims)),
+    ("messages_claimed", "gauge", "Messages in claims that are held; they are in flight, too.",
+     lambda it, _: None if it.claims is None else sum(messages for messages, _ in it.claims)),
+    ("oldest_claim_age_seconds", "gauge", "Time since the oldest claim held was bound; 0 without any.",
+     lambda it, now_ms: (
+         None if it.claims is None else _age_s(min((at_ms for _, at_ms in it.claims), default=None), now_ms)
+     )),
+    ("messages_staged", "gauge", "Messages staged by writers and not published; they are in no queue yet.",
+     lambda it, _: it.staged),
+)  # fmt: skip
+"""Name, kind and text of a figure, and what it is of a queue at an instant; ``None`` for a queue that has no such."""
 
-    def age_s(since_ms: int | None) -> float:
-        return 0.0 if since_ms is None else max(0, now_ms - since_ms) / SECOND_MS
 
-    counts = [(name, counted.counts) for name, counted in queues]
-    claims = [(name, counted.claims) for name, counted in queues if counted.claims is not None]
-    staged = {name: counted.staged for name, counted in queues if counted.staged is not None}
-    for field_name, text in _STATES.items():
-        samples = {name: getattr(each, field_name) for name, each in counts}
-        yield Figure(f"queue_messages_{field_name}", text, "gauge", samples, "queue")
-    text = "Age of the oldest message not deleted; 0 without any."
-    ages = {name: age_s(each.oldest_sent_at_ms) for name, each in counts}
-    yield Figure("queue_oldest_message_age_seconds", text, "gauge", ages, "queue")
-    for field_name, (figure_name, text) in _TOTALS.items():
-        samples = {name: getattr(each, field_name) for name, each in counts}
-        yield Figure(figure_name, f"{text}, since the server's start.", "counter", samples, "queue")
-    text = "Claims that are not acknowledged, lost or released."
-    yield Figure("queue_claims_held", text, "gauge", {name: len(held) for name, held in claims}, "queue")
-    text = "Messages in claims that are held; they are in flight, too."
-    claimed = {name: sum(messages for messages, _ in held) for name, held in claims}
-    yield Figure("queue_messages_claimed", text, "gauge", claimed, "queue")
-    text = "Time since the oldest claim held was bound; 0 without any."
-    ages = {name: age_s(min((bound_at_ms for _, bound_at_ms in held), default=None)) for name, held in claims}
-    yield Figure("queue_oldest_claim_age_seconds", text, "gauge", ages, "queue")
-    text = "Messages staged by writers and not published; they are in no queue yet."
-    yield Figure("queue_messages_staged", text, "gauge", staged, "queue")
-
-
-_STATES = {
-    "visible": "Messages that can be received.",
-    "in_flight": "Messages that were received and not deleted.",
-    "delayed": "Messages whose delay has not ended.",
-}
-_TOTALS = {
-    "redelivered": ("queue_redeliveries", "Receives of messages that had been received before"),
-    "sent": ("queue_messages_sent", "Messages that were sent here, in any way but as dead letters"),
-    "received": ("queue_messages_received", "Messages given by receives or bound by claims, each time"),
-    "deleted": ("queue_messages_deleted", "Messages deleted by those who had them"),
-}
+def _age_s(since_ms: int | None, now_ms: int) -> float:
+    return 0.0 if since_ms is None else max(0, now_ms - since_ms) / SECOND_MS
 
 
 def _buckets(series: Series) -> list[tuple[str, int]]:
     return list(zip(_BOUNDS, accumulate(series.buckets), strict=True))
-
-
-def _family(figure: Figure) -> Metric:
-    labels = [figure.label] if figure.label else []
-    family: Any = _FAMILIES[figure.kind](f"{_NAMESPACE}_{figure.name}", figure.text, labels=labels)
-    for label, value in figure.samples.items():
-        values = [label] if labels else []
-        if isinstance(value, Series):
-            family.add_metric(values, _buckets(value), sum_value=value.seconds)
-        else:
-            family.add_metric(values, value)
-    made: Metric = family
-    return made

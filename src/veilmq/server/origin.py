@@ -135,13 +135,6 @@ def _listed(scope: Scope, wanted: bytes) -> list[str]:
     return [element.strip() for line in lines for element in line.split(",")]
 
 
-def _portless(element: str) -> str:
-    if element.startswith("["):
-        return element[1:].partition("]")[0]
-    address, colon, _ = element.partition(":")
-    return address if colon and element.count(":") == 1 else element
-
-
 def _address(text: str) -> Address | None:
     try:
         return unmapped(ip_address(text.partition("%")[0]))
@@ -207,7 +200,10 @@ class AdminGuard:
         """Return the last address that no named proxy has: any client can have written what stands before it."""
         address = None
         for text in reversed(listed):
-            address = _address(_portless(text))
+            if text.startswith("["):
+                address = _address(text[1:].partition("]")[0])
+            else:
+                address = _address(text.partition(":")[0] if text.count(":") == 1 else text)
             if address is None or address not in self.proxies:
                 return address
         return address

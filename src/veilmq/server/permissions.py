@@ -36,6 +36,7 @@ from veilmq.core.commands import (
 from veilmq.core.topics import Forward
 from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
+from veilmq.server.background import Deferred
 from veilmq.server.http_parser import Pending, Request
 from veilmq.server.protocols import Denial
 from veilmq.wire.exchange import Caller, RequestContext, caller_of
@@ -81,7 +82,13 @@ _OF_TOPICS = frozenset(
 )
 """What an account does with its own topics; to subscribe a queue needs the permission to send there."""
 
-_OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
+_OF_NO_QUEUE = _OF_TOPICS | {
+    commands.CreateQueue,
+    commands.ListQueues,
+    BrowseQueues,
+    ShowAccount,
+    SetAccount,
+}
 
 _FURTHER = frozenset({Forward, InspectQueue, topics.Subscribe})
 """The commands that do more than what their own queue's policy decides: see ``_further``."""
@@ -184,7 +191,9 @@ class PolicyDecisions:
 
 
 class _Kept(msgspec.Struct, eq=False):
-    """What is known of one queue; ``waiting`` while nothing is. ``policy`` was read from ``text``.
+    """What is known of one queue; ``waiting`` while nothing is, each with what takes the engine's error.
+
+    ``policy`` was read from ``text``.
 
     ``passed`` has the callers, actions and (where the policy depends on them) addresses that always pass.
     """
@@ -194,38 +203,7 @@ class _Kept(msgspec.Struct, eq=False):
     text: str = ""
     policy: Policy | None = None
     varies_by_address: bool = False
-    waiting: "list[_Waiting] | None" = None
-
-
-class _Waiting(msgspec.Struct, eq=False):
-    """A request that waits for a policy; ``pending`` is what it waits for after that."""
-
-    again: Again
-    failed: Done
-    over: bool = False
-    hurried: bool = False
-    pending: Pending | None = None
-
-    def withdraw(self) -> None:
-        self.over = True
-        if self.pending is not None:
-            self.pending.withdraw()
-
-    def hurry(self) -> None:
-        self.hurried = True
-        if self.pending is not None:
-            self.pending.hurry()
-
-    def end(self, result: Any) -> None:
-        """Go on, or pass the engine's error on."""
-        if self.over:
-            return
-        if not isinstance(result, QueueView):
-            self.failed(result)
-            return
-        self.pending = self.again()
-        if self.pending is not None and self.hurried:
-            self.pending.hurry()
+    waiting: list[tuple[Deferred, Done]] | None = None
 
 
 class Permissions:
@@ -284,14 +262,14 @@ class Permissions:
     def wait(self, unknown: Unknown, again: Again, failed: Done, now_s: float) -> Pending:
         """Call ``again`` once the policy that is ``unknown`` is known; or ``failed`` with the engine's error."""
         queue = unknown.queue
-        waiting = _Waiting(again, failed)
+        waiting = Deferred(again)
         kept = self._kept.get(queue)
         if kept is not None and kept.waiting is not None:
-            kept.waiting.append(waiting)
+            kept.waiting.append((waiting, failed))
             return waiting
         if len(self._kept) >= _KEPT_MAX:
             self._kept.clear()
-        made = self._kept[queue] = _Kept(now_s + FRESH_S, waiting=[waiting])
+        made = self._kept[queue] = _Kept(now_s + FRESH_S, waiting=[(waiting, failed)])
         self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, made))
         return waiting
 
@@ -337,8 +315,11 @@ class Permissions:
             kept.policy = self._decisions.read(result.queue, kept.text)
             kept.varies_by_address = kept.policy is not None and kept.policy.uses_address
             kept.passed.clear()
-        for one in waiting:
-            one.end(result)
+        for request, failed in waiting:
+            if isinstance(result, QueueView):
+                request.start()
+            elif not request.withdrawn:
+                failed(result)
 
 
 def _further(command: Any) -> list[tuple[str, str]]:

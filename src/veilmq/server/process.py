@@ -20,7 +20,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -171,6 +171,12 @@ class Shutdown:
         if not working.done():
             cut()
         await working
+
+    def end_with(self, closing: AsyncExitStack, worker: Any) -> None:
+        """Start ``worker``, if there is one; ``closing`` closes it then, and cuts it off when the time is over."""
+        if worker is not None:
+            worker.start()
+            closing.push_async_callback(lambda: self.let_finish(worker.close(), cut=worker.cut))
 
     def _begin(self, grace_s: float) -> None:
         if self.requested.is_set():

@@ -23,9 +23,9 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
@@ -55,7 +55,6 @@ from veilmq.server.background import BackgroundRequest, Submitted
 from veilmq.server.dispatch import Ask
 from veilmq.server.http_parser import Pending, Worded
 from veilmq.server.metrics import PushOutcome, TopicCounts
-from veilmq.server.process import Shutdown
 from veilmq.server.settings import Address, AllowList, ServerSettings, unmapped
 from veilmq.store.port import Store, StoreError, execute
 from veilmq.wire.smq.topics import push_request
@@ -355,7 +354,14 @@ class Pusher:
             self.clock.call_at(self.clock.now_ms() + _AFTER_ERROR_MS, partial(self._list, 0))
             return
         for subscription in result:
-            self._take_up(subscription)
+            url = read_push_url(subscription.push_url)
+            receiver = self._receivers.setdefault((url.host, url.port), Receiver())
+            line = PushedSubscription(subscription, receiver, self.clock, self._ready)
+            known = self._lines.setdefault(line.queue, line)
+            known.subscription, known.receiver = subscription, receiver
+            if known is line:
+                self.engine.watch(line.queue, line.wake)
+                line.wake(self.clock.now_ms())
         wanted = {(each.topic, each.name) for each in result}
         for line in list(self._lines.values()):
             if (line.subscription.topic, line.subscription.name) not in wanted:
@@ -363,25 +369,13 @@ class Pusher:
         used = {line.receiver for line in self._lines.values()}
         self._receivers = {name: each for name, each in self._receivers.items() if each in used}
 
-    def _take_up(self, subscription: Subscription) -> None:
-        url = read_push_url(subscription.push_url)
-        receiver = self._receivers.setdefault((url.host, url.port), Receiver())
-        line = PushedSubscription(subscription, receiver, self.clock, self._stand)
-        known = self._lines.get(line.queue)
-        if known is not None:
-            known.subscription, known.receiver = subscription, receiver
-            return
-        self._lines[line.queue] = line
-        self.engine.watch(line.queue, line.wake)
-        line.wake(self.clock.now_ms())
-
     def _drop(self, line: PushedSubscription) -> None:
         line.rest()
         self._row.pop(line, None)
         if self._lines.pop(line.queue, None) is not None:
             self.engine.unwatch(line.queue)
 
-    def _stand(self, line: PushedSubscription) -> None:
+    def _ready(self, line: PushedSubscription) -> None:
         self._row[line] = None
         self._fill()
 
@@ -516,7 +510,6 @@ class TopicService:
         self._clock = clock
         self._wall_s = wall_s
         self._certificate_url = settings.push_certificate_url or base_url + CERTIFICATE_PATH
-        self._parallel_max = settings.push_parallel_max
         self._guard = Guard(AllowList(settings.push_allow or ""))
         self._identity = identity
         self._signer = ThreadPoolExecutor(1, thread_name_prefix="veilmq-push-signer")  # a signature takes a millisecond
@@ -524,7 +517,15 @@ class TopicService:
         self.counts = TopicCounts()
         self.handlers: Mapping[type[Command], Ask] = {PublishToTopic: self._publish, Subscribe: self._subscribe}
         self.pages: dict[bytes, Worded] = {}
+        self.pusher: Pusher | None = None  # nothing may be pushed to without an identity
         if identity is not None:
+            self.pusher = Pusher(
+                engine=engine,
+                clock=clock,
+                attempt=self.attempt,
+                counts=self.counts,
+                parallel_max=settings.push_parallel_max,
+            )
             self._tls = ssl.create_default_context()
             page = Worded(b"Content-Type: application/x-pem-file\r\n", identity.certificate_pem)
             self.pages[CERTIFICATE_PATH.encode()] = page
@@ -545,28 +546,6 @@ class TopicService:
         if not command.subscription.push_url:
             return Submitted(self._engine, command, answer)
         return SubscriptionRequest(command, answer, engine=self._engine, clock=self._clock, guard=self._guard)
-
-    @asynccontextmanager
-    async def pushing(self, shutdown: Shutdown) -> AsyncIterator[None]:
-        """Push while the context lasts, where anything may be pushed to.
-
-        At its end the pushes that run may end, as long as ``shutdown`` allows.
-        """
-        if self._identity is None:
-            yield
-            return
-        pusher = Pusher(
-            engine=self._engine,
-            clock=self._clock,
-            attempt=self.attempt,
-            counts=self.counts,
-            parallel_max=self._parallel_max,
-        )
-        pusher.start()
-        try:
-            yield
-        finally:
-            await shutdown.let_finish(pusher.close(), cut=pusher.cut)
 
     async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
         """Return why the message was not accepted, for the log; an empty text when it was.

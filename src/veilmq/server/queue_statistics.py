@@ -79,7 +79,19 @@ class QueueRecord:
         self.counts = counts = view.counts
         self.counted_at_ms = now_ms
         self.cost_s, self._cost_s = min(self._cost_s, cost_s), cost_s
-        self._note_totals((now_ms, counts.sent, counts.received, counts.deleted))
+        # Rates are over at least some seconds where there are that many: from ``_earlier``, which ``_later`` becomes.
+        # Totals that fell are those of a store that was opened anew, or of another queue of this name.
+        totals = (now_ms, counts.sent, counts.received, counts.deleted)
+        earlier, later = self._earlier, self._later
+        if earlier is None or later is None or any(now < before for now, before in zip(totals, later, strict=True)):
+            earlier = later = totals
+        if now_ms - later[0] >= _RATE_MS:
+            earlier, later = later, totals
+        self._earlier, self._later, self.rates = earlier, later, None
+        passed_ms, *changes = (now - before for now, before in zip(totals, earlier, strict=True))
+        if passed_ms >= RATE_MS_MIN:
+            sent, received, deleted = (change * SECOND_MS / passed_ms for change in changes)
+            self.rates = sent, received, deleted
         if self._when and now_ms - self._when[-1] < SECOND_MS:
             self._visible[-1] = counts.visible
             return
@@ -87,22 +99,6 @@ class QueueRecord:
             del self._when[0], self._visible[0]
         self._when.append(now_ms)
         self._visible.append(counts.visible)
-
-    def _note_totals(self, totals: _Totals) -> None:
-        """Rates are over at least some seconds where there are that many: from ``_earlier``, which ``_later`` becomes.
-
-        Totals that fell are those of a store that was opened anew, or of another queue of this name.
-        """
-        earlier, later = self._earlier, self._later
-        if earlier is None or later is None or any(now < before for now, before in zip(totals, later, strict=True)):
-            earlier = later = totals
-        if totals[0] - later[0] >= _RATE_MS:
-            earlier, later = later, totals
-        self._earlier, self._later, self.rates = earlier, later, None
-        passed_ms, *changes = (now - before for now, before in zip(totals, earlier, strict=True))
-        if passed_ms >= RATE_MS_MIN:
-            sent, received, deleted = (change * SECOND_MS / passed_ms for change in changes)
-            self.rates = sent, received, deleted
 
     def shown(self, name: str, *, history: bool = True, ahead_ms: int = 0) -> BrowsedQueue:
         """Return this as a listing shows it, where users see the store's time ``ahead_ms`` later."""

@@ -70,33 +70,42 @@ _WITH_PORT = re.compile(r"(?:\[(?P<address>[^\]]+)\]|(?P<host>[^:\[\]]+)):(?P<po
 _NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?")
 
 
-class _Entry(NamedTuple):
-    """Either ``name`` (in lower case) or ``network`` is given; without a ``port`` all are allowed."""
-
-    name: str
-    network: Network | None
-    special: bool
-    port: int | None
-
-
 class AllowList:
     """What a server may push to; an empty list allows nothing."""
 
     def __init__(self, text: str) -> None:
         """Read entries between commas; raises ``ValueError`` for what is none."""
-        self._entries = [_entry(entry.strip()) for entry in text.split(",") if entry.strip()]
+        self._names: set[tuple[str, int | None]] = set()  # in lower case; without a port all are allowed
+        self._networks: list[tuple[Network, bool, int | None]] = []  # and whether it is within a special block
+        for entry in filter(None, map(str.strip, text.split(","))):
+            host, port = entry, cast(int | None, None)
+            with_port = _WITH_PORT.fullmatch(entry)
+            if with_port is not None:
+                host, port = with_port["address"] or with_port["host"], int(with_port["port"])
+                if not 1 <= port <= 65_535:
+                    raise ValueError(entry)
+            try:
+                network = ip_network(host)
+            except ValueError:
+                if not _NAME.fullmatch(host):
+                    raise
+                self._names.add((host.lower(), port))
+                continue
+            first, last = network.network_address, network.broadcast_address
+            special = any(first in block and last in block for block in _SPECIAL[network.version])
+            self._networks.append((network, special, port))
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return bool(self._names or self._networks)
 
     @property
     def has_networks(self) -> bool:
         """Whether an address may be allowed that no name is."""
-        return any(entry.network is not None for entry in self._entries)
+        return bool(self._networks)
 
     def names(self, host: str, port: int) -> bool:
         """Return whether the host of that name, in lower case, is allowed at ``port``, wherever it is in public."""
-        return any(entry.name == host and entry.port in (None, port) for entry in self._entries if entry.name)
+        return not self._names.isdisjoint({(host, None), (host, port)})
 
     def holds(self, address: Address, port: int, *, named: bool) -> bool:
         """Return whether ``address`` may be connected to at ``port``; ``named``: its host is allowed by name."""
@@ -105,9 +114,8 @@ class AllowList:
         if named and not special:
             return True
         return any(
-            plain in entry.network and entry.port in (None, port)
-            for entry in self._entries
-            if entry.network is not None and (entry.special or not special)
+            plain in network and allowed in (None, port) and (within_special or not special)
+            for network, within_special, allowed in self._networks
         )
 
 
@@ -121,23 +129,6 @@ def unmapped(address: Address) -> Address:
 def is_special(address: Address) -> bool:
     """Return whether ``address`` is no address of the public internet."""
     return any(address in block for block in _SPECIAL[address.version])
-
-
-def _entry(text: str) -> _Entry:
-    host, port = text, cast(int | None, None)
-    with_port = _WITH_PORT.fullmatch(text)
-    if with_port is not None:
-        host, port = with_port["address"] or with_port["host"], int(with_port["port"])
-        if not 1 <= port <= 65_535:
-            raise ValueError(text)
-    try:
-        network = ip_network(host)
-    except ValueError:
-        if not _NAME.fullmatch(host):
-            raise
-        return _Entry(host.lower(), None, False, port)
-    first, last = network.network_address, network.broadcast_address
-    return _Entry("", network, any(first in block and last in block for block in _SPECIAL[network.version]), port)
 
 
 SettingValue = str | int | bool | Path | None

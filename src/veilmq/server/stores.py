@@ -5,8 +5,8 @@ This is the one place that knows which kinds of store there are. What PostgreSQL
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -17,7 +17,6 @@ from veilmq.core.commands import Clock, Engine, MaySend
 from veilmq.core.errors import VeilmqError
 from veilmq.events import EventsError
 from veilmq.server.http import Connections
-from veilmq.server.process import Shutdown
 from veilmq.server.settings import ServerSettings
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.copying import CopyRefused, Progress, copy
@@ -42,30 +41,20 @@ def place_of(settings: ServerSettings) -> Any:
     return target.open_target(settings.events_to)
 
 
-@asynccontextmanager
-async def exporting(
-    settings: ServerSettings, target: Any, *, engine: Engine, clock: Clock, shutdown: Shutdown
-) -> AsyncIterator[Any]:
-    """Export the events of ``engine`` to ``target``, which is ``place_of`` the settings, while the context lasts.
+def exporter_to(target: Any, settings: ServerSettings, *, engine: Engine, clock: Clock) -> Any:
+    """Return the ``events.exporter.Exporter`` of ``engine`` to ``target``, which is ``place_of`` the settings.
 
-    At its end what is left is exported, as long as ``shutdown`` allows. Gives the ``events.exporter.Exporter``, or
     ``None`` where there is no target.
     """
     if target is None:
-        yield None
-        return
-    exporter = import_module("veilmq.events.exporter").Exporter(
+        return None
+    return import_module("veilmq.events.exporter").Exporter(
         execute=partial(execute, engine),
         clock=clock,
         target=target,
         period_s=settings.events_period_s,
         events_per_range=settings.events_per_file,
     )
-    exporter.start()
-    try:
-        yield exporter
-    finally:
-        await shutdown.let_finish(exporter.close(), cut=exporter.cut)
 
 
 log = logging.getLogger(__name__)
@@ -92,9 +81,14 @@ async def open_store(
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
     urls = split_urls(settings.store)
     postgres = postgres_parts("store (--store)")
-    store: Store = await postgres.Shards.open(
-        urls, clock=clock or SystemClock(), options=replace(postgres_options(settings), may_send=may_send)
+    options = postgres.PostgresOptions(
+        migrates=not settings.no_migrate,
+        connections=settings.store_connections,
+        durability=postgres.Durability(settings.durability),
+        may_send=may_send,
+        **_options(settings),
     )
+    store: Store = await postgres.Shards.open(urls, clock=clock or SystemClock(), options=options)
     return store
 
 
@@ -124,17 +118,6 @@ def postgres_parts(what: str) -> Any:
 def sqlite_options(settings: ServerSettings) -> EngineOptions:
     """Return the options of the store on SQLite."""
     return EngineOptions(free_space_reserve_bytes=settings.free_space_reserve_bytes, **_options(settings))
-
-
-def postgres_options(settings: ServerSettings) -> Any:
-    """Return the options of the store on PostgreSQL."""
-    parts = postgres_parts("store (--store)")
-    return parts.PostgresOptions(
-        migrates=not settings.no_migrate,
-        connections=settings.store_connections,
-        durability=parts.Durability(settings.durability),
-        **_options(settings),
-    )
 
 
 _OF_BOTH = (

@@ -406,7 +406,8 @@ def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
         assert [each.told for each in host.begun[begun:]] == [["hurry"]] * (3 - begun)
 
 
-def test_one_that_has_begun_is_withdrawn() -> None:
+@pytest.mark.parametrize("at_first", [True, False])
+def test_one_that_is_withdrawn_ends_or_never_begins(at_first: bool) -> None:
     begun: list[Large] = []
     request = Request(OneRequest(), b"GET", b"/large", {}, b"", True)
 
@@ -415,12 +416,13 @@ def test_one_that_has_begun_is_withdrawn() -> None:
         return begun[-1]
 
     pending = OrderedReply(request, begin)
-    pending.withdraw()
+    if at_first:
+        pending.withdraw()
     assert begun == []
     assert request.begin is not None
     request.begin()
     pending.withdraw()
-    assert begun[0].told == ["withdraw"]
+    assert [each.told for each in begun] == ([] if at_first else [["withdraw"]])
 
 
 class OneRequest:

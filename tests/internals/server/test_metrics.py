@@ -388,7 +388,7 @@ async def test_no_more_queues_are_shown_than_a_page_can_hold(books: Books, monke
 def lines(**parts: Any) -> list[str]:
     """Return the text of a snapshot of a server at rest, but for `parts`."""
     rest: dict[str, Any] = {
-        "metrics": Metrics(),
+        "requests": [],
         "queues": [],
         "queues_in_all": 0,
         "now_ms": 0,
@@ -405,9 +405,9 @@ def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
     counted.count("SendMessage", "OK", 1.5)
     counted.count("SendMessage", "OK", 0.25)
     counted.count("SendMessage", "InternalFailure", 3.0)
-    copied = counted.copy()
+    copied = counted.series()
     counted.count("SendMessage", "OK", 9.0)  # not in the copy
-    told = lines(metrics=copied)
+    told = lines(requests=copied)
     name = "veilmq_request_duration_seconds"
     assert f'{name}_sum{{action="SendMessage",code="OK"}} 1.75' in told
     assert f'{name}_count{{action="SendMessage",code="OK"}} 2.0' in told

@@ -199,17 +199,10 @@ _ROOT = re.compile(
 )
 
 
-class Path(NamedTuple):
-    """The decoded parts of a path, and its ``shape``: the same with every second part, a name, as ``*``."""
-
-    parts: tuple[str, ...]
-    shape: str
-
-
 class SmqRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``path`` has the decoded parts between slashes, ``query`` the decoded values by lower-case name.
 
-    ``shape`` is that of the path, by which routes are found.
+    ``shape`` is the path with every second part, a name, as ``*``: by it routes are found.
     ``headers`` are by lower-case name. ``target`` is as it was sent: signatures cover it. ``root`` is the local name of
     the body's root, empty where there is no body or no XML. ``flaw`` is what is wrong with the target, if anything is.
     """
@@ -225,9 +218,9 @@ class SmqRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     flaw: SmqError | None = None
 
 
-_NOWHERE = Path((), "?")
+_NOWHERE: tuple[tuple[str, ...], str] = (), "?"
 _NONE: Mapping[str, str] = {}
-_known: dict[bytes, Path] = {}
+_known: dict[bytes, tuple[tuple[str, ...], str]] = {}
 
 
 def is_smq(target: bytes, headers: Mapping[bytes, bytes]) -> bool:
@@ -242,9 +235,9 @@ def is_smq(target: bytes, headers: Mapping[bytes, bytes]) -> bool:
 def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> SmqRequest:
     """Return the request for ``target``, whatever that holds."""
     raw_path, _, raw_query = target.partition(b"?")
-    path, query, flaw = _NOWHERE, _NONE, None
+    (path, shape), query, flaw = _NOWHERE, _NONE, None
     try:
-        path = _known.get(raw_path) or _path(raw_path)
+        path, shape = _known.get(raw_path) or _path(raw_path)
         if raw_query:
             query = _parameters(raw_query)
     except SmqError as error:
@@ -253,8 +246,8 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     return SmqRequest(
         method=method,
         target=target,
-        path=path.parts,
-        shape=path.shape,
+        path=path,
+        shape=shape,
         query=query,
         headers=headers,
         body=body,
@@ -263,15 +256,15 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     )
 
 
-def _path(raw: bytes) -> Path:
-    """Return what ``raw`` means, and remember it unless it is long; a slash at its end means nothing."""
+def _path(raw: bytes) -> tuple[tuple[str, ...], str]:
+    """Return parts and shape of ``raw``, and remember them unless it is long; a slash at its end means nothing."""
     try:
         parts = tuple(unquote_to_bytes(part).decode() for part in raw.strip(b"/").split(b"/") if part or raw != b"/")
     except UnicodeDecodeError:
         raise SmqError(errors.INVALID_REQUEST_URL) from None
     if any("/" in word for word in parts[::2]):  # one part would pass for several
         raise SmqError(errors.INVALID_REQUEST_URL)
-    path = Path(parts, "/".join("*" if place % 2 else part for place, part in enumerate(parts)))
+    path = parts, "/".join("*" if place % 2 else part for place, part in enumerate(parts))
     if len(raw) <= _REMEMBERED_BYTES_MAX:
         if len(_known) >= _REMEMBERED_MAX:
             _known.clear()

@@ -73,7 +73,7 @@ _MOVE = (_MISSING, _INVALID, errors.RESOURCE_NOT_FOUND)
 _ROWS = (
     Action("CreateQueue", queues.CreateQueueRequest, queues.create_queue, QueueUrlResult, _CREATION,
            attributes=tuple(SETTINGS)),
-    Action("GetQueueUrl", members.GetQueueUrlRequest, queues.get_queue_url, QueueUrlResult,
+    Action("GetQueueUrl", queues.GetQueueUrlRequest, queues.get_queue_url, QueueUrlResult,
            (_MISSING, _INVALID, errors.QUEUE_DOES_NOT_EXIST)),
     Action("ListQueues", queues.ListQueuesRequest, queues.list_queues, queues.ListQueuesResult, (_INVALID,)),
     Action("DeleteQueue", QueueRequest, queues.delete_queue, None, _ON_QUEUE),

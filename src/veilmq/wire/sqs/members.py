@@ -232,24 +232,7 @@ def _read(name: str, value: AttributeValue) -> Attribute:
     if not value.data_type and not value.string_value and not value.binary_value:
         why = f"The message (user) attribute '{shown(name)}' must contain a non-empty message attribute value."
         raise errors.invalid(why)
-    kind = _kind(name, value.data_type)
-    if kind == "Binary":
-        if value.string_value is not None:
-            raise _refused(name, f"has the type '{value.data_type}' and must use BinaryValue, not StringValue")
-        if not value.binary_value:
-            raise _refused(name, f"must contain a non-empty value of type '{value.data_type}'")
-        return Attribute(type=value.data_type or "", data=value.binary_value)
-    if value.binary_value is not None:
-        raise _refused(name, f"has the type '{value.data_type}' and must use StringValue, not BinaryValue")
-    if not value.string_value:
-        raise _refused(name, f"must contain a non-empty value of type '{value.data_type}'")
-    check_text(value.string_value, f"the message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
-    if kind == "Number" and not is_number(value.string_value):
-        raise errors.invalid(f"Can't cast the value of message (user) attribute '{name}' to a number.")
-    return Attribute(type=value.data_type or "", text=value.string_value)
-
-
-def _kind(name: str, label: str | None) -> str:
+    label = value.data_type
     if not label:
         raise _refused(name, "must contain a non-empty DataType")
     if len(label) > limits.SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX:
@@ -261,7 +244,20 @@ def _kind(name: str, label: str | None) -> str:
             "supported type prefixes: Binary, Number, String."
         )
     check_text(label, f"the type of message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
-    return match[1]
+    if match[1] == "Binary":
+        if value.string_value is not None:
+            raise _refused(name, f"has the type '{label}' and must use BinaryValue, not StringValue")
+        if not value.binary_value:
+            raise _refused(name, f"must contain a non-empty value of type '{label}'")
+        return Attribute(type=label, data=value.binary_value)
+    if value.binary_value is not None:
+        raise _refused(name, f"has the type '{label}' and must use StringValue, not BinaryValue")
+    if not value.string_value:
+        raise _refused(name, f"must contain a non-empty value of type '{label}'")
+    check_text(value.string_value, f"the message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
+    if match[1] == "Number" and not is_number(value.string_value):
+        raise errors.invalid(f"Can't cast the value of message (user) attribute '{name}' to a number.")
+    return Attribute(type=label, text=value.string_value)
 
 
 def _check_name(name: str) -> None:
@@ -330,13 +326,6 @@ class QueueRequest(Shape, frozen=True, kw_only=True):
     """A request about one queue: DeleteQueue, PurgeQueue, ListQueueTags, and the root of the others."""
 
     queue_url: str | None = None
-
-
-class GetQueueUrlRequest(Shape, frozen=True, kw_only=True):
-    """GetQueueUrl."""
-
-    queue_name: str | None = None
-    queue_owner_aws_account_id: str | None = None
 
 
 class QueueUrlResult(Shape, frozen=True, kw_only=True):

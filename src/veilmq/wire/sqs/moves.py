@@ -132,7 +132,22 @@ def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: Reque
     check_number("ListMessageMoveTasks.MaxResults", request.max_results)
 
     def respond(result: Any) -> ListMessageMoveTasksResult:
-        return ListMessageMoveTasksResult(results=[_entry(task, context) for task in _found(result)])
+        tasks: list[MoveTask] = _found(result)
+        entries = [
+            MoveTaskEntry(
+                task_handle=task_handle(task, context) if task.status is MoveStatus.RUNNING else None,
+                status=task.status.name,
+                source_arn=queue_arn(task.source, context),
+                destination_arn=queue_arn(task.destination, context) if task.destination is not None else None,
+                max_number_of_messages_per_second=task.moves_per_s_max,
+                approximate_number_of_messages_moved=task.messages_moved,
+                approximate_number_of_messages_to_move=task.messages_to_move,
+                failure_reason=None if task.failure is None else _FAILURES[task.failure],
+                started_timestamp=task.started_at_ms,
+            )
+            for task in tasks
+        ]
+        return ListMessageMoveTasksResult(results=entries)
 
     count = SQS_MOVE_TASK_RESULTS.default if request.max_results is None else request.max_results
     return Plan(commands.ListMoves(source=source, count=count), respond)
@@ -155,21 +170,6 @@ def task_of(handle: str, context: RequestContext) -> tuple[str, bytes]:
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise errors.invalid("Value for parameter TaskHandle is invalid.") from None
     return _queue(_SOURCE, read.source_arn, context), task
-
-
-def _entry(task: MoveTask, context: RequestContext) -> MoveTaskEntry:
-    running = task.status is MoveStatus.RUNNING
-    return MoveTaskEntry(
-        task_handle=task_handle(task, context) if running else None,
-        status=task.status.name,
-        source_arn=queue_arn(task.source, context),
-        destination_arn=queue_arn(task.destination, context) if task.destination is not None else None,
-        max_number_of_messages_per_second=task.moves_per_s_max,
-        approximate_number_of_messages_moved=task.messages_moved,
-        approximate_number_of_messages_to_move=task.messages_to_move,
-        failure_reason=None if task.failure is None else _FAILURES[task.failure],
-        started_timestamp=task.started_at_ms,
-    )
 
 
 def _queue(member: str, arn: str, context: RequestContext) -> str:

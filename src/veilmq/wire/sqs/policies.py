@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address, ip_network
+from operator import eq, ge, gt, le, lt
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -107,8 +108,11 @@ class Condition(NamedTuple):
 
 
 class _Operator(NamedTuple):
+    """How values are read, raising ``ValueError`` for one that is ``refused``, and compared with those of requests."""
+
     read: Callable[[str], Any]
     test: Test
+    refused: str = ""
 
 
 def glob(pattern: str) -> re.Pattern[str]:
@@ -120,10 +124,6 @@ def _glob_test(value: str, wanted: re.Pattern[str]) -> bool:
     return wanted.match(value) is not None
 
 
-def _read_arn(text: str) -> list[re.Pattern[str]]:
-    return [glob(part) for part in text.split(":", _ARN_PARTS - 1)]
-
-
 def _arn_test(value: str, wanted: list[re.Pattern[str]]) -> bool:
     parts = value.split(":", _ARN_PARTS - 1)
     return len(parts) == len(wanted) and all(map(_glob_test, parts, wanted))
@@ -131,7 +131,7 @@ def _arn_test(value: str, wanted: list[re.Pattern[str]]) -> bool:
 
 def _read_number(text: str) -> float:
     if not _NUMBER.fullmatch(text):
-        raise PolicyError(f"'{text}' is no number")
+        raise ValueError(text)
     return float(text)
 
 
@@ -139,23 +139,13 @@ def _read_instant(text: str) -> float:
     """Return seconds since the epoch, which may be given as they are."""
     if _NUMBER.fullmatch(text):
         return float(text)
-    try:
-        instant = datetime.fromisoformat(text)
-        return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        raise PolicyError(f"'{text}' is no date") from None
-
-
-def _read_network(text: str) -> Any:
-    try:
-        return ip_network(text, strict=False)
-    except ValueError:
-        raise PolicyError(f"'{text}' is no address range") from None
+    instant = datetime.fromisoformat(text)
+    return (instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)).timestamp()
 
 
 def _read_bool(text: str) -> str:
     if text.lower() not in ("true", "false"):
-        raise PolicyError(f"'{text}' is neither true nor false")
+        raise ValueError(text)
     return text.lower()
 
 
@@ -164,35 +154,36 @@ def _ip_test(value: str, wanted: Any) -> bool:
     return ip_address(value) in wanted
 
 
-def _compared(read: Callable[[str], float], compare: Callable[[float, float], bool]) -> _Operator:
+def _compared(read: Callable[[str], float], compare: Callable[[float, float], bool], refused: str) -> _Operator:
     def test(value: str, wanted: float) -> bool:
         try:
             return compare(read(value), wanted)
-        except PolicyError:
+        except (ValueError, OverflowError):
             return False
 
-    return _Operator(read, test)
+    return _Operator(read, test, refused)
 
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    "equals": lambda value, wanted: value == wanted,
-    "lessthan": lambda value, wanted: value < wanted,
-    "lessthanequals": lambda value, wanted: value <= wanted,
-    "greaterthan": lambda value, wanted: value > wanted,
-    "greaterthanequals": lambda value, wanted: value >= wanted,
+    "equals": eq,
+    "lessthan": lt,
+    "lessthanequals": le,
+    "greaterthan": gt,
+    "greaterthanequals": ge,
 }
-_ARN = _Operator(_read_arn, _arn_test)
+_ARN = _Operator(lambda text: list(map(glob, text.split(":", _ARN_PARTS - 1))), _arn_test)
+_BOOL = _Operator(_read_bool, eq, "neither true nor false")
 _OPERATORS: dict[str, _Operator] = {
-    "stringequals": _Operator(str, lambda value, wanted: value == wanted),
+    "stringequals": _Operator(str, eq),
     "stringequalsignorecase": _Operator(str.lower, lambda value, wanted: value.lower() == wanted),
     "stringlike": _Operator(glob, _glob_test),
-    "binaryequals": _Operator(str, lambda value, wanted: value == wanted),
-    "bool": _Operator(_read_bool, lambda value, wanted: value == wanted),
-    "ipaddress": _Operator(_read_network, _ip_test),
+    "binaryequals": _Operator(str, eq),
+    "bool": _BOOL,
+    "ipaddress": _Operator(partial(ip_network, strict=False), _ip_test, "no address range"),
     "arnequals": _ARN,
     "arnlike": _ARN,
-    **{f"numeric{name}": _compared(_read_number, compare) for name, compare in _COMPARISONS.items()},
-    **{f"date{name}": _compared(_read_instant, compare) for name, compare in _COMPARISONS.items()},
+    **{f"numeric{name}": _compared(_read_number, compare, "no number") for name, compare in _COMPARISONS.items()},
+    **{f"date{name}": _compared(_read_instant, compare, "no date") for name, compare in _COMPARISONS.items()},
 }
 _NEGATED = {
     "stringnotequals": "stringequals",
@@ -230,7 +221,7 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
     value_of = KEYS.get(key, lambda request: None)
     if operator == "null":
-        wanted = tuple(_read_bool(value) for value in values)
+        wanted = _wanted(_BOOL, values)
         return Condition(key, value_of, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
     if_exists = operator.endswith(_IF_EXISTS)
     operator = operator.removesuffix(_IF_EXISTS)
@@ -238,8 +229,18 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     found = _OPERATORS.get(_NEGATED.get(operator, operator))
     if found is None:
         raise PolicyError(f"there is no condition operator {name}")
-    wanted = tuple(found.read(value) for value in values)
-    return Condition(key, value_of, found.test, wanted, negated, (negated or if_exists or for_all) and not for_any)
+    when_absent = (negated or if_exists or for_all) and not for_any
+    return Condition(key, value_of, found.test, _wanted(found, values), negated, when_absent)
+
+
+def _wanted(operator: _Operator, values: list[str]) -> tuple[Any, ...]:
+    wanted = []
+    for value in values:
+        try:
+            wanted.append(operator.read(value))
+        except (ValueError, OverflowError):
+            raise PolicyError(f"'{value}' is {operator.refused}") from None
+    return tuple(wanted)
 
 
 GRANTABLE = (
@@ -295,25 +296,21 @@ class Verdict(enum.Enum):
     NOTHING = "nothing"
 
 
-class _Principals(NamedTuple):
-    everyone: bool
-    accounts: frozenset[str]
-    arns: frozenset[str]
-    negated: bool
-
-    def fit(self, caller: Caller) -> bool:
-        named = self.everyone or caller.account in self.accounts or caller.arn in self.arns
-        return named is not self.negated
-
-
 class _Statement(NamedTuple):
+    """One statement; ``everyone``, ``accounts`` and ``arns`` are its principals, or ``negated`` all others."""
+
     denies: bool
-    principals: _Principals
     actions: frozenset[str]
-    conditions: tuple[Condition, ...]
+    everyone: bool
+    accounts: frozenset[str] = frozenset()
+    arns: frozenset[str] = frozenset()
+    negated: bool = False
+    conditions: tuple[Condition, ...] = ()
 
     def fits(self, request: PolicyRequest) -> bool:
-        return self.principals.fit(request.caller) and all(condition.holds(request) for condition in self.conditions)
+        caller = request.caller
+        named = self.everyone or caller.account in self.accounts or caller.arn in self.arns
+        return named is not self.negated and all(condition.holds(request) for condition in self.conditions)
 
 
 class Policy:
@@ -347,7 +344,7 @@ class Policy:
         return action in self._varying
 
 
-NOBODY = Policy([_Statement(True, _Principals(True, frozenset(), frozenset(), False), _ACTIONS, ())])
+NOBODY = Policy([_Statement(denies=True, actions=_ACTIONS, everyone=True)])
 """The policy that denies everything."""
 
 
@@ -378,7 +375,13 @@ def read_policy(text: str, arn: str) -> Policy:
     document = decode(text)
     variables = document.get("Version") == _WITH_VARIABLES
     read = [(element, _read_statement(element, variables=variables)) for element in statements(document)]
-    return Policy(statement for element, statement in read if _speaks_of(element, arn))
+    on_queue = []
+    for element, statement in read:
+        name = _name(element, "Resource")
+        resources = _texts(name, element.get(name, "*"))  # a statement without a resource is on the queue
+        if any(glob(text).match(arn) for text in resources) is not (name == "NotResource"):
+            on_queue.append(statement)
+    return Policy(on_queue)
 
 
 def decode(text: str) -> dict[str, Any]:
@@ -426,10 +429,34 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
             raise PolicyError(f"a statement needs one of {name} and Not{name}")
     if variables and b"${" in msgspec.json.encode(element):
         raise PolicyError("variables (${...}) are not supported; name what is meant, or use Version 2008-10-17")
+    given = element[_name(element, "Principal")]
+    kinds = {"AWS": "*"} if given == "*" else given
+    if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _KINDS:
+        raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
+    named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
+    if sum(map(len, named.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
+        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_PRINCIPALS_MAX} principals")
+    principals = named.get("AWS", [])  # the others are of services of AWS, which do not come here
+    accounts = {text for text in principals if _ACCOUNT.fullmatch(text)}
+    arns = {text for text in principals if text != "*" and text not in accounts}
+    for arn in arns:
+        match = _PRINCIPAL.fullmatch(arn)
+        if match is None:
+            raise PolicyError(f"{shown(arn)} is no principal; name an account or the ARN of a user")
+        if match[3] == "root":
+            accounts.add(match[2])
+    action = _name(element, "Action")
+    actions = _texts(action, element[action])
+    if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
+        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_ACTIONS_MAX} actions")
+    covered = frozenset().union(*map(_covered, actions))
     return _Statement(
         denies=element["Effect"] == "Deny",
-        principals=_read_principals(element),
-        actions=_read_actions(element),
+        actions=_ACTIONS - covered if action == "NotAction" else covered,
+        everyone="*" in principals,
+        accounts=frozenset(accounts),
+        arns=frozenset(arns),
+        negated="NotPrincipal" in element,
         conditions=_read_conditions(element.get("Condition", {})),
     )
 
@@ -452,35 +479,6 @@ def _texts(name: str, given: object) -> list[str]:
     return found
 
 
-def _read_principals(element: Mapping[str, Any]) -> _Principals:
-    name = _name(element, "Principal")
-    kinds = {"AWS": "*"} if element[name] == "*" else element[name]
-    if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _KINDS:
-        raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
-    named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
-    if sum(map(len, named.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
-        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_PRINCIPALS_MAX} principals")
-    texts = named.get("AWS", [])  # the others are of services of AWS, which do not come here
-    accounts = {text for text in texts if _ACCOUNT.fullmatch(text)}
-    arns = {text for text in texts if text != "*" and text not in accounts}
-    for arn in arns:
-        match = _PRINCIPAL.fullmatch(arn)
-        if match is None:
-            raise PolicyError(f"{shown(arn)} is no principal; name an account or the ARN of a user")
-        if match[3] == "root":
-            accounts.add(match[2])
-    return _Principals("*" in texts, frozenset(accounts), frozenset(arns), name == "NotPrincipal")
-
-
-def _read_actions(element: Mapping[str, Any]) -> frozenset[str]:
-    name = _name(element, "Action")
-    texts = _texts(name, element[name])
-    if len(texts) > limits.SQS_POLICY_ACTIONS_MAX:
-        raise PolicyError(f"a statement has more than {limits.SQS_POLICY_ACTIONS_MAX} actions")
-    covered = frozenset().union(*map(_covered, texts))
-    return _ACTIONS - covered if name == "NotAction" else covered
-
-
 def _covered(text: str) -> frozenset[str]:
     service, _, name = text.lower().rpartition(":")
     if text != "*" and service != "sqs":
@@ -492,11 +490,3 @@ def _covered(text: str) -> frozenset[str]:
         remedy = f"; sqs:{single} covers it" if single in _ACTIONS else ""
         raise PolicyError(f"there is no action {shown(text)}{remedy}")
     return covered
-
-
-def _speaks_of(element: Mapping[str, Any], arn: str) -> bool:
-    """Return whether a statement is on the queue; one without a resource is."""
-    name = _name(element, "Resource")
-    if name not in element:
-        return True
-    return any(glob(text).match(arn) for text in _texts(name, element[name])) is not (name == "NotResource")

@@ -16,13 +16,13 @@ from veilmq.core import limits
 from veilmq.core.commands import QueueCounts, QueueView
 from veilmq.core.errors import DeadLetterQueueRefused, SettingsConflict
 from veilmq.core.limits import Range
-from veilmq.core.settings import QueueSettings, SettingValue, TableError, read_table
+from veilmq.core.settings import QueueSettings, SettingValue, read_table
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import Code, SqsError, shown
 from veilmq.wire.sqs.members import answered
 from veilmq.wire.sqs.names import is_fifo, queue_arn, queue_of_arn
-from veilmq.wire.sqs.policies import PolicyError, read_policy
+from veilmq.wire.sqs.policies import read_policy
 
 Values = dict[str, SettingValue]
 """Values by field of ``QueueSettings``."""
@@ -104,46 +104,38 @@ def override(own: Kind) -> Kind:
     )
 
 
-def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], str | None]) -> Kind:
+def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], object]) -> Kind:
     """Return the kind of a text that is kept as it was given; empty for none, which shows nothing.
 
-    ``check`` gets the text, the queue and the context, and returns what is wrong, or ``None``.
+    ``check`` gets the text, the queue and the context, and raises ``ValueError`` with what is wrong.
     """
 
     def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
-        reason = check(given, queue, context) if given else None
-        if reason is not None:
-            raise invalid_attribute(name, reason)
+        try:
+            if given:
+                check(given, queue, context)
+        except ValueError as error:
+            reason = str(error).rstrip(".")
+            raise invalid_attribute(name, f"{reason[:1].upper()}{reason[1:]}.") from None
         return {field: given}
 
-    def write(settings: QueueSettings, context: RequestContext) -> str | None:
-        return getattr(settings, field) or None
-
-    return Kind(fields=(field,), read=read, write=write, allowed=f"{allowed}; empty to remove")
-
-
-def _check_policy(given: str, queue: str, context: RequestContext) -> str | None:
-    try:
-        read_policy(given, queue_arn(queue, context))
-    except PolicyError as error:
-        return f"{str(error)[:1].upper()}{str(error)[1:]}."
-    return None
+    return Kind(
+        fields=(field,),
+        read=read,
+        write=lambda settings, context: getattr(settings, field) or None,
+        allowed=f"{allowed}; empty to remove",
+    )
 
 
-def _check_rules(given: str, queue: str, context: RequestContext) -> str | None:
+def _check_rules(given: str, queue: str, context: RequestContext) -> None:
     if len(given.encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
-        return f"Must have at most {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes."
-    try:
-        read_table(given)
-    except TableError as error:
-        return str(error)
-    return None
+        raise ValueError(f"Must have at most {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes")
+    read_table(given)
 
 
-def _check_key(given: str, queue: str, context: RequestContext) -> str | None:
-    if len(given) <= limits.SQS_KMS_KEY_CHARACTERS_MAX and given.isprintable():
-        return None
-    return f"Must be at most {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters."
+def _check_key(given: str, queue: str, context: RequestContext) -> None:
+    if len(given) > limits.SQS_KMS_KEY_CHARACTERS_MAX or not given.isprintable():
+        raise ValueError(f"Must be at most {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters")
 
 
 def invalid_attribute(name: str, reason: str) -> SqsError:
@@ -204,13 +196,6 @@ def _read_redrive(name: str, given: str, queue: str, context: RequestContext) ->
     return {"dead_letter_queue": target, "receives_max": int(digits)}
 
 
-def _write_redrive(settings: QueueSettings, context: RequestContext) -> str | None:
-    if not settings.dead_letter_queue:
-        return None
-    arn = queue_arn(settings.dead_letter_queue, context)
-    return msgspec.json.encode(_Redrive(arn, settings.receives_max)).decode()
-
-
 def _read_allow(name: str, given: str, queue: str, context: RequestContext) -> Values:
     if not given:
         return {"redrive_permission": "", "redrive_sources": ()}
@@ -266,15 +251,15 @@ class Setting:
     fifo: bool = False
     only_with: str = ""
 
-    def shows(self, queue: QueueSettings) -> bool:
-        """Return whether a queue with these settings has the attribute."""
-        return self.fifo <= queue.fifo and (not self.only_with or bool(getattr(queue, self.only_with)))
-
 
 _REDRIVE = Kind(
     fields=("dead_letter_queue", "receives_max"),
     read=_read_redrive,
-    write=_write_redrive,
+    write=lambda settings, context: (
+        msgspec.json.encode(_Redrive(queue_arn(settings.dead_letter_queue, context), settings.receives_max)).decode()
+        if settings.dead_letter_queue
+        else None
+    ),
     allowed=f"JSON: `deadLetterTargetArn`, `maxReceiveCount` ({limits.SQS_RECEIVES_MAX.minimum} to "
     f"{limits.SQS_RECEIVES_MAX.maximum}); empty to remove",
 )
@@ -296,7 +281,9 @@ SETTINGS: dict[str, Setting] = {
     "MessageRetentionPeriod": Setting(number("retention_s", limits.RETENTION_S)),
     "DelaySeconds": Setting(number("delay_s", limits.SQS_DELAY_S)),
     "ReceiveMessageWaitTimeSeconds": Setting(number("receive_wait_s", limits.SQS_RECEIVE_WAIT_S)),
-    "Policy": Setting(text("policy", _POLICY, _check_policy)),
+    "Policy": Setting(
+        text("policy", _POLICY, lambda given, queue, context: read_policy(given, queue_arn(queue, context)))
+    ),
     REDRIVE_POLICY: Setting(_REDRIVE),
     "RedriveAllowPolicy": Setting(_REDRIVE_ALLOW),
     FIFO_QUEUE: Setting(flag("fifo"), fifo=True),
@@ -395,15 +382,16 @@ def attribute_of(field: str) -> str:
 
 def describe(view: QueueView, names: Iterable[str], context: RequestContext) -> dict[str, str]:
     """Return the attributes of a queue that ``names`` ask for (``All``: every one that it has)."""
-    wanted = frozenset(names)
+    named, has = frozenset(names), view.settings
+    wanted = NAMES if ALL in named else named
     values: dict[str, str | None] = {}
     for name, setting in SETTINGS.items():
-        if setting.shows(view.settings):
-            values[name] = setting.kind.write(view.settings, context)
+        if name in wanted and setting.fifo <= has.fifo and (not setting.only_with or getattr(has, setting.only_with)):
+            values[name] = setting.kind.write(has, context)
     for name, value_of in READ_ONLY.items():
-        if ALL in wanted or name in wanted:
+        if name in wanted:
             values[name] = value_of(view, context)
-    return {name: value for name, value in values.items() if value is not None and (ALL in wanted or name in wanted)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _counts(view: QueueView) -> QueueCounts:

@@ -27,6 +27,13 @@ class CreateQueueRequest(Shape, frozen=True, kw_only=True):
     tags: dict[str, str] | None = None
 
 
+class GetQueueUrlRequest(Shape, frozen=True, kw_only=True):
+    """GetQueueUrl."""
+
+    queue_name: str | None = None
+    queue_owner_aws_account_id: str | None = None
+
+
 class ListQueuesRequest(Shape, frozen=True, kw_only=True):
     """ListQueues."""
 
@@ -194,7 +201,7 @@ def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
     return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
 
-def get_queue_url(request: members.GetQueueUrlRequest, context: RequestContext) -> Plan:
+def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
     """GetQueueUrl: of a queue of the caller, or of the account that the request names."""
     name = request.queue_name
     if name is None:

@@ -84,28 +84,28 @@ class ArrowWriter:
 
 def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
     """Return ``messages`` as a record batch; ``queue`` is an Arrow scalar."""
+    rows = len(messages)
+    if any(message.properties for message in messages):
+        carried = [decode_properties(message.properties) for message in messages]
+        groups = pa.array([each.group for each in carried], pa.string())
+        attributes, attribute_types = _maps(carried, texts), _maps(carried, types)
+    else:
+        offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+        attributes = pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS)
+        attribute_types, groups = pa.nulls(rows, _TEXTS), pa.nulls(rows, pa.string())
     columns = [
         pa.array([id_text(message.id) for message in messages], pa.string()),
         pa.array([message.body for message in messages], pa.string()),
-        *_carried(messages),
+        attributes,
+        attribute_types,
+        groups,
         _instants([message.sent_at_ms for message in messages]),
         _instants([message.received_at_ms for message in messages]),
         pa.array([message.receive_count for message in messages], pa.int32()),
         pa.array([sequence_text(message.sequence) for message in messages], pa.string()),
-        pa.repeat(queue, len(messages)),
+        pa.repeat(queue, rows),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def _carried(messages: Sequence[ClaimedMessage]) -> tuple[Any, Any, Any]:
-    """Return attributes, their types, and groups."""
-    rows = len(messages)
-    if not any(message.properties for message in messages):
-        offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
-        nothing = pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS)
-        return nothing, pa.nulls(rows, _TEXTS), pa.nulls(rows, pa.string())
-    carried = [decode_properties(message.properties) for message in messages]
-    return _maps(carried, texts), _maps(carried, types), pa.array([each.group for each in carried], pa.string())
 
 
 def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | None]) -> Any:
@@ -156,28 +156,28 @@ _BATCH_COMPRESSION = 10
 
 def staged_messages(body: bytes, outgoing: Outgoing) -> Pieces:
     """Yield the messages of a stream, piece by piece; raises ``SqsError``."""
+    rows, most = 0, limits.STAGE_MESSAGES_MAX
     try:
-        yield from _messages(body, outgoing)
+        for number, batch in enumerate(_batches(body)):
+            if number == most:
+                raise SqsError(INVALID_REQUEST, f"The stream has more than {most} record batches; send one.")
+            yield ()  # also a batch without rows is a step
+            first, rows = rows, rows + batch.num_rows
+            if rows > most:
+                raise SqsError(INVALID_REQUEST, f"{rows} messages are too many for one call; send {most}.")
+            yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=first)
     except (pa.ArrowException, OSError, ValueError, EOFError, struct.error, MemoryError) as error:
         raise SqsError(INVALID_REQUEST, f"The body is not a sound Arrow IPC stream: {str(error)[:200]}.") from None
 
 
-def _messages(body: bytes, outgoing: Outgoing) -> Pieces:
-    rows = 0
-    for number, batch in enumerate(_batches(body)):
-        if number == limits.STAGE_MESSAGES_MAX:
-            raise SqsError(INVALID_REQUEST, f"The stream has more than {number} record batches; send one.")
-        yield ()  # also a batch without rows is a step
-        if rows + batch.num_rows > limits.STAGE_MESSAGES_MAX:
-            most = limits.STAGE_MESSAGES_MAX
-            raise SqsError(INVALID_REQUEST, f"{rows + batch.num_rows} messages are too many for one call; send {most}.")
-        yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=rows)
-        rows += batch.num_rows
-
-
 def _batches(body: bytes) -> Iterator[Any]:
     source = pa.BufferReader(body)
-    schema = _checked(ipc.read_schema(source))
+    schema = ipc.read_schema(source)
+    for field in schema:
+        if field.type not in COLUMNS.get(field.name, ()):
+            raise SqsError(INVALID_REQUEST, f"The column {field.name[:64]!r} of type {field.type} is none of ours.")
+    if len(set(schema.names)) != len(schema.names) or "body" not in schema.names:
+        raise SqsError(INVALID_REQUEST, "The stream must have the column 'body', and each column once.")
     while source.tell() < source.size():
         try:
             message = ipc.read_message(source)
@@ -188,15 +188,6 @@ def _batches(body: bytes) -> Iterator[Any]:
         batch = ipc.read_record_batch(message, schema)
         batch.validate(full=True)
         yield batch
-
-
-def _checked(schema: Any) -> Any:
-    for field in schema:
-        if field.type not in COLUMNS.get(field.name, ()):
-            raise SqsError(INVALID_REQUEST, f"The column {field.name[:64]!r} of type {field.type} is none of ours.")
-    if len(set(schema.names)) != len(schema.names) or "body" not in schema.names:
-        raise SqsError(INVALID_REQUEST, "The stream must have the column 'body', and each column once.")
-    return schema
 
 
 def _is_compressed(metadata: bytes) -> bool:

@@ -3,7 +3,6 @@
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Annotated, Any, Literal, Protocol
 from uuid import UUID
 
@@ -15,7 +14,6 @@ from veilmq.core.claims import ClaimedMessage, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.messages import Attribute, decode_properties
 from veilmq.wire.exchange import Reply, RequestContext, id_text
-from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import sequence_text
 from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.request import ApiCall, ApiRequest, Route, as_json, fields_of, making
@@ -171,21 +169,11 @@ def _claim(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall
 
 
 def _read(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
-    given = asdict(fields)
-    make: Callable[[str], Writer] = JsonWriter
+    given, name = asdict(fields), request.queue.partition("/")[2]
+    writer: Callable[[], Writer] = partial(JsonWriter, name)
     if given.pop("format") == "arrow":
-        if find_spec("pyarrow") is None:
-            raise SqsError(api.ARROW_MISSING, _NO_ARROW)
-        make = _arrow_writer
-    writer = partial(make, request.queue.partition("/")[2])
+        writer = api.with_arrow("ArrowWriter", name, instead="ask for format=json")
     return ApiCall(BulkRead(first=ReadClaim(queue=request.queue, **given), writer=writer), answer)
-
-
-def _arrow_writer(queue: str) -> Writer:
-    """Return a writer; the first one imports pyarrow, which is an extra and takes its time."""
-    from veilmq.wire.v1.arrow import ArrowWriter  # noqa: PLC0415
-
-    return ArrowWriter(queue)
 
 
 def _evict(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
@@ -193,10 +181,6 @@ def _evict(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall
     return ApiCall(claims.EvictMessage(queue=request.queue, **given))
 
 
-_NO_ARROW = (
-    "This server has no pyarrow, which writes Arrow: ask for format=json, or have its operator "
-    "pip install 'veilmq[arrow]'."
-)
 _ENDED = (errors.ClaimAcknowledged, errors.ClaimLost, errors.ClaimReleased)
 _FENCED = (errors.SourceNotFound, errors.EpochFenced)
 _OF_RELEASE = (errors.SourceNotFound, errors.ClaimAcknowledged, errors.ClaimLost)

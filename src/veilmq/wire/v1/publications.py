@@ -4,7 +4,6 @@ from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 import msgspec
@@ -64,7 +63,13 @@ class Outgoing:
 
     def from_rows(self, rows: Sequence[OutgoingRow]) -> tuple[NewMessage, ...]:
         """Return the messages; raises ``RowRefused`` for the first that cannot be one."""
-        return tuple([self._message(index, row) for index, row in enumerate(rows)])
+        messages = []
+        for index, row in enumerate(rows):
+            try:
+                messages.append(self._message(row))
+            except SqsError as error:
+                raise api.RowRefused(index, error) from None
+        return tuple(messages)
 
     def from_bodies(self, bodies: Sequence[str]) -> tuple[NewMessage, ...]:
         """Return messages that are nothing but their bodies; raises ``RowRefused``."""
@@ -73,19 +78,18 @@ class Outgoing:
             return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
         return self.from_rows([OutgoingRow(body=body) for body in bodies])  # one by one, to find out which
 
-    def _message(self, index: int, row: OutgoingRow) -> NewMessage:
-        try:
-            return self._checked(row)
-        except SqsError as error:
-            raise api.RowRefused(index, error) from None
-
-    def _checked(self, row: OutgoingRow) -> NewMessage:
+    def _message(self, row: OutgoingRow) -> NewMessage:
         body = row.body
         if not body:
             raise SqsError(INVALID_REQUEST, "It has no body; a message has at least one character.")
         check_text(body, "the message body")
         size_bytes = len(body) if body.isascii() else len(body.encode())
-        delay_s = self._delay(row.delay_s)
+        delay_s = row.delay_s
+        if delay_s is not None and not limits.DELAY_S.holds(delay_s):
+            raise SqsError(INVALID_REQUEST, f"delay_s must be 0 to {limits.DELAY_S.maximum}, and is {delay_s}.")
+        if self._fifo and delay_s:
+            raise SqsError(INVALID_REQUEST, "delay_s must be 0: a FIFO queue has one delay for all of its messages.")
+        delay_s = None if self._fifo else delay_s
         if not (row.attributes or row.attribute_types or row.group is not None or row.dedup_id is not None):
             return NewMessage(body=body, size_bytes=size_bytes, properties=self._sent, delay_s=delay_s)
         attributes = _attributes(row.attributes or {}, row.attribute_types or {})
@@ -102,15 +106,6 @@ class Outgoing:
             group=group,
             dedup_id=dedup_id,
         )
-
-    def _delay(self, delay_s: int | None) -> int | None:
-        if delay_s is not None and not limits.DELAY_S.holds(delay_s):
-            raise SqsError(INVALID_REQUEST, f"delay_s must be 0 to {limits.DELAY_S.maximum}, and is {delay_s}.")
-        if not self._fifo:
-            return delay_s
-        if delay_s:
-            raise SqsError(INVALID_REQUEST, "delay_s must be 0: a FIFO queue has one delay for all of its messages.")
-        return None
 
 
 def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str, Attribute]:
@@ -183,25 +178,16 @@ class Writers(msgspec.Struct, frozen=True):
 
 def _stage(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     outgoing = Outgoing(queue=request.queue, caller=context.caller)
-    read = _read_json
+    read: Callable[[], Pieces] = partial(_read_json, request.body, outgoing)
     if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == ARROW_TYPE:
-        if find_spec("pyarrow") is None:
-            raise SqsError(api.ARROW_MISSING, "The server has no pyarrow: install veilmq[arrow] there, or send JSON.")
-        read = _read_arrow
+        read = api.with_arrow("staged_messages", request.body, outgoing, instead="send JSON")
     first = Stage(queue=request.queue, messages=(), **asdict(fields))
-    return ApiCall(BulkStage(first=first, read=partial(read, request.body, outgoing)))
+    return ApiCall(BulkStage(first=first, read=read))
 
 
 def _read_json(body: bytes, outgoing: Outgoing) -> Pieces:
     rows = api.from_json(body, MessagesFields).messages
     return in_pieces(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
-
-
-def _read_arrow(body: bytes, outgoing: Outgoing) -> Pieces:
-    """Read Arrow; the first time imports pyarrow, which is an extra and takes its time."""
-    from veilmq.wire.v1.arrow import staged_messages  # noqa: PLC0415
-
-    return staged_messages(body, outgoing)
 
 
 # The route that forwards received messages to other queues.

@@ -46,42 +46,39 @@ _NAME = re.compile(api.NAMES)
 Scope = Literal["queue", "group"]
 
 
-class SettingFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings by the names and with the meanings of ``core.settings.QueueSettings``; those left out stay as they are.
+_TYPES: dict[str, Any] = {
+    "deduplication_scope": Scope,
+    "throughput_limit": Scope,
+    "redrive_permission": Literal["", "all", "none", "listed"],
+    "redrive_sources": list[str],
+    "event_log": Literal["off", "closed"] | None,
+}
+"""The types of settings that have others than in ``QueueSettings``."""
 
-    ``None`` means the server's own setting.
-    """
+SettingFields = msgspec.defstruct(
+    "SettingFields",
+    [
+        (each.name, _TYPES.get(each.name, each.type) | UnsetType, UNSET)
+        for each in msgspec.structs.fields(QueueSettings)
+        if each.name not in ("tags", "purges")
+    ],
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+"""Settings by the names and with the meanings of ``core.settings.QueueSettings``; those left out stay as they are.
 
-    visibility_timeout_s: int | UnsetType = UNSET
-    visibility_rules: str | UnsetType = UNSET
-    delay_s: int | UnsetType = UNSET
-    retention_s: int | UnsetType = UNSET
-    receive_wait_s: int | UnsetType = UNSET
-    message_bytes_max: int | UnsetType = UNSET
-    in_flight_max: int | UnsetType | None = UNSET
-    fifo: bool | UnsetType = UNSET
-    content_deduplication: bool | UnsetType = UNSET
-    deduplication_scope: Scope | UnsetType = UNSET
-    throughput_limit: Scope | UnsetType = UNSET
-    dead_letter_queue: str | UnsetType = UNSET
-    receives_max: int | UnsetType = UNSET
-    redrive_permission: Literal["", "all", "none", "listed"] | UnsetType = UNSET
-    redrive_sources: list[str] | UnsetType = UNSET
-    receives_per_s_max: int | UnsetType = UNSET
-    smq_base64: bool | UnsetType = UNSET
-    operations_logged: bool | UnsetType = UNSET
-    policy: str | UnsetType = UNSET
-    event_log: Literal["off", "closed"] | UnsetType | None = UNSET
-    managed_encryption: bool | UnsetType = UNSET
-    kms_key: str | UnsetType = UNSET
-    kms_data_key_reuse_s: int | UnsetType = UNSET
+``None`` means the server's own setting.
+"""
 
-
-class CreateFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields of ``create``."""
-
-    settings: SettingFields = SettingFields()
-    tags: dict[str, str] = {}
+CreateFields = msgspec.defstruct(
+    "CreateFields",
+    [("settings", SettingFields, SettingFields()), ("tags", dict[str, str], {})],
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+"""The fields of ``create``."""
 
 
 class CreatedQueue(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +116,7 @@ RANGES: dict[str, Range] = {
 """Which numbers a setting may have."""
 
 
-def _create(request: ApiRequest, fields: CreateFields, context: RequestContext) -> ApiCall:
+def _create(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     account, _, name = request.queue.partition("/")
     if account_of(account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"Queues are made in the caller's own account, which is {context.account}.")
@@ -130,10 +127,6 @@ def _create(request: ApiRequest, fields: CreateFields, context: RequestContext) 
         return as_json(CreatedQueue(queue=view.queue, url=queue_url(view.queue, context), is_new=view.is_new))
 
     return ApiCall(commands.CreateQueue(queue=request.queue, settings=settings, tags=tags), answer)
-
-
-def _set(request: ApiRequest, fields: SettingFields, context: RequestContext) -> ApiCall:
-    return ApiCall(commands.SetQueue(queue=request.queue, settings=_changes(fields, request, context)))
 
 
 def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall:
@@ -155,7 +148,7 @@ def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall
     return ApiCall(commands.ShowQueue(queue=request.queue, counts=True), answer)
 
 
-def _changes(fields: SettingFields, request: ApiRequest, context: RequestContext) -> dict[str, SettingValue]:
+def _changes(fields: Any, request: ApiRequest, context: RequestContext) -> dict[str, SettingValue]:
     given: dict[str, Any] = {
         name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET
     }
@@ -456,6 +449,8 @@ ROUTES = (
           _create, body=CreateFields, answer=CreatedQueue, errors=_OF_CREATION),
     Route(b"POST", b"queues", b"set", "SetQueueAttributes",
           "Change settings of a queue: an object of them; messages in flight keep their deadlines.",
-          _set, body=SettingFields, errors=_SETTINGS),
+          lambda request, fields, context: ApiCall(
+              commands.SetQueue(queue=request.queue, settings=_changes(fields, request, context))
+          ), body=SettingFields, errors=_SETTINGS),
 )
 # fmt: on

@@ -8,6 +8,8 @@ of queues have characters that would be. So what a signature covers and what is 
 
 import re
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -229,6 +231,17 @@ class ApiCall(Plan, frozen=True, gc=False):
         if isinstance(result, VeilmqError):
             return encode_failure(result)
         return encode_error(result) if isinstance(result, SqsError) else self.respond(result)
+
+
+def with_arrow(name: str, *arguments: Any, instead: str) -> Callable[[], Any]:
+    """Return a call of ``name`` of ``wire.v1.arrow``; the first one imports pyarrow, which takes its time.
+
+    Raises ``SqsError`` where this extra is missing; ``instead`` says what to do then.
+    """
+    if find_spec("pyarrow") is None:
+        text = f"This server has no pyarrow: {instead}, or have its operator pip install 'veilmq[arrow]'."
+        raise SqsError(ARROW_MISSING, text)
+    return lambda: getattr(import_module("veilmq.wire.v1.arrow"), name)(*arguments)
 
 
 # A route: what is made of a request, and what the description of the API says of it.

@@ -191,13 +191,19 @@ def _result(action: Action) -> type[msgspec.Struct]:
 
 def _of_route(route: Route, shown: Schemas, components: Document) -> Document:
     is_read = route.method == b"GET"
+    codes: dict[int, list[str]] = {status: list(names) for status, names in _OF_THE_PORT.items()}
+    for error in (*route.errors, *EVERYWHERE):
+        if not (route.of_account and error.__name__ == "QueueNotFound"):
+            codes.setdefault(api.ANSWERS[error][0], []).append(error.__name__)
+    for code in (api.INVALID_REQUEST, ACCESS_DENIED):
+        codes.setdefault(code.status, []).append(code.query)
     operation: Document = {
         "operationId": route.label,
         "tags": [route.noun.decode()],
         "summary": route.summary,
         "description": f"Needs the permission {route.permission}.",
         "security": _READING if is_read else _CHANGING,
-        "responses": {"200": _content("Done.", shown[route.answer], arrow=route.arrow and is_read), **_refusals(route)},
+        "responses": {"200": _content("Done.", shown[route.answer], arrow=route.arrow and is_read), **_errors(codes)},
     }
     if route.query is not None and route.query is not NoFields:
         fields = components[shown[route.query]["$ref"].removeprefix(_REFERENCE)]
@@ -230,17 +236,6 @@ def _of_action(action: Action, shown: Schemas) -> Document:
 def _content(text: str, schema: Document, *, kind: str = JSON, arrow: bool = False) -> Document:
     content = {kind: {"schema": schema}} | ({ARROW_TYPE.decode(): {}} if arrow else {})
     return {"description": text, "content": content}
-
-
-def _refusals(route: Route) -> Document:
-    """Return the answers of a route to what it does not do, by status."""
-    codes: dict[int, list[str]] = {status: list(names) for status, names in _OF_THE_PORT.items()}
-    for error in (*route.errors, *EVERYWHERE):
-        if not (route.of_account and error.__name__ == "QueueNotFound"):
-            codes.setdefault(api.ANSWERS[error][0], []).append(error.__name__)
-    for code in (api.INVALID_REQUEST, ACCESS_DENIED):
-        codes.setdefault(code.status, []).append(code.query)
-    return _errors(codes)
 
 
 def _errors(codes: Mapping[int, Iterable[str]]) -> Document:
