@@ -4,9 +4,8 @@ import asyncio
 import re
 from importlib.resources import files
 
-import apsw
-
 from tests.store.postgres_host import connected
+from veilmq.store.sqlite.database import EngineOptions, open_connection
 
 MODEL = files("veilmq.store").joinpath("model.md").read_text(encoding="utf-8")
 DIALECTS = {"SQLite", "PostgreSQL"}
@@ -42,8 +41,7 @@ def described(dialect: str) -> list[Column]:
 
 def of_sqlite() -> set[Column]:
     """Return those of the schema."""
-    connection = apsw.Connection(":memory:")
-    connection.execute(files("veilmq.store.sqlite").joinpath("schema.sql").read_text(encoding="utf-8"))
+    connection = open_connection(None, EngineOptions())
     return {
         (str(table), str(column))
         for (table,) in connection.execute(

@@ -6,15 +6,14 @@ from importlib.resources import files
 
 import pytest
 
-from veilmq.store.named_queries import load, shared
+from veilmq.store.named_queries import load, schema, shared
 
 PACKAGE = "veilmq.store.postgres"
 FILES = [entry.name for entry in files(PACKAGE).iterdir() if entry.name.endswith(".sql")]
 NO_QUERIES = {"doctor.sql", "schema.sql", "functions.sql"}
 """The doctor looks at whole databases, and the schema makes one."""
-SCHEMA, FUNCTIONS = [
-    files("veilmq.store.postgres").joinpath(f"{name}.sql").read_text() for name in ("schema", "functions")
-]
+SCHEMA = schema(PACKAGE, id="", name="text", number="bigint", bytes="bytea", keyed="")
+FUNCTIONS = files(PACKAGE).joinpath("functions.sql").read_text()
 PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
 OF_ALL = {
     "copies.sql deduplication_log": "a copy of a whole store, which nobody uses meanwhile",
@@ -46,7 +45,7 @@ def without_comments(text: str) -> str:
     return re.sub(r"--.*", "", text)
 
 
-_MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE mq\.(\w+) \(\s*qp\b")
+_MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:mq\.)?(\w+) \(\s*qp\b")
 DATA = "|".join(sorted({*_MADE.findall(SCHEMA), "expired_receipt", "message"}))
 """The tables of the data plane: those whose first column is the partition, and the view of two of them."""
 
