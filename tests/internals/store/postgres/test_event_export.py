@@ -274,7 +274,7 @@ def test_a_range_that_another_node_has_exported_is_not_read_as_an_empty_one(
 
 
 def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.postgres.background._EXPORT_TURN_S_MAX", 0.05)
+    monkeypatch.setattr("veilmq.store.postgres.engine._EXPORT_TURN_S_MAX", 0.05)
     cycle(host, 1)
 
     async def work() -> None:

@@ -97,31 +97,6 @@ def watches(woken: list[int]) -> Watches:
     return watches
 
 
-def test_what_is_held_is_told_at_the_end(watches: Watches, woken: list[int]) -> None:
-    """When it is committed."""
-    with watches.held():
-        watches.wake("q", 1)
-        watches.wake("other", 2)
-        assert woken == []
-    assert woken == [1]
-    watches.wake("q", 3)
-    assert woken == [1, 3]
-
-
-def test_what_failed_is_told_to_nobody(watches: Watches, woken: list[int]) -> None:
-    """It was rolled back."""
-
-    def roll_back() -> None:
-        with watches.held():
-            watches.wake("q", 1)
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        roll_back()
-    watches.wake("q", 2)
-    assert woken == [2]
-
-
 def test_a_watch_that_fails_keeps_nobody_from_anything(watches: Watches, woken: list[int]) -> None:
     """It is in the log; the others are told."""
 
@@ -129,7 +104,6 @@ def test_a_watch_that_fails_keeps_nobody_from_anything(watches: Watches, woken: 
         raise RuntimeError(due_ms)
 
     watches.begin("bad", fail)
-    with watches.held():
-        watches.wake("bad", 1)
-        watches.wake("q", 1)
+    watches.wake("bad", 1)
+    watches.wake("q", 1)
     assert woken == [1]

@@ -21,7 +21,7 @@ from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.background import SQL as SWEEPS
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.outbox import OUTBOX
-from veilmq.store.postgres.queues import FIFO, STANDARD, logged
+from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, logged
 from veilmq.store.postgres.transaction import CLAIMS
 
 pytestmark = pytest.mark.usefixtures("tables")
@@ -37,6 +37,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     },
     "shared": shared(),
     "of FIFO queues": FIFO,
+    "of fair queues": {"send": FAIR["send"]},
     "locks": {"choose": STANDARD["choose"], "choose_claimed": CLAIMS["choose"]},
     "of FIFO queues in claims": {"read": CLAIMS["read_fifo"]},
     "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
