@@ -92,13 +92,13 @@ class Backlog(NamedTuple):
     oldest_sent_at_ms: int | None
 
 
-class ClaimedMessages(Protocol):
+class ClaimTransaction(Transaction, Protocol):
     """What claims do with messages, in an open transaction; waiters are notified of what becomes visible."""
 
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
 
-    async def read(
+    async def read_claim(
         self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
     ) -> Sequence[tuple[int, ClaimedMessage]]:
         """Return up to ``count`` messages of a shard from ``seq`` on, each behind its seq, in order.
@@ -106,13 +106,13 @@ class ClaimedMessages(Protocol):
         The one that brings bodies and properties to ``bytes_max`` is the last.
         """
 
-    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
+    async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
         """Return the seq of the message of that id, if the claim has it; reads all that the claim has."""
 
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
 
-    async def end(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
+    async def end_slice(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
         """Delete a slice of an acknowledged claim, or give one back; return whether there may be more.
 
         What has passed its retention is deleted either way, and so is what is in a partition that is retired. ``queue``
@@ -124,12 +124,6 @@ class ClaimedMessages(Protocol):
 
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return the instant from which a message is visible; ``None`` when none comes by itself."""
-
-
-class ClaimTransaction(Transaction, Protocol):
-    """A transaction that can do so."""
-
-    claimed: ClaimedMessages
 
 
 def placed(messages: int, claim: BoundClaim, shard_messages: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
@@ -227,7 +221,7 @@ class _Source:
         )
 
     async def shown(self, queue: QueueRow, *, lately: bool = False) -> SourceView:
-        return self.view(await self.tx.claimed.backlog(queue, lately=lately))
+        return self.view(await self.tx.backlog(queue, lately=lately))
 
     async def put(self) -> None:
         """Write it; its hold is checked when it ends."""
@@ -360,7 +354,7 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         part = Part(0, bound.shards, bound.filled, more=False)
         if (wanted := min(command.messages_max - bound.messages, places)) > 0:
             shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
-            part = await tx.claimed.bind(queue, bound, Wish(wanted, shard_messages, command.bytes_max))
+            part = await tx.bind(queue, bound, Wish(wanted, shard_messages, command.bytes_max))
         more = part.more
         bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
         if not again and not bound.messages:
@@ -391,7 +385,7 @@ async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: i
             await _advance(tx, queue, BoundClaim(*row))
             more = True
     if not more and places:  # else the end of a claim notifies
-        due_ms = await tx.claimed.next_visible_ms(queue)
+        due_ms = await tx.next_visible_ms(queue)
     return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
@@ -425,7 +419,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
     if found is None or (seq := int(found[1] or 0)) > _SEQ_MAX:
         raise errors.CursorInvalid
     count = max(1, min(command.messages_max, limits.CLAIM_PAGE_MESSAGES))
-    page = await tx.claimed.read(queue, bound, command.shard, seq, count, limits.CLAIM_PAGE_BYTES)
+    page = await tx.read_claim(queue, bound, command.shard, seq, count, limits.CLAIM_PAGE_BYTES)
     messages = [message for _, message in page]
     is_full = sum(len(each.body) + len(each.properties) for each in messages) >= limits.CLAIM_PAGE_BYTES
     return claims.ClaimPage(messages=messages, cursor=f"u{page[-1][0] + 1}" if is_full or len(page) == count else "")
@@ -451,7 +445,7 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     for each in map(BoundClaim._make, await tx.rows("claims_of", queue.origin, None)):
         if each.source in sources:
             sources[each.source].claims[each.number] = each
-    backlog = await tx.claimed.backlog(queue, lately=False)
+    backlog = await tx.backlog(queue, lately=False)
     return [source.as_seen().view(backlog) for source in sources.values()]
 
 
@@ -477,7 +471,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     """Move one message to the dead-letter queue."""
     queue, source = await _source(tx, command.queue, command.source)
     bound = source.open_claim(command.number)
-    seq = await tx.claimed.find(bound, command.message)
+    seq = await tx.find_claimed(bound, command.message)
     if seq is None:
         raise errors.MessageNotClaimed(command.number)
     name = queue.settings.dead_letter_queue
@@ -487,14 +481,14 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     why = dead_letter_refusal(queue.name, queue.settings, name, None if target is None else target.settings)
     if target is None or why is not None:
         raise errors.DeadLetterQueueRefused(name, why or "")
-    await tx.claimed.evict(queue, bound, seq, target)
+    await tx.evict(queue, bound, seq, target)
     source.claims[bound.number] = await _written(tx, bound._replace(messages=bound.messages - 1))
     return await source.shown(queue)
 
 
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
     """Do a slice for a claim, whose row is locked."""
-    if not await tx.claimed.end(queue, claim):
+    if not await tx.end_slice(queue, claim):
         await tx.run("drop_claim" if claim.source is None else "finish_claim", claim.id)
 
 

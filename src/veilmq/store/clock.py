@@ -160,21 +160,20 @@ class SystemClock:
 
     def resume(self, mark: bytes | None, *, floor_ms: int) -> None:
         """Go on from ``mark``; without one from the wall clock. Not before ``floor_ms``, the newest instant stored."""
-        boot_ms, self._ahead_ms, self.doubt = self.boot_ms(), 0, None
-        store_ms = self.wall_ms() if mark is None else self._resumed_ms(_decode(mark), boot_ms)
+        boot_ms, store_ms, self._ahead_ms, self.doubt = self.boot_ms(), self.wall_ms(), 0, None
+        before = None if mark is None else _decode(mark)
+        if before is not None:
+            self._ahead_ms, self.doubt = before.ahead_ms, before.doubt
+            elapsed_ms = max(0, store_ms - before.wall_ms)
+            if before.boot_id and before.boot_id == self.boot_id:
+                elapsed_ms = max(0, boot_ms - before.boot_ms)
+            elif not (before.synchronised and self._is_synchronised()):
+                if self.doubt is None and (before.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
+                    self.doubt = Since(before.wall_ms, before.store_ms, before.synchronised)
+                elapsed_ms = min(elapsed_ms, UNTRUSTED_MS_MAX)
+            store_ms = before.store_ms + elapsed_ms
         self._offset_ms = max(store_ms, floor_ms) - boot_ms
         self.settle()
-
-    def _resumed_ms(self, mark: Mark, boot_ms: int) -> int:
-        self._ahead_ms, self.doubt = mark.ahead_ms, mark.doubt
-        if mark.boot_id and mark.boot_id == self.boot_id:
-            return mark.store_ms + max(0, boot_ms - mark.boot_ms)
-        elapsed_ms = max(0, self.wall_ms() - mark.wall_ms)
-        if mark.synchronised and self._is_synchronised():
-            return mark.store_ms + elapsed_ms
-        if self.doubt is None and (mark.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
-            self.doubt = Since(mark.wall_ms, mark.store_ms, mark.synchronised)
-        return mark.store_ms + min(elapsed_ms, UNTRUSTED_MS_MAX)
 
     def held_back_ms(self) -> int:
         """Return how much further the wall clock has advanced than the store's since it is doubted."""

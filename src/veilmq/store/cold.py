@@ -22,7 +22,7 @@ __all__ = ["COLD", "READS", "SNAPSHOTS", "STEPS", "Cold", "Scheduler", "Sweep"]
 SNAPSHOTS: frozenset[type[Command]] = frozenset({ReadClaim, ListSources})
 """Those that change nothing, and whose statements must all see the store as it is at one instant.
 
-One that finds something to change after all does so, as it was begun or as a command that changes something.
+One that finds something to change after all does so.
 """
 
 STEPS: tuple[type[Command], ...] = (MoveStep, PublicationStep, ClaimStep)

@@ -14,7 +14,7 @@ target are stored there, in the order of the command.
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -117,12 +117,14 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
         return None
     left, rate = task.to_move - task.moved, task.moves_per_s_max
     count = min(MOVE_SLICE_MESSAGES if rate is None else max(1, rate // _SLICES_PER_S), left)
-    chosen, more = await tx.choose(source, count, MOVE_SLICE_BYTES)
+    waiting, more = await tx.choose(source, count)
+    before = accumulate([each.size_bytes for each in waiting], initial=0)
+    chosen = [each for each, size_bytes in zip(waiting, before, strict=False) if size_bytes < MOVE_SLICE_BYTES]
     going, failure, is_away = await _going(tx, task, source, chosen)
     moved = 0
     for target in {target.number: target for _, target in going}.values():
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
-    is_over = moved >= left or (len(going) == len(chosen) and not more)
+    is_over = moved >= left or (len(going) == len(waiting) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
     rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
     next_at_ms = now_ms + rest_ms

@@ -12,6 +12,12 @@ def load(package: str, file: str) -> dict[str, str]:
     return {name: text.strip().rstrip(";") for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
+def schema(package: str, **words: str) -> str:
+    """Return what makes the tables of a dialect: those that both have alike, in its ``words``, and its own."""
+    alike = files("veilmq.store").joinpath("schema.sql").read_text(encoding="utf-8")
+    return alike.format(**words) + files(package).joinpath("schema.sql").read_text(encoding="utf-8")
+
+
 def shared() -> dict[str, str]:
     """Return the queries of both dialects by name; tables have no schema, parameters are ``$1``, ``$2``, …."""
     found: dict[str, str] = {}

@@ -6,7 +6,7 @@ opens one (``server/stores.py``).
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -95,22 +95,6 @@ def gauge(name: str, text: str, value: float) -> Figure:
 def counter(name: str, text: str, value: float) -> Figure:
     """Return a number that only goes up."""
     return Figure(name, text, "counter", {"": value})
-
-
-def by_database(figures: Iterable[tuple[int, Iterable[Figure]]]) -> list[Figure]:
-    """Return the figures of several databases as one: by the number of each, or, where they have a label, together.
-
-    ``figures`` has the place of each database, from 0.
-    """
-    merged: dict[str, Figure] = {}
-    for place, of_database in figures:
-        for figure in of_database:
-            samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
-            for value, sample in figure.samples.items():
-                key = value if figure.label else str(place + 1)
-                samples[key] = samples[key] + sample if key in samples else sample
-            merged[figure.name] = figure._replace(samples=samples, label=figure.label or "database")
-    return list(merged.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -234,12 +234,16 @@ class Transaction(Protocol):
 
         ``source`` is number and name of the queue that they leave, 0 and its name for a topic.
         """
+        return await self.find(name)
 
     async def settings(self, name: str) -> QueueSettings | None:
         """Return the settings of a queue, in any database."""
+        found = await self.find(name)
+        return None if found is None else found.settings
 
     async def has_sources(self, name: str) -> bool:
         """Return whether it is the dead-letter queue of any queue, in any database."""
+        return bool(await self.rows("queue_sources", name, "", 1))
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
@@ -271,11 +275,8 @@ class Transaction(Protocol):
         by their ids.
         """
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
-        """Return the first visible messages of a queue in the order of receives, and whether there may be more.
-
-        They are up to ``count``, and no more once they take ``bytes_max``.
-        """
+    async def choose(self, queue: QueueRow, count: int) -> tuple[list[Waiting], bool]:
+        """Return up to ``count`` visible messages in the order of receives, and whether there may be more."""
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         """Move chosen messages to another queue of the type as new ones, visible at once.

@@ -14,7 +14,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import apsw
 import asyncpg
 import pytest
 
@@ -28,6 +27,7 @@ from veilmq.core.receipts import Outcome, PlanExport
 from veilmq.core.topics import push_queue
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.schema import SchemaRefused, Script, all_scripts, migrate, read_format, require
+from veilmq.store.sqlite.database import EngineOptions, open_connection
 from veilmq.testing import VirtualClock
 
 _RECORDED = Path(__file__).with_name("format_19.sql.gz")
@@ -370,8 +370,7 @@ def described(dialect: str) -> list[Column]:
 
 
 def of_sqlite() -> set[Column]:
-    connection = apsw.Connection(":memory:")
-    connection.execute(files("veilmq.store.sqlite").joinpath("schema.sql").read_text(encoding="utf-8"))
+    connection = open_connection(None, EngineOptions())
     return {
         (str(table), str(column))
         for (table,) in connection.execute(

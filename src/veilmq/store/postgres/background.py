@@ -1,4 +1,4 @@
-"""Work that one node at a time does: slices in the background, the janitor, numbers of events and their export.
+"""Work that one node at a time does: slices in the background, the janitor, numbers of events.
 
 A node that begins work in the background looks at once, every other one now and then: that is how it goes on when a
 node has died.
@@ -13,10 +13,6 @@ row; so numbers rise without a gap. No event stands before one that it follows: 
 earlier one, so it was there to be taken, and has the lower place in its table. Where too many wait to be exported the
 newest are dropped and counted.
 
-One node at a time exports: it holds an advisory lock, on a connection of its own, from the plan of a range until it is
-forgotten; others wait for it. When the node or its connection ends, the lock ends with it; when it does nothing for a
-while, it lets go of it. The next one finds the range that was planned, and makes the same files of it.
-
 A step of the database's clock must not delete what waits. Retention is reckoned from an instant at most an hour after
 the last one that a node confirmed (``mq.retention_now()``). A node confirms an instant to which its own boot clock has
 come as well. Where the clock stepped by more than an hour, and the node's wall clock does not say the same, the node
@@ -27,27 +23,24 @@ or the step is undone.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
-from veilmq.core.commands import Command, Timer
-from veilmq.core.errors import ShuttingDown
 from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
-from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, encode_events
-from veilmq.store import events
+from veilmq.core.receipts import encode_events
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of, routing_key
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
 from veilmq.store.postgres.database import Mover, PostgresOptions, Turn
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import EVENTS, Queue, logged, of_fifo, queue_of, retention_ms, terms_of_log
-from veilmq.store.postgres.queues import SQL as QUEUES
 
 log = logging.getLogger(__name__)
 
 JANITOR_MS = RETENTION_S.minimum * SECOND_MS
 """How often each node looks for the janitor's: often enough for every retention."""
 
-_JANITOR_TURN, _EXPORT_TURN = 0x7665696C6D72, 0x7665696C6D73  # the keys of locks, beside that of migrations
+_JANITOR_TURN = 0x7665696C6D72  # the key of a lock, beside that of migrations
 
 
 class Janitor(Mover):
@@ -94,17 +87,24 @@ async def sweep_all(node: Node, connection: Any) -> None:
         await _all(node, connection, "forget_attempts", partition, rows_max, ATTEMPT_S * SECOND_MS)
         await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
     async for row in _pages(connection, "queues_behind"):
-        await _sweep_queue(node, connection, queue_of(row, node.options.event_log))
+        await sweep_queue(node, connection, queue_of(row, node.options.event_log))
     await number_events(connection, node.options)
 
 
-async def _sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
+async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
     """Delete what is due in a queue."""
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
     await _all(node, connection, "forget_expired", queue.origin, rows_max, *expired)
     terms = queue.partition, retention_ms(queue), rows_max
     if queue.settings.fifo:
-        await _settle_late(node, connection, queue)
+        late = await connection.fetchval(SQL["late"], queue.partition)
+        if late is not None:  # the groups follow a new delay
+            last: Any = (0, 0)
+            while last is not None:
+                last = await settle_late(connection, queue, *last)
+                await asyncio.sleep(_PAUSE_S)
+            await connection.execute(SQL["settled"], queue.partition, late)
+            node.watches.wake(queue.name, 0)
         deleted = await _all(node, connection, "sweep_fifo", *terms, *terms_of_log(queue))
         await _all(node, connection, "forget_accepted", queue.origin, rows_max)
         await _all(node, connection, "forget_attempts", queue.origin, rows_max, ATTEMPT_S * SECOND_MS)
@@ -115,32 +115,6 @@ async def _sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
         if ended_before is not None:
             await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
     if deleted:
-        node.watches.wake(queue.name, 0)
-
-
-async def end_what_has_ended(node: Node, connection: Any, queue: Queue) -> None:
-    """Have what the retention has ended stay so under a longer one: messages of groups are deleted at once."""
-    if queue.settings.fifo:
-        await _sweep_queue(node, connection, queue)
-    else:
-        await connection.execute(QUEUES["end_what_has_ended"], queue.partition, retention_ms(queue))
-
-
-async def free_groups(node: Node, connection: Any, queue: Queue) -> None:
-    """Delete the first messages that a shorter retention has ended, so that they block their groups no more."""
-    terms = queue.partition, retention_ms(queue), node.options.sweep_rows
-    await connection.execute(SQL["sweep_fifo"], *terms, *terms_of_log(queue))
-
-
-async def _settle_late(node: Node, connection: Any, queue: Queue) -> None:
-    """Have the groups follow a new delay."""
-    late = await connection.fetchval(SQL["late"], queue.partition)
-    if late is not None:
-        last: Any = (0, 0)
-        while last is not None:
-            last = await settle_late(connection, queue, *last)
-            await asyncio.sleep(_PAUSE_S)
-        await connection.execute(SQL["settled"], queue.partition, late)
         node.watches.wake(queue.name, 0)
 
 
@@ -265,113 +239,29 @@ SLICE_EVENTS = 1_000
 async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
     """Number all events that are committed."""
     await connection.execute(EVENTS["state"])
-    while await _number_slice(connection, options, slice_events) == slice_events:
-        pass
-
-
-async def _number_slice(connection: Any, options: PostgresOptions, slice_events: int) -> int:
-    async with connection.transaction():
-        state = await connection.fetchrow(EVENTS["lock_state"])
-        rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=lambda row: row["number"])
-        if not rows:
-            return 0
-        room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
-        kept, dropped = rows[:room], rows[room:]
-        if kept:
-            encoded = encode_events([_event(row, options.routing_attribute) for row in kept])
-            await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
-        if dropped and not state["dropped"]:
-            log.warning("events are dropped: too many wait to be exported")
-        numbers: dict[int, list[int]] = {}
-        for row in dropped:
-            if row["outcome"] == "expired":
-                numbers.setdefault(row["qp"], []).append(row["number"])
-        for origin, of_queue in numbers.items():
-            await connection.execute(EVENTS["drop_expired"], origin, of_queue)
-        await connection.execute(EVENTS["number"], len(kept), len(dropped))
-    return len(rows)
-
-
-def _event(row: Any, routing_attribute: str) -> events.Event:
-    same = {
-        name: row[name] for name in ("queue", "group_hash", "size", "generation", "receive_count", "log", "outcome")
-    }
-    return event_of(
-        **same,
-        key=routing_key(row["properties"], routing_attribute),
-        message_id=row["id"],
-        sent_at_ms=row["came_at"],
-        received_at_ms=row["received_at"],
-        visible_at_ms=row["visible_at"],
-        closed_at_ms=row["closed_at"],
-    )
-
-
-_EXPORT_TURN_S_MAX = 20  # how long another one is waited for
-_IDLE_MS_MAX = 60 * SECOND_MS
-
-Running = Callable[..., Callable[[Any], Awaitable[Any]]]
-"""Makes a handler of a cold command; see ``transaction.running``."""
-
-
-class EventExport:
-    """The commands that export events: who plans has the turn until its range is forgotten, or nothing comes."""
-
-    def __init__(self, node: Node, running: Running) -> None:
-        self._node = node
-        self._turn = Turn(node.database, _EXPORT_TURN)
-        self._timer: Timer | None = None
-        plan, forget = running(events.plan_export, changes=True), running(events.forget_events, changes=True)
-        read, count = running(events.read_events, changes=False), running(events.count_events, changes=False)
-
-        async def plan_in_turn(command: PlanExport) -> Any:
-            if not await self._turn.take(wait_s=_EXPORT_TURN_S_MAX):
-                raise ShuttingDown if self._turn.is_over else ExportedElsewhere
-            self._stay()
-            await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
-            planned = await plan(command)
-            if planned is None:
-                self._leave_turn()
-            return planned
-
-        async def read_in_turn(command: ReadEvents) -> Any:
-            self._stay()
-            return await read(command)
-
-        async def forget_in_turn(command: ForgetEvents) -> Any:
-            self._stay()
-            forgotten = await forget(command)
-            if not forgotten.more:
-                self._leave_turn()
-            return forgotten
-
-        async def count_all(command: CountEvents) -> Any:
-            await self._number(SLICE_EVENTS)
-            return await count(command)
-
-        self.handlers: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
-            PlanExport: plan_in_turn,
-            ReadEvents: read_in_turn,
-            ForgetEvents: forget_in_turn,
-            CountEvents: count_all,
-        }
-
-    async def _number(self, slice_events: int) -> None:
-        async with self._node.database.connection() as connection:
-            await number_events(connection, self._node.options, slice_events)
-
-    def _stay(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._node.clock.call_at(self._node.clock.now_ms() + _IDLE_MS_MAX, self._leave_turn)
-
-    def _leave_turn(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._turn.leave()
-
-    def stop(self) -> None:
-        """Leave the turn to others, and take no more."""
-        self._leave_turn()
-        self._turn.end()
+    taken = slice_events
+    while taken == slice_events:
+        async with connection.transaction():
+            state = await connection.fetchrow(EVENTS["lock_state"])
+            rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=itemgetter("number"))
+            taken = len(rows)
+            room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
+            kept, dropped = rows[:room], rows[room:]
+            if kept:
+                encoded = encode_events(
+                    [
+                        event_of(queue, routing_key(properties, options.routing_attribute), *what)
+                        for _, _, queue, properties, *what in kept
+                    ]
+                )
+                await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
+            if dropped and not state["dropped"]:
+                log.warning("events are dropped: too many wait to be exported")
+            numbers: dict[int, list[int]] = {}
+            for row in dropped:
+                if row["outcome"] == "expired":
+                    numbers.setdefault(row["qp"], []).append(row["number"])
+            for origin, of_queue in numbers.items():
+                await connection.execute(EVENTS["drop_expired"], origin, of_queue)
+            if rows:
+                await connection.execute(EVENTS["number"], len(kept), len(dropped))

@@ -40,20 +40,12 @@ SELECT seq, id, body, properties, sent_at, receive_count + receives_before AS re
 WHERE qp = $1 AND claim = $2 AND shard = $3 AND seq >= $4
 ORDER BY seq LIMIT $5
 
--- name: delete_some
--- Deletes the next $3 messages of the claim $2; tells how many there were.
+-- name: end
+-- Does $5 to the next $3 messages of the claim $2: 'delete', or 'give_back', where those past their retention of $4 ms end. Tells
+-- how many there were.
 WITH next AS MATERIALIZED (
-    SELECT msg.ctid AS row_id FROM mq.msg WHERE msg.qp = $1 AND msg.claim = $2 ORDER BY msg.shard, msg.seq LIMIT $3
-), deleted AS (
-    DELETE FROM mq.msg USING next WHERE msg.qp = $1 AND msg.ctid = next.row_id
-)
-SELECT count(*) FROM next
-
--- name: give_back_some
--- Gives the next $3 messages of the claim $2 back; those past their retention of $4 ms end.
-WITH next AS MATERIALIZED (
-    SELECT msg.ctid AS row_id, clock.now,
-        msg.sent_at > clock.kept AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before) AS is_kept
+    SELECT msg.ctid AS row_id, clock.now, $5 = 'give_back' AND msg.sent_at > clock.kept
+        AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before) AS is_kept
     FROM (SELECT mq.now_ms() AS now, mq.retention_now() - $4 AS kept, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         JOIN mq.msg ON msg.qp = $1 AND msg.claim = $2
     ORDER BY msg.shard, msg.seq LIMIT $3
@@ -65,6 +57,6 @@ WITH next AS MATERIALIZED (
 )
 SELECT count(*) FROM next
 
--- name: end_some_fifo
--- Does $5 to the next $3 messages of the claim $2 of a FIFO queue with a retention of $4 ms.
+-- name: end_fifo
+-- The same of a FIFO queue.
 SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4, $5)

@@ -117,6 +117,3 @@ WHERE expires_at > mq.now_ms() ORDER BY expires_at
 INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at)
 SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg WHERE qp = $1 AND group_key IS NOT NULL
 GROUP BY qp, group_key, priority
-
--- name: copied_values
-SELECT name, value FROM mq.setting WHERE name IN ('receipt_key', 'token_key') OR starts_with(name, 'account ')

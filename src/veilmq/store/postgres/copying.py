@@ -20,19 +20,11 @@ import asyncpg
 import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
-from veilmq.store.copying import (
-    SLICE,
-    TABLES,
-    CopiedDeduplication,
-    CopiedMessage,
-    CopiedQueue,
-    CopyRefused,
-    Progress,
-    Source,
-)
+from veilmq.store import copying
+from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, CopyRefused, Source
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
-from veilmq.store.postgres.node import COUNTER_BITS, LANE, group_key
+from veilmq.store.postgres.node import COUNTER_BITS, LANE, keys_of
 from veilmq.store.postgres.queues import SQL as QUEUES
 from veilmq.store.postgres.queues import STANDARD
 from veilmq.store.postgres.schema import CONNECT_S, SchemaRefused, invariants, migrate, read_format, require
@@ -240,7 +232,7 @@ class DatabaseTarget:
             records = [(*self._row(partition, each, each.position), each.group) for each in messages]
             await self._copy("fifo_msg", (*_COLUMNS, "group_id"), records)
             return
-        groups = [None if each.group is None else group_key(each.group) for each in messages]
+        groups = keys_of(messages)
         priorities = [each.priority + (each.group is not None) * LANE for each in messages]
         await connection.execute(STANDARD["add_priorities"], partition, sorted(set(priorities)))
         records = [
@@ -303,7 +295,7 @@ _PARTS_AHEAD = 16
 _END = b""
 
 
-async def copy_tables(source: CopyLock, target: CopyLock, *, progress: Progress | None = None) -> int:
+async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.Progress | None = None) -> int:
     """Copy all that is in ``source``; return how many messages there were. Raises ``CopyRefused``.
 
     ``progress`` is called once their table is copied.

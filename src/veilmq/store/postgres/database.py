@@ -107,11 +107,6 @@ _PAUSE_MS_MIN = 100
 _PAUSE_MS_MAX = 5_000
 
 
-def longer_ms(pause_ms: int) -> int:
-    """Return the pause before the next attempt to connect, after one that failed behind a pause of ``pause_ms``."""
-    return min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * pause_ms))
-
-
 class Breaker:
     """Whether it is worth asking for a connection."""
 
@@ -138,7 +133,7 @@ class Breaker:
     def failed(self) -> int:
         """Take note that there was no connection to be had; return in how many ms another attempt is worth it."""
         self.failures += 1
-        self._pause_ms = longer_ms(self._pause_ms)
+        self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
         self._rests_until_ms = self._clock.now_ms() + self._pause_ms
         return self._pause_ms
 

@@ -75,7 +75,7 @@ async def require_place(connection: Any, *, store: bytes | None, place: int) -> 
     """Tell whether the database knows that it is at ``place`` of ``store``; raises ``PlaceRefused`` if it cannot be."""
     ours = await identity(connection)
     if ours is None:
-        if place and await connection.fetchval(SHARDS["queues"]):
+        if place and await connection.fetchval(SQL["count_queues"]):
             raise PlaceRefused(f"it has queues of its own, so it cannot be number {place + 1} of another store.")
         return False
     if ours.store != store:
@@ -248,7 +248,7 @@ class Listed(NamedTuple):
 async def listing(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _ready(home_url) as home:
-        first = Listed(1, without_passwords(home_url), await home.fetchval(SHARDS["queues"]))
+        first = Listed(1, without_passwords(home_url), await home.fetchval(SQL["count_queues"]))
         return [first, *[await _listed(member) for member in await members(home) if not member.removed]]
 
 
@@ -258,7 +258,7 @@ async def _listed(member: Member) -> Listed:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")
     try:
         async with _ready(url) as connection:
-            return Listed(number, url, await connection.fetchval(SHARDS["queues"]))
+            return Listed(number, url, await connection.fetchval(SQL["count_queues"]))
     except StoreError as error:
         return Listed(number, url, None, str(error))
 
@@ -298,7 +298,7 @@ async def add(home_url: str, url: str) -> Listed:
         except PlaceRefused:
             await home.execute(SHARDS["forget_member"], place)
             raise
-        return Listed(place + 1, kept_url, await other.fetchval(SHARDS["queues"]))
+        return Listed(place + 1, kept_url, await other.fetchval(SQL["count_queues"]))
 
 
 async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
@@ -313,7 +313,7 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
         if ours.place not in kept or not kept[ours.place].removed:
             return ours.place
         await other.execute(SHARDS["leave"])  # a node that did not know of the removal may have had it join again
-    if await other.fetchval(SHARDS["queues"]):
+    if await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
     return next(
         (each.place for each in kept.values() if each.url == url and not each.removed), max(kept, default=0) + 1
@@ -353,8 +353,7 @@ async def remove(home_url: str, name: str) -> Listed:
 async def _require_empty(other: Any, member: Member, store: Identity) -> None:
     """Raise ``StoreError`` where a database has something that is not elsewhere."""
     await require_place(other, store=store.store, place=member.place)
-    queues = await other.fetchval(SHARDS["queues"])
-    if queues:
+    if queues := await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{member.url} has queues ({queues}): move their messages elsewhere, and delete them first.")
     if await other.fetchval(SHARDS["is_waiting"], None):
         raise StoreError(f"Messages from {member.url} are on their way to other databases: try again in a while.")

@@ -2,6 +2,10 @@
 
 The database is the state. Commands on messages travel together, those of one kind on one queue (``queues.Coalescer``);
 everything else is rare and goes alone. What goes on by itself begins once the database was reached.
+
+One node at a time exports events: it holds an advisory lock, on a connection of its own, from the plan of a range until
+it is forgotten; others wait for it. When the node or its connection ends, the lock ends with it; when it does nothing
+for a while, it lets go of it. The next one finds the range that was planned, and makes the same files of it.
 """
 
 import asyncio
@@ -13,14 +17,15 @@ from typing import Any, Self, TypeVar
 import asyncpg
 
 from veilmq.core import commands
-from veilmq.core.commands import Command, Done, Wake
+from veilmq.core.commands import Command, Done, Timer, Wake
 from veilmq.core.errors import ShuttingDown, StoreUnavailable
-from veilmq.core.receipts import ReceiptBook
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, ReceiptBook
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure
-from veilmq.store.postgres.background import JANITOR_MS, ClockGuard, EventExport, Janitor
+from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, Janitor, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
     IN_DOUBT,
@@ -28,6 +33,7 @@ from veilmq.store.postgres.database import (
     DatabaseClock,
     Mover,
     PostgresOptions,
+    Turn,
     failure_of,
 )
 from veilmq.store.postgres.messages import change, delete, send
@@ -37,6 +43,9 @@ from veilmq.store.postgres.receives import receive
 from veilmq.store.postgres.transaction import running, sweep
 
 _PROBE_S = 2.0
+_EXPORT_TURN = 0x7665696C6D73  # the key of its lock
+_EXPORT_TURN_S_MAX = 20  # how long another one is waited for
+_IDLE_MS_MAX = 60 * SECOND_MS
 
 T = TypeVar("T")
 
@@ -85,11 +94,10 @@ class PostgresEngine(Node):
         self.janitor = Janitor(self, sweep=partial(sweep, self))
         self.clock_guard = ClockGuard(self)
         self._clock_check = Mover(step=self.clock_guard.check, clock=clock, start=self.start)
-        self.events = EventExport(self, partial(running, self))
         self.alone: dict[type[Command], Alone] = {
-            **{kind: running(self, run, changes=kind not in READS) for kind, run in COLD.items()},
-            **self.events.handlers,
+            kind: running(self, run, changes=kind not in READS) for kind, run in COLD.items()
         }
+        self.events = EventExport(self)
 
     @classmethod
     def at(cls, url: str, *, clock: SystemClock, options: PostgresOptions, place: int = 0) -> Self:
@@ -218,3 +226,49 @@ async def _reading(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
     except IN_DOUBT:
         return await work()
+
+
+class EventExport:
+    """The commands that export events: who plans has the turn until its range is forgotten, or nothing comes."""
+
+    def __init__(self, engine: PostgresEngine) -> None:
+        self._engine = engine
+        self._turn = Turn(engine.database, _EXPORT_TURN)
+        self._timer: Timer | None = None
+        for kind in (PlanExport, ReadEvents, ForgetEvents, CountEvents):
+            changes = kind in (PlanExport, ForgetEvents)
+            engine.alone[kind] = partial(self._do, running(engine, COLD[kind], changes=changes))
+
+    async def _do(self, work: Alone, command: Any) -> Any:
+        if isinstance(command, CountEvents):
+            await self._number(SLICE_EVENTS)
+            return await work(command)
+        if isinstance(command, PlanExport) and not await self._turn.take(wait_s=_EXPORT_TURN_S_MAX):
+            raise ShuttingDown if self._turn.is_over else ExportedElsewhere
+        self._stop_timer()
+        clock = self._engine.clock
+        self._timer = clock.call_at(clock.now_ms() + _IDLE_MS_MAX, self._leave_turn)
+        if isinstance(command, PlanExport):
+            await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
+        answer = await work(command)
+        if answer is None or (isinstance(command, ForgetEvents) and not answer.more):
+            self._leave_turn()
+        return answer
+
+    async def _number(self, slice_events: int) -> None:
+        async with self._engine.database.connection() as connection:
+            await number_events(connection, self._engine.options, slice_events)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _leave_turn(self) -> None:
+        self._stop_timer()
+        self._turn.leave()
+
+    def stop(self) -> None:
+        """Leave the turn to others, and take no more."""
+        self._stop_timer()
+        self._turn.end()

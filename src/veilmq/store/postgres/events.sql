@@ -35,7 +35,9 @@ SELECT recorded, exported, dropped FROM mq.event_state FOR UPDATE
 -- name: take
 -- Up to $1 events that are committed; those that another node takes are its.
 DELETE FROM mq.event
-WHERE number = ANY(ARRAY(SELECT number FROM mq.event ORDER BY number LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING *
+WHERE number = ANY(ARRAY(SELECT number FROM mq.event ORDER BY number LIMIT $1 FOR UPDATE SKIP LOCKED))
+RETURNING number, qp, queue, properties, group_hash, size, id, generation, came_at, received_at, visible_at, receive_count, log,
+    outcome, closed_at
 
 -- name: insert_batch
 INSERT INTO mq.event_batch (number, events, encoded) VALUES ($1, $2, $3)

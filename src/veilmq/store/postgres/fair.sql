@@ -1,18 +1,5 @@
 -- Messages of standard queues that name a group. Every statement names the one partition it acts on ($1).
 
--- name: send
--- As in messages.sql; $8 the groups' keys, null of messages without. Turns are made in the order of their groups, so that no two
--- statements wait for each other.
-INSERT INTO mq.msg (qp, seq, priority, visible_at, sent_at, id, properties, body, group_key)
-SELECT $1, (clock.now << 20) | new.counter, new.priority, clock.now + new.delay, clock.now, new.id, new.properties, new.body,
-    new.group_key
-FROM unnest($2::int[], $3::smallint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::text[], $8::bigint[])
-        AS new (counter, priority, delay, id, properties, body, group_key),
-    (SELECT mq.now_ms() AS now) clock
-WHERE EXISTS (SELECT FROM mq.part WHERE qp = $1 AND NOT retired)
-ORDER BY new.group_key, new.priority
-RETURNING id, seq, visible_at, sent_at
-
 -- name: receive
 -- As in messages.sql, with the same terms, and before those of the log $10: the noisy groups, those that come first among them
 -- first. is_drained tells of a message of such a group that the group has no other one to give.

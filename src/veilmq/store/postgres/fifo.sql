@@ -44,22 +44,6 @@ WITH noted AS MATERIALIZED (
 )
 UPDATE mq.fifo_msg SET log = log | 2 FROM noted WHERE qp = $1 AND seq = ANY($3::bigint[]) AND log & 3 = 1
 
--- name: end_receipts
--- Not while a receive is between what it writes of these and what it makes of them: it has their groups locked.
-WITH locked AS MATERIALIZED (
-    SELECT mq.fifo_lock($1, $2::bigint[])
-), ended AS (
-    UPDATE mq.fifo_msg AS msg SET log = msg.log | 2
-    FROM locked, unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
-    WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
-    RETURNING mq.receipt_of(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
-), noted AS (
-    INSERT INTO mq.event
-    SELECT event.* FROM ended, unnest('{expired,late_deleted}'::text[]) AS outcome,
-        mq.event_of($5, $6, outcome, was, ends_at) AS event
-)
-SELECT (was).seq FROM ended
-
 -- name: inspect_visible
 -- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
 SELECT first.* FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first

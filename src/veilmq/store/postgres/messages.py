@@ -11,18 +11,10 @@ from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, Rece
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
 from veilmq.core.messages import NewMessage, check_together, dedup_id_of, deduplication_key
 from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
+from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
-from veilmq.store.postgres.node import COUNTER_BITS, FAIR, LANE, Node, keys_of
-from veilmq.store.postgres.queues import (
-    FIFO,
-    STANDARD,
-    PartitionRetired,
-    Queue,
-    note_late,
-    retention_ms,
-    sql_of_log,
-    terms_of_log,
-)
+from veilmq.store.postgres.node import COUNTER_BITS, LANE, Node, keys_of
+from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms
 from veilmq.store.queues import checked
 
 _COUNTERS = 1 << COUNTER_BITS
@@ -88,15 +80,6 @@ async def insert_fifo(connection: Any, queue: Queue, counter: int, *columns: Seq
     return rows
 
 
-def _key(new: NewMessage, command: Send, queue: Queue) -> bytes | None:
-    """Return under what a message is remembered; ``None`` for one that is no duplicate of any."""
-    settings = queue.settings
-    is_optional = command.options is not None and command.options.dedup_id_optional
-    if is_optional and new.dedup_id is None and not settings.content_deduplication:
-        return None
-    return key_of(new.group or "", dedup_id_of(new, settings), queue)
-
-
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
     """Return the key under which ``queue`` stores that deduplication id."""
     return deduplication_key(queue.number, group, dedup_id, queue.settings)
@@ -133,16 +116,17 @@ def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | 
 
 async def _store(node: Node, connection: Any, queue: Queue, sends: list[tuple[NewMessage, Send]]) -> list[Any]:
     """Return the stored row of each message, in their order."""
-    new, keys = [each for each, _ in sends], []
-    if queue.settings.fifo:
-        keys = [_key(each, command, queue) for each, command in sends]
-        if queue.settings.delay_s:  # an answer with a receipt says until when, so the delay is the message's own
-            new = [
-                replace(each, delay_s=queue.settings.delay_s)
-                if each.delay_s is None and command.options is not None and command.options.receipts
-                else each
-                for each, command in sends
-            ]
+    settings, new, keys = queue.settings, [], []
+    for each, command in sends:
+        options = command.options
+        new.append(each)
+        if settings.fifo:
+            is_optional = options is not None and options.dedup_id_optional and not settings.content_deduplication
+            is_free = is_optional and each.dedup_id is None  # a duplicate of none
+            keys.append(None if is_free else key_of(each.group or "", dedup_id_of(each, settings), queue))
+            says_delay = options is not None and options.receipts  # by the receipt in its answer
+            if says_delay and settings.delay_s and each.delay_s is None:
+                new[-1] = replace(each, delay_s=settings.delay_s)
     ids = [node.ids.next() for _ in sends]
     rows = await node.repeated(partial(insert, node, connection, queue, new, keys, ids))
     if not rows:
@@ -176,7 +160,11 @@ async def _settle(name: str, node: Node, connection: Any, queue: Queue, together
     requests = list(_read(node, queue, together, answers))
     if node.fair.has(queue):
         await node.fair.refresh(connection, queue)
-    for turn in _distinct(requests):
+    left = requests
+    while left:  # no message is named twice in a statement, and positions rise in each
+        first = {each.receipt.position: each for each in reversed(left)}
+        turn = sorted(first.values(), key=lambda each: each.receipt.position)
+        left = [each for each in left if first[each.receipt.position] is not each]
         found = await _rows(name, connection, queue, turn)
         met: list[Any] = [(each, row := found.get(each.receipt.position), _state(row)) for each in turn]
         # Receipts that act, and met their message in flight.
@@ -220,21 +208,12 @@ def _read(node: Node, queue: Queue, together: Sequence[Any], answers: list[list[
                 of_command[place] = error
 
 
-def _distinct(requests: Sequence[_ReceiptRequest]) -> Iterator[list[_ReceiptRequest]]:
-    """Split ``requests`` so that no message is named twice in a statement; positions rise in each."""
-    left = list(requests)
-    while left:
-        first = {each.receipt.position: each for each in reversed(left)}
-        yield sorted(first.values(), key=lambda each: each.receipt.position)
-        left = [each for each in left if first[each.receipt.position] is not each]
-
-
 async def _rows(name: str, connection: Any, queue: Queue, turn: Sequence[_ReceiptRequest]) -> dict[int, Any]:
     """Return the row of each message that was there, by its position.
 
     The statement is repeated when it was in another node's way, and for rows that were changed while it waited.
     """
-    statement = sql_of_log(queue)[name]
+    statement = queues.sql_of_log(queue)[name]
     found: dict[int, Any] = {}
     for _ in range(2 * COLLISIONS_MAX):
         try:
@@ -264,7 +243,7 @@ def _terms(name: str, queue: Queue, turn: Sequence[_ReceiptRequest]) -> Iterator
     if not queue.settings.fifo:  # where all live, or do not act
         yield [each.command.only_live for each in turn]
         yield [each.command.any_receive for each in turn]
-    yield from terms_of_log(queue)
+    yield from queues.terms_of_log(queue)
 
 
 async def _deleted(node: Node, connection: Any, queue: Queue, met: Sequence[Any], freed: list[Any]) -> None:
@@ -277,7 +256,7 @@ async def _deleted(node: Node, connection: Any, queue: Queue, met: Sequence[Any]
         node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
     node.totals[queue.number]["deleted"] += len(met) - sum(map(len, useless.values()))
     earlier = [each.receipt for each, _, state in met if state is ReceiptState.EARLIER]
-    await note_late(connection, queue, useless, earlier=earlier)
+    await queues.note_late(connection, queue, useless, earlier=earlier)
 
 
 def _changed(

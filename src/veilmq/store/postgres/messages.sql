@@ -1,16 +1,25 @@
 -- Messages of standard queues: the data plane. Every statement names the one partition it acts on ($1).
 --
 -- Of a logged queue there is another statement each: it has what stands behind "log:", and not the lines marked "no log". Its
--- last terms are the first partition of the queue and its name (see queues.py, and mq.outcomes).
+-- last terms are the first partition of the queue and its name (see queues.py, and mq.outcomes). What stands behind "fair:" is
+-- for messages that name a group, behind "fifo:" for FIFO queues.
 
 -- name: send
--- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies. Nothing is stored in a retired partition.
-INSERT INTO mq.msg (qp, seq, priority, visible_at, sent_at, id, properties, body)
+-- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies; $8 the groups' keys, null of messages without.
+-- Nothing is stored in a retired partition. Turns are made in the order of their groups, so that no two statements wait for each
+-- other.
+INSERT INTO mq.msg (qp, seq, priority, visible_at, sent_at, id, properties, body
+    -- fair: , group_key
+)
 SELECT $1, (clock.now << 20) | new.counter, new.priority, clock.now + new.delay, clock.now, new.id, new.properties, new.body
-FROM unnest($2::int[], $3::smallint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::text[])
-        AS new (counter, priority, delay, id, properties, body),
-    (SELECT mq.now_ms() AS now) clock
+    -- fair: , new.group_key
+FROM unnest($2::int[], $3::smallint[], $4::bigint[], $5::bytea[], $6::bytea[], $7::text[]
+        -- fair: , $8::bigint[]
+    ) AS new (counter, priority, delay, id, properties, body
+        -- fair: , group_key
+    ), (SELECT mq.now_ms() AS now) clock
 WHERE EXISTS (SELECT FROM mq.part WHERE qp = $1 AND NOT retired)
+-- fair: ORDER BY new.group_key, new.priority
 RETURNING id, seq, visible_at, sent_at
 
 -- name: add_priorities
@@ -163,9 +172,14 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = begun.seq AND msg.log IS N
 -- Receipts whose delete does nothing: $2 positions and $3 generations. Writes the ends of those that are open, late as they are;
 -- messages that retention ($4, in ms) or a purge has ended have ended then. Tells the positions of those receipts; $5 and $6 are
 -- the first partition of the queue and its name.
-WITH ended AS (
+-- fifo: WITH locked AS MATERIALIZED ( -- no receive is between its events of these and taking them
+-- fifo:     SELECT mq.fifo_lock($1, $2::bigint[])
+-- fifo: ), ended AS (
+WITH ended AS ( -- no fifo
     UPDATE mq.msg SET log = msg.log | 2
-    FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
+    FROM
+        -- fifo: locked,
+        unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
     WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
     RETURNING mq.receipt_of(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
 ), noted AS (

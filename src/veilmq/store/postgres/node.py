@@ -38,14 +38,12 @@ from veilmq.core.messages import Fairness, IdSource, NewMessage
 from veilmq.core.receipts import ReceiptBook
 from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
-from veilmq.store.named_queries import load
+from veilmq.store.copying import CopiedMessage
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions
 from veilmq.store.postgres.nodes import Watches
-from veilmq.store.postgres.queues import BEGINNING, STANDARD, Catalog, PartitionRetired, Queue, retention_ms, sql
+from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, PartitionRetired, Queue, retention_ms, sql
 
 T = TypeVar("T")
-
-FAIR = load("veilmq.store.postgres", "fair.sql")
 
 COUNTER_BITS = 20
 
@@ -483,9 +481,9 @@ class FairQueues:
         return self._clock.now_ms() + self._ahead_ms
 
 
-def keys_of(new: Iterable[NewMessage]) -> list[int | None]:
+def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:
     """Return the number of each message's group."""
-    return [None if each.group is None else group_key(each.group) for each in new]
+    return [None if each.group is None else group_key(each.group) for each in messages]
 
 
 def _flight(queue: Queue, row: Any, since_ms: int) -> Flight:
@@ -567,6 +565,15 @@ class Node:
             except COLLISIONS:
                 self.positions.jump()
         raise InternalError
+
+    async def in_transaction(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """Return what ``work`` does in a transaction, which is repeated when another node was in its way."""
+
+        async def once() -> T:
+            async with self.database.connection() as connection, connection.transaction():
+                return await work(connection)
+
+        return await self.repeated(once)
 
     def stored(self, queue: Queue, messages: int) -> None:
         """Count what was sent; what is on its way to another database is not in the queue yet."""

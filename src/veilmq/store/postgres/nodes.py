@@ -15,10 +15,9 @@ A notice never travels in the transaction that it is about: a commit with a NOTI
 connection of the node's own; when that ends another one is made, after a pause that grows as long as none is to be had.
 """
 
-import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from math import inf
 from secrets import token_hex
 from typing import Any
@@ -128,13 +127,9 @@ class Interests:
             self.drop(node, queue)
         return bool(nodes)
 
-    def is_full(self, queue: str) -> bool:
-        """Tell whether a node waits for a place there."""
-        return queue in self._full and self.has(queue)
-
     def give_place(self, queue: str) -> bool:
-        """Do so for one that is notified of a place now, and says so again if it finds none."""
-        was_full = self.is_full(queue)
+        """Tell whether a node waits for a place there, which is notified now, and says so again if it finds none."""
+        was_full = queue in self._full and self.has(queue)
         self._full.discard(queue)
         return was_full
 
@@ -159,8 +154,6 @@ REST_MS = 10
 """How long after one notice a node sends the next."""
 SOON_MS = 50
 """How long after a new interest a node looks by itself: others may have had no time to hear of it."""
-
-_held: ContextVar[dict[str, int] | None] = ContextVar("held", default=None)
 
 
 class Watches:
@@ -225,7 +218,7 @@ class Watches:
             await self._send()
         connection, self._connection = self._connection, None
         if connection is not None:
-            with contextlib.suppress(*_FAILURES):
+            with suppress(*_FAILURES):
                 await connection.close(timeout=_ANSWER_S)
 
     # Waiters here, and what they are woken for.
@@ -247,27 +240,11 @@ class Watches:
     def wake(self, queue: str, due_ms: int) -> None:
         """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``.
 
-        What it is about must be committed, as waiters receive at once; before that, see ``held``.
+        What it is about must be committed, as waiters receive at once.
         """
-        held = _held.get()
-        if held is not None:
-            held[queue] = due_ms
-            return
         self.wake_here(queue, due_ms)
         if self.interests.has(queue):
             self._say_due(queue, due_ms)
-
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold back what is to be woken inside until the end, when the transaction is; after an error nothing is."""
-        held: dict[str, int] = {}
-        token = _held.set(held)
-        try:
-            yield
-        finally:
-            _held.reset(token)
-        for queue, due_ms in held.items():
-            self.wake(queue, due_ms)
 
     def wake_here(self, queue: str, due_ms: int) -> None:
         """Wake the waiters at this node."""
@@ -285,7 +262,7 @@ class Watches:
         What it is called for is committed, and must not seem to have failed: a queue that was purged since has none.
         """
         if queue.name in self._wakes or self.interests.has(queue.name):
-            with contextlib.suppress(PartitionRetired):
+            with suppress(PartitionRetired):
                 return await next_visible_ms(connection, queue)
         return None
 

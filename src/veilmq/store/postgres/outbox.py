@@ -33,7 +33,7 @@ from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import IN_DOUBT, POLL_MS, Mover
 from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node, Positions
-from veilmq.store.postgres.queues import STANDARD, Queue, queue_of
+from veilmq.store.postgres.queues import SQL, STANDARD, Queue, queue_of
 from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,7 @@ async def arrive(connection: Any, outbox: Outbox, from_place: int, batch: Batch,
 
 async def _end(connection: Any, name: str, number: int) -> Queue | None:
     """Return the queue where a way begins or ends, which stays as it is in this transaction; ``None`` if it is gone."""
-    row = await connection.fetchrow(OUTBOX["lock_end"], name)
+    row = await connection.fetchrow(f"{SQL['find_queue']} FOR SHARE", name)
     return None if row is None or row["queue_id"] != number else queue_of(row)
 
 
@@ -152,20 +152,23 @@ async def _store(
     """Store messages in their order; return when there is one, 0 in FIFO queues and for none, and if that is new."""
     if not messages:
         return 0, False
-    counter = positions.take(len(messages) + 1)
+    counter, encoded = positions.take(len(messages) + 1), msgspec.json.encode(messages).decode()
     if queue.settings.fifo:
-        await _store_fifo(connection, queue, messages, counter)
+        rows = await insert_fifo(connection, queue, counter, *_fifo_columns(queue, messages))
+        if any(each["first_received_at"] or each["source"] for each in messages):
+            seqs = [row["seq"] for row in rows]
+            await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, encoded)
         return 0, False
     priorities = sorted({each["priority"] for each in messages})
     status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
-    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, _encoded(messages), counter)
+    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, encoded, counter)
     return min(int(row["visible_at"]) for row in rows), status == "UPDATE 1"
 
 
-async def _store_fifo(connection: Any, queue: Queue, messages: list[dict[str, Any]], counter: int) -> None:
-    """Send them anew. What was forwarded or published is remembered by its id, a dead letter is not."""
+def _fifo_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
+    """Return messages as they are sent anew. What was forwarded or published is remembered by its id."""
     groups, ids = [each["group_id"] for each in messages], [_bytes(each["id"]) for each in messages]
-    columns = (
+    return (
         groups,
         [
             None if each["source"] else key_of(group, str(UUID(bytes=of_message)), queue)
@@ -176,19 +179,11 @@ async def _store_fifo(connection: Any, queue: Queue, messages: list[dict[str, An
         [each["body"] for each in messages],
         [each["waits"] or AT_ONCE_MS for each in messages],
     )
-    rows = await insert_fifo(connection, queue, counter, *columns)
-    seqs = [row["seq"] for row in rows]
-    if any(each["first_received_at"] or each["source"] for each in messages):
-        await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, _encoded(messages))
 
 
 def _bytes(text: str | None) -> Any:
     """Return what JSON of the database has as hex digits behind two characters."""
     return None if text is None else bytes.fromhex(text[2:])
-
-
-def _encoded(messages: list[dict[str, Any]]) -> str:
-    return msgspec.json.encode(messages).decode()
 
 
 async def give_back(connection: Any, outbox: Outbox, positions: Positions) -> tuple[Queue | None, int]:
@@ -270,8 +265,7 @@ class Relay(Mover):
                 self._tidy_at_ms = self._clock.now_ms() + POLL_MS
                 async with self._node.database.connection() as connection:  # what nothing can be put into any more
                     await connection.execute(OUTBOX["note_ends"])
-                    for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
-                        await connection.execute(OUTBOX["drop_outbox"], partition)
+                    await connection.execute(OUTBOX["drop_outboxes"], _RETIRED_MS)
         except _FAILED as error:
             self.failures += 1
             log.warning("the relay of database %s rests for a while: %s", self._place + 1, error)
@@ -293,11 +287,11 @@ class Relay(Mover):
         return True
 
     async def _relay(self, outbox: Outbox) -> None:
-        batch = await self._take(outbox, None)
-        while batch is not None:
+        done: Batch | None = None
+        while (batch := await self._node.in_transaction(partial(take, outbox=outbox, done=done))) is not None:
             arrived: Arrived = await self._directory.arrive(outbox, self._place, batch)
             if arrived.queue is None:
-                while await self._node.repeated(partial(self._give_back, outbox)):
+                while await self._give_back(outbox):
                     pass
                 return
             if arrived.last_number is not None:
@@ -306,15 +300,11 @@ class Relay(Mover):
                     await connection.execute(OUTBOX["renumber"], *terms)
             else:
                 self.relayed += len(batch.messages)
-            batch = await self._take(outbox, batch)
-
-    async def _take(self, outbox: Outbox, done: Batch | None) -> Batch | None:
-        async with self._node.database.connection() as connection, connection.transaction():
-            return await take(connection, outbox, done)
+            done = batch
 
     async def _give_back(self, outbox: Outbox) -> int:
-        async with self._node.database.connection() as connection, connection.transaction():
-            queue, messages = await give_back(connection, outbox, self._node.positions)
+        back = partial(give_back, outbox=outbox, positions=self._node.positions)
+        queue, messages = await self._node.in_transaction(back)
         if messages and queue is None:
             text = "%s messages on their way from %s to %s are deleted, as both are gone"
             log.warning(text, messages, outbox.source, outbox.target)

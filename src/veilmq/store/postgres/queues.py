@@ -8,10 +8,11 @@ A coalescer has the commands of one kind on one queue. While one of its statemen
 and go out together when it is back; so under light load a command travels alone and at once, under heavy load a hundred
 share a round trip. (Measured: four to seven times less work for the database.)
 
-On a logged queue a statement is another one than elsewhere, where nothing is paid: it has the lines behind "log:" in
-the files of statements, and writes an event for each receipt that it ends (``mq.outcomes``). What an event says of the
-receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for the
-delete that may come late.
+A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "fifo:" or
+"fair:" it is on messages of such queues. On a logged queue it is another one than elsewhere, where nothing is paid:
+with the lines behind "log:" it writes an event for each receipt that it ends (``mq.outcomes``). What an event says of
+the receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for
+the delete that may come late.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import re
 from asyncio import get_running_loop
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from veilmq.core.commands import Command, Done
@@ -38,30 +40,37 @@ log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
 
 
+def variant(text: str, mark: str) -> str:
+    """Return a statement with what stands behind ``-- MARK:`` in it, and without its lines that say ``-- no MARK``."""
+    return re.sub(rf"^.*-- no {mark}\n", "", text, flags=re.MULTILINE).replace(f"-- {mark}: ", "")
+
+
 def of_fifo(text: str) -> str:
     """Return a statement on messages of standard queues as it is for those of FIFO queues."""
-    return text.replace("mq.msg", "mq.fifo_msg AS msg")
+    return variant(text, "fifo").replace("mq.msg", "mq.fifo_msg AS msg")
 
 
 def locking(statements: Mapping[str, str], columns: str) -> str:
     """Return what locks the messages that a receive would take, for another purpose, and reads no body."""
     return f"""
         SELECT {columns}, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
-        FROM ({statements["peek"].replace("-- lock: ", "")}
+        FROM ({variant(statements["peek"], "lock")}
         ) AS ready
     """
 
 
 FIFO = {
-    **{name: of_fifo(STANDARD[name]) for name in ("bodies", "bury", "found", "inspect", "received_at")},
+    **{name: of_fifo(STANDARD[name]) for name in ("bodies", "bury", "end_receipts", "found", "inspect", "received_at")},
     **load("veilmq.store.postgres", "fifo.sql"),
 }
 for _statements in (STANDARD, FIFO):
     _statements["choose"] = locking(_statements, "seq, id, source, properties")
+FAIR = {"send": variant(STANDARD["send"], "fair"), **load("veilmq.store.postgres", "fair.sql")}
 EVENTS = load("veilmq.store.postgres", "events.sql")
 WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
+SQL |= {f"{name}_shared": SQL[name].replace("UPDATE", "SHARE") for name in ("lock_queue", "lock_writer")}
 
 
 class Queue(NamedTuple):
@@ -166,7 +175,6 @@ def queue_of(row: Any, event_log: str = "off") -> Queue:
     return queue._replace(has_groups=more == [True], logs=is_logged(settings, event_log))
 
 
-_WITHOUT = re.compile(r"^.*-- no log\n", re.MULTILINE)
 GENERATION_BITS = 32
 _LANES = PRIORITY.maximum
 BEGINNING = [0] * _LANES + [-1] * _LANES
@@ -176,23 +184,20 @@ Work = Callable[[Sequence[Any]], Awaitable[list[Any]]]
 """Carries commands out together: the result or ``VeilmqError`` of each."""
 
 
+@dataclass(slots=True, eq=False)
 class Coalescer:
-    """Commands of one kind on one queue; each brings its ``weight``, and up to ``weight_max`` goes at once."""
+    """Commands of one kind on one queue; each brings its ``weight``, and up to ``weight_max`` goes at once.
 
-    def __init__(
-        self,
-        work: Work,
-        *,
-        weight: Callable[[Any], int],
-        weight_max: int,
-        drained: Callable[[], object],
-        measured: "Measured",
-    ) -> None:
-        self._work, self._weight, self._weight_max = work, weight, weight_max
-        self._drained, self._measured = drained, measured
-        self._waiting: deque[tuple[Command, Done]] = deque()
-        self.task: asyncio.Task[None] | None = None
-        """What is under way; ``None`` while nothing is."""
+    ``task`` is what is under way; ``None`` while nothing is.
+    """
+
+    work: Work
+    weight: Callable[[Any], int]
+    weight_max: int
+    drained: Callable[[], object]
+    measured: "Measured"
+    task: asyncio.Task[None] | None = None
+    _waiting: deque[tuple[Command, Done]] = field(default_factory=deque)
 
     def add(self, command: Command, done: Done) -> None:
         """Have ``command`` carried out; what else arrives in this turn of the loop goes with it."""
@@ -214,12 +219,12 @@ class Coalescer:
                 except Exception:  # what was asked is done, and the others wait for theirs
                     log.exception("the answer to a %s was not taken", type(command).__name__)
         self.task = None
-        self._drained()
+        self.drained()
 
     def _take(self) -> list[tuple[Command, Done]]:
         taken = [self._waiting.popleft()]
-        left = self._weight_max - self._weight(taken[0][0])
-        while self._waiting and (weight := self._weight(self._waiting[0][0])) <= left:
+        left = self.weight_max - self.weight(taken[0][0])
+        while self._waiting and (weight := self.weight(self._waiting[0][0])) <= left:
             taken.append(self._waiting.popleft())
             left -= weight
         return taken
@@ -227,12 +232,12 @@ class Coalescer:
     async def _answers(self, together: list[Command]) -> list[Any]:
         began_s = stopwatch_s()
         try:
-            return await self._work(together)
+            return await self.work(together)
         except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
             if len(together) == 1 or isinstance(error, OF_ALL):
                 return [failure_of(error, type(together[0]).__name__)] * len(together)
         finally:
-            self._measured.note(together, began_s)
+            self.measured.note(together, began_s)
         # One of them is at fault: each alone, so that the others do not pay for it.
         return [answer for command in together for answer in await self._answers([command])]
 
@@ -259,7 +264,7 @@ async def hold(connection: Any, queue: Queue) -> None:
 
 def logged(statements: dict[str, str]) -> dict[str, str]:
     """Return the statements as they are for logged queues."""
-    return {name: _WITHOUT.sub("", text).replace("-- log: ", "") for name, text in statements.items()}
+    return {name: variant(text, "log") for name, text in statements.items()}
 
 
 _STANDARD_LOGGED = logged(STANDARD)

@@ -7,6 +7,7 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin,
 FROM mq.queue WHERE name = $1
 
 -- name: lock_queue
+-- Holds off purge and deletion, as lock_queue_shared does (see queues.py).
 SELECT FROM mq.queue WHERE name = $1 FOR UPDATE
 
 -- name: end_what_has_ended
@@ -36,13 +37,6 @@ SELECT FROM mq.topic WHERE name = $1 FOR UPDATE
 -- name: lock_sources
 -- Those of a queue, as far as two of one consumer are not opened at one time.
 SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))
-
--- name: lock_queue_shared
--- Holds off purge and deletion.
-SELECT FROM queue WHERE name = $1 FOR SHARE
-
--- name: lock_writer_shared
-SELECT FROM writer WHERE qp = $1 AND name = $2 FOR SHARE
 
 -- name: lock_writer
 SELECT FROM writer WHERE qp = $1 AND name = $2 FOR UPDATE

@@ -17,8 +17,8 @@ receive an ordinary one, which is remembered in its place.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import groupby
 from operator import itemgetter
@@ -36,25 +36,12 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import decode_properties, encode_properties, routing_key_of
 from veilmq.core.settings import dead_letter_refusal, read_table
 from veilmq.store.events import log_begun, log_placed
+from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, failure_of
-from veilmq.store.postgres.node import FAIR, LANE, Node
-from veilmq.store.postgres.queues import (
-    BEGINNING,
-    FIFO,
-    GENERATION_BITS,
-    STANDARD,
-    Catalog,
-    PartitionRetired,
-    Queue,
-    logged,
-    next_visible_ms,
-    retention_ms,
-    sql,
-    sql_of_log,
-    terms_of_log,
-)
+from veilmq.store.postgres.node import LANE, Node
+from veilmq.store.postgres.queues import BEGINNING, FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms, sql
 
-_FAIR_LOGGED = logged(FAIR)
+_FAIR_LOGGED = queues.logged(FAIR)
 _KEY_BYTES = 16
 _ALONE = (VeilmqError, QueryCanceledError, *COLLISIONS)
 """What ends one claim, of several on a connection: the others are answered with what those before it have leased."""
@@ -79,7 +66,7 @@ class _Terms(NamedTuple):
     attempt_id: str | None = None
 
 
-async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | None:
+async def target_of(connection: Any, catalog: queues.Catalog, queue: Queue) -> Queue | None:
     """Return the queue that takes the dead letters of ``queue`` as things are now, if one does."""
     settings = queue.settings
     if not settings.receives_max:
@@ -93,16 +80,11 @@ async def target_of(connection: Any, catalog: Catalog, queue: Queue) -> Queue | 
     return target
 
 
-async def move_dead(connection: Any, node: Node, queue: Queue, target: Queue, seqs: list[int], *, in_vain: int) -> bool:
-    """Send messages of a standard queue, locked in the transaction, to ``target``; return whether it takes any.
-
-    ``in_vain`` of the receives of each do not count.
-    """
-    return bool(await move(connection, node, queue, target, seqs, queue.name, in_vain, None))
-
-
 async def move(connection: Any, node: Node, queue: Queue, target: Queue, seqs: list[int], *terms: Any) -> int:
-    """Move messages of a standard queue as the last terms of the statement say; return how many."""
+    """Move messages of a standard queue, locked in the transaction, as the last terms of the statement say.
+
+    Returns how many: none where the target was retired.
+    """
     counter = node.positions.take(len(seqs) + 1)
     moved = await connection.fetch(STANDARD["move"], queue.partition, target.partition, seqs, counter, *terms)
     if moved:
@@ -177,7 +159,7 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
         due_ms = place_due_ms
     if due_ms is None:  # a fair queue goes by turns, not by marks
         marks = () if node.fair.has(queue) else node.low_water.known(queue.partition)
-        due_ms = await next_visible_ms(connection, queue, *marks)
+        due_ms = await queues.next_visible_ms(connection, queue, *marks)
     over_limit = place_due_ms is not None and not settings.fifo
     return [
         Received(
@@ -222,7 +204,10 @@ def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
 
 @dataclass(slots=True)
 class _Taking:
-    """What receives of the same terms take together: up to ``count`` messages, each receive its share, in order."""
+    """What receives of the same terms take together: up to ``count`` messages, each receive its share, in order.
+
+    ``woken`` are queues that have dead letters, and since when: they leave in a transaction.
+    """
 
     node: Node
     connection: Any
@@ -230,6 +215,7 @@ class _Taking:
     terms: _Terms
     shares: Sequence[int]
     count: int
+    woken: dict[str, int] = field(default_factory=dict)
 
     @property
     def bound_ms(self) -> int | None:
@@ -242,9 +228,26 @@ class _Taking:
         return requested_ms or None, requested_ms + bound_ms if requested_ms and bound_ms else None
 
     async def rows(self) -> list[Any]:
-        """Lease the messages, and return their rows."""
-        with self.node.watches.held():  # dead letters leave in a transaction
-            return await (self._take() if self.terms.attempt_id is None else self._repeat_or_take())
+        """Lease the messages, or those of an attempt again, and return their rows.
+
+        A row of a repetition has ``issued_visible_at``, the deadline that its receipt says.
+        """
+        attempt_id, origin, connection = self.terms.attempt_id, self.queue.origin, self.connection
+        if attempt_id is None:
+            rows = await self._take()
+        else:
+            key = blake2b(attempt_id.encode(), digest_size=_KEY_BYTES).digest()
+            async with connection.transaction():
+                attempt = await connection.fetchrow(FIFO["find_attempt"], origin, key, limits.ATTEMPT_S * SECOND_MS)
+                rows = [] if attempt is None else await self._repeat(*attempt)
+                if rows:
+                    await connection.execute(FIFO["move_attempt"], origin, key, [row["visible_at"] for row in rows])
+                elif rows := await self._take():  # which are the attempt's
+                    columns = [[row[name] for row in rows] for name in ("seq", "generation", "epoch", "visible_at")]
+                    await connection.execute(FIFO["note_attempt"], origin, key, *columns)
+        for name, due_ms in self.woken.items():
+            self.node.watches.wake(name, due_ms)
+        return rows
 
     async def _take(self) -> list[Any]:
         if not self.terms.ruled:
@@ -287,17 +290,17 @@ class _Taking:
             queue.partition,
             self.count,
             self.terms.timeout_ms,
-            getrandbits(GENERATION_BITS),
+            getrandbits(queues.GENERATION_BITS),
             retention_ms(queue),
             *self.requested,
             queue.settings.receives_max,
             None if target is None else target.partition,
             queue.name,
             0 if target is None else node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE),
-            *terms_of_log(queue),
+            *queues.terms_of_log(queue),
         )
         if target is not None and any(row["seq"] is None for row in rows):
-            node.watches.wake(target.name, rows[0]["now"])
+            self.woken[target.name] = rows[0]["now"]
         return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
 
     async def _lease_living(self, target: Queue | None) -> list[Any]:
@@ -312,10 +315,10 @@ class _Taking:
             rows = living = await self._claim(left, receives_max, [row["seq"] for row in taken] or None)
             dead = [row for row in rows if row["receive_count"] > receives_max]
             seqs = [row["seq"] for row in dead]
-            if dead and await move_dead(self.connection, self.node, queue, target, seqs, in_vain=1):
+            if dead and await move(self.connection, self.node, queue, target, seqs, queue.name, 1, None):
                 letters_left -= len(dead)
                 bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
-                self.node.watches.wake(target.name, dead[0]["now"])
+                self.woken[target.name] = dead[0]["now"]
                 living = [row for row in rows if row["receive_count"] <= receives_max]
             elif dead and queue.logs:  # of which it is written that they are dead
                 raise PartitionRetired
@@ -335,74 +338,33 @@ class _Taking:
             begun = log_begun(min(end, len(rows)) - first, waited_ms)
             logs.append(log_placed(begun, place - first))
         seqs = [row["seq"] for row in rows]
-        await self.connection.execute(sql_of_log(self.queue)["log"], self.queue.partition, seqs, logs)
+        await self.connection.execute(queues.sql_of_log(self.queue)["log"], self.queue.partition, seqs, logs)
 
     async def _claim(self, count: int, receives_max: int | None = None, taken: list[int] | None = None) -> list[Any]:
         """Lease up to ``count`` messages but for those at the positions ``taken``; ``receives_max`` makes one dead.
 
         In a queue with groups, quiet ones come first.
         """
-        queue, fair, low_water = self.queue, self.node.fair, self.node.low_water
-        lease = partial(self._lease, count, receives_max, taken)
+        queue, fair, low_water, fetch = self.queue, self.node.fair, self.node.low_water, self.connection.fetch
+        of_log = queues.terms_of_log(queue)
+        if of_log:
+            of_log = receives_max, *_places_of(self.shares), *of_log
+        first = queue.partition, count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)
+        rest = retention_ms(queue), *self.requested, taken
         if fair.has(queue):
-            rows = await lease(BEGINNING, await fair.noisy(self.connection, queue))
+            noisy = await fair.noisy(self.connection, queue)
+            statement = (_FAIR_LOGGED if of_log else FAIR)["receive"]
+            rows: list[Any] = await fetch(statement, *first, BEGINNING, *rest, noisy, *of_log)
             fair.drained(queue, rows)
             return sorted(rows, key=itemgetter("place"))
-        rows = await lease(low_water.of(queue.partition))
+        statement = queues.sql_of_log(queue)["receive"]
+        rows = await fetch(statement, *first, low_water.of(queue.partition), *rest, *of_log)
         if not rows and (beginning := low_water.instead(queue.partition)) is not None:
-            rows = await lease(beginning)
+            rows = await fetch(statement, *first, beginning, *rest, *of_log)
         if any(row["priority"] > LANE for row in rows):
             fair.of(queue)  # from now on
         low_water.found(queue.partition, [row for row in rows if row["priority"] < LANE])
         return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
-
-    async def _lease(
-        self,
-        count: int,
-        receives_max: int | None,
-        taken: list[int] | None,
-        behind: list[int],
-        noisy: list[int] | None = None,
-    ) -> list[Any]:
-        queue = self.queue
-        statements, of_log = sql_of_log(queue), terms_of_log(queue)
-        if of_log:
-            of_log = receives_max, *_places_of(self.shares), *of_log
-        if noisy is not None:
-            statements = _FAIR_LOGGED if of_log else FAIR
-        rows: list[Any] = await self.connection.fetch(
-            statements["receive"],
-            queue.partition,
-            count,
-            self.terms.timeout_ms,
-            getrandbits(GENERATION_BITS),
-            behind,
-            retention_ms(queue),
-            *self.requested,
-            taken,
-            *([] if noisy is None else [noisy]),
-            *of_log,
-        )
-        return rows
-
-    async def _repeat_or_take(self) -> list[Any]:
-        """Return the rows of the attempt's messages again, or new ones, which are then the attempt's.
-
-        A row of a repetition has ``issued_visible_at``, the deadline that its receipt says.
-        """
-        origin, connection = self.queue.origin, self.connection
-        key = blake2b((self.terms.attempt_id or "").encode(), digest_size=_KEY_BYTES).digest()
-        async with connection.transaction():
-            attempt = await connection.fetchrow(FIFO["find_attempt"], origin, key, limits.ATTEMPT_S * SECOND_MS)
-            rows = [] if attempt is None else await self._repeat(*attempt)
-            if rows:
-                await connection.execute(FIFO["move_attempt"], origin, key, [row["visible_at"] for row in rows])
-                return rows
-            taken = await self._take()
-            if taken:
-                columns = [[row[name] for row in taken] for name in ("seq", "generation", "epoch", "visible_at")]
-                await connection.execute(FIFO["note_attempt"], origin, key, *columns)
-            return taken
 
     async def _repeat(
         self, seqs: list[int], generations: list[int], epochs: list[int], issued: list[int], deadlines: list[int]

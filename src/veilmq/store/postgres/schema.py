@@ -1,8 +1,9 @@
 """What a database has to be: its schema, how durable commits are there, and what the doctor finds in it.
 
-A new database gets ``schema.sql``; one of an earlier version gets the scripts of ``migrations`` that it lacks, each
-once, in order. Then both get ``functions.sql``, which replaces all functions. So a change of a table stands in
-``schema.sql`` and in a script, and a change of a function in ``functions.sql``, with a script that raises the format.
+A new database gets ``store/schema.sql`` and ``schema.sql``; one of an earlier version gets the scripts of
+``migrations`` that it lacks, each once, in order. Then both get ``functions.sql``, which replaces all functions. So a
+change of a table stands in a schema and in a script, and a change of a function in ``functions.sql``, with a script
+that raises the format.
 
 Nodes of two versions may be at work on one database while they are exchanged, so a script leaves everything that older
 nodes use as they know it. A script that older nodes cannot live with says ``-- ends: N``: those that know fewer than N
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple, Self
 import asyncpg
 
 from veilmq.core.errors import VeilmqError
-from veilmq.store.named_queries import load
+from veilmq.store.named_queries import load, schema
 from veilmq.store.port import Finding, Report
 
 SQL = load("veilmq.store.postgres", "durability.sql")
@@ -44,6 +45,13 @@ CREATE TABLE IF NOT EXISTS mq.migration (number int PRIMARY KEY, ends int NOT NU
 """
 # A session that waits for a table holds up all that come after it, so none waits for long; and an index takes its time.
 _PATIENCE = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '2s'"
+_WORDS = {
+    "id": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "name": 'text COLLATE "C"',
+    "number": "bigint",
+    "bytes": "bytea",
+    "keyed": "",
+}
 _IS_THERE = "SELECT to_regclass('mq.migration') IS NOT NULL"
 _FOUND = "SELECT coalesce(max(number), 0), coalesce(max(ends), 0) FROM mq.migration"
 _APPLIED = "INSERT INTO mq.migration (number, ends) VALUES ($1, $2)"
@@ -149,7 +157,8 @@ def all_scripts() -> tuple[Script, ...]:
 
 def _whole(scripts: Sequence[Script]) -> Script:
     """Return what makes a new database, which is all that ``scripts`` lead to."""
-    return Script(scripts[-1].number, "schema", _text("schema.sql"), max(script.ends for script in scripts))
+    text = "SET LOCAL search_path TO mq;\n" + schema(__package__, **_WORDS)
+    return Script(scripts[-1].number, "schema", text, max(script.ends for script in scripts))
 
 
 def _text(file: str) -> str:

@@ -1,5 +1,6 @@
--- The tables of the PostgreSQL dialect (functions.sql has its functions and triggers). store/model.md says what each table and
--- column means, and why some differ from those of the SQLite dialect. A change of it also goes into a script of migrations.
+-- The tables that the PostgreSQL dialect has behind those of both (store/schema.sql); functions.sql has its functions and
+-- triggers. store/model.md says what each table and column means, and why some differ from those of the SQLite dialect. A change
+-- of it also goes into a script of migrations.
 
 CREATE TABLE mq.setting (name text PRIMARY KEY, value bytea NOT NULL);
 
@@ -25,11 +26,6 @@ CREATE TABLE mq.part (
     late_until bigint NOT NULL DEFAULT 0
 );
 CREATE INDEX part_retired ON mq.part (queue_id) WHERE retired;
-
-CREATE TABLE mq.pause (
-    kind text NOT NULL, name text COLLATE "C" NOT NULL, begun_at bigint NOT NULL, PRIMARY KEY (kind, name)
-);
-CREATE INDEX pause_age ON mq.pause (kind, begun_at);
 
 CREATE UNLOGGED TABLE mq.throttle (
     qp bigint PRIMARY KEY, instants bigint[] NOT NULL DEFAULT '{}', counts integer[] NOT NULL DEFAULT '{}'
@@ -91,25 +87,7 @@ CREATE TABLE mq.attempt (
 );
 CREATE INDEX attempt_attempted ON mq.attempt (qp, attempted_at);
 
-CREATE TABLE mq.move (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id bytea NOT NULL, queue_id bigint NOT NULL,
-    source text COLLATE "C" NOT NULL, destination text COLLATE "C", moves_per_s_max integer, status text NOT NULL,
-    moved bigint NOT NULL DEFAULT 0, to_move bigint NOT NULL, started_at bigint NOT NULL, next_at bigint NOT NULL,
-    failure text, starter text
-);
-CREATE UNIQUE INDEX move_running ON mq.move (queue_id) WHERE status = 'running';
-CREATE INDEX move_due ON mq.move (next_at) WHERE status = 'running';
-CREATE INDEX move_of_queue ON mq.move (queue_id, number);
-
 -- Claims.
-
-CREATE TABLE mq.source (
-    qp bigint NOT NULL, name text COLLATE "C" NOT NULL, consumer text COLLATE "C" NOT NULL DEFAULT '',
-    epoch bigint NOT NULL DEFAULT 0, acknowledged bigint NOT NULL DEFAULT 0, last bigint NOT NULL DEFAULT 0,
-    hold bigint NOT NULL DEFAULT 0, lease bigint NOT NULL DEFAULT 0, beat_at bigint NOT NULL, look_at bigint NOT NULL,
-    PRIMARY KEY (qp, name)
-) WITH (fillfactor = 70);
-CREATE INDEX source_look ON mq.source (look_at);
 
 CREATE TABLE mq.claim (
     claim_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, qp bigint NOT NULL, part bigint NOT NULL,
@@ -121,45 +99,11 @@ CREATE UNIQUE INDEX claim_number ON mq.claim (qp, source, number) WHERE source I
 CREATE INDEX claim_ending ON mq.claim (claim_id) WHERE is_ending;
 CREATE INDEX claim_acknowledged ON mq.claim (part) WHERE state = 'acknowledged';
 
--- Publications.
-
-CREATE TABLE mq.writer (
-    writer_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, qp bigint NOT NULL, name text COLLATE "C" NOT NULL,
-    batch bigint, messages bigint NOT NULL DEFAULT 0, duplicates bigint NOT NULL DEFAULT 0, seen_at bigint NOT NULL,
-    UNIQUE (qp, name)
-) WITH (fillfactor = 70);
-CREATE INDEX writer_seen ON mq.writer (seen_at);
-
-CREATE TABLE mq.stage (
-    stage_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, writer_id bigint NOT NULL, batch bigint NOT NULL,
-    attempt text COLLATE "C" NOT NULL, messages bigint NOT NULL DEFAULT 0, publication bigint
-) WITH (fillfactor = 70);
-CREATE UNIQUE INDEX stage_attempt ON mq.stage (writer_id, batch, attempt) WHERE publication IS NULL;
-CREATE INDEX stage_publication ON mq.stage (publication) WHERE publication IS NOT NULL;
-
-CREATE TABLE mq.piece (
-    stage_id bigint NOT NULL, part bigint NOT NULL, place integer NOT NULL, messages integer NOT NULL,
-    content bytea NOT NULL, PRIMARY KEY (stage_id, part, place)
-);
-
 CREATE TABLE mq.publication (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, qp bigint NOT NULL, writer_id bigint, batch bigint NOT NULL,
     stages bigint[] NOT NULL, messages_per_s_max integer, next_at bigint NOT NULL
 ) WITH (fillfactor = 70);
 CREATE INDEX publication_of_writer ON mq.publication (writer_id, number);
-
--- Topics.
-
-CREATE TABLE mq.topic (
-    topic_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text COLLATE "C" NOT NULL UNIQUE,
-    settings bytea NOT NULL, created_at bigint NOT NULL, modified_at bigint NOT NULL
-);
-
-CREATE TABLE mq.subscription (
-    topic_id bigint NOT NULL, name text COLLATE "C" NOT NULL, content bytea NOT NULL, pushed boolean NOT NULL,
-    created_at bigint NOT NULL, modified_at bigint NOT NULL, PRIMARY KEY (topic_id, name)
-);
-CREATE INDEX subscription_pushed ON mq.subscription (topic_id, name) WHERE pushed;
 
 -- Events. What an event says of a message and its receipt is a type of its own: a row as a whole would be read from wherever
 -- it is, with its body.
@@ -178,8 +122,6 @@ CREATE TABLE mq.event (
 
 CREATE TABLE mq.expired_receipt (LIKE mq.event, seen_at bigint NOT NULL, PRIMARY KEY (qp, seq, generation));
 CREATE INDEX expired_receipt_number ON mq.expired_receipt (qp, number);
-
-CREATE TABLE mq.event_batch (number bigint PRIMARY KEY, events integer NOT NULL, encoded bytea NOT NULL);
 
 CREATE TABLE mq.event_state (
     one boolean PRIMARY KEY DEFAULT true CHECK (one), recorded bigint NOT NULL DEFAULT 0,
@@ -204,6 +146,11 @@ CREATE TABLE mq.arrival (
     qp bigint NOT NULL, from_place smallint NOT NULL, from_qp bigint NOT NULL, number bigint NOT NULL,
     token bytea NOT NULL, PRIMARY KEY (qp, from_place, from_qp)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
+
+-- Rows of these are changed often.
+ALTER TABLE mq.source SET (fillfactor = 70);
+ALTER TABLE mq.stage SET (fillfactor = 70);
+ALTER TABLE mq.writer SET (fillfactor = 70);
 
 -- Rows of these live seconds: they are vacuumed by the number of dead rows, not by their share, and keep their pages.
 DO $$

@@ -29,9 +29,6 @@ DELETE FROM mq.shard_of WHERE place = $1
 -- name: leave
 DELETE FROM mq.setting WHERE name IN ('store', 'store_place', 'receipt_key', 'token_key')
 
--- name: queues
-SELECT count(*) FROM mq.queue
-
 -- name: is_waiting
 -- Of each: whether the outbox has messages for the place $1, or for any (null).
 SELECT EXISTS (
@@ -83,9 +80,6 @@ DELETE FROM mq.shard_of WHERE name = $1
 SELECT name FROM unnest($1::text[]) AS asked (name)
 WHERE NOT EXISTS (SELECT FROM mq.queue WHERE queue.name = asked.name)
     AND NOT EXISTS (SELECT FROM mq.pause WHERE kind = 'deleted' AND pause.name = asked.name)
-
--- name: has_queue
-SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)
 
 -- name: next_queues
 -- Of each: the next $2 queues behind the name $1.

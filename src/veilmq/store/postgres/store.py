@@ -12,10 +12,12 @@ be old only where the queue was deleted, and the database there says so.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2s
+from itertools import chain
 from typing import Any, Self, TypeVar
 
 import asyncpg
@@ -25,7 +27,7 @@ from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.store.clock import SystemClock
-from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, by_database, execute
+from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import UNREACHABLE, Mover, PostgresOptions, Turn, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
@@ -115,9 +117,18 @@ class Shards:
             self._add(place, url)
         if failure is None:
             await self._meet_home()
-        else:
+        else:  # a database that has joined the store says what it is
             self._take(databases.last_known(self._home.database.url))
-            self._identity = await self._identity_elsewhere(failure)
+            for engine in self.shards.values():
+                if self._identity is None and engine is not self._home and await self._reach(engine) is None:
+                    async with engine.database.connection() as connection:
+                        self._identity = await databases.identity(connection)
+            if self._identity is None:
+                others = " No other database of its store that is known here can be asked."
+                raise StoreError(
+                    f"{self._home.database.place} cannot be used: {sentence(failure)}"
+                    + (others if self.shards.keys() - {0} else "")
+                )
         for engine in list(self.shards.values()):
             with named(engine.database.url), suppress(*UNREACHABLE):
                 await self._open(engine)
@@ -148,19 +159,6 @@ class Shards:
             members = await databases.members(connection)
         self._take(members)
         databases.keep(self._home.database.url, members)
-
-    async def _identity_elsewhere(self, failure: BaseException) -> Identity:
-        """Return what the store is from a database that has joined it, as the home is down."""
-        for engine in self.shards.values():
-            if engine is not self._home and await self._reach(engine) is None:
-                async with engine.database.connection() as connection:
-                    known = await databases.identity(connection)
-                if known is not None:
-                    return known
-        raise StoreError(
-            f"{self._home.database.place} cannot be used: {sentence(failure)}"
-            + (" No other database of its store that is known here can be asked." if self.shards.keys() - {0} else "")
-        )
 
     def _add(self, place: int, url: str) -> PostgresEngine:
         if place not in self.shards:
@@ -272,9 +270,9 @@ class Shards:
         try:
             place = await self._ask(self._home, lambda connection: connection.fetchval(SHARDS["locate"], name))
         except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
-            for place, engine in list(self.shards.items()):
+            for place in list(self.shards):
                 with suppress(StoreUnavailable):
-                    if place and await self._ask(engine, lambda there: there.fetchval(SHARDS["has_queue"], name)):
+                    if place and await self._queue_at(place, name) is not None:
                         return self._note_place(name, place)
             raise
         return None if place is None else self._note_place(name, place)
@@ -285,25 +283,8 @@ class Shards:
         self._places[name] = place
         return place
 
-    @asynccontextmanager
-    async def _held_place(self, name: str) -> AsyncIterator[int]:
-        """Give a queue its place, unless it has one, and keep it while the queue is made; raises ``StoreUnavailable``.
-
-        A new queue goes where the fewest are, of the databases that can be reached.
-        """
-        for _ in range(_TRIES_MAX):
-            if await self._place_of(name) is None:
-                await self._reserve(name)
-            async with self._opened(0).database.connection() as connection, connection.transaction():
-                place = await connection.fetchval(SHARDS["hold_place"], name)
-                if place is not None:
-                    yield self._note_place(name, place)
-                    return
-                # It was at the home before there were others.
-                await connection.execute(SHARDS["reserve"], name, 0)
-        raise StoreUnavailable
-
     async def _reserve(self, name: str) -> None:
+        """Give a queue its place, where the fewest are of the databases that can be reached, unless it has one."""
         async with self._opened(0).database.connection() as connection:
             loads = dict(await connection.fetch(SHARDS["loads"]))
             for place, engine in sorted(self.shards.items(), key=lambda each: (loads.get(each[0], 0), each[0])):
@@ -315,32 +296,28 @@ class Shards:
 
     async def sweep_places(self) -> None:
         """Forget the places of queues that are gone, unless another node is at that."""
-        turn = Turn(self._home.database, _TURN)
+        turn, after = Turn(self._home.database, _TURN), ""
         try:
-            if self._home.is_open and await turn.take():
-                for engine in list(self.shards.values()):
-                    await self._sweep_places_at(engine, turn.connection)
+            for engine in list(self.shards.values()) if self._home.is_open and await turn.take() else ():
+                home: Any = turn.connection
+                while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
+                    for name in await self._unused(engine, [name for (name,) in rows]):
+                        async with home.transaction():
+                            held = await home.fetchval(SHARDS["take_place"], name, engine.place)
+                            if held is not None and await self._unused(engine, [name]):
+                                await home.execute(SHARDS["drop_place"], name)
+                                self._places.pop(name, None)
+                    (after,) = rows[-1]
+                after = ""
         except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
             log.warning("places of queues that are gone are forgotten later: %s", error)
         finally:
             turn.leave()
 
-    async def _sweep_places_at(self, engine: PostgresEngine, home: Any) -> None:
-        async def unused(names: list[str]) -> list[str]:
-            with suppress(StoreUnavailable):
-                return [name for (name,) in await self._ask(engine, lambda at: at.fetch(SHARDS["unused"], names))]
-            return []
-
-        after = ""
-        while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
-            names = [name for (name,) in rows]
-            for name in await unused(names):
-                async with home.transaction():
-                    held = await home.fetchval(SHARDS["take_place"], name, engine.place)
-                    if held is not None and await unused([name]):
-                        await home.execute(SHARDS["drop_place"], name)
-                        self._places.pop(name, None)
-            after = names[-1]
+    async def _unused(self, engine: PostgresEngine, names: list[str]) -> list[str]:
+        with suppress(StoreUnavailable):
+            return [name for (name,) in await self._ask(engine, lambda at: at.fetch(SHARDS["unused"], names))]
+        return []
 
     # What a relay of the outbox asks for.
 
@@ -372,12 +349,7 @@ class Shards:
         if outbox.place in self._removed:
             return Arrived(None)
         engine = self._opened(outbox.place)
-
-        async def store() -> Arrived:
-            async with engine.database.connection() as connection, connection.transaction():
-                return await arrive(connection, outbox, from_place, batch, engine.positions)
-
-        arrived = await engine.repeated(store)
+        arrived = await engine.in_transaction(lambda there: arrive(there, outbox, from_place, batch, engine.positions))
         if arrived.is_changed:
             engine.catalog.forget(outbox.target)
             engine.watches.changed(outbox.target, arrived.due_ms)
@@ -417,7 +389,7 @@ class Shards:
         routed = _Routed(self, command, name, done)
         place = 0 if len(self.shards) == 1 else self._places.get(name)
         if place is None or place not in self.shards:
-            self._find(routed)
+            self.route(routed)
         else:
             routed.place = place
             self._submit_at(place, command, routed)
@@ -430,13 +402,9 @@ class Shards:
         else:
             engine.submit(command, done)
 
-    def not_there(self, routed: "_Routed", error: QueueNotFound) -> None:
-        """Look for the queue of a command again, which is not where it was; answer ``error`` if it is nowhere else."""
+    def route(self, routed: "_Routed") -> None:
+        """Look for the queue of a command, which is not where it was; answer its error if it is nowhere else."""
         self._places.pop(routed.name, None)
-        routed.error = error
-        self._find(routed)
-
-    def _find(self, routed: "_Routed") -> None:
         self._finding.append(routed)
         self._home.start(self._submit_where_it_is(routed))
 
@@ -502,10 +470,19 @@ class Shards:
         return [self._opened(place) for place in self.shards]
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
-        async with self._creating, self._held_place(command.queue) as place:
-            await self._find_place(place)
-            view: QueueView = await execute(self._opened(place), command)
-            return view
+        async with self._creating:
+            for _ in range(_TRIES_MAX):
+                if await self._place_of(command.queue) is None:
+                    await self._reserve(command.queue)
+                async with self._opened(0).database.connection() as connection, connection.transaction():
+                    place = await connection.fetchval(SHARDS["hold_place"], command.queue)
+                    if place is not None:  # it stays while the queue is made
+                        await self._find_place(self._note_place(command.queue, place))
+                        view: QueueView = await execute(self._opened(place), command)
+                        return view
+                    # It was at the home before there were others.
+                    await connection.execute(SHARDS["reserve"], command.queue, 0)
+            raise StoreUnavailable
 
     async def _list(self, command: commands.ListQueues) -> QueuePage:
         pages: list[QueuePage] = await asyncio.gather(*(execute(engine, command) for engine in self._all()))
@@ -524,7 +501,7 @@ class Shards:
             raise QueueNotFound(command.queue)
         terms = command.queue, command.after, command.count + 1
         found = [await engine.read(lambda there: there.fetch(SQL["queue_sources"], *terms)) for engine in self._all()]
-        names = sorted(name for rows in found for (name,) in rows)
+        names = sorted(name for (name,) in chain(*found))
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
     async def _plan_export(self, command: PlanExport) -> EventRange | None:
@@ -583,14 +560,24 @@ class Shards:
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def figures(self) -> Sequence[Figure]:
-        """Return what the database tells; of several each, by its number, and what is relayed from one to another."""
-        figures = [(engine.place, engine.figures()) for engine in self._open_ones()]
+        """Return what the database tells; of several by its number, or, where a figure has a label, together.
+
+        And what is relayed from one to another.
+        """
         if len(self.shards) == 1:
-            return figures[0][1]
+            return self._home.figures()
+        merged: dict[str, Figure] = {}
+        for engine in self._open_ones():
+            for figure in engine.figures():
+                samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
+                for value, sample in figure.samples.items():
+                    key = value if figure.label else str(engine.place + 1)
+                    samples[key] = samples[key] + sample if key in samples else sample
+                merged[figure.name] = figure._replace(samples=samples, label=figure.label or "database")
         relayed = {str(place + 1): float(relay.relayed) for place, relay in self.relays.items()}
         failures = {str(place + 1): float(relay.failures) for place, relay in self.relays.items()}
         return [
-            *by_database(figures),
+            *merged.values(),
             Figure("store_outbox_relayed", "Messages relayed to other databases.", "counter", relayed, "database"),
             Figure("store_outbox_failures", "Times that some could not be relayed.", "counter", failures, "database"),
         ]
@@ -622,22 +609,21 @@ class Shards:
             await engine.close()
 
 
+@dataclass(slots=True, eq=False)
 class _Routed:
     """A command that is with one of the databases; equal to what is called when it is done."""
 
-    __slots__ = ("_store", "command", "done", "error", "name", "place")
-
-    def __init__(self, store: Shards, command: Command, name: str, done: Done) -> None:
-        self._store = store
-        self.command = command
-        self.name = name
-        self.done = done
-        self.place: int | None = None
-        self.error: VeilmqError | None = None
+    store: Shards
+    command: Command
+    name: str
+    done: Done
+    place: int | None = None
+    error: VeilmqError | None = None
 
     def __call__(self, answer: Any) -> None:
         if isinstance(answer, QueueNotFound) and answer.queue == self.name and self.error is None:
-            self._store.not_there(self, answer)
+            self.error = answer
+            self.store.route(self)
         else:
             self.done(answer)
 

@@ -9,13 +9,14 @@ lock of the source's row, and holds a purge off; a slice of an end has the lock 
 # mypy: disable-error-code="override"
 
 from asyncio import get_running_loop
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
+from itertools import accumulate
 from random import getrandbits
 from typing import Any
 
 import msgspec
-from asyncpg import ReadOnlySQLTransactionError
 
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
@@ -28,35 +29,22 @@ from veilmq.store import claims
 from veilmq.store.claims import Backlog, BoundClaim, Part, Wish
 from veilmq.store.cold import SNAPSHOTS, Cold
 from veilmq.store.named_queries import load
-from veilmq.store.postgres.background import end_what_has_ended, free_groups, settle_late, sweep_all
+from veilmq.store.postgres import queues
+from veilmq.store.postgres.background import SQL as SWEEPS
+from veilmq.store.postgres.background import settle_late, sweep_all, sweep_queue
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.messages import insert, key_of
-from veilmq.store.postgres.node import FAIR, LANE, Node
+from veilmq.store.postgres.node import LANE, Node
 from veilmq.store.postgres.outbox import OUTBOX
-from veilmq.store.postgres.queues import (
-    FIFO,
-    GENERATION_BITS,
-    SQL,
-    STANDARD,
-    PartitionRetired,
-    Queue,
-    hold,
-    locking,
-    next_visible_ms,
-    note_ends,
-    of_fifo,
-    retention_ms,
-    sql,
-    terms_of_log,
-)
-from veilmq.store.postgres.receives import move, move_dead, properties_of, target_of
+from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
+from veilmq.store.postgres.receives import move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Leased, Row, StoredMessage, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
-CLAIMS["read_fifo"] = of_fifo(CLAIMS["read"])
-CLAIMS["choose"] = locking(STANDARD, "seq, receive_count, group_key")
+CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
+CLAIMS["choose"] = queues.locking(STANDARD, "seq, receive_count, group_key")
 
 LONG_S = 0.1
 _COSTS_KEPT = 50
@@ -65,157 +53,6 @@ _COUNTED_MAX = 10_000
 
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
-
-
-class _Claimed(claims.ClaimedMessages):
-    """What claims do with messages in one transaction."""
-
-    def __init__(self, tx: "_Transaction", connection: Any, node: Node) -> None:
-        self._tx = tx
-        self._connection = connection
-        self._node = node
-        self._rows = node.options.claim_slice_rows
-
-    async def bind(self, queue: Queue, claim: BoundClaim, wish: Wish) -> Part:
-        """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
-        await hold(self._connection, queue)
-        count = min(wish.messages, self._rows)
-        if wish.bytes is not None:
-            rows_max = _SLICES_MAX * (wish.bytes // limits.STORED_BYTES_MAX)
-            of_claim = await self._connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
-            bytes_left = wish.bytes - int(of_claim)
-            wish = wish._replace(bytes=bytes_left)
-            if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
-                count = min(count, bytes_left // limits.STORED_BYTES_MAX) if claim.messages < rows_max else 0
-        if count <= 0:
-            return Part(0, claim.shards, claim.filled, more=False)
-        target = await target_of(self._connection, self._node.catalog, queue)
-        bind = self._bind_fifo if queue.settings.fifo else self._bind_standard
-        return await bind(queue, claim, wish, count, target)
-
-    async def _bind_standard(
-        self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
-    ) -> Part:
-        connection = self._connection
-        rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
-        rows, is_full = _fitting(rows, wish.bytes)
-        living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
-        if target is not None and dead:
-            await note_ends(connection, queue, "die", dead)
-            if not await self._send_dead(queue, target, dead):
-                # Where it was purged or deleted just now, they are delivered once more.
-                living, dead, is_cut = _divided(rows, 0)
-        await note_ends(connection, queue, "supersede", living)
-        messages = len(living)
-        if queue.has_groups:
-            keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
-            total = claim.shards or claims.shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
-            shards, grown = [keys[seq] % total for seq in living], (total, 0)
-        else:
-            pieces, grown = claims.placed(messages, claim, wish.shard_messages)
-            shards = [shard for shard, of_it in pieces for _ in range(of_it)]
-        generation = getrandbits(GENERATION_BITS)
-        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
-        self._node.totals[queue.number]["received"] += messages
-        more = not is_full and (len(rows) == count or is_cut) and messages < wish.messages
-        return Part(messages, *grown, more=more)
-
-    async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
-        generation, kept_ms = getrandbits(GENERATION_BITS), retention_ms(queue)
-        terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
-        sink: tuple[int | None, str, int] = (None, queue.name, 0)
-        if target is not None:
-            sink = (target.partition, queue.name, self._node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE))
-        of_dead = (queue.settings.receives_max, *sink, limits.DEAD_LETTERS_PER_RECEIVE)
-        bound, shards, letters = await self._connection.fetchrow(
-            CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *terms_of_log(queue)
-        )
-        self._node.totals[queue.number]["received"] += bound
-        if target is not None and letters:
-            self._tx.notify(target.name)
-        more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
-        return Part(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
-
-    async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> bool:
-        is_moved = await move_dead(self._connection, self._node, queue, target, dead, in_vain=0)
-        if is_moved:
-            self._tx.notify(target.name)
-        return is_moved
-
-    async def read(
-        self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
-    ) -> Sequence[tuple[int, ClaimedMessage]]:
-        statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
-        terms = (claim.partition, claim.id, shard, seq, count)
-        page: list[tuple[int, ClaimedMessage]] = []
-        async for row in self._connection.cursor(statement, *terms, prefetch=_PREFETCHED):
-            seq, content = row["seq"], (row["id"], row["body"], properties_of(queue, row))
-            sequence = seq if queue.settings.fifo else None
-            shown = ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
-            page.append((seq, shown))
-            bytes_max -= len(shown.body) + len(shown.properties)
-            if bytes_max <= 0:
-                break
-        return page
-
-    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
-        position: int | None = await self._connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
-        return position
-
-    async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
-        if queue.settings.fifo:
-            await hold(self._connection, target)
-            counter = self._node.positions.take(2)
-            terms = (queue.partition, target.partition, seq, queue.name, counter, retention_ms(queue))
-            await self._connection.execute(CLAIMS["evict_fifo"], *terms)
-            self._tx.notify(target.name)
-        elif not await self._send_dead(queue, target, [seq]):
-            raise PartitionRetired
-        self._tx.notify(queue.name)
-
-    async def end(self, queue: Queue | None, claim: BoundClaim) -> bool:
-        """Delete a slice of an acknowledged claim, or give one back; the janitor deletes what is in a retired one."""
-        if queue is None or queue.partition != claim.partition:
-            return False
-        is_deleted = claim.state == claims.ACKNOWLEDGED
-        name: str
-        terms: tuple[Any, ...]
-        name, terms = ("delete_some", ()) if is_deleted else ("give_back_some", (retention_ms(queue),))
-        if queue.settings.fifo:
-            name, terms = "end_some_fifo", (retention_ms(queue), "delete" if is_deleted else "give_back")
-        done = int(await self._connection.fetchval(CLAIMS[name], claim.partition, claim.id, self._rows, *terms))
-        if is_deleted:
-            self._node.totals[queue.number]["deleted"] += done
-        self._tx.notify(queue.name)
-        return done >= self._rows
-
-    async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
-        """``lately``: what took long to count is given again for fifty times as long."""
-        began_s = get_running_loop().time()
-        known = self._node.backlogs.get(queue.partition)
-        if lately and known is not None and began_s < known[0]:
-            return known[1]
-        statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
-        row = await self._connection.fetchrow(statement, queue.partition, retention_ms(queue))
-        counted = Backlog(row["visible"], row["oldest_sent_at"])
-        cost_s = get_running_loop().time() - began_s
-        if len(self._node.backlogs) >= _COUNTED_MAX:
-            self._node.backlogs.clear()
-        if cost_s > LONG_S:
-            self._node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
-        return counted
-
-    async def next_visible_ms(self, queue: Queue) -> int | None:
-        return await next_visible_ms(self._connection, queue)
-
-
-def _fitting(rows: Sequence[Any], bytes_left: int | None) -> tuple[Sequence[Any], bool]:
-    """Return the rows that so many bytes have room for, and whether they end there."""
-    for place, row in enumerate(rows if bytes_left is not None else ()):
-        bytes_left -= row["size_bytes"]
-        if bytes_left < 0:
-            return rows[:place], True
-    return rows, False
 
 
 def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[int], bool]:
@@ -259,7 +96,6 @@ class _Transaction(claims.ClaimTransaction):
         self.ids = node.ids
         self.book = node.book
         self.options = node.options
-        self.claimed = _Claimed(self, connection, node)
 
     async def rows(self, query: str, *values: Any) -> list[Row]:
         return await self._fetch(SQL[query], *values)
@@ -308,9 +144,7 @@ class _Transaction(claims.ClaimTransaction):
 
     async def has_sources(self, name: str) -> bool:
         elsewhere = self._node.catalog.elsewhere
-        if await self._fetch(SQL["queue_sources"], name, "", 1):
-            return True
-        return elsewhere is not None and bool(await elsewhere.has_sources(name))
+        return await super().has_sources(name) or (elsewhere is not None and bool(await elsewhere.has_sources(name)))
 
     async def counts(self, queue: Queue) -> QueueCounts:
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
@@ -327,13 +161,18 @@ class _Transaction(claims.ClaimTransaction):
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
-        if settings.retention_s > queue.settings.retention_s:
-            await end_what_has_ended(self._node, self._connection, queue)
+        connection, is_longer = self._connection, settings.retention_s > queue.settings.retention_s
+        if is_longer and settings.fifo:  # what the old one has ended stays so: messages of groups are deleted at once
+            await sweep_queue(self._node, connection, queue)
+        elif is_longer:
+            await self.run("end_what_has_ended", queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
-            await settle_late(self._connection, queue)
+            await settle_late(connection, queue)
         if settings.fifo and settings.retention_s < queue.settings.retention_s:
-            await free_groups(self._node, self._connection, queue._replace(settings=settings))
+            # What has ended by that blocks its groups no more.
+            terms = queue.partition, retention_ms(queue._replace(settings=settings)), self._node.options.sweep_rows
+            await connection.execute(SWEEPS["sweep_fifo"], *terms, *queues.terms_of_log(queue))
         self.changed(queue)
 
     def changed(self, queue: Queue) -> None:
@@ -362,20 +201,14 @@ class _Transaction(claims.ClaimTransaction):
             self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
         return rows
 
-    async def choose(self, queue: Queue, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
+    async def choose(self, queue: Queue, count: int) -> tuple[list[Waiting], bool]:
         """Lock the messages; of a FIFO queue, their groups."""
         rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
-        messages: list[Waiting] = []
-        for row in rows:
-            if bytes_max <= 0:
-                break
-            messages.append(Waiting(row["seq"], row["source"], row["size_bytes"], row))
-            bytes_max -= row["size_bytes"]
-        return messages, len(rows) == count or len(messages) < len(rows)
+        return [Waiting(row["seq"], row["source"], row["size_bytes"], row) for row in rows], len(rows) == count
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
         seqs = [each.seq for each in messages]
-        await note_ends(self._connection, queue, "supersede", seqs)
+        await queues.note_ends(self._connection, queue, "supersede", seqs)
         ids = [self.ids.next() for _ in seqs]
         if queue.settings.fifo:
             properties = [properties_of(queue, each.row) or None for each in messages]
@@ -410,7 +243,7 @@ class _Transaction(claims.ClaimTransaction):
 
     async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
         seqs = [each.receipt.position for each in messages]
-        await note_ends(self._connection, queue, "delete", seqs)
+        await queues.note_ends(self._connection, queue, "delete", seqs)
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
         self.after(partial(self._node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
@@ -459,6 +292,140 @@ class _Transaction(claims.ClaimTransaction):
 
     async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
         return dict(await self._fetch(sql(queue)["bodies"], queue.partition, seqs))
+
+    # Claims.
+
+    async def bind(self, queue: Queue, claim: BoundClaim, wish: Wish) -> Part:
+        """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
+        await queues.hold(self._connection, queue)
+        count = min(wish.messages, self._node.options.claim_slice_rows)
+        if wish.bytes is not None:
+            rows_max = _SLICES_MAX * (wish.bytes // limits.STORED_BYTES_MAX)
+            of_claim = await self._connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
+            bytes_left = wish.bytes - int(of_claim)
+            wish = wish._replace(bytes=bytes_left)
+            if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
+                count = min(count, bytes_left // limits.STORED_BYTES_MAX) if claim.messages < rows_max else 0
+        if count <= 0:
+            return Part(0, claim.shards, claim.filled, more=False)
+        target = await target_of(self._connection, self._node.catalog, queue)
+        bind = self._bind_fifo if queue.settings.fifo else self._bind_standard
+        return await bind(queue, claim, wish, count, target)
+
+    async def _bind_standard(
+        self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
+    ) -> Part:
+        connection = self._connection
+        rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
+        is_full = False
+        if wish.bytes is not None:
+            fitting = bisect_right(list(accumulate(row["size_bytes"] for row in rows)), wish.bytes)
+            rows, is_full = rows[:fitting], fitting < len(rows)
+        living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
+        if target is not None and dead:
+            await queues.note_ends(connection, queue, "die", dead)
+            if not await self._send_dead(queue, target, dead):
+                # Where it was purged or deleted just now, they are delivered once more.
+                living, dead, is_cut = _divided(rows, 0)
+        await queues.note_ends(connection, queue, "supersede", living)
+        messages = len(living)
+        if queue.has_groups:
+            keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
+            total = claim.shards or claims.shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
+            shards, grown = [keys[seq] % total for seq in living], (total, 0)
+        else:
+            pieces, grown = claims.placed(messages, claim, wish.shard_messages)
+            shards = [shard for shard, of_it in pieces for _ in range(of_it)]
+        generation = getrandbits(queues.GENERATION_BITS)
+        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
+        self._node.totals[queue.number]["received"] += messages
+        more = not is_full and (len(rows) == count or is_cut) and messages < wish.messages
+        return Part(messages, *grown, more=more)
+
+    async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
+        generation, kept_ms = getrandbits(queues.GENERATION_BITS), retention_ms(queue)
+        terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
+        sink: tuple[int | None, str, int] = (None, queue.name, 0)
+        if target is not None:
+            sink = (target.partition, queue.name, self._node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE))
+        of_dead = (queue.settings.receives_max, *sink, limits.DEAD_LETTERS_PER_RECEIVE)
+        bound, shards, letters = await self._connection.fetchrow(
+            CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *queues.terms_of_log(queue)
+        )
+        self._node.totals[queue.number]["received"] += bound
+        if target is not None and letters:
+            self.notify(target.name)
+        more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
+        return Part(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
+
+    async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> int:
+        moved = await move(self._connection, self._node, queue, target, dead, queue.name, 0, None)
+        if moved:
+            self.notify(target.name)
+        return moved
+
+    async def read_claim(
+        self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
+    ) -> Sequence[tuple[int, ClaimedMessage]]:
+        statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
+        terms = (claim.partition, claim.id, shard, seq, count)
+        page: list[tuple[int, ClaimedMessage]] = []
+        async for row in self._connection.cursor(statement, *terms, prefetch=_PREFETCHED):
+            seq, content = row["seq"], (row["id"], row["body"], properties_of(queue, row))
+            sequence = seq if queue.settings.fifo else None
+            shown = ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
+            page.append((seq, shown))
+            bytes_max -= len(shown.body) + len(shown.properties)
+            if bytes_max <= 0:
+                break
+        return page
+
+    async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
+        position: int | None = await self._connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
+        return position
+
+    async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
+        if queue.settings.fifo:
+            await queues.hold(self._connection, target)
+            counter = self._node.positions.take(2)
+            terms = (queue.partition, target.partition, seq, queue.name, counter, retention_ms(queue))
+            await self._connection.execute(CLAIMS["evict_fifo"], *terms)
+            self.notify(target.name)
+        elif not await self._send_dead(queue, target, [seq]):
+            raise PartitionRetired
+        self.notify(queue.name)
+
+    async def end_slice(self, queue: Queue | None, claim: BoundClaim) -> bool:
+        """Delete a slice of an acknowledged claim, or give one back; the janitor deletes what is in a retired one."""
+        if queue is None or queue.partition != claim.partition:
+            return False
+        is_deleted = claim.state == claims.ACKNOWLEDGED
+        statement, rows_max = CLAIMS["end_fifo" if queue.settings.fifo else "end"], self._node.options.claim_slice_rows
+        terms = claim.partition, claim.id, rows_max, retention_ms(queue), "delete" if is_deleted else "give_back"
+        done: int = await self._connection.fetchval(statement, *terms)
+        if is_deleted:
+            self._node.totals[queue.number]["deleted"] += done
+        self.notify(queue.name)
+        return done >= rows_max
+
+    async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
+        """``lately``: what took long to count is given again for fifty times as long."""
+        began_s = get_running_loop().time()
+        known = self._node.backlogs.get(queue.partition)
+        if lately and known is not None and began_s < known[0]:
+            return known[1]
+        statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
+        row = await self._connection.fetchrow(statement, queue.partition, retention_ms(queue))
+        counted = Backlog(row["visible"], row["oldest_sent_at"])
+        cost_s = get_running_loop().time() - began_s
+        if len(self._node.backlogs) >= _COUNTED_MAX:
+            self._node.backlogs.clear()
+        if cost_s > LONG_S:
+            self._node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
+        return counted
+
+    async def next_visible_ms(self, queue: Queue) -> int | None:
+        return await queues.next_visible_ms(self._connection, queue)
 
     def after(self, call: Callable[[], object]) -> None:
         self._after.append(call)
@@ -523,44 +490,28 @@ async def sweep(node: Node, connection: Any) -> None:
 
 
 def running(node: Node, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
-    """Return the handler that runs a cold command, in a transaction if it ``changes`` something."""
+    """Return the handler that runs a cold command, in a transaction if it ``changes`` something or sees one instant."""
 
     async def handle(command: Any) -> Any:
+        sees_one_instant = type(command) in SNAPSHOTS
         async with node.database.connection() as connection:
-            if changes:
-                answer, wake = await _change(node, connection, cold, command)
-            elif type(command) not in SNAPSHOTS:
+            if not (changes or sees_one_instant):
                 return await cold(_Transaction(connection, node), command)
-            else:
+            for _ in range(COLLISIONS_MAX):
+                tx = _Transaction(connection, node)
                 try:
-                    async with connection.transaction(isolation="repeatable_read", readonly=True):
-                        return await cold(_Transaction(connection, node), command)
-                except ReadOnlySQLTransactionError:
-                    # A collision repeats it: still all of it sees one instant.
-                    answer, wake = await _change(node, connection, cold, command, isolation="repeatable_read")
-        # Behind the answer: a poll that is asked again passes by what the command has changed, as its policy.
-        get_running_loop().call_soon(wake)
-        return answer
+                    async with connection.transaction(isolation="repeatable_read" if sees_one_instant else None):
+                        answer = await cold(tx, command)
+                except COLLISIONS:
+                    node.positions.jump()
+                except PartitionRetired:  # what the node knew of a queue was old
+                    for name in tx.known:
+                        node.catalog.forget(name)
+                else:
+                    await tx.end()
+                    # Behind the answer: a poll that is asked again passes by what the command changed, as its policy.
+                    get_running_loop().call_soon(tx.wake)
+                    return answer
+        raise InternalError
 
     return handle
-
-
-async def _change(
-    node: Node, connection: Any, cold: Cold, command: Any, isolation: str | None = None
-) -> tuple[Any, Callable[[], None]]:
-    """Return the answer, and what wakes the waiters."""
-    for _ in range(COLLISIONS_MAX):
-        tx = _Transaction(connection, node)
-        try:
-            async with connection.transaction(isolation=isolation):
-                answer = await cold(tx, command)
-        except COLLISIONS:
-            node.positions.jump()
-            continue
-        except PartitionRetired:  # what the node knew of a queue was old
-            for name in tx.known:
-                node.catalog.forget(name)
-            continue
-        await tx.end()
-        return answer, tx.wake
-    raise InternalError

@@ -15,16 +15,8 @@ from typing import Any
 from veilmq.core.claims import ClaimedMessage
 from veilmq.core.errors import CursorInvalid
 from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
-from veilmq.store.claims import (
-    ACKNOWLEDGED,
-    Backlog,
-    BoundClaim,
-    ClaimedMessages,
-    Part,
-    Wish,
-    placed,
-    shards_of_groups,
-)
+from veilmq.store import claims
+from veilmq.store.claims import Backlog, BoundClaim, ClaimTransaction, Part, Wish
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import BARE, SQL
@@ -52,7 +44,7 @@ _Back = tuple[int, int, int, int | None, int, int, int | None]
 """What comes back: first and last seq, lane, group, receives, epoch, and of one alone when it was first received."""
 
 
-class SqliteClaimed(ClaimedMessages):
+class SqliteClaimed(ClaimTransaction):
     """What claims do with messages in the open batch; queues are those that were looked up there."""
 
     def __init__(self, session: Session) -> None:
@@ -63,7 +55,7 @@ class SqliteClaimed(ClaimedMessages):
         settle_time(self._session, queue)
         return _Binding(self._session, queue, claim, wish).bind()
 
-    async def read(
+    async def read_claim(
         self, queue: Any, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
     ) -> Sequence[tuple[int, ClaimedMessage]]:
         """Return up to ``count`` messages of a shard from ``seq`` on."""
@@ -83,7 +75,7 @@ class SqliteClaimed(ClaimedMessages):
         rows.close()
         return page
 
-    async def find(self, claim: BoundClaim, message: bytes) -> int | None:
+    async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
         """Return the seq of the message of that id."""
         row = self._session.row("find_claimed", claim.id, message)
         return None if row is None else int(row[0])
@@ -103,13 +95,52 @@ class SqliteClaimed(ClaimedMessages):
         bury(session, queue, target, session.rows(f"{KIND[queue.fifo]}_leased", partition, seq))
         _refile(session, queue, {(lane, group)})
 
-    async def end(self, queue: Any, claim: BoundClaim) -> bool:
+    async def end_slice(self, queue: Any, claim: BoundClaim) -> bool:
         """Delete a slice of a claim, or give one back; tell whether there may be more."""
+        session = self._session
         if queue is not None and queue.partition != claim.partition:
             queue = None  # the partition of its messages is retired
         if queue is not None:
-            settle_time(self._session, queue)
-        return _end(self._session, queue, claim)
+            settle_time(session, queue)
+        partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
+        deletes = queue is None or claim.state == claims.ACKNOWLEDGED
+        floor = NEVER_MS if queue is None or deletes else queue.floor(session.now_ms)
+        ended: list[Row] = []
+        rest: list[Row] = []  # of a run that is not at its end
+        gone: list[Row] = []
+        back: list[_Back] = []
+        rows = session.rows("claimed_of", claim.id, effort_left // _RETURNED_EFFORT + 1, deletes)
+        for last, first, lane, group, receive_count, epoch, first_at_ms, shard, size_bytes in rows:
+            end = last
+            if first == last:
+                effort_left -= (size_bytes or 0) // _BYTES_PER_EFFORT
+                effort_left -= _RETURNED_EFFORT if group is None else _RETURNED_GROUPED_EFFORT
+            else:
+                end, effort_left = _end_of_run(session, first, last, effort_left - _RUN_EFFORT, deletes=deletes)
+            kept = min(max(first, floor), end + 1)
+            if kept > first:
+                gone.append((first, kept - 1, lane, group))
+            if kept <= end:
+                back.append((kept, end, lane, group, receive_count, epoch, first_at_ms))
+            messages += end - first + 1
+            ended.append((partition, last))
+            if end < last:
+                rest.append((partition, last, end + 1, lane, group, receive_count, epoch, first_at_ms, claim.id, shard))
+            if effort_left <= 0:
+                break
+        session.many("delete_claimed", ended)
+        session.many("insert_claimed", rest)
+        session.many("delete_messages", [row[:2] for row in gone])
+        if queue is None or queue.fifo:
+            session.many("ordered_delete", [(partition, row[3], row[0]) for row in gone if row[3] is not None])
+        session.run("grow_claim", -messages, 0, None, claim.id)
+        session.write_bytes_left -= (session.options.claim_slice_rows - effort_left) * BATCH_ROW_BYTES
+        if queue is not None:
+            _return(session, queue, claim, back)
+            if claim.state == claims.ACKNOWLEDGED:
+                queue.deleted += messages
+            _refile(session, queue, {row[2:4] for row in (*gone, *back)})
+        return effort_left <= 0
 
     async def backlog(self, queue: Any, *, lately: bool) -> Backlog:
         """Count what waits, which costs nothing."""
@@ -160,11 +191,11 @@ class _Binding:
         # There may be more of what is wished.
         more = self._wanted > 0 and not self._is_full and (self._effort_left <= 0 or self._expires)
         if queue.fifo or queue.shares:
-            shards = claim.shards or shards_of_groups(self._messages, more=more, wish=self._wish)
+            shards = claim.shards or claims.shards_of_groups(self._messages, more=more, wish=self._wish)
             self._write(self._by_group(shards), dead)
             grown = shards, 0
         else:
-            pieces, grown = placed(self._messages, claim, self._wish.shard_messages)
+            pieces, grown = claims.placed(self._messages, claim, self._wish.shard_messages)
             self._write(self._in_turn(pieces), dead)
         if self._messages:
             queue.messages -= self._messages
@@ -326,49 +357,6 @@ class _Binding:
 
 
 # The end of a claim.
-
-
-def _end(session: Session, queue: Queue | None, claim: BoundClaim) -> bool:
-    """Do a slice, which deletes messages or gives them back; tell whether there may be more."""
-    partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
-    deletes = queue is None or claim.state == ACKNOWLEDGED
-    floor = NEVER_MS if queue is None or deletes else queue.floor(session.now_ms)
-    ended: list[Row] = []
-    rest: list[Row] = []  # of a run that is not at its end
-    gone: list[Row] = []
-    back: list[_Back] = []
-    rows = session.rows("claimed_of", claim.id, effort_left // _RETURNED_EFFORT + 1, deletes)
-    for last, first, lane, group, receive_count, epoch, first_at_ms, shard, size_bytes in rows:
-        end = last
-        if first == last:
-            effort_left -= (size_bytes or 0) // _BYTES_PER_EFFORT
-            effort_left -= _RETURNED_EFFORT if group is None else _RETURNED_GROUPED_EFFORT
-        else:
-            end, effort_left = _end_of_run(session, first, last, effort_left - _RUN_EFFORT, deletes=deletes)
-        kept = min(max(first, floor), end + 1)
-        if kept > first:
-            gone.append((first, kept - 1, lane, group))
-        if kept <= end:
-            back.append((kept, end, lane, group, receive_count, epoch, first_at_ms))
-        messages += end - first + 1
-        ended.append((partition, last))
-        if end < last:
-            rest.append((partition, last, end + 1, lane, group, receive_count, epoch, first_at_ms, claim.id, shard))
-        if effort_left <= 0:
-            break
-    session.many("delete_claimed", ended)
-    session.many("insert_claimed", rest)
-    session.many("delete_messages", [row[:2] for row in gone])
-    if queue is None or queue.fifo:
-        session.many("ordered_delete", [(partition, row[3], row[0]) for row in gone if row[3] is not None])
-    session.run("grow_claim", -messages, 0, None, claim.id)
-    session.write_bytes_left -= (session.options.claim_slice_rows - effort_left) * BATCH_ROW_BYTES
-    if queue is not None:
-        _return(session, queue, claim, back)
-        if claim.state == ACKNOWLEDGED:
-            queue.deleted += messages
-        _refile(session, queue, {row[2:4] for row in (*gone, *back)})
-    return effort_left <= 0
 
 
 def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, deletes: bool) -> tuple[int, int]:

@@ -194,29 +194,25 @@ class ConversionTarget(FolderTarget):
         for number, name, encoded, *times in self._old("queues"):
             queue = CopiedQueue(number, name, read_settings(encoded), *times)
             await self.add_queue(queue)
-            for slice_ in self._slices(queue):
-                for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
-                    if is_claimed:
-                        self._add_claimed(queue, list(together))
-                    else:
-                        await self.add_messages(queue, [each.message for each in together])
-                converted += len(slice_)
-                if progress is not None:
-                    progress(converted, in_all)
+            ours = self._session.queue(queue.name)
+            for lane, priority in self._old("lanes", queue.number):
+                ((ended_to_ms,),) = self._old("ended_to", lane)
+                if ended_to_ms is not None:  # the floor is behind what retention has ended
+                    ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
+                for slice_ in self._rows(lane, priority, fifo=queue.settings.fifo):
+                    for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
+                        if is_claimed:
+                            self._add_claimed(queue, list(together))
+                        else:
+                            await self.add_messages(queue, [each.message for each in together])
+                    converted += len(slice_)
+                    if progress is not None:
+                        progress(converted, in_all)
         self._add_purged()
         self._add_the_rest(facts)
         await self.finish()
 
     # Messages.
-
-    def _slices(self, queue: CopiedQueue) -> Iterator[list[_Stored]]:
-        """Yield the messages of a queue, lane by lane; its floor is behind what retention has ended."""
-        ours = self._session.queue(queue.name)
-        for lane, priority in self._old("lanes", queue.number):
-            ((ended_to_ms,),) = self._old("ended_to", lane)
-            if ended_to_ms is not None:
-                ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
-            yield from self._rows(lane, priority, fifo=queue.settings.fifo)
 
     def _rows(self, lane: int, priority: int, *, fifo: bool) -> Iterator[list[_Stored]]:
         """Yield the messages of a lane, as many at a time as memory has room for."""

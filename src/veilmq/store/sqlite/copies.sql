@@ -31,9 +31,6 @@ FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AN
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 ORDER BY r.last_seq;
 
--- name: copied_values
-SELECT name, value FROM setting WHERE name IN ('receipt_key', 'token_key') OR name GLOB 'account *';
-
 -- name: number_behind
 -- The next queue gets a higher number than this one.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('queue', ?);

@@ -23,19 +23,8 @@ from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.port import Finding, Report
 from veilmq.store.queues import SEQ_SHIFT
-from veilmq.store.sqlite import fifo
-from veilmq.store.sqlite.database import (
-    DATABASE_NAME,
-    SQL,
-    EngineOptions,
-    FolderError,
-    FolderLock,
-    check_format,
-    database_of,
-    is_in_use,
-    open_connection,
-    sync,
-)
+from veilmq.store.sqlite import database, fifo
+from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError, FolderLock
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import ENTRY, Session, group_hash
 from veilmq.store.sqlite.standard import runs_of
@@ -58,12 +47,12 @@ def examine(folder: Path) -> Report:
     The folder of a server that was killed has a write-ahead log, or a rollback journal, that belongs to the database.
     It is read along with it, and everything stays as it is: the next start recovers it, not the doctor.
     """
-    path = database_of(folder)
+    path = database.database_of(folder)
     while True:
-        in_use, before = is_in_use(folder), _state(path)
+        in_use, before = database.is_in_use(folder), _state(path)
         try:
             with _opened(path, before, in_use=in_use) as connection:
-                check_format(connection, str(path))
+                database.check_format(connection, str(path))
                 connection.execute("BEGIN")  # one snapshot for all checks
                 report = _examine(connection)
         except apsw.Error as error:
@@ -167,9 +156,9 @@ class Unfinished:
         for left in ("-wal", "-shm"):  # of the reader that checked it
             self.database.with_name(f"{DATABASE_NAME}{left}").unlink(missing_ok=True)
         for each in (*self.folder.iterdir(), self.folder):
-            sync(each)
+            database.sync(each)
         (self.database if self._place.suffix == ".db" else self.folder).rename(self._place)
-        sync(self._place.parent)
+        database.sync(self._place.parent)
 
     def remove(self) -> None:
         """Remove what has not taken its name."""
@@ -190,7 +179,7 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
     The reader keeps one transaction from the first page to the last, so the copy is the store as it was between two
     batches. The server goes on; its write-ahead log grows until the reader is done.
     """
-    source, flags = database_of(folder), apsw.SQLITE_OPEN_READONLY
+    source, flags = database.database_of(folder), apsw.SQLITE_OPEN_READONLY
     unfinished = Unfinished(to)
     try:  # messages and the receipts' key are private
         os.close(os.open(unfinished.database, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -198,7 +187,7 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
             closing(apsw.Connection(str(source), flags=flags)) as reader,
             closing(apsw.Connection(str(unfinished.database))) as writer,
         ):
-            check_format(reader, str(source))
+            database.check_format(reader, str(source))
             reader.execute("BEGIN")
             reader.pragma("schema_version")  # the snapshot is taken by the first read
             with writer.backup("main", reader, "main") as backup:
@@ -240,8 +229,8 @@ class FolderSource(Source):
     @contextmanager
     def opened(cls, folder: Path, *, clock: SystemClock) -> Iterator["FolderSource"]:
         """Have the folder locked and open."""
-        database_of(folder, "--from")
-        with FolderLock(folder), closing(open_connection(folder, EngineOptions())) as connection:
+        database.database_of(folder, "--from")
+        with FolderLock(folder), closing(database.open_connection(folder, EngineOptions())) as connection:
             yield cls(connection, clock)
 
     def __init__(self, connection: apsw.Connection, clock: SystemClock) -> None:
@@ -293,7 +282,7 @@ class FolderTarget:
         """Raises ``FolderError`` where ``folder`` exists."""
         self._unfinished = Unfinished(folder)
         try:
-            self._connection = open_connection(self._unfinished.folder, EngineOptions())
+            self._connection = database.open_connection(self._unfinished.folder, EngineOptions())
         except FolderError:
             self._unfinished.remove()
             raise

@@ -19,7 +19,6 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +28,7 @@ from filelock import FileLock, Timeout
 from veilmq.core import limits
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import stopwatch_s
-from veilmq.store.named_queries import load, shared
+from veilmq.store.named_queries import load, schema, shared
 from veilmq.store.port import StoreError
 from veilmq.store.transaction import Options
 
@@ -41,6 +40,13 @@ OLD_NAME = "veilmq.db"
 """The database of the engine before, which ``conversion`` takes over."""
 
 _FORMAT = 2
+_WORDS = {
+    "id": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "name": "text",
+    "number": "INTEGER",
+    "bytes": "blob",
+    "keyed": " WITHOUT ROWID",
+}
 _LOCK_NAME = "veilmq.lock"
 _BUSY_MS_MAX = 2_000
 _SOME_LOG = 1  # pages: the file may take room, of an earlier run or because it is written anew, but has nothing to move
@@ -163,7 +169,7 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
         with connection:
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            list(connection.execute(files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")))
+            list(connection.execute(schema(__package__, **_WORDS)))
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
     except BaseException as error:
         connection.close()

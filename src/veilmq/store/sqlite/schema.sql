@@ -1,4 +1,4 @@
--- The tables of the SQLite dialect; store/model.md says what each column means.
+-- The tables that the SQLite dialect has behind those of both (store/schema.sql); store/model.md says what each column means.
 --
 -- A message has one sequence number (seq) for as long as it stays in a queue: milliseconds of store time << 20 | counter.
 -- So seq orders messages by sending, seq >> 20 is the instant of sending, and retention is a comparison of seq.
@@ -82,13 +82,6 @@ CREATE TABLE accepted (number INTEGER PRIMARY KEY, accepted_at_ms INTEGER NOT NU
 CREATE TABLE attempt (key BLOB PRIMARY KEY, taken BLOB NOT NULL, attempted_at_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX attempt_age ON attempt (attempted_at_ms);
 
-CREATE TABLE pause (
-    kind TEXT NOT NULL, name TEXT NOT NULL, begun_at INTEGER NOT NULL, PRIMARY KEY (kind, name)
-) WITHOUT ROWID;
-CREATE INDEX pause_age ON pause (kind, begun_at);
-
-CREATE TABLE event_batch (number INTEGER PRIMARY KEY, events INTEGER NOT NULL, encoded BLOB NOT NULL);
-
 -- The last number that was given is that of the last batch: kept here, it would cost each batch another page.
 CREATE TABLE event_state (
     one INTEGER PRIMARY KEY CHECK (one = 1), planned INTEGER NOT NULL, exported INTEGER NOT NULL,
@@ -102,56 +95,11 @@ CREATE TABLE expired_receipt (
 );
 CREATE INDEX expired_receipt_seq ON expired_receipt (seq, generation);
 
-CREATE TABLE topic (
-    topic_id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, settings BLOB NOT NULL,
-    created_at INTEGER NOT NULL, modified_at INTEGER NOT NULL
-);
-CREATE TABLE subscription (
-    topic_id INTEGER NOT NULL, name TEXT NOT NULL, content BLOB NOT NULL, pushed INTEGER NOT NULL,
-    created_at INTEGER NOT NULL, modified_at INTEGER NOT NULL, PRIMARY KEY (topic_id, name)
-) WITHOUT ROWID;
-CREATE INDEX subscription_pushed ON subscription (topic_id, name) WHERE pushed;
-
-CREATE TABLE move (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id BLOB NOT NULL, queue_id INTEGER NOT NULL, source TEXT NOT NULL,
-    destination TEXT, moves_per_s_max INTEGER, status TEXT NOT NULL, moved INTEGER NOT NULL DEFAULT 0,
-    to_move INTEGER NOT NULL, started_at INTEGER NOT NULL, next_at INTEGER NOT NULL, failure TEXT, starter TEXT
-);
-CREATE UNIQUE INDEX move_running ON move (queue_id) WHERE status = 'running';
-CREATE INDEX move_due ON move (next_at) WHERE status = 'running';
-CREATE INDEX move_of_queue ON move (queue_id, number);
-
-CREATE TABLE writer (
-    writer_id INTEGER PRIMARY KEY AUTOINCREMENT, qp INTEGER NOT NULL, name TEXT NOT NULL, batch INTEGER,
-    messages INTEGER NOT NULL DEFAULT 0, duplicates INTEGER NOT NULL DEFAULT 0, seen_at INTEGER NOT NULL,
-    UNIQUE (qp, name)
-);
-CREATE INDEX writer_seen ON writer (seen_at);
-
-CREATE TABLE stage (
-    stage_id INTEGER PRIMARY KEY AUTOINCREMENT, writer_id INTEGER NOT NULL, batch INTEGER NOT NULL,
-    attempt TEXT NOT NULL, messages INTEGER NOT NULL DEFAULT 0, publication INTEGER
-);
-CREATE UNIQUE INDEX stage_attempt ON stage (writer_id, batch, attempt) WHERE publication IS NULL;
-CREATE INDEX stage_publication ON stage (publication) WHERE publication IS NOT NULL;
-
-CREATE TABLE piece (
-    stage_id INTEGER NOT NULL, part INTEGER NOT NULL, place INTEGER NOT NULL, messages INTEGER NOT NULL,
-    content BLOB NOT NULL, PRIMARY KEY (stage_id, part, place)
-);
-
 CREATE TABLE publication (
     number INTEGER PRIMARY KEY AUTOINCREMENT, qp INTEGER NOT NULL, writer_id INTEGER NOT NULL, batch INTEGER NOT NULL,
     stages TEXT NOT NULL, messages_per_s_max INTEGER, next_at INTEGER NOT NULL
 );
 CREATE INDEX publication_of_writer ON publication (writer_id, number);
-
-CREATE TABLE source (
-    qp INTEGER NOT NULL, name TEXT NOT NULL, consumer TEXT NOT NULL DEFAULT '', epoch INTEGER NOT NULL DEFAULT 0,
-    acknowledged INTEGER NOT NULL DEFAULT 0, last INTEGER NOT NULL DEFAULT 0, hold INTEGER NOT NULL DEFAULT 0,
-    lease INTEGER NOT NULL DEFAULT 0, beat_at INTEGER NOT NULL, look_at INTEGER NOT NULL, PRIMARY KEY (qp, name)
-) WITHOUT ROWID;
-CREATE INDEX source_look ON source (look_at);
 
 CREATE TABLE claim (
     claim_id INTEGER PRIMARY KEY, qp INTEGER NOT NULL, part INTEGER NOT NULL, source TEXT, number INTEGER NOT NULL,

@@ -192,28 +192,23 @@ class Session:
     def find(self, name: str) -> Queue | None:
         """Return the queue of that full name, if there is one."""
         queue = self.queues.get(name)
-        return self._load(name) if queue is None else queue
+        if queue is None and (row := self.row("queue_by_name", name)) is not None:
+            queue = self.queues[name] = Queue(row, self.wakes.get(name))
+            self._apply_options(queue)
+            lane = -1
+            while not queue.fifo:
+                ((lane,),) = self.rows("first_lane_after", queue.partition, lane)
+                if lane is None:
+                    break
+                queue.lanes += (lane,)
+                queue.shares = queue.shares or lane > PRIORITY.maximum
+        return queue
 
     def queue(self, name: str) -> Queue:
         """Return the queue of that full name; raises ``QueueNotFound``."""
         queue = self.find(name)
         if queue is None:
             raise QueueNotFound(name)
-        return queue
-
-    def _load(self, name: str) -> Queue | None:
-        row = self.row("queue_by_name", name)
-        if row is None:
-            return None
-        queue = self.queues[name] = Queue(row, self.wakes.get(name))
-        self._apply_options(queue)
-        lane = -1
-        while not queue.fifo:
-            ((lane,),) = self.rows("first_lane_after", queue.partition, lane)
-            if lane is None:
-                break
-            queue.lanes += (lane,)
-            queue.shares = queue.shares or lane > PRIORITY.maximum
         return queue
 
     def _apply_options(self, queue: Queue) -> None:

@@ -34,16 +34,9 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
 from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, execute, gauge
+from veilmq.store.sqlite import database
 from veilmq.store.sqlite.batch import Batch, Entry
-from veilmq.store.sqlite.database import (
-    LONG_LOG,
-    Database,
-    EngineOptions,
-    FolderLock,
-    kept_file,
-    open_connection,
-    ran_out_of_room,
-)
+from veilmq.store.sqlite.database import Database, EngineOptions, FolderLock
 from veilmq.store.sqlite.session import Session
 
 log = logging.getLogger(__name__)
@@ -172,7 +165,7 @@ class SqliteStore:
         self._mark_alone = False  # the next mark is written whether or not its batch changes anything
         self._lock = None if folder is None else FolderLock(folder)
         try:
-            connection = open_connection(folder, options)
+            connection = database.open_connection(folder, options)
             self._database = Database(connection, folder, options=options)
             self._session = Session(connection, options=options, database=self._database)
             self.token_key = self._session.kept_key("token_key")
@@ -268,7 +261,7 @@ class SqliteStore:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        warnings = [LONG_LOG] if self._database.log_is_long else []
+        warnings = [database.LONG_LOG] if self._database.log_is_long else []
         held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
         if doubt is not None and held_ms:
             warnings.insert(0, f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}")
@@ -293,7 +286,7 @@ class SqliteStore:
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
-        return make() if self._folder is None else kept_file(self._folder / name, make)
+        return make() if self._folder is None else database.kept_file(self._folder / name, make)
 
     async def answered(self) -> None:
         """Return when what was submitted so far has been answered, which is done in order."""
@@ -351,7 +344,7 @@ class SqliteStore:
         if error is None:
             self._session.deduplication_log.keep()
             self._deliver()
-        elif ran_out_of_room(error):
+        elif database.ran_out_of_room(error):
             try:
                 self._batch.roll_back(self._pending, error)
             except Exception as worse:  # noqa: BLE001 - not even the way back worked

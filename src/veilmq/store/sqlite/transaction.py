@@ -3,68 +3,51 @@
 A cold command is driven inside the batch, in a savepoint if it changes something.
 """
 
+# A transaction is given the queues that it has found itself: its methods take those of this dialect alone.
+# mypy: disable-error-code="override"
+
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
 import msgspec
 
-from veilmq.core import commands
+from veilmq.core import commands, limits
 from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import StoreFull
-from veilmq.core.limits import (
-    ATTEMPT_S,
-    BATCH_ROW_BYTES,
-    DEDUPLICATION_S,
-    INSPECT_SCANNED_MAX,
-    PRIORITY,
-    RETENTION_S,
-    SECOND_MS,
-)
 from veilmq.core.messages import NewMessage
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
-from veilmq.store.claims import ClaimTransaction
 from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
-from veilmq.store.sqlite import fair, fifo, standard
+from veilmq.store.sqlite import fair, fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaimed
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.settling import (
-    bury,
-    counts,
-    delete_below,
-    end_leases,
-    free_groups,
-    send_on,
-    settle,
-    settle_time,
-)
-from veilmq.store.transaction import Given, Leased, QueueRow, Row, StoredMessage, Waiting
+from veilmq.store.sqlite.settling import settle_time
+from veilmq.store.transaction import Given, Leased, Row, StoredMessage, Waiting
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
 _PARTITION_ROWS = 5  # what a look at a partition takes, in rows
 _PAUSE_MS = 10
-_SWEEP_MS = RETENTION_S.minimum * SECOND_MS
+_SWEEP_MS = limits.RETENTION_S.minimum * limits.SECOND_MS
 
 
-class _Transaction(ClaimTransaction):
+class _Transaction(SqliteClaimed):
     """The open transaction of a batch, at the instant of its commands. No method suspends."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self.ids = session.ids
         self.book = session.book
         self.options = session.options
-        self.claimed = SqliteClaimed(session)
 
     async def rows(self, query: str, *values: Any) -> Sequence[Row]:
         return self._session.rows(query, *values)
@@ -90,113 +73,95 @@ class _Transaction(ClaimTransaction):
     async def find(self, name: str) -> Queue | None:
         return self._session.find(name)
 
-    async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
-        return self._session.find(name)
+    async def counts(self, queue: Queue) -> QueueCounts:
+        return settling.counts(self._session, queue)
 
-    async def settings(self, name: str) -> QueueSettings | None:
-        found = self._session.find(name)
-        return None if found is None else found.settings
-
-    async def has_sources(self, name: str) -> bool:
-        return self._session.row("queue_sources", name, "", 1) is not None
-
-    async def counts(self, queue: QueueRow) -> QueueCounts:
-        return counts(self._session, self._session.queue(queue.name))
-
-    async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
+    async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         self._session.run("retire_part", queue.partition, self._session.now_ms)
         self.schedule(Sweep)
 
-    async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
+    async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """What the old retention has ended is below the queue's floor from now on."""
-        ours = self._settled(queue)
-        ours.floor_seq = ours.floor(self._session.now_ms)
-        self._session.touch(ours)
-        self._session.run("update_queue", ours.number, msgspec.json.encode(settings), modified_at_ms)
-        self.changed(ours)
+        settle_time(self._session, queue)
+        queue.floor_seq = queue.floor(self._session.now_ms)
+        self._session.touch(queue)
+        self._session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
+        self.changed(queue)
 
-    def changed(self, queue: QueueRow) -> None:
-        session, ours = self._session, self._session.queue(queue.name)
-        if not session.reload(ours):
-            ours.notify(session.now_ms)
+    def changed(self, queue: Queue) -> None:
+        session = self._session
+        if not session.reload(queue):
+            queue.notify(session.now_ms)
             return
-        ours.free_place(session.now_ms)
-        if ours.fifo:
-            fifo.notify(session, ours)
+        queue.free_place(session.now_ms)
+        if queue.fifo:
+            fifo.notify(session, queue)
 
     def need_room(self) -> None:
         database = self._session.database
         if database.is_short and database.recheck_room(self._session.now_ms):
             raise StoreFull
 
-    async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        session, ours = self._session, self._settled(queue)
-        given = commands.Send(queue=ours.name, messages=tuple(messages), options=Given(ids=tuple(ids)))
-        answers: list[Any] = [None]
-        (fifo.send if ours.fifo else standard.send)(session, ours, [(0, given)], answers)
-        sent: list[SentMessage] = answers[0]
+    async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
+        session, answers = self._session, [None]
+        settle_time(session, queue)
+        given = commands.Send(queue=queue.name, messages=tuple(messages), options=Given(ids=tuple(ids)))
+        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, given)], answers)
+        sent: Any = answers[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
-        session.write_bytes_left -= sum(len(new.body) + len(new.properties) + BATCH_ROW_BYTES for new in messages)
-        return sent
+        for new in messages:
+            session.write_bytes_left -= len(new.body) + len(new.properties) + limits.BATCH_ROW_BYTES
+        return list(sent)
 
-    async def choose(self, queue: QueueRow, count: int, bytes_max: int) -> tuple[list[Waiting], bool]:
+    async def choose(self, queue: Queue, count: int) -> tuple[list[Waiting], bool]:
         """Choose none while messages past their retention are being deleted."""
-        session, ours = self._session, self._settled(queue)
-        if session.now_ms >= ours.expires_at_ms:
+        session = self._session
+        settle_time(session, queue)
+        if session.now_ms >= queue.expires_at_ms:
             return [], True
-        rows = fifo.offered(session, ours, count) if ours.fifo else standard.offered(session, ours, count, None)
-        messages: list[Waiting] = []
-        for row in rows:
-            if bytes_max <= 0:
-                break
-            messages.append(Waiting(row[0], row[8], len(row[6]) + len(row[7]), row))
-            bytes_max -= messages[-1].size_bytes
-        return messages, len(rows) == count or len(messages) < len(rows) or session.bytes_left <= 0
+        rows = fifo.offered(session, queue, count) if queue.fifo else standard.offered(session, queue, count, None)
+        messages = [Waiting(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
+        return messages, len(rows) == count or session.bytes_left <= 0
 
-    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        session, source, rows = self._session, self._session.queue(queue.name), [each.row for each in messages]
-        send_on(session, source, self._settled(target), rows)
-        if source.fifo:
-            fifo.refile(session, source, {row[11] for row in rows})
-        elif source.shares:
-            fair.refile(session, source, fair.groups_of(rows))
+    async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
+        session, rows = self._session, [each.row for each in messages]
+        settle_time(session, target)
+        settling.send_on(session, queue, target, rows)
+        if queue.fifo:
+            fifo.refile(session, queue, {row[11] for row in rows})
+        elif queue.shares:
+            fair.refile(session, queue, fair.groups_of(rows))
         return len(rows)
 
-    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
-        session, ours, now_ms = self._session, self._settled(queue), self._session.now_ms
+    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
+        session, now_ms = self._session, self._session.now_ms
+        settle_time(session, queue)
         session.flush()
-        places = [(ours.partition, seq) for seq in seqs if seq >= ours.floor(now_ms)]
+        places = [(queue.partition, seq) for seq in seqs if seq >= queue.floor(now_ms)]
         leased: list[Leased] = []
-        for *row, generation, _ in session.executemany(SQL[f"{KIND[ours.fifo]}_leased"], places):
+        for *row, generation, _ in session.executemany(SQL[f"{KIND[queue.fifo]}_leased"], places):
             seq, lane, receive_count, epoch, _, message_id, body, properties, *_, visible_at_ms = row
-            receipt = Receipt(ours.number, seq, generation, epoch, visible_at_ms)
-            priority = lane if lane <= PRIORITY.maximum else lane - PRIORITY.maximum
+            receipt = Receipt(queue.number, seq, generation, epoch, visible_at_ms)
+            priority = lane if lane <= limits.PRIORITY.maximum else lane - limits.PRIORITY.maximum
             leased.append(Leased(receipt, receive_count, message_id, body, properties, priority, now_ms, row))
         return leased
 
-    async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
+    async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
         receipts = tuple([self.book.issue(*each.receipt) for each in messages])
-        delete = commands.Delete(queue=queue.name, receipts=receipts)
-        settle(self._session, [(self._session.queue(queue.name), [(0, delete)])], [None])
+        settling.settle(self._session, [(queue, [(0, commands.Delete(queue=queue.name, receipts=receipts))])], [None])
 
     async def bury(
-        self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
+        self, queue: Queue, target: Queue, messages: Sequence[Leased], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
-        session, source, goal = self._session, self._session.queue(queue.name), self._session.queue(target.name)
-        end_leases(session, source, [each.receipt for each in messages])
+        session = self._session
+        settling.end_leases(session, queue, [each.receipt for each in messages])
         rows = [(*each.row[:7], its.properties, *each.row[8:]) for each, its in zip(messages, new, strict=True)]
-        moved = zip(rows, bury(session, source, goal, rows), strict=True)
-        free_groups(session, source, [(row[0], row[1], row[11]) for row in rows])
-        return [SentMessage(id=row[5], sequence=seq if goal.fifo else None) for row, seq in moved]
+        moved = zip(rows, settling.bury(session, queue, target, rows), strict=True)
+        settling.free_groups(session, queue, [(row[0], row[1], row[11]) for row in rows])
+        return [SentMessage(id=row[5], sequence=seq if target.fifo else None) for row, seq in moved]
 
-    async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
+    async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
         return dict(self._session.executemany(SQL["body"], [(seq,) for seq in seqs]))
-
-    def _settled(self, queue: QueueRow) -> Queue:
-        """Return the queue at the present instant, without a slice of what is past its retention."""
-        ours = self._session.queue(queue.name)
-        settle_time(self._session, ours)
-        return ours
 
     def schedule(self, step: type[Command]) -> None:
         self._session.schedulers[step].schedule()
@@ -211,25 +176,30 @@ class _Transaction(ClaimTransaction):
     # their bodies. What claims have comes behind what else is in flight, past its retention too.
 
     async def inspect(
-        self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
+        self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        ours = self._settled(queue)
-        found = self._unclaimed(ours, state, count, passed_max)
-        if ours.claims and state in (None, MessageState.IN_FLIGHT):
-            found += self._session.rows("claimed_from", ours.partition, count)
+        settle_time(self._session, queue)
+        found = self._unclaimed(queue, state, count, passed_max)
+        if queue.claims and state in (None, MessageState.IN_FLIGHT):
+            found += self._session.rows("claimed_from", queue.partition, count)
             if state is None:
                 found.sort(key=itemgetter(0))
-        return self._stored(ours, found[:count])
+        return self._stored(queue, found[:count])
 
-    async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
-        ours = self._settled(queue)
-        found: list[Any] = [(seq, None) for seq in seqs if seq >= ours.floor(self._session.now_ms)]
-        return [each for each in self._stored(ours, found) if each.receive_count > 0]
+    async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
+        settle_time(self._session, queue)
+        found: list[Any] = [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)]
+        return [each for each in self._stored(queue, found) if each.receive_count > 0]
 
-    async def offered(self, queue: QueueRow, count: int) -> list[StoredMessage]:
-        ours = self._settled(queue)
-        rows = self._of_groups(ours, count) if ours.fifo else standard.in_order(self._session, ours, BARE, judges=False)
-        return self._stored(ours, _first(rows, ours.floor(self._session.now_ms), count, INSPECT_SCANNED_MAX))
+    async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
+        session = self._session
+        settle_time(session, queue)
+        if queue.fifo:
+            groups = fifo.ready(session, queue, count)
+            rows: Iterator[Any] = chain.from_iterable(fifo.given_by(session, queue, group, count) for group in groups)
+        else:
+            rows = standard.in_order(session, queue, BARE, judges=False)
+        return self._stored(queue, _first(rows, queue.floor(session.now_ms), count, limits.INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
         query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
@@ -277,13 +247,6 @@ class _Transaction(ClaimTransaction):
         until_ms = found[-1][0] if len(found) == count else NEVER_MS  # what is behind does not count
         terms = now_ms, until_ms, first, is_received, floor, count
         return found + rows("ordered_hidden_apart", queue.partition, *terms)
-
-    def _of_groups(self, queue: Queue, count: int) -> Iterator[Any]:
-        """Yield what groups have that are able to give, one after the other."""
-        for group in fifo.ready(self._session, queue, count):
-            for row in fifo.given_by(self._session, queue, group, count):
-                yield row
-                count -= 1
 
 
 def _first(rows: Iterable[Any], floor: int, count: int, first: int) -> list[Any]:
@@ -338,11 +301,11 @@ def sweep(session: Session, command: Sweep) -> int:
         session.swept_to = number
     if len(inspected) < _QUEUES_PER_SWEEP and left > 0:
         session.swept_to = 0
-    session.run("old_attempts", now_ms - ATTEMPT_S * SECOND_MS, _ROWS_PER_SWEEP)
-    named_s_max = RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
-    session.run("old_renumbered", (now_ms - named_s_max * SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
+    session.run("old_attempts", now_ms - limits.ATTEMPT_S * limits.SECOND_MS, _ROWS_PER_SWEEP)
+    named_s_max = limits.RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
+    session.run("old_renumbered", (now_ms - named_s_max * limits.SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
     end(forget_cooldowns(_Transaction(session)))
-    if session.rows("forget_accepted", now_ms - DEDUPLICATION_S * SECOND_MS, _ROWS_PER_SWEEP):
+    if session.rows("forget_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.cut()
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
@@ -356,8 +319,8 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
     """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
-    for lanes in (range(PRIORITY.maximum + 1), None):
-        count += len(delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log))
+    for lanes in (range(limits.PRIORITY.maximum + 1), None):
+        count += len(settling.delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log))
     if count:
         return count  # an event of a message has its group, whose number goes after the cursor
     before = session.connection.total_changes()

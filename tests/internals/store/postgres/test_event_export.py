@@ -218,7 +218,7 @@ def test_a_node_that_does_nothing_with_its_turn_loses_it(host: PostgresHost, alr
 
 
 def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.postgres.background._EXPORT_TURN_S_MAX", 0.05)
+    monkeypatch.setattr("veilmq.store.postgres.engine._EXPORT_TURN_S_MAX", 0.05)
     cycle(host, 1)
 
     async def work() -> None:

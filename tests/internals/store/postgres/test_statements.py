@@ -18,11 +18,11 @@ from tests.store.host import QUEUE, message
 from tests.store.postgres_host import PostgresHost, connected
 from veilmq.core.commands import InspectLeases, InspectQueue, MessageState
 from veilmq.store import inspection
-from veilmq.store.named_queries import load, shared
+from veilmq.store.named_queries import load, schema, shared
 from veilmq.store.postgres.background import SQL as SWEEPS
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.outbox import OUTBOX
-from veilmq.store.postgres.queues import FIFO, STANDARD, logged
+from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, logged
 from veilmq.store.postgres.transaction import CLAIMS
 
 PACKAGE = "veilmq.store.postgres"
@@ -143,6 +143,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     },
     "shared": shared(),
     "of FIFO queues": FIFO,
+    "of fair queues": {"send": FAIR["send"]},
     "locks": {"choose": STANDARD["choose"], "choose_claimed": CLAIMS["choose"]},
     "of FIFO queues in claims": {"read": CLAIMS["read_fifo"]},
     "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
@@ -230,7 +231,8 @@ def test_no_statement_goes_through_a_partition(postgres_url: str, file: str) -> 
 FILES = [entry.name for entry in files(PACKAGE).iterdir() if entry.name.endswith(".sql")]
 NO_QUERIES = {"doctor.sql", "schema.sql", "functions.sql"}
 """The doctor looks at whole databases, and the schema makes one."""
-SCHEMA, FUNCTIONS = [files(PACKAGE).joinpath(f"{name}.sql").read_text() for name in ("schema", "functions")]
+SCHEMA = schema(PACKAGE, id="", name="text", number="bigint", bytes="bytea", keyed="")
+FUNCTIONS = files(PACKAGE).joinpath("functions.sql").read_text()
 PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
 OF_ALL = {
     name: why
@@ -240,7 +242,7 @@ OF_ALL = {
         "a new partition, which has no number yet": "copies.sql add_part, shared insert_part",
         "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts",
         "the exporter takes the events of a whole database": "events.sql take",
-        "a relay looks where there is something to do": "outbox.sql due, outbox.sql ended, outbox.sql note_ends",
+        "a relay looks where there is something to do": "outbox.sql due, outbox.sql drop_outboxes, outbox.sql note_ends",
         "finds the partition, by the name of its queue": "queues.sql find_queue",
         "a node looks when sources have something to do": "shared claims_due",
         "a node looks where sources have something to do": "shared due_source",
@@ -257,7 +259,7 @@ def without_comments(text: str) -> str:
     return re.sub(r"--.*", "", text)
 
 
-_MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE mq\.(\w+) \(\s*qp\b")
+_MADE = re.compile(r"CREATE (?:UNLOGGED )?TABLE (?:mq\.)?(\w+) \(\s*qp\b")
 DATA = "|".join(sorted({*_MADE.findall(SCHEMA), "expired_receipt", "message"}))
 """The tables of the data plane: those whose first column is the partition, and the view of two of them."""
 

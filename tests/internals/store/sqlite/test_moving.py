@@ -15,7 +15,6 @@ from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.transaction import driven
 from veilmq.store.transaction import Transaction
 
-BYTES_MAX = 1_048_576
 LONG = "x" * 300_000
 
 
@@ -35,7 +34,7 @@ def test_any_of_the_messages_that_were_chosen_can_move(dying: Host, monkeypatch:
 
     async def change(tx: Transaction, command: Change) -> Any:
         source, target = await tx.queue(QUEUE), await tx.queue(OTHER)
-        chosen, _ = await tx.choose(source, 10, BYTES_MAX)
+        chosen, _ = await tx.choose(source, 10)
         assert [each.size_bytes for each in chosen] == [1] * 8
         return await tx.move(source, target, [each for each in chosen if each.row[6] in "bcfg"])
 
