@@ -212,7 +212,7 @@ def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
 @pytest.mark.parametrize(
     ("source", "destination", "error", "why"),
     [
-        (QUEUE, None, NotADeadLetterQueue, ""),
+        (QUEUE, None, NotADeadLetterQueue, f"No queue names {QUEUE} as its dead-letter queue"),
         ("000000000000/nothing", None, QueueNotFound, "nothing"),
         (DEAD, DEAD, DestinationRefused, "itself"),
         (DEAD, "000000000000/ordered", DestinationRefused, "another type"),
