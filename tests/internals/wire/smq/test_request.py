@@ -252,7 +252,7 @@ def test_the_parts_of_a_target_are_decoded_and_the_target_is_kept() -> None:
     (b"/queues?a=%ff", INVALID_QUERY_STRING), (b"/queues?%ff=a", INVALID_QUERY_STRING),
     (b"/queues?a=1&A=2", INVALID_QUERY_STRING),
 ])  # fmt: skip
-def test_what_is_wrong_with_a_target_is_said_when_it_is_decoded(target: bytes, code: object) -> None:
+def test_what_is_wrong_with_a_target_is_said_when_it_is_decoded(target: bytes, code: Code) -> None:
     asked = read_request(b"GET", target, {}, b"")
     with raised(code):
         decode(route_of(asked), asked, CONTEXT)
