@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
+from urllib.parse import urlsplit
 
 from veilmq.core.limits import HTTP_BYTES
 from veilmq.server.admission import ByteBudget, HttpLimits
@@ -29,6 +30,12 @@ SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, b
 HASTY = HttpLimits(idle_s_max=1.0)  # in which a client on a busy machine comes to speak
 
 
+def dial(endpoint: str) -> socket.socket:
+    """Return a connection to one of a server's ports."""
+    place = urlsplit(endpoint)
+    return socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S)
+
+
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait for something that can be observed."""
     deadline_s = time.monotonic() + PATIENCE_S
@@ -44,11 +51,10 @@ class Reply(NamedTuple):
     body: bytes
 
 
-class Held:
-    """A request that the handler has not answered; ``event`` is set when it hears from its connection."""
+class Noted:
+    """A request that waits; ``told`` lists what it heard of its connection, and ``event`` is set when it hears."""
 
     def __init__(self, request: Request) -> None:
-        """``told`` lists what it heard."""
         self.request = request
         self.told: list[str] = []
         self.event = threading.Event()
@@ -59,29 +65,25 @@ class Held:
         self.event.set()
 
     def hurry(self) -> None:
-        """Hear that there is no point in waiting, and answer."""
+        """Hear that there is no point in waiting."""
         self.told.append("hurry")
-        self.request.respond(200, b"", b"hurried")
         self.event.set()
 
 
-class Large:
-    """A request with a large reply, which has begun; ``told`` lists what it heard."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.told: list[str] = []
-
-    def answer(self) -> None:
-        self._request.respond(200, b"", LARGE)
-
-    def withdraw(self) -> None:
-        """Hear that the client has gone."""
-        self.told.append("withdraw")
+class Held(Noted):
+    """A request that the handler has not answered."""
 
     def hurry(self) -> None:
-        """Hear that there is no point in waiting."""
-        self.told.append("hurry")
+        """Answer."""
+        self.request.respond(200, b"", b"hurried")
+        super().hurry()
+
+
+class Large(Noted):
+    """A request with a large reply, which has begun."""
+
+    def answer(self) -> None:
+        self.request.respond(200, b"", LARGE)
 
 
 class HttpHost:

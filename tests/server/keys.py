@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from veilmq.testing import RunningServer
@@ -67,6 +71,36 @@ def client(server: RunningServer | str, key: str = "AKIDOWNER", **other: Any) ->
         "config": Config(retries={"total_max_attempts": 1}, read_timeout=60),
     }
     return boto3.client("sqs", **arguments | other)
+
+
+def signed(
+    url: str,
+    key: str = "AKIDOWNER",
+    *,
+    method: str = "GET",
+    body: bytes = b"",
+    headers: dict[str, str] | None = None,
+    region: str = REGION,
+    presigned_s: int | None = None,
+) -> AWSRequest:
+    """Return a request as AWS's own signer signs it: in a header, or in the query for so many seconds."""
+    request = AWSRequest(method, url, headers=headers, data=body)
+    credentials = Credentials(key, SECRETS.get(key, "none"), TOKEN if key.startswith("ASID") else None)
+    if presigned_s is None:
+        SigV4Auth(credentials, "sqs", region).add_auth(request)
+    else:
+        SigV4QueryAuth(credentials, "sqs", region, expires=presigned_s).add_auth(request)
+    return request
+
+
+def signed_action(server: RunningServer, action: str, key: str = "AKIDOWNER", **members: Any) -> bytes:
+    """Return a request of SQS as it is sent."""
+    body = json.dumps(members).encode()
+    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
+    request = signed(f"{server.endpoint}/", key, method="POST", body=body, headers=headers)
+    lines = [f"{name}: {value}" for name, value in request.headers.items()]
+    head = ["POST / HTTP/1.1", f"Host: {urlsplit(server.endpoint).netloc}", f"Content-Length: {len(body)}", *lines]
+    return "\r\n".join([*head, "", ""]).encode() + body
 
 
 def sender_id(account: str, user: str) -> str:

@@ -14,6 +14,7 @@ import urllib3
 from urllib3 import BaseHTTPResponse
 
 from tests.console.visitor import Visitor
+from tests.server.http_host import dial
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, set_policy, statement, written
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.testing import RunningServer
@@ -136,7 +137,6 @@ def test_a_browser_is_answered(open_server: RunningServer) -> None:
 
 
 def test_pages_of_others_are_refused(open_server: RunningServer) -> None:
-    """As on the rest of the port."""
     api = Api(open_server)
     for headers in ({"Origin": "http://elsewhere.example"}, {"Sec_Fetch_Site": "cross-site"}, {"Host": "x.example"}):
         assert api.ask("POST", "/api/queues/-/theirs/create", {}, **headers).status == 403
@@ -228,8 +228,7 @@ def test_a_key_that_is_gone_is_let_in_no_more(tmp_path: Path) -> None:
 
 def begun(server: RunningServer, head: str) -> socket.socket:
     """Return a connection on which a request has begun: ``head`` and two bytes."""
-    place = urlsplit(server.admin_endpoint)
-    connection = socket.create_connection((place.hostname or "", place.port or 0), timeout=60)
+    connection = dial(server.admin_endpoint)
     connection.sendall(f"{head}\r\n\r\n{{}}".encode())
     return connection
 
@@ -237,10 +236,9 @@ def begun(server: RunningServer, head: str) -> socket.socket:
 def waiter(server: RunningServer) -> socket.socket:
     """Return the connection of a program that waits for a message of the queue ``waited``."""
     url = Api(server).post("/api/queues/-/waited/create", {})["url"]
-    place = urlsplit(server.admin_endpoint)
-    connection = socket.create_connection((place.hostname or "", place.port or 0), timeout=60)
+    connection = dial(server.admin_endpoint)
     body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
-    head = f"POST /api/sqs/ReceiveMessage HTTP/1.1\r\nHost: {place.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /api/sqs/ReceiveMessage HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     server.wait_parked()
     return connection
@@ -278,7 +276,6 @@ def test_who_waits_is_answered_when_the_time_is_over(open_server: RunningServer,
 
 
 def test_the_end_of_a_server_waits_for_nobody() -> None:
-    """A long poll by the operator's port is answered at once."""
     with RunningServer() as running, waiter(running) as connection:
         running.request_stop()
         assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")

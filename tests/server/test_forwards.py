@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.request import urlopen
 
 import pytest
@@ -18,6 +18,8 @@ from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 from veilmq.wire.v1.publications import ForwardedEntry, OutgoingRow
 from veilmq.wire.v1.routes import ROUTES
+
+Api = TypeVar("Api", Forwards, Publications)
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -54,7 +56,6 @@ def test_a_server_tells_that_it_can(server: RunningServer) -> None:
 
 
 def test_a_waiting_receive_gets_what_is_forwarded(server: RunningServer) -> None:
-    """A long poll at the target, woken by a forward."""
     with HttpQueueClient(server.endpoint) as queue, Forwards(server.endpoint, "jobs") as jobs:
         queue.send("jobs", "a")
         (message,) = queue.receive("jobs")
@@ -76,9 +77,9 @@ def guarded(tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-def forwards(server: RunningServer, key: str) -> Forwards:
+def signed(api: type[Api], server: RunningServer, key: str) -> Api:
     signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
-    return Forwards(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
+    return api(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
 
 
 ARN = f"arn:aws:sqs:{REGION}:{OWNER}"
@@ -101,7 +102,7 @@ def test_a_forward_needs_what_its_parts_need(
     set_policy(sqs, f"{guarded.endpoint}/{OWNER}/jobs", *intake)  # type: ignore[arg-type]
     set_policy(sqs, f"{guarded.endpoint}/{OWNER}/fast", *target)  # type: ignore[arg-type]
     entry = (message["ReceiptHandle"], f"{OWNER}/fast")
-    with forwards(guarded, "AKIDFRIEND") as friend:
+    with signed(Forwards, guarded, "AKIDFRIEND") as friend:
         with pytest.raises(ClientError) as caught:
             friend.forward([entry])
         assert caught.value.code == "AccessDenied"
@@ -120,7 +121,7 @@ def test_the_owner_forwards_to_a_friends_queue_that_lets_him_send(guarded: Runni
     sqs.send_message(QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs", MessageBody="a")
     (message,) = sqs.receive_message(QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs")["Messages"]
     entry = (message["ReceiptHandle"], f"{FRIEND}/theirs")
-    with forwards(guarded, "AKIDOWNER") as owner:
+    with signed(Forwards, guarded, "AKIDOWNER") as owner:
         with pytest.raises(ClientError, match=r"AccessDenied|not authorized"):
             owner.forward([entry])
         allowed = statement(Principal={"AWS": OWNER}, Resource=f"arn:aws:sqs:{REGION}:{FRIEND}:theirs")
@@ -132,7 +133,7 @@ def test_the_owner_forwards_to_a_friends_queue_that_lets_him_send(guarded: Runni
 
 
 def test_a_target_that_does_not_exist_is_told_before_anything_is_moved(guarded: RunningServer) -> None:
-    with forwards(guarded, "AKIDOWNER") as owner:
+    with signed(Forwards, guarded, "AKIDOWNER") as owner:
         with pytest.raises(ClientError) as caught:
             owner.forward([("r", "none")])
         assert (caught.value.code, caught.value.fields["queue"]) == ("QueueNotFound", f"{OWNER}/none")
@@ -168,18 +169,17 @@ PROVOKED = {
 }
 
 
-def calls(jobs: Publications) -> dict[str, Callable[[], Any]]:
+def calls(jobs: Publications, messages: int = 7) -> dict[str, Callable[[], Any]]:
     """Return a call of each route, which a FIFO queue refuses where it can."""
     return {
         "publications.stage": lambda: jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x")),
-        "publications.publish": lambda: jobs.publish("w", batch=0, attempts=[("a", 7)]),
-        "publications.abandon": lambda: jobs.abandon("w", batch=0),
+        "publications.publish": lambda: jobs.publish("w", batch=0, attempts=[("a", messages)]),
+        "publications.abandon": lambda: jobs.abandon("w", batch=1),
         "publications.list": jobs.writers,
     }
 
 
 def test_every_error_of_every_route_is_told() -> None:
-    """By its status, and with what programs may want."""
     found: dict[str, set[str]] = {label: set() for label in PROVOKED}
     told: dict[str, Any] = {}
     with RunningServer() as server, HttpQueueClient(server.endpoint) as queues:
@@ -207,43 +207,19 @@ def test_a_new_error_of_a_route_needs_a_provocation() -> None:
     assert wanted == PROVOKED
 
 
-# Who may.
-
-
-@pytest.fixture
-def guarded_queue(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of two accounts; the owner has the queue `jobs`."""
-    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
-        client(running).create_queue(QueueName="jobs")
-        yield running
-
-
-def publications(server: RunningServer, key: str) -> Publications:
-    signing = SigningKey(id=key, secret=SECRETS[key], region=REGION)
-    return Publications(server.endpoint, f"{server.endpoint}/{OWNER}/jobs", key=signing)
-
-
-def ask_all(jobs: Publications) -> Iterator[Any]:
-    """Yield every call that there is."""
-    yield lambda: jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x"))
-    yield lambda: jobs.publish("w", batch=0, attempts=[("a", 1)])
-    yield lambda: jobs.abandon("w", batch=1)
-    yield jobs.writers
-
-
-def test_whoever_may_send_may_publish_and_nobody_else(guarded_queue: RunningServer) -> None:
-    with publications(guarded_queue, "AKIDFRIEND") as friend, publications(guarded_queue, "AKIDOWNER") as owner:
-        for call in ask_all(friend):
+def test_whoever_may_send_may_publish_and_nobody_else(guarded: RunningServer) -> None:
+    with signed(Publications, guarded, "AKIDFRIEND") as friend, signed(Publications, guarded, "AKIDOWNER") as owner:
+        for call in calls(friend, 1).values():
             with pytest.raises(ClientError, match=FRIEND) as caught:
                 call()
             assert caught.value.code == "AccessDenied"
         assert owner.writers() == []
-        sqs = client(guarded_queue)
-        set_policy(sqs, f"{guarded_queue.endpoint}/{OWNER}/jobs", statement())
-        for call in ask_all(friend):
+        sqs = client(guarded)
+        set_policy(sqs, f"{guarded.endpoint}/{OWNER}/jobs", statement())
+        for call in calls(friend, 1).values():
             call()
     (message,) = sqs.receive_message(
-        QueueUrl=f"{guarded_queue.endpoint}/{OWNER}/jobs", MessageSystemAttributeNames=["SenderId"]
+        QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs", MessageSystemAttributeNames=["SenderId"]
     )["Messages"]
     assert (message["Body"], message["Attributes"]["SenderId"]) == ("x", FRIEND)
 
@@ -251,30 +227,22 @@ def test_whoever_may_send_may_publish_and_nobody_else(guarded_queue: RunningServ
 # A rate, and clients that do not wait.
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def publishing(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server whose clock stands still, with the queue `jobs`."""
-    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
-        queue.create_queue("jobs")
-        yield running
-
-
 def ask_slowly(jobs: Publications) -> Published:
     fields = {"writer": "w", "batch": 0, "attempts": [["a", 10]], "messages_per_s_max": 1}
     return jobs.post("publish", fields, Published)
 
 
-def test_an_answer_does_not_take_longer_than_its_time(publishing: RunningServer) -> None:
+def test_an_answer_does_not_take_longer_than_its_time(server: RunningServer) -> None:
     """A slow publication is answered with `more`, and comes by itself."""
-    with Publications(publishing.endpoint, "jobs") as jobs, HttpQueueClient(publishing.endpoint) as queue:
+    with Publications(server.endpoint, "jobs") as jobs, HttpQueueClient(server.endpoint) as queue:
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghij"))
         with ThreadPoolExecutor(1) as thread:
             asking = thread.submit(ask_slowly, jobs)
             while not asking.done():
-                publishing.advance(500)
+                server.advance(500)
         assert asking.result().more
         assert queue.show("jobs").visible >= 4
-        publishing.advance(10_000)
+        server.advance(10_000)
         assert drained(queue) == list("abcdefghij")
 
 
@@ -304,12 +272,12 @@ def test_a_server_that_stops_answers_with_what_there_is(tmp_path: Path) -> None:
         assert drained(queue) == list("abcdefghij")
 
 
-def test_what_is_staged_is_a_metric_and_in_no_count(publishing: RunningServer) -> None:
+def test_what_is_staged_is_a_metric_and_in_no_count(server: RunningServer) -> None:
     metric = 'veilmq_queue_messages_staged{queue="000000000000/jobs"}'
-    with Publications(publishing.endpoint, "jobs") as jobs, HttpQueueClient(publishing.endpoint) as queue:
-        assert metric not in urlopen(f"{publishing.admin_endpoint}/metrics").read().decode()
+    with Publications(server.endpoint, "jobs") as jobs, HttpQueueClient(server.endpoint) as queue:
+        assert metric not in urlopen(f"{server.admin_endpoint}/metrics").read().decode()
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abc"))
-        assert f"{metric} 3.0" in urlopen(f"{publishing.admin_endpoint}/metrics").read().decode()
+        assert f"{metric} 3.0" in urlopen(f"{server.admin_endpoint}/metrics").read().decode()
         assert (queue.show("jobs").visible, queue.show("jobs").in_flight, queue.show("jobs").delayed) == (0, 0, 0)
 
 

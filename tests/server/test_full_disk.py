@@ -1,19 +1,17 @@
 """A real server whose disk fills to its end under load: it answers, it keeps what it acknowledged, it goes on."""
 
-import http.client
-import json
 import sqlite3
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import urllib3
 
 from tests.proofs.served import ServedFolder
+from tests.server.service_client import JSON, Answer, ServiceClient
 from tests.small_disk import MIB, resize, small_file_system
 
 pytestmark = pytest.mark.slow
@@ -25,35 +23,24 @@ REFUSED_MIN = 200
 FULL = "The store is full"
 
 
-class Caller:
-    """Calls the server over one connection of its own."""
+class Caller(ServiceClient):
+    """Calls the server over one connection of its own; a request that has no answer in two minutes is an error."""
 
     def __init__(self, served: ServedFolder) -> None:
-        self._connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=ANSWER_S_MAX)
+        super().__init__(f"http://127.0.0.1:{served.port}", JSON)
 
-    def __enter__(self) -> "Caller":
-        return self
+    def on(self, queue: str, action: str, **members: Any) -> Answer:
+        return self.ask(action, QueueUrl=f"http://x/000000000000/{queue}", **members)
 
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def __call__(self, action: str, **members: Any) -> tuple[int, dict[str, Any]]:
-        """Return the status and the answer; raises `TimeoutError` where none comes."""
-        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
-        if "queue" in members:
-            members["QueueUrl"] = f"http://x/000000000000/{members.pop('queue')}"
-        self._connection.request("POST", "/", json.dumps(members), headers)
-        reply = self._connection.getresponse()
-        return reply.status, json.loads(reply.read() or b"{}")
-
-    def send(self, queue: str, body: str) -> int:
+    def sends(self, queue: str, body: str) -> int:
+        """Return the status."""
         name = body.split(maxsplit=1)[0]
         fifo = {"MessageGroupId": name, "MessageDeduplicationId": name} if queue.endswith(".fifo") else {}
-        return self("SendMessage", queue=queue, MessageBody=body, **fifo)[0]
+        return self.on(queue, "SendMessage", MessageBody=body, **fifo).status
 
-    def receive(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
-        status, answer = self("ReceiveMessage", queue=queue, MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
-        return status, answer.get("Messages", [])
+    def takes(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
+        answer = self.on(queue, "ReceiveMessage", MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
+        return answer.status, answer.body.get("Messages", [])
 
 
 class Load:
@@ -93,7 +80,7 @@ class Load:
 
     def _sends(self, call: Caller, number: int, count: int) -> None:
         name = f"{number}-{count}"
-        status = call.send(QUEUES[number % len(QUEUES)], f"{name} {self._filler}")
+        status = call.sends(QUEUES[number % len(QUEUES)], f"{name} {self._filler}")
         if status == 200:
             self.kept.add(name)
         else:
@@ -101,22 +88,17 @@ class Load:
             self.refused += 1
 
     def _deletes(self, call: Caller, number: int, count: int) -> None:
-        _, messages = call.receive(QUEUES[number], timeout_s=1)
+        _, messages = call.takes(QUEUES[number], timeout_s=1)
         for message in messages[:1]:
-            status, _ = call("DeleteMessage", queue=QUEUES[number], ReceiptHandle=message["ReceiptHandle"])
-            if status == 200:
+            if call.on(QUEUES[number], "DeleteMessage", ReceiptHandle=message["ReceiptHandle"]).status == 200:
                 self.deleted.add(message["Body"].split()[0])
         self._stop.wait(0.05)
 
 
 def told(served: ServedFolder, path: str) -> tuple[int, str]:
     """Return status and text of a page of the second port."""
-    try:
-        with urllib.request.urlopen(served.admin_endpoint + path, timeout=ANSWER_S_MAX) as reply:
-            return reply.status, reply.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+    reply = urllib3.request("GET", served.admin_endpoint + path, timeout=ANSWER_S_MAX, retries=False)
+    return reply.status, reply.data.decode()
 
 
 def is_full(status: int, text: str) -> bool:
@@ -137,12 +119,12 @@ def drained(call: Caller) -> set[str]:
 
     def is_empty() -> bool:
         for queue in QUEUES:
-            messages = call.receive(queue)[1]
+            messages = call.takes(queue)[1]
             found.update(message["Body"].split()[0] for message in messages)
             entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
             if entries:
-                status, answer = call("DeleteMessageBatch", queue=queue, Entries=entries)
-                assert (status, answer.get("Failed", [])) == (200, [])
+                answer = call.on(queue, "DeleteMessageBatch", Entries=entries)
+                assert (answer.status, answer.body.get("Failed", [])) == (200, [])
         return all(counts(call, queue) == ["0", "0"] for queue in QUEUES)
 
     eventually(is_empty, "the queues do not become empty")
@@ -151,7 +133,7 @@ def drained(call: Caller) -> set[str]:
 
 def counts(call: Caller, queue: str) -> list[str]:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    attributes = call("GetQueueAttributes", queue=queue, AttributeNames=names)[1]["Attributes"]
+    attributes = call.on(queue, "GetQueueAttributes", AttributeNames=names).body["Attributes"]
     return [attributes[name] for name in names]
 
 
@@ -183,8 +165,7 @@ def test_a_disk_that_fills_under_load_loses_nothing(disk: tuple[ServedFolder, Pa
 
 def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
     for queue in QUEUES:
-        fifo = {"Attributes": {"FifoQueue": "true"}} if queue.endswith(".fifo") else {}
-        assert call("CreateQueue", QueueName=queue, **fifo)[0] == 200
+        call.do("CreateQueue", QueueName=queue, Attributes={"FifoQueue": "true"} if queue.endswith(".fifo") else {})
     with Load(served, 16_000) as load:
         eventually(lambda: load.refused >= REFUSED_MIN or load.errors, "the disk does not fill")
         assert load.errors == []
@@ -192,7 +173,7 @@ def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes:
         if size_bytes > 64 * MIB:
             load.deleted.add(goes_on(call))
         resize(folder, size_bytes=32 * size_bytes)
-        eventually(lambda: call.send("a", "again") == 200 or load.errors, "sends are refused though there is space")
+        eventually(lambda: call.sends("a", "again") == 200 or load.errors, "sends are refused though there is space")
         load.kept.add("again")
     assert load.errors == []
     assert told(served, "/health/ready") == (200, "ready\n")
@@ -204,17 +185,17 @@ def goes_on(call: Caller) -> str:
     messages: list[dict[str, str]] = []
 
     def received() -> bool:
-        status, found = call.receive("b")
+        status, found = call.takes("b")
         assert status == 200
         messages.extend(found)
         return len(messages) >= 2
 
     eventually(received, "a receive gives nothing")
     first = messages[0]["ReceiptHandle"]
-    assert call("DeleteMessage", queue="b", ReceiptHandle=first)[0] == 200
+    assert call.on("b", "DeleteMessage", ReceiptHandle=first).status == 200
     for message in messages[1:]:
         change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
-        assert call("ChangeMessageVisibility", queue="b", **change)[0] == 200
+        assert call.on("b", "ChangeMessageVisibility", **change).status == 200
     return messages[0]["Body"].split()[0]
 
 
@@ -242,15 +223,15 @@ def test_a_log_that_a_reader_keeps_is_a_metric_and_a_warning(served: ServedFolde
 
 def pin_and_release(served: ServedFolder, call: Caller) -> None:
     """Read in one transaction while others write, then end it."""
-    call("CreateQueue", QueueName="a")
-    assert call.send("a", "first") == 200
+    call.do("CreateQueue", QueueName="a")
+    assert call.sends("a", "first") == 200
     reader = sqlite3.connect(served.folder / "store.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     body = "x" * 500_000
 
     def is_degraded() -> bool:
-        assert call.send("a", body) == 200
+        assert call.sends("a", body) == 200
         return told(served, "/health/ready")[1].startswith("degraded\n")
 
     assert told(served, "/health/ready") == (200, "ready\n")
@@ -262,7 +243,7 @@ def pin_and_release(served: ServedFolder, call: Caller) -> None:
     reader.close()
 
     def is_ready() -> bool:
-        assert call.send("a", "small") == 200
+        assert call.sends("a", "small") == 200
         return told(served, "/health/ready") == (200, "ready\n")
 
     eventually(is_ready, "the log is not moved")

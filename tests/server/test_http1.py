@@ -45,7 +45,6 @@ def client(host: HttpHost) -> Iterator[Client]:
 
 
 def test_a_request_is_handed_on_whole(client: Client) -> None:
-    """Method, target, headers in lower case and body arrive as they were sent."""
     client.send(HEAD + b"X-Some: one\r\nContent-Length: 3\r\n\r\nabc")
     reply = client.read()
     assert reply.status == 200
@@ -56,7 +55,6 @@ def test_a_request_is_handed_on_whole(client: Client) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7], ids=["one", "two", "seven"])
 def test_a_request_may_arrive_in_any_pieces(client: Client, size: int) -> None:
-    """The pieces of a request are put together wherever they were cut."""
     request = HEAD + b"X-Some: one\r\nContent-Length: 10\r\n\r\n0123456789"
     client.send(*(request[at : at + size] for at in range(0, len(request), size)))
     assert client.read().body == b"POST /p\nhost=h\nx-some=one\ncontent-length=10\n\n0123456789"
@@ -65,13 +63,11 @@ def test_a_request_may_arrive_in_any_pieces(client: Client, size: int) -> None:
 
 
 def test_a_chunked_body_is_put_together(client: Client) -> None:
-    """Chunks and their extensions vanish; trailers do not become headers."""
     client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n", b"2\r\nde\r\n0\r\nX-Late: 1\r\n\r\n")
     assert client.read().body == b"POST /p\nhost=h\ntransfer-encoding=chunked\n\nabcde"
 
 
 def test_replies_keep_the_order_of_the_requests(host: HttpHost, client: Client) -> None:
-    """What is ready early waits for what was asked before it."""
     client.send(HOLD + GET + GET.replace(b"/a", b"/b"))
     held = host.await_held()
     host.release(held, b"first")
@@ -117,7 +113,6 @@ def test_long_bodies_behind_a_long_poll_are_not_read(target: bytes) -> None:
 
 
 def test_a_thousand_pipelined_requests_are_answered(client: Client) -> None:
-    """A long pipeline is served in order to its end."""
     client.send(b"".join(b"GET /%d HTTP/1.1\r\nHost: h\r\n\r\n" % number for number in range(1_000)))
     for number in range(1_000):
         assert client.read().body.startswith(b"GET /%d\n" % number)
@@ -129,14 +124,12 @@ def test_a_thousand_pipelined_requests_are_answered(client: Client) -> None:
     pytest.param(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n", "close", id="http-1.0-with-host"),
 ])  # fmt: skip
 def test_a_connection_that_is_not_kept_closes(client: Client, request_head: bytes, connection: str) -> None:
-    """After the reply the connection ends, whatever was sent behind the request."""
     client.send(request_head + GET)
     assert client.read().headers["connection"] == connection
     assert client.at_end()
 
 
 def test_http_1_0_may_keep_the_connection(client: Client) -> None:
-    """A client of HTTP/1.0 that asks for it is told that the connection stays."""
     for _ in range(2):
         client.send(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
         reply = client.read()
@@ -145,13 +138,11 @@ def test_http_1_0_may_keep_the_connection(client: Client) -> None:
 
 
 def test_http_1_1_keeps_the_connection_without_a_word(client: Client) -> None:
-    """Nothing needs to be said."""
     client.send(GET)
     assert "connection" not in client.read().headers
 
 
 def test_head_gets_no_body(client: Client) -> None:
-    """The length is told, the body is not sent, and the next reply is where it belongs."""
     client.send(b"HEAD /a HTTP/1.1\r\nHost: h\r\n\r\n" + GET)
     assert client.read(bodiless=True).headers["content-length"] == "16"
     assert client.read().body == b"GET /a\nhost=h\n\n"
@@ -159,7 +150,6 @@ def test_head_gets_no_body(client: Client) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"Content-Length: 2\r\n", b"Transfer-Encoding: chunked\r\n"], ids=repr)
 def test_an_offer_to_upgrade_is_ignored(client: Client, body: bytes) -> None:
-    """The request is served in HTTP/1.1, with its body, and so is the next one."""
     content = {b"": b"", b"Content-Length: 2\r\n": b"ab"}.get(body, b"2\r\nab\r\n0\r\n\r\n")
     client.send(HEAD + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n" + body + b"\r\n" + content + GET)
     reply = client.read()
@@ -169,14 +159,12 @@ def test_an_offer_to_upgrade_is_ignored(client: Client, body: bytes) -> None:
 
 
 def test_thousands_of_offers_to_upgrade_are_ignored(host: HttpHost, client: Client) -> None:
-    """As many as fit into one write are served one by one, each with its reply."""
     offers = 2_000
     client.send((HEAD + b"Connection: upgrade\r\nUpgrade: x\r\nContent-Length: 0\r\n\r\n") * offers)
     assert {client.read().status for _ in range(offers)} == {200}
 
 
 def test_what_is_wrong_behind_an_ignored_offer_is_refused(client: Client) -> None:
-    """The head that is read again, and what follows it, have to be well-formed."""
     client.send(HEAD + b"Connection: upgrade\r\nUpgrade: x\r\n\r\n" + b"NONSENSE\r\n\r\n")
     assert client.read().status == 200
     assert client.read().status == 400
@@ -190,7 +178,6 @@ def test_small_chunks_are_no_extensions(client: Client) -> None:
 
 
 def test_a_body_that_waits_for_permission_gets_it(client: Client) -> None:
-    """Expect: 100-continue is answered before the body is sent."""
     client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
     assert client.read().status == 100
     client.send(b"abc")
@@ -198,7 +185,6 @@ def test_a_body_that_waits_for_permission_gets_it(client: Client) -> None:
 
 
 def test_permission_keeps_its_place_in_the_line(host: HttpHost, client: Client) -> None:
-    """It is not sent before the reply to an earlier request."""
     client.send(HOLD, HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
     host.release(host.await_held(), b"first")
     assert client.read().body == b"first"
@@ -208,7 +194,6 @@ def test_permission_keeps_its_place_in_the_line(host: HttpHost, client: Client) 
 
 
 def test_a_body_that_came_along_needs_no_permission(client: Client) -> None:
-    """A client that did not wait is not told to go on."""
     client.send(HEAD + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\nabc")
     assert client.read().status == 200
 
@@ -276,7 +261,6 @@ TOO_LONG = SMALL.body_bytes_max + 1
 def test_what_is_refused_says_why_and_closes(
     host: HttpHost, client: Client, sent: bytes, status: int, word: str
 ) -> None:
-    """The reply names the limit or the fault; then the connection ends, and nobody else notices."""
     refused = len(host.refused)
     client.send(sent)
     reply = client.read()
@@ -299,7 +283,6 @@ def test_what_is_refused_says_why_and_closes(
     pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", b"1;x=%b\r\nx\r\n" % (b"x" * 50), 431, id="extensions"),
 ])  # fmt: skip
 def test_what_has_no_end_is_cut_off(client: Client, first: bytes, piece: bytes, status: int) -> None:
-    """A head, a body or trailers that go on for ever meet their limit in whatever pieces they come."""
     pieces = (piece % number if b"%d" in piece else piece for number in count())
     client.send(first)
     while not select([client.socket], [], [], 0.001)[0]:  # else they may all come in one segment, and no more
@@ -308,7 +291,6 @@ def test_what_has_no_end_is_cut_off(client: Client, first: bytes, piece: bytes, 
 
 
 def test_a_refusal_waits_for_its_turn(host: HttpHost, client: Client) -> None:
-    """Requests before the bad one are answered first."""
     client.send(HOLD + GET + b"NONSENSE\r\n\r\n")
     host.release(host.await_held(), b"first")
     assert client.read().body == b"first"
@@ -325,7 +307,6 @@ def test_a_refused_client_that_goes_on_sending_can_read_why() -> None:
 
 
 def test_the_longest_body_is_taken() -> None:
-    """The limit itself is allowed."""
     with HttpHost() as host, host.client() as client:
         body = b"x" * limits.HTTP_BODY_BYTES_MAX
         client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body), body)
@@ -343,7 +324,6 @@ def test_the_longest_body_is_taken() -> None:
     pytest.param(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab", id="chunk"),
 ])  # fmt: skip
 def test_an_unfinished_request_times_out(sent: bytes) -> None:
-    """The whole request has to be there in time."""
     with HttpHost(Limits(request_s_max=0.2, linger_s_max=0.1)) as host, host.client() as client:
         client.send(GET)
         assert client.read().status == 200
@@ -375,7 +355,6 @@ def test_a_client_that_is_always_in_the_middle_of_a_request_may_take_its_time() 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", GET], ids=["never-spoke", "spoke-once"])
 def test_an_idle_connection_is_closed(sent: bytes) -> None:
-    """Without a word: there is nothing to answer."""
     with HttpHost(HASTY) as host, host.client() as client:
         client.send(sent)
         if sent:
@@ -416,7 +395,6 @@ def test_a_client_with_replies_that_it_does_not_take_is_cut_off() -> None:
 
 
 def test_draining_hurries_who_waits() -> None:
-    """Nobody has to wait for the drain to end, or for a deadline of its own."""
     with HttpHost() as host, host.client() as client:
         client.send(HOLD)
         held = host.await_held()
@@ -429,7 +407,6 @@ def test_draining_hurries_who_waits() -> None:
 
 
 def test_a_request_cut_short_is_refused(client: Client) -> None:
-    """A client that ends in the middle, but still listens, is told."""
     client.send(HEAD + b"Content-Length: 5\r\n\r\nab")
     client.half_close()
     reply = client.read()
@@ -439,7 +416,6 @@ def test_a_request_cut_short_is_refused(client: Client) -> None:
 
 
 def test_a_half_closed_client_gets_its_replies(client: Client) -> None:
-    """What was asked before is answered, then the connection ends."""
     client.send(GET + GET)
     client.half_close()
     assert [client.read().status, client.read().status] == [200, 200]
@@ -457,7 +433,6 @@ def test_a_request_that_waits_is_hurried_by_a_half_close(host: HttpHost, client:
 
 
 def test_a_request_whose_client_is_gone_is_withdrawn(host: HttpHost) -> None:
-    """After a reset nobody can be answered; a reply that comes nevertheless goes nowhere."""
     client = host.client()
     client.send(HOLD)
     held = host.await_held()

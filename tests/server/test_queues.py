@@ -1,6 +1,7 @@
-"""Queues over real sockets: their listing, their settings, their messages and leases; and who may see what."""
+"""Queues over real sockets: listing, settings, messages and leases, who may see what; and in-flight quotas."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -8,6 +9,7 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
+from tests.clients import boto
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, denied, set_policy, statement, written
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import QueueApi, Settings
@@ -123,30 +125,6 @@ def test_a_fifo_queue_has_any_name(server: RunningServer, name: str) -> None:
         assert [message.body for message in queue.receive(name, count=10)] == ["first", "second"]
 
 
-def test_a_delay_of_a_week_is_kept(server: RunningServer) -> None:
-    with Settings(server.endpoint, "slow") as settings, HttpQueueClient(server.endpoint) as queue:
-        settings.create({"delay_s": 604_800, "retention_s": 1_209_600})
-        queue.send("slow", "later")
-        assert settings.show().delayed == queue.show("slow").delayed == 1
-        assert queue.show("slow").settings == settings.show().settings
-        server.advance(604_800_000)
-        assert [message.body for message in queue.receive("slow")] == ["later"]
-
-
-def test_dead_letters_go_to_a_queue_by_its_name(server: RunningServer) -> None:
-    with Settings(server.endpoint, LONG) as dead, Settings(server.endpoint, "jobs") as jobs:
-        dead.create()
-        jobs.create({"dead_letter_queue": LONG, "receives_max": 1})
-        with HttpQueueClient(server.endpoint) as queue:
-            assert queue.show("jobs").settings.dead_letter_queue == f"000000000000/{LONG}"
-            queue.send("jobs", "m")
-            queue.receive("jobs", timeout_s=0)
-            assert queue.receive("jobs") == []
-            assert [message.body for message in queue.receive(LONG)] == ["m"]
-        jobs.set({"dead_letter_queue": "", "receives_max": 0})
-        assert jobs.show().settings.dead_letter_queue == ""
-
-
 def test_what_cannot_be_is_said(server: RunningServer) -> None:
     with Settings(server.endpoint, "jobs") as settings:
         for call, code in (
@@ -191,9 +169,6 @@ def test_settings_are_their_owners(tmp_path: Path) -> None:
 # Looking at messages and leases through a server, and who may: nothing changes by it.
 
 
-NONE = "http://h/000000000000/none"
-
-
 class Messages(QueueApi):
     """Looks at messages."""
 
@@ -220,7 +195,6 @@ class Leases(QueueApi):
 
 
 def test_messages_are_seen_in_their_states(server: RunningServer) -> None:
-    """As often as one likes: they are received once."""
     with HttpQueueClient(server.endpoint) as queue, Messages(server.endpoint, "jobs") as messages:
         server.queue("jobs")
         queue.send("jobs", "taken")
@@ -258,14 +232,6 @@ def test_a_lease_is_seen_until_it_ends(server: RunningServer) -> None:
             assert leases.all().leases == []
 
 
-def test_what_is_no_queue_is_not_found(server: RunningServer) -> None:
-    with Messages(server.endpoint, NONE) as messages, Leases(server.endpoint, NONE) as leases:
-        for call in (messages.all, messages.peek, leases.all):
-            with pytest.raises(ClientError) as caught:
-                call()
-            assert caught.value.code == "QueueNotFound"
-
-
 def test_who_may_receive_may_look_and_who_may_purge_sees_receipts(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner, friend = client(server), client(server, "AKIDFRIEND")
@@ -289,3 +255,77 @@ def test_who_may_receive_may_look_and_who_may_purge_sees_receipts(tmp_path: Path
             (seen,) = messages.all(receipts="true").messages
             assert seen.receipt is not None
             assert "sqs:deletemessage" in denied(friend.delete_message, QueueUrl=url, ReceiptHandle=seen.receipt)
+
+
+# In-flight quotas over sockets: who does not wait is told of it, who waits is not, and a free place goes to one.
+
+QUOTA = 3
+
+
+class Full:
+    """A queue at its quota on the virtual clock, the receipts of what is in flight, and two messages more."""
+
+    def __init__(self, server: RunningServer, pool: ThreadPoolExecutor) -> None:
+        self.server = server
+        self._pool = pool
+        self.sqs = boto.client(server.endpoint)
+        self.url = self.sqs.create_queue(QueueName="q")["QueueUrl"]
+        for body in "abcde":
+            self.sqs.send_message(QueueUrl=self.url, MessageBody=body)
+        taken = self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10)["Messages"]
+        self.receipts = [each["ReceiptHandle"] for each in taken]
+        assert len(self.receipts) == QUOTA
+
+    def receive(self, wait_s: int = 0) -> list[str]:
+        answer = self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s)
+        return [each["Body"] for each in answer.get("Messages", [])]
+
+    def refuses(self) -> None:
+        with pytest.raises(self.sqs.exceptions.OverLimit):
+            self.receive()
+
+    def delete(self, receipt: str) -> None:
+        self.sqs.delete_message(QueueUrl=self.url, ReceiptHandle=receipt)
+
+    def poll(self) -> "Future[list[str]]":
+        parked = self.server.parked
+        poll = self._pool.submit(self.receive, 20)
+        self.server.wait_parked(parked + 1)
+        return poll
+
+
+@pytest.fixture
+def full() -> Iterator[Full]:
+    with RunningServer(in_flight_max=QUOTA) as server, ThreadPoolExecutor() as pool:
+        yield Full(server, pool)
+
+
+def test_a_receive_that_does_not_wait_is_refused(full: Full) -> None:
+    """Until a place is free; sends are taken all the time."""
+    full.refuses()
+    full.sqs.send_message(QueueUrl=full.url, MessageBody="f")
+    full.refuses()
+    full.delete(full.receipts[0])
+    assert full.receive() == ["d"]
+    full.refuses()
+    full.server.advance(30_000)
+    assert len(full.receive()) == QUOTA
+
+
+def test_a_poll_waits_for_a_place_and_ends_without_an_error(full: Full) -> None:
+    """It hears nothing of the quota, and holds its wait to the millisecond."""
+    poll = full.poll()
+    full.server.advance(19_999)
+    assert full.server.parked == 1
+    full.server.advance(1)
+    assert poll.result(60) == []
+
+
+def test_a_delete_frees_a_place_for_one_poll(full: Full) -> None:
+    """The first of the line gets one message, however many it asked for; the next waits on."""
+    polls = [full.poll(), full.poll()]
+    for poll, body, left in zip(polls, "de", (1, 0), strict=True):
+        full.delete(full.receipts.pop())
+        assert poll.result(60) == [body]
+        assert full.server.parked == left
+    full.refuses()

@@ -7,18 +7,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import boto3
 import pytest
 import urllib3
-from botocore.auth import SigV4Auth, SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
-from botocore.config import Config
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from pyarrow import dataset
 
 from tests.clients.smq.raw import ask
-from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
+from tests.server.keys import FRIEND, OWNER, REGION, client, signed, written
 from tests.server.service_client import PROTOCOLS, ServiceClient
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Settings
@@ -33,14 +28,7 @@ STORES = pytest.mark.parametrize("store", ["memory", "postgres"])
 
 def sqs(server: RunningServer, region: str = HOME, key: str = "test") -> Any:
     """Return a boto3 client made for a region."""
-    return boto3.client(
-        "sqs",
-        endpoint_url=server.endpoint,
-        region_name=region,
-        aws_access_key_id=key,
-        aws_secret_access_key="secret",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    return client(server, key, region_name=region)
 
 
 @pytest.fixture
@@ -60,7 +48,6 @@ def bodies(queues: Any, url: str) -> list[str]:
 
 @STORES
 def test_two_regions_have_a_queue_of_one_name_each(store: str, place: Callable[[str], dict[str, Any]]) -> None:
-    """With URLs, ARNs, listings and messages of their own."""
     with RunningServer(regions="by-request", **place(store)) as server:
         here, there = sqs(server), sqs(server, OTHER)
         urls = [queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there)]
@@ -93,7 +80,6 @@ def test_the_scope_of_a_signature_names_a_region_in_each_protocol(server: Runnin
 
 
 def test_the_url_has_the_last_word(server: RunningServer) -> None:
-    """Whatever region the client was made for."""
     here, there = sqs(server), sqs(server, OTHER)
     home, other = (queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there))
     here.send_message(QueueUrl=other, MessageBody="crossed")
@@ -143,7 +129,6 @@ def _dead_letters_and_moves(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("host", [f"sqs.{OTHER}.localhost:9324", f"{OTHER}.queue.localhost"])
 def test_the_host_names_a_region_where_no_signature_does(server: RunningServer, host: str) -> None:
-    """In both forms that SDKs use."""
     form = {"Action": "CreateQueue", "QueueName": "orders"}
     answer = urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | {"Host": host})
     assert f"http://{host}/{OTHER}/{ACCOUNT}/orders" in answer.data.decode()
@@ -158,7 +143,6 @@ def test_a_host_names_no_region_for_smq(server: RunningServer) -> None:
 
 
 def test_what_is_no_region_is_for_the_servers_own(server: RunningServer) -> None:
-    """Neither a scope nor a host makes regions of other names."""
     headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/Not A Region/sqs/aws4_request, Signature=b"}
     form = {"Action": "CreateQueue", "QueueName": "orders"}
     answer = urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | headers)
@@ -214,13 +198,11 @@ def test_a_condition_of_a_policy_asks_for_the_region_of_the_queue(tmp_path: Path
 
 
 def test_our_own_listing_of_another_region_with_a_credentials_file(tmp_path: Path) -> None:
-    """Shows the account its own queues, and nobody else."""
     credentials = written(tmp_path / "credentials.toml")
     with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
         client(server, region_name=HOME).create_queue(QueueName="orders")
         for key, seen in (("AKIDOWNER", ["orders"]), ("AKIDFRIEND", [])):
-            request = AWSRequest("GET", f"{server.endpoint}/v1/queues/{OWNER}@{HOME}")
-            SigV4Auth(Credentials(key, SECRETS[key]), "sqs", HOME).add_auth(request)
+            request = signed(f"{server.endpoint}/v1/queues/{OWNER}@{HOME}", key, region=HOME)
             answer = urllib3.request("GET", request.url, headers=dict(request.headers)).json()
             assert [each["name"] for each in answer.get("queues", ())] == seen
 
@@ -252,13 +234,11 @@ def test_a_key_of_twelve_digits_names_the_account(regions: str) -> None:
         sqs(server).delete_queue(QueueUrl=shared)
         for key in ("test", "AKIAIOSFODNN7EXAMPLE", "1234567890123", "12345678901"):
             assert "QueueUrls" not in sqs(server, key=key).list_queues()
-        request = AWSRequest("GET", f"{server.endpoint}/?Action=ListQueues")
-        SigV4QueryAuth(Credentials(GUEST, "secret"), "sqs", HOME).add_auth(request)
+        request = signed(f"{server.endpoint}/?Action=ListQueues", GUEST, region=HOME, presigned_s=3_600)
         assert url in urllib3.request("GET", request.prepare().url).data.decode()
 
 
 def test_a_key_of_twelve_digits_beside_a_credentials_file_is_a_key(tmp_path: Path) -> None:
-    """And an unknown one."""
     credentials = written(tmp_path / "credentials.toml")
     with (
         RunningServer(credentials=credentials, account=OWNER, region=REGION) as server,

@@ -293,7 +293,6 @@ def test_queues_of_another_type_are_no_dead_letter_queues(sqs: ServiceClient) ->
 
 @pytest.mark.parametrize("text", ["True", "TRUE", "true"])
 def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> None:
-    """Both values, at creation and later; they are read back in lower case."""
     name = fresh_name(fifo=True)
     given = {"FifoQueue": text, "ContentBasedDeduplication": text, "SqsManagedSseEnabled": text}
     url = sqs.do("CreateQueue", QueueName=name, Attributes=given)["QueueUrl"]
@@ -334,7 +333,6 @@ def test_rows_5_and_6_a_queue_may_be_its_own_dead_letter_queue_until_the_policy_
     ("Policy", '{"Version":"2012-10-17","Statement":[]}'),
 ])  # fmt: skip
 def test_an_empty_text_removes_an_attribute(name: str, text: str, sqs: ServiceClient) -> None:
-    """And it is shown no more."""
     url = sqs.queue()
     if name == "Policy":
         arn = sqs.attributes(url)["QueueArn"]
@@ -377,7 +375,6 @@ def test_row_8_names_of_attributes_have_letters_of_any_script(sqs: ServiceClient
 
 
 def test_row_9_a_bad_character_of_an_attribute_is_an_invalid_value(served: RunningServer) -> None:
-    """In a body it is another error."""
     with ServiceClient(served.endpoint, JSON) as sqs:
         attributes = {"a": {"DataType": "String", "StringValue": "x\x08"}}
         members = {"QueueUrl": sqs.queue(), "MessageBody": "m", "MessageAttributes": attributes}
@@ -394,7 +391,6 @@ def test_row_9_a_bad_character_of_an_attribute_is_an_invalid_value(served: Runni
 
 
 def test_row_11_a_queue_that_does_not_exist(sqs: ServiceClient) -> None:
-    """Query has words of its own."""
     for answer in (
         sqs.ask("GetQueueAttributes", QueueUrl=f"http://{sqs.address}/{ACCOUNT}/none"),
         sqs.ask("GetQueueUrl", QueueName="none"),
@@ -406,7 +402,6 @@ def test_row_11_a_queue_that_does_not_exist(sqs: ServiceClient) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {"Accept": "application/json"}])
 def test_row_12_a_get_without_an_action_is_an_unknown_operation(headers: dict[str, str], web: ServiceClient) -> None:
-    """In XML, whatever is accepted, at the root and at a queue."""
     for path in ("/", "/" + web.queue().partition("://")[2].partition("/")[2]):
         assert web.get(path, headers) == (404, "text/xml", "<UnknownOperationException/>")
 
@@ -461,7 +456,6 @@ def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
 
 
 def test_row_16_the_policy_of_a_first_permission(sqs: ServiceClient) -> None:
-    """Is of the older version, and named after the queue."""
     url = sqs.queue()
     sqs.do("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["ReceiveMessage"])
     found = sqs.attributes(url)
@@ -495,7 +489,6 @@ def test_row_20_an_unknown_queue_is_a_bad_request(url: str, served: RunningServe
 
 
 def test_row_a_tags_under_the_name_of_older_sdks(web: ServiceClient) -> None:
-    """TagQueue takes both names."""
     url = web.queue()
     web.ask_form("TagQueue", f"QueueUrl={url}&Tags.1.Key=b&Tags.1.Value=2&Tags.2.Key=c&Tags.2.Value=3")
     web.ask_form("TagQueue", f"QueueUrl={url}&Tag.1.Key=d&Tag.1.Value=4")
@@ -503,7 +496,6 @@ def test_row_a_tags_under_the_name_of_older_sdks(web: ServiceClient) -> None:
 
 
 def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
-    """Are lists without members."""
     url = web.queue()
     form = (
         f"QueueUrl={url}&MessageBody=m&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String"
@@ -524,7 +516,6 @@ def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
     ("AddPermission", "Label=l&AWSAccountId=&ActionName=", MISSING),
 ])  # fmt: skip
 def test_row_b_empty_lists_are_as_good_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:
-    """The answer is that to a request without the member."""
     url = web.queue()
     answer = web.ask_form(action, f"QueueUrl={url}&{form}")
     assert (answer.status, answer.code) == (400, code)

@@ -61,7 +61,6 @@ def _request(sqs: ServiceClient, action: str) -> dict[str, Any]:
 
 
 def test_required_members(sqs: ServiceClient) -> None:
-    """A request without one is answered with MissingParameter, and the name of the member."""
     different = set()
     for action in ACTIONS:
         for member in _input(action).required_members:
@@ -112,7 +111,6 @@ def _wrong_json(shape: Shape, seen: tuple[str, ...] = ()) -> Iterator[tuple[str,
 
 
 def test_every_member_is_known_in_json(served: RunningServer) -> None:
-    """One of the wrong type is refused for its type; an unknown one would be ignored."""
     unknown = set()
     with ServiceClient(served.endpoint, JSON) as sqs:
         for action in ACTIONS:
@@ -262,7 +260,6 @@ def test_errors_of_actions() -> None:
 
 
 def test_names_of_attributes(sqs: ServiceClient) -> None:
-    """Each attribute of queues and of messages can be asked for."""
     url = sqs.queue()
     for name in service_model().shape_for("QueueAttributeName").enum:
         assert sqs.ask("GetQueueAttributes", QueueUrl=url, AttributeNames=[name]).status == 200, name

@@ -15,14 +15,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from botocore import UNSIGNED
-from botocore.auth import SigV4Auth, SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from tests.clients.smq.raw import as_received, authorization_v4, hex_md5, signed_v2
-from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, TOKEN, client, written
+from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TEXT, client, signed, written
 from veilmq.testing import RunningServer
 
 
@@ -56,7 +53,6 @@ def test_each_key_acts_for_its_account(server: RunningServer, key: str, account:
 
 
 def test_who_cannot_sign_is_refused(server: RunningServer) -> None:
-    """By the codes that AWS SDKs and their users know."""
     assert refusal(client(server, aws_secret_access_key="wrong")) == "SignatureDoesNotMatch"
     assert refusal(client(server, region_name="us-east-1")) == "SignatureDoesNotMatch"
     assert refusal(client(server, "AKIDNOBODY")) == "InvalidClientTokenId"
@@ -67,27 +63,8 @@ def test_who_cannot_sign_is_refused(server: RunningServer) -> None:
 
 @pytest.mark.parametrize("late_s", [-1_000, 1_000])
 def test_a_clock_that_is_wrong_is_told(keys: Path, late_s: int) -> None:
-    """More than fifteen minutes either way."""
     with RunningServer(credentials=keys, region=REGION, wall_s=lambda: time.time() + late_s) as server:
         assert refusal(client(server)) == "SignatureDoesNotMatch"
-
-
-def test_a_session_runs_out(keys: Path) -> None:
-    """At the instant that the file says; long-lived keys go on."""
-    ended_s = time.time() - 1
-    text = TEXT.replace("2100-01-01T00:00:00Z", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ended_s)))
-    written(keys, text)
-    with RunningServer(credentials=keys, region=REGION) as server:
-        assert refusal(client(server, "ASIDBOB")) == "ExpiredToken"
-        client(server, "AKIDFRIEND").list_queues()
-
-
-def presigned(server: RunningServer, key: str = "AKIDOWNER", *, expires_s: int = 60, query: str) -> str:
-    """Return a URL that whoever has it can use once it is signed with ``key``."""
-    request = AWSRequest("GET", f"{server.endpoint}/?{query}")
-    token = TOKEN if key.startswith("ASID") else None
-    SigV4QueryAuth(Credentials(key, SECRETS[key], token), "sqs", REGION, expires=expires_s).add_auth(request)
-    return str(request.url)
 
 
 def fetched(url: str) -> tuple[int, str]:
@@ -100,10 +77,9 @@ def fetched(url: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("key", ["AKIDOWNER", "ASIDBOB"])
 def test_a_presigned_url_can_be_fetched_by_anyone(server: RunningServer, key: str) -> None:
-    """As often as they like, as it was signed, and not otherwise."""
-    url = presigned(server, key, query="Action=CreateQueue&QueueName=hand%20made&Version=2012-11-05")
-    assert fetched(url)[0] == 400  # a space: the signature was right, the name is not
-    url = presigned(server, key, query="Action=CreateQueue&QueueName=hand-made&Version=2012-11-05")
+    created = f"{server.endpoint}/?Action=CreateQueue&Version=2012-11-05&QueueName="
+    assert fetched(str(signed(f"{created}hand%20made", key, presigned_s=60).url))[0] == 400  # it is right, the name not
+    url = str(signed(f"{created}hand-made", key, presigned_s=60).url)
     for _ in range(2):
         status, body = fetched(url)
         assert status == 200
@@ -113,16 +89,7 @@ def test_a_presigned_url_can_be_fetched_by_anyone(server: RunningServer, key: st
     assert "<Code>SignatureDoesNotMatch</Code>" in body
 
 
-def test_a_presigned_url_runs_out(keys: Path) -> None:
-    with RunningServer(credentials=keys, region=REGION, wall_s=lambda: time.time() + 3_601) as server:
-        status, body = fetched(presigned(server, expires_s=3_600, query="Action=ListQueues"))
-        assert status == 400
-        assert "<Code>RequestExpired</Code>" in body
-        assert fetched(presigned(server, expires_s=3_700, query="Action=ListQueues"))[0] == 200
-
-
 def test_the_file_is_read_again(server: RunningServer, keys: Path) -> None:
-    """New keys come, old ones go, for connections that are open too."""
     owner, friend = client(server), client(server, "AKIDFRIEND")
     owner.list_queues()
     friend.list_queues()
@@ -134,7 +101,6 @@ def test_the_file_is_read_again(server: RunningServer, keys: Path) -> None:
 
 
 def test_a_broken_file_changes_nothing(server: RunningServer, keys: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why, and tells no secret."""
     written(keys, TEXT.replace('"AKIDOWNER"', "AKIDOWNER"))
     with caplog.at_level(logging.ERROR):
         server.reload()
@@ -145,7 +111,6 @@ def test_a_broken_file_changes_nothing(server: RunningServer, keys: Path, caplog
 
 
 def test_without_a_file_any_key_is_the_default_account() -> None:
-    """Or none at all, on loopback."""
     with RunningServer() as server:
         url = client(server, "AKIDNOBODY").create_queue(QueueName="jobs")["QueueUrl"]
         assert url.endswith("/000000000000/jobs")
@@ -211,7 +176,7 @@ def headers_of(
     return headers
 
 
-def signed(
+def smq(
     server: RunningServer, method: str, target: str, body: bytes = b"", *, key: str = "AKIDOWNER", token: str = ""
 ) -> tuple[int, dict[str, str]]:
     """Ask as the holder of ``key``."""
@@ -247,36 +212,6 @@ def test_a_part_of_version_4_that_stands_twice_is_refused(server: RunningServer,
     assert (status, error["Code"]) == (400, "InvalidAuthorizationHeader")
 
 
-@pytest.mark.parametrize(("key", "account"), [("AKIDOWNER", OWNER), ("AKIDCAROL", OWNER), ("ASIDBOB", FRIEND)])
-def test_each_key_of_smq_acts_for_its_account(server: RunningServer, key: str, account: str) -> None:
-    """The same queues as over SQS, and nobody else's."""
-    token = TOKEN if key == "ASIDBOB" else ""
-    assert signed(server, "PUT", "/queues/jobs", key=key, token=token)[0] == 201
-    assert signed(server, "POST", "/queues/jobs/messages", MESSAGE, key=key, token=token)[0] == 201
-
-    received = client(server, key).receive_message(QueueUrl=f"{server.endpoint}/{account}/jobs")["Messages"]
-    assert [message["Body"] for message in received] == ["hello"]
-    other = "AKIDFRIEND" if account == OWNER else "AKIDOWNER"
-    status, error = signed(server, "GET", "/queues/jobs/messages", key=other)
-    assert (status, error["Code"]) == (404, "QueueNotExist")
-
-
-def test_who_cannot_sign_is_refused_in_the_words_of_smq(server: RunningServer) -> None:
-    unsigned = {b"x-mns-version": b"2015-06-06", b"date": formatdate(usegmt=True).encode()}
-    status, error = ask(server, "GET", "/queues", headers=unsigned)
-    assert (status, error["Code"]) == (400, "MissingAuthorizationHeader")
-    assert error["HostId"] == server.endpoint
-
-    status, error = signed(server, "GET", "/queues", key="STRANGER")
-    assert (status, error["Code"]) == (403, "InvalidAccessKeyId")
-    status, error = signed(server, "GET", "/queues", key="ASIDBOB")
-    assert (status, error["Code"]) == (403, "InvalidAccessKeyId")
-    headers = headers_of(server, "GET", "/queues", b"", "AKIDOWNER")
-    status, error = ask(server, "GET", "/queues?a=b", headers=headers)
-    assert (status, error["Code"]) == (403, "SignatureDoesNotMatch")
-    assert error["Message"].startswith("The request signature we calculated does not match")
-
-
 @pytest.mark.parametrize("private", [False, True], ids=["public", "private"])
 def test_version_4_is_taken_with_any_region(server: RunningServer, private: bool) -> None:
     """As the Java SDK signs when it is told to: Content-MD5 is not sent, the handle is in the query."""
@@ -299,7 +234,7 @@ def test_a_clock_that_is_wrong_is_told_by_smq(server: RunningServer, off_s: int)
 
 
 def test_a_body_that_was_changed_is_refused_by_its_digest(server: RunningServer) -> None:
-    signed(server, "PUT", "/queues/jobs")
+    smq(server, "PUT", "/queues/jobs")
     headers = headers_of(server, "POST", "/queues/jobs/messages", MESSAGE, "AKIDOWNER")
     status, error = ask(server, "POST", "/queues/jobs/messages", MESSAGE.replace(b"hello", b"jello"), headers=headers)
 
@@ -308,7 +243,7 @@ def test_a_body_that_was_changed_is_refused_by_its_digest(server: RunningServer)
 
 
 def forbid_carol(server: RunningServer, action: str) -> None:
-    signed(server, "PUT", "/queues/jobs")
+    smq(server, "PUT", "/queues/jobs")
     statement = {
         "Effect": "Deny",
         "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"},
@@ -325,28 +260,27 @@ def test_a_policy_decides_by_the_actions_of_sqs(server: RunningServer) -> None:
     """Whichever protocol it is asked over; who is denied hears it in the words of that protocol."""
     forbid_carol(server, "sqs:SendMessage")
 
-    status, error = signed(server, "POST", "/queues/jobs/messages", MESSAGE, key="AKIDCAROL")
+    status, error = smq(server, "POST", "/queues/jobs/messages", MESSAGE, key="AKIDCAROL")
     assert (status, error["Code"]) == (403, "AccessDenied")
     assert error["Message"].startswith("The OwnerId that your Access Key Id associated to is forbidden")
     batch = b"<Messages>" + MESSAGE + b"</Messages>"
-    assert signed(server, "POST", "/queues/jobs/messages", batch, key="AKIDCAROL")[0] == 403
-    assert signed(server, "POST", "/queues/jobs/messages", MESSAGE)[0] == 201
-    assert signed(server, "GET", "/queues/jobs/messages", key="AKIDCAROL")[0] == 200
+    assert smq(server, "POST", "/queues/jobs/messages", batch, key="AKIDCAROL")[0] == 403
+    assert smq(server, "POST", "/queues/jobs/messages", MESSAGE)[0] == 201
+    assert smq(server, "GET", "/queues/jobs/messages", key="AKIDCAROL")[0] == 200
 
 
 @pytest.mark.parametrize("target", ["?peekonly=true", "?peekonly=true&numOfMessages=2", "", "?numOfMessages=1"])
 def test_who_may_not_receive_may_not_peek(server: RunningServer, target: str) -> None:
-    """A look is a receive for who reads it."""
     forbid_carol(server, "sqs:ReceiveMessage")
-    signed(server, "POST", "/queues/jobs/messages", MESSAGE)
+    smq(server, "POST", "/queues/jobs/messages", MESSAGE)
 
-    status, error = signed(server, "GET", f"/queues/jobs/messages{target}", key="AKIDCAROL")
+    status, error = smq(server, "GET", f"/queues/jobs/messages{target}", key="AKIDCAROL")
     assert (status, error["Code"]) == (403, "AccessDenied")
 
 
 def test_a_listing_tells_of_a_queue_what_its_attributes_tell(server: RunningServer) -> None:
     """To who may ask for them; who may not hears that there is the queue."""
-    signed(server, "PUT", "/queues/more", key="AKIDCAROL")
+    smq(server, "PUT", "/queues/more", key="AKIDCAROL")
     forbid_carol(server, "sqs:GetQueueAttributes")
 
     def named(key: str) -> list[str]:
@@ -365,12 +299,12 @@ def test_a_listing_tells_of_a_queue_what_its_attributes_tell(server: RunningServ
 def test_who_may_not_send_to_a_queue_may_not_subscribe_it(server: RunningServer) -> None:
     """Else he could send there by publishing; the queue's policy is read for it if need be."""
     forbid_carol(server, "sqs:SendMessage")
-    signed(server, "PUT", "/topics/news", key="AKIDCAROL")
+    smq(server, "PUT", "/topics/news", key="AKIDCAROL")
 
     def subscribed(name: str, key: str) -> tuple[int, str]:
         at = f"acs:mns:{REGION}:{OWNER}:queues/{name}"
         body = f"<Subscription><Endpoint>{at}</Endpoint></Subscription>".encode()
-        status, told = signed(server, "PUT", "/topics/news/subscriptions/s", body, key=key)
+        status, told = smq(server, "PUT", "/topics/news/subscriptions/s", body, key=key)
         return status, told.get("Code", "")
 
     assert subscribed("jobs", "AKIDCAROL") == (403, "AccessDenied")
@@ -379,12 +313,12 @@ def test_who_may_not_send_to_a_queue_may_not_subscribe_it(server: RunningServer)
 
 
 def test_keys_that_are_gone_are_not_good_any_more(server: RunningServer, keys: Path) -> None:
-    assert signed(server, "GET", "/queues", key="AKIDCAROL")[0] == 200
+    assert smq(server, "GET", "/queues", key="AKIDCAROL")[0] == 200
     written(keys, TEXT.replace("AKIDCAROL", "AKIDOTHER"))
     server.reload()
 
-    assert signed(server, "GET", "/queues", key="AKIDCAROL")[1]["Code"] == "InvalidAccessKeyId"
-    assert signed(server, "GET", "/queues")[0] == 200
+    assert smq(server, "GET", "/queues", key="AKIDCAROL")[1]["Code"] == "InvalidAccessKeyId"
+    assert smq(server, "GET", "/queues")[0] == 200
 
 
 def test_the_key_of_one_protocol_signs_in_no_other_ones_way(server: RunningServer) -> None:
@@ -406,16 +340,15 @@ def test_a_signature_of_smq_opens_no_door_of_another_protocol(
     server: RunningServer, method: str, target: str, body: bytes
 ) -> None:
     """What is recognised by it is a request of SMQ, and there it asks for nothing."""
-    status, error = signed(server, method, target, body)
+    status, error = smq(server, method, target, body)
     assert (status, error["Code"]) == (400, "InvalidRequestURL")
 
 
 @pytest.mark.parametrize("version", [{}, {b"x-mns-version": b"2015-06-06"}])
 def test_a_signature_of_sqs_opens_no_door_of_smq(server: RunningServer, version: dict[bytes, bytes]) -> None:
     """However genuine: it signs in another way what is asked here."""
-    request = AWSRequest("GET", f"{server.endpoint}/queues")
-    SigV4Auth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(request)
-    headers = {name.lower().encode(): value.encode() for name, value in request.headers.items()}
+    genuine = signed(f"{server.endpoint}/queues").headers
+    headers = {name.lower().encode(): value.encode() for name, value in genuine.items()}
     status, error = ask(
         server, "GET", "/queues", headers=headers | version | {b"date": formatdate(usegmt=True).encode()}
     )
@@ -426,7 +359,7 @@ def test_a_signature_of_sqs_opens_no_door_of_smq(server: RunningServer, version:
 def test_without_a_file_of_keys_nobody_is_asked() -> None:
     """Any key, or none, is the configured account; a digest is checked all the same."""
     with RunningServer() as server:
-        assert signed(server, "PUT", "/queues/jobs", key="ANYBODY")[0] == 201
+        assert smq(server, "PUT", "/queues/jobs", key="ANYBODY")[0] == 201
         version = {b"x-mns-version": b"2015-06-06"}
         assert ask(server, "POST", "/queues/jobs/messages", MESSAGE, headers=version)[0] == 201
         digest = version | {b"content-md5": hex_md5(b"other").encode()}

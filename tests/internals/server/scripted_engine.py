@@ -1,8 +1,12 @@
-"""An engine that answers when and what the test says, for orders of events that a real one makes only by chance."""
+"""An engine that answers when and what the test says, for orders of events that a real one makes only by chance.
+
+And a connection of no socket.
+"""
 
 from typing import Any
 
 from veilmq.core.commands import Command, Done, Wake
+from veilmq.server.http_parser import Date
 
 
 class ScriptedEngine:
@@ -31,3 +35,29 @@ class ScriptedEngine:
         command, done = self.asked.pop(0)
         done(result)
         return command
+
+
+class NoDate:
+    """No date line."""
+
+    line = b""
+
+    def renew(self) -> bytes:
+        return b""
+
+
+class NoLine:
+    """A connection that keeps nothing; the reply stays in its request."""
+
+    def __init__(self) -> None:
+        self.date: Date = NoDate()
+        self.proven = False
+
+    def peer(self) -> str | None:
+        return None
+
+    def answered(self) -> None:
+        """Take note."""
+
+    def turn(self) -> None:
+        """Let nobody begin."""

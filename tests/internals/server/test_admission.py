@@ -7,19 +7,16 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 
 from tests.conftest import need
-from tests.server.http_host import PATIENCE_S, Client, HttpHost, held_bytes, wait_until
-from tests.server.keys import REGION, SECRETS, client, written
+from tests.server.http_host import PATIENCE_S, Client, HttpHost, dial, held_bytes, wait_until
+from tests.server.keys import REGION, client, signed_action, written
 from veilmq.server.admission import HttpLimits, LoopQueues
 from veilmq.server.process import loop_factory
 from veilmq.testing import RunningServer
@@ -42,8 +39,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def connected(server: RunningServer) -> Client:
-    host, port = server.endpoint.removeprefix("http://").split(":")
-    return Client(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+    return Client(dial(server.endpoint))
 
 
 def authorization(key: str, at_s: float | None = None) -> bytes:
@@ -54,16 +50,6 @@ def authorization(key: str, at_s: float | None = None) -> bytes:
         b"SignedHeaders=host;x-amz-date;x-amz-target, Signature=%b\r\n"
         % (at, key.encode(), at[:8], REGION.encode(), b"0" * 64)
     )
-
-
-def signed(server: RunningServer, action: str, members: Mapping[str, object]) -> bytes:
-    body = json.dumps(members)
-    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
-    request = AWSRequest("POST", f"{server.endpoint}/", data=body, headers=headers)
-    SigV4Auth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(request)
-    sent = {"Host": server.endpoint.removeprefix("http://"), "Content-Length": str(len(body)), **request.headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
-    return f"POST / HTTP/1.1\r\n{lines}\r\n{body}".encode()
 
 
 @pytest.mark.parametrize(("head", "status", "word"), [
@@ -104,10 +90,10 @@ def test_strangers_that_name_a_key_leave_room_for_its_holder(server: RunningServ
     """Whose bodies are read while those of the strangers fill what they may have, and never end."""
     queue = client(server).create_queue(QueueName="q")["QueueUrl"]
     entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
-    batch = signed(server, "SendMessageBatch", {"QueueUrl": queue, "Entries": entries})
+    batch = signed_action(server, "SendMessageBatch", QueueUrl=queue, Entries=entries)
     strangers = [connected(server) for _ in range(20)]
     with connected(server) as holder:
-        holder.send(signed(server, "ListQueues", {}))
+        holder.send(signed_action(server, "ListQueues"))
         assert holder.read().status == 200
         for stranger in strangers:
             stranger.send(POST + JSON + authorization("AKIDOWNER") + b"Content-Length: %d\r\n\r\n{" % LARGE_BYTES)
@@ -123,7 +109,7 @@ def test_a_large_body_is_verified_in_every_protocol_and_framing(server: RunningS
     """What is hashed as it comes is what was signed: in one segment, in many, and beside a wrong byte."""
     queue = client(server).create_queue(QueueName="q")["QueueUrl"]
     assert client(server).send_message(QueueUrl=queue, MessageBody="y" * 1_000_000)["MD5OfMessageBody"]
-    request = signed(server, "SendMessage", {"QueueUrl": queue, "MessageBody": "x" * 300_000})
+    request = signed_action(server, "SendMessage", QueueUrl=queue, MessageBody="x" * 300_000)
     for sent, status in ((request, 200), (request.replace(b"xxx", b"xyx", 1), 403)):
         for size in (len(sent), 50_000):
             with connected(server) as sender:

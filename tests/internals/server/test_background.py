@@ -9,12 +9,12 @@ import asyncio
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.internals.server.scripted_engine import NoLine, ScriptedEngine
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage, Staged
@@ -32,7 +32,7 @@ from veilmq.server.background import (
     Publication,
     pieces,
 )
-from veilmq.server.http_parser import Date, Request
+from veilmq.server.http_parser import Request
 from veilmq.server.process import loop_factory
 from veilmq.testing import VirtualClock
 from veilmq.wire.sqs.errors import SqsError
@@ -409,7 +409,7 @@ def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
 @pytest.mark.parametrize("at_first", [True, False])
 def test_one_that_is_withdrawn_ends_or_never_begins(at_first: bool) -> None:
     begun: list[Large] = []
-    request = Request(OneRequest(), b"GET", b"/large", {}, b"", True)
+    request = Request(NoLine(), b"GET", b"/large", {}, b"", True)
 
     def begin() -> Large:
         begun.append(Large(request))
@@ -423,23 +423,6 @@ def test_one_that_is_withdrawn_ends_or_never_begins(at_first: bool) -> None:
     request.begin()
     pending.withdraw()
     assert [each.told for each in begun] == ([] if at_first else [["withdraw"]])
-
-
-class OneRequest:
-    """A connection whose only request waits for its turn."""
-
-    def __init__(self) -> None:
-        self.date: Date = cast(Date, None)
-        self.proven = False
-
-    def answered(self) -> None:
-        """Take note."""
-
-    def peer(self) -> str | None:
-        return None
-
-    def turn(self) -> None:
-        """Let it wait."""
 
 
 COMMAND = Publish(queue="000000000000/q", writer="w", batch=1, attempts=(("a", 9),))
@@ -462,79 +445,77 @@ class PublishingBench:
         return Published(messages=9, more=True, next_due_ms=self.clock.now_ms() + in_ms)
 
 
-def test_slices_follow_each_other_until_all_is_in() -> None:
+@pytest.fixture
+def publishing() -> PublishingBench:
+    return PublishingBench()
+
+
+def test_slices_follow_each_other_until_all_is_in(publishing: PublishingBench) -> None:
     """What is answered is whether the first found the batch published."""
-    bench = PublishingBench()
-    bench.publish()
-    bench.engine.answer(SOME)
-    bench.engine.answer(Published(messages=9, again=True, more=True))
-    assert bench.heard == []
-    bench.engine.answer(Published(messages=9, again=True, duplicates=2))
-    assert bench.heard == [Published(messages=9, duplicates=2)]
-    bench.publish()
-    bench.engine.answer(Published(messages=9, again=True))
-    assert bench.heard[1:] == [Published(messages=9, again=True)]
+    publishing.publish()
+    publishing.engine.answer(SOME)
+    publishing.engine.answer(Published(messages=9, again=True, more=True))
+    assert publishing.heard == []
+    publishing.engine.answer(Published(messages=9, again=True, duplicates=2))
+    assert publishing.heard == [Published(messages=9, duplicates=2)]
+    publishing.publish()
+    publishing.engine.answer(Published(messages=9, again=True))
+    assert publishing.heard[1:] == [Published(messages=9, again=True)]
 
 
-def test_a_rate_is_waited_for() -> None:
-    bench = PublishingBench()
-    bench.publish()
-    bench.engine.answer(bench.some(in_ms=100))
-    bench.clock.advance(99)
-    assert bench.engine.asked == []
-    bench.clock.advance(1)
-    assert bench.engine.answer(ALL) == COMMAND
-    assert bench.heard == [ALL]
+def test_a_rate_is_waited_for(publishing: PublishingBench) -> None:
+    publishing.publish()
+    publishing.engine.answer(publishing.some(in_ms=100))
+    publishing.clock.advance(99)
+    assert publishing.engine.asked == []
+    publishing.clock.advance(1)
+    assert publishing.engine.answer(ALL) == COMMAND
+    assert publishing.heard == [ALL]
 
 
-def test_an_answer_comes_after_some_seconds() -> None:
+def test_an_answer_comes_after_some_seconds(publishing: PublishingBench) -> None:
     """Also where the next slice is due behind them; there is more then, and somebody may ask again."""
-    bench = PublishingBench()
-    bench.publish()
-    late = bench.some(in_ms=PUBLISH_S_MAX * 1_000)
-    bench.engine.answer(late)
-    assert bench.heard == [late]
-    bench.publish()
-    bench.clock.advance(PUBLISH_S_MAX * 1_000)
-    bench.engine.answer(SOME)
-    assert bench.heard[1:] == [SOME]
+    publishing.publish()
+    late = publishing.some(in_ms=PUBLISH_S_MAX * 1_000)
+    publishing.engine.answer(late)
+    assert publishing.heard == [late]
+    publishing.publish()
+    publishing.clock.advance(PUBLISH_S_MAX * 1_000)
+    publishing.engine.answer(SOME)
+    assert publishing.heard[1:] == [SOME]
 
 
-def test_an_error_is_the_answer() -> None:
-    bench = PublishingBench()
+def test_an_error_is_the_answer(publishing: PublishingBench) -> None:
     missing = StageMissing("a", 0, 9)
-    bench.publish()
-    bench.engine.answer(missing)
-    assert bench.heard == [missing]
+    publishing.publish()
+    publishing.engine.answer(missing)
+    assert publishing.heard == [missing]
 
 
-def test_who_is_hurried_answers_with_the_next_slice() -> None:
-    """One that waits asks at once, one that is being asked has that answer."""
-    bench = PublishingBench()
-    waiting, asking = bench.publish(), bench.publish()
-    bench.engine.answer(bench.some(in_ms=100))
+def test_who_is_hurried_answers_with_the_next_slice(publishing: PublishingBench) -> None:
+    waiting, asking = publishing.publish(), publishing.publish()
+    publishing.engine.answer(publishing.some(in_ms=100))
     for each in (waiting, asking):
         each.hurry()
-    assert len(bench.engine.asked) == 2
+    assert len(publishing.engine.asked) == 2
     for _ in range(2):
-        bench.engine.answer(SOME)
-    assert bench.heard == [SOME, SOME]
-    bench.clock.advance(100)
-    assert bench.engine.asked == []
+        publishing.engine.answer(SOME)
+    assert publishing.heard == [SOME, SOME]
+    publishing.clock.advance(100)
+    assert publishing.engine.asked == []
 
 
-def test_who_has_gone_asks_for_nothing_more() -> None:
+def test_who_has_gone_asks_for_nothing_more(publishing: PublishingBench) -> None:
     """Neither what it has asked already, nor when its time comes, nor after an answer that was on its way."""
-    bench = PublishingBench()
-    bench.publish().withdraw()
-    assert bench.engine.asked == []
-    waiting = bench.publish()
-    bench.engine.answer(bench.some(in_ms=100))
+    publishing.publish().withdraw()
+    assert publishing.engine.asked == []
+    waiting = publishing.publish()
+    publishing.engine.answer(publishing.some(in_ms=100))
     waiting.withdraw()
-    bench.clock.advance(100)
-    assert bench.engine.asked == []
-    begun = bench.publish()
-    ((_, done),) = bench.engine.asked
+    publishing.clock.advance(100)
+    assert publishing.engine.asked == []
+    begun = publishing.publish()
+    ((_, done),) = publishing.engine.asked
     begun.withdraw()
     done(SOME)
-    assert (bench.engine.asked, bench.heard) == ([], [])
+    assert (publishing.engine.asked, publishing.heard) == ([], [])

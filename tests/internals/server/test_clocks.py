@@ -8,12 +8,10 @@ import json
 import re
 import subprocess
 import sys
-import urllib.error
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,11 @@ import pytest
 import urllib3
 from pyarrow import dataset
 
-from tests.internals.server.test_admin import ask, get
+from tests.clients.smq import raw
+from tests.internals.server.test_admin import get
 from tests.server.http_host import PATIENCE_S, wait_until
+from tests.server.service_client import JSON, Answer, ServiceClient
+from tests.server.test_admin_api import Api
 from tests.server.test_claims import ask as ask_v1
 from tests.store.postgres_host import making_database
 from veilmq.client import ClientError, HttpQueueClient
@@ -54,7 +55,7 @@ class Stepped:
         self.start()
 
     def call(self, action: str, queue: str = "work", **members: Any) -> dict[str, Any]:
-        return ask(self.server, action, QueueUrl=f"{self.server.endpoint}/000000000000/{queue}", **members)
+        return asked(self.server, action, QueueUrl=f"{self.server.endpoint}/000000000000/{queue}", **members).body
 
     def receive(self, queue: str = "work", **members: Any) -> list[dict[str, Any]]:
         terms = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"], **members}
@@ -66,14 +67,22 @@ class Stepped:
         return [message["Body"] for message in self.receive(queue, VisibilityTimeout=0)]
 
 
+def asked(server: RunningServer, action: str, *, status: int = 200, **members: Any) -> Answer:
+    """Return what an action of SQS answers, with this status."""
+    with ServiceClient(server.endpoint, JSON) as sqs:
+        answer = sqs.ask(action, **members)
+    assert answer.status == status, answer
+    return answer
+
+
 @pytest.fixture
 def stepped(tmp_path: Path) -> Iterator[Stepped]:
     """A server with a queue, a FIFO queue, and a queue whose messages stay for a minute."""
     running = Stepped(tmp_path / "store")
     try:
-        ask(running.server, "CreateQueue", QueueName="work")
-        ask(running.server, "CreateQueue", QueueName="work.fifo", Attributes={"FifoQueue": "true"})
-        ask(running.server, "CreateQueue", QueueName="brief", Attributes={"MessageRetentionPeriod": "60"})
+        asked(running.server, "CreateQueue", QueueName="work")
+        asked(running.server, "CreateQueue", QueueName="work.fifo", Attributes={"FifoQueue": "true"})
+        asked(running.server, "CreateQueue", QueueName="brief", Attributes={"MessageRetentionPeriod": "60"})
         yield running
     finally:
         running.server.stop()
@@ -127,8 +136,8 @@ def test_everything_ends_at_its_instant(stepped: Stepped, step: Callable[[Steppe
     stepped.server.advance(1)
     assert stepped.bodies("brief") == []
     call("ChangeMessageVisibility", ReceiptHandle=held["ReceiptHandle"], VisibilityTimeout=43_200 - 30)
-    with pytest.raises(urllib.error.HTTPError):  # a second beyond the longest lease
-        call("ChangeMessageVisibility", ReceiptHandle=held["ReceiptHandle"], VisibilityTimeout=43_200 - 29)
+    beyond = {"ReceiptHandle": held["ReceiptHandle"], "VisibilityTimeout": 43_200 - 29}  # a second
+    call("ChangeMessageVisibility", status=400, **beyond)
     stepped.server.advance(5 * 60_000 - 60_001)
     assert call("SendMessage", "work.fifo", **once)["MessageId"] == first
     stepped.server.advance(1)
@@ -297,24 +306,16 @@ def test_what_is_held_back_waits_for_the_operator_where_nobody_vouched_before(st
         assert get(stepped.server, "/health/ready")[1].startswith("degraded\n4 days, 23:00:00 h")
         stepped.restart()
         assert get(stepped.server, "/health/ready")[1].startswith("degraded\n4 days, 23:00:00 h")
-        status, answer = _trust(stepped.server)
-        assert (status, answer["message"]) == (200, "4 days, 23:00:00 h that was held back is applied.")
+        trusted = Api(stepped.server).post("/api/clock/trust", {})
+        assert trusted["message"] == "4 days, 23:00:00 h that was held back is applied."
         assert get(stepped.server, "/health/ready") == (200, "ready\n")
         assert stepped.bodies() == [], "past its retention"
         stepped.restart()
         assert get(stepped.server, "/health/ready") == (200, "ready\n")
         assert stepped.clock.now_ms() == stepped.clock.wall_ms()
-        assert _trust(stepped.server)[1]["message"] == "The clock is trusted: nothing is held back."
-
-
-def _trust(server: RunningServer) -> tuple[int, Any]:
-    connection = HTTPConnection(server.admin_endpoint.removeprefix("http://"), timeout=60)
-    try:
-        connection.request("POST", "/api/clock/trust")
-        reply = connection.getresponse()
-        return reply.status, json.loads(reply.read())
-    finally:
-        connection.close()
+        assert (
+            Api(stepped.server).post("/api/clock/trust", {})["message"] == "The clock is trusted: nothing is held back."
+        )
 
 
 def test_times_of_tasks_readers_and_writers_are_shown_so_too(stepped: Stepped) -> None:
@@ -324,8 +325,8 @@ def test_times_of_tasks_readers_and_writers_are_shown_so_too(stepped: Stepped) -
     stepped.clock.step_wall(DAYS_MS)
     server.advance(60_000)
     now_ms = stepped.clock.wall_ms()
-    ask(server, "StartMessageMoveTask", SourceArn=f"{arn}brief")
-    tasks: Any = ask(server, "ListMessageMoveTasks", SourceArn=f"{arn}brief")["Results"]
+    asked(server, "StartMessageMoveTask", SourceArn=f"{arn}brief")
+    tasks = asked(server, "ListMessageMoveTasks", SourceArn=f"{arn}brief").body["Results"]
     assert [each["StartedTimestamp"] for each in tasks] == [now_ms]
     stepped.call("SendMessage", MessageBody="a")
     stepped.call("SendMessage", "work.fifo", MessageBody="b", MessageGroupId="g", MessageDeduplicationId="d")
@@ -357,37 +358,24 @@ def _claimed_times(claims: Claims) -> tuple[int, int]:
 
 def test_times_are_shown_over_smq_too(stepped: Stepped) -> None:
     """In a receive, a peek, a change, the attributes of a queue, and where a topic's message is put into a queue."""
-    _smq(stepped.server, "PUT", "/topics/news", "<Topic/>")
+    server = stepped.server
+    raw.ask(server, "PUT", "/topics/news", "<Topic/>")
     endpoint = "<Endpoint>acs:mns:us-east-1:000000000000:queues/work</Endpoint>"
-    _smq(stepped.server, "PUT", "/topics/news/subscriptions/one", f"<Subscription>{endpoint}</Subscription>")
+    raw.ask(server, "PUT", "/topics/news/subscriptions/one", f"<Subscription>{endpoint}</Subscription>")
     stepped.clock.step_wall(-DAYS_MS)
-    stepped.server.advance(2_000)
+    server.advance(2_000)
     now_ms = stepped.clock.wall_ms()
-    _smq(stepped.server, "POST", "/topics/news/messages", "<Message><MessageBody>a</MessageBody></Message>")
-    peeked = _smq(stepped.server, "GET", "/queues/work/messages?peekonly=true")
-    assert peeked["EnqueueTime"] == str(now_ms)
-    assert f"<PublishTime>{now_ms}</PublishTime>" in peeked["whole"].replace("&lt;", "<").replace("&gt;", ">")
-    stepped.server.advance(1_000)
-    received = _smq(stepped.server, "GET", "/queues/work/messages")
-    assert received["EnqueueTime"] == str(now_ms)
-    assert received["FirstDequeueTime"] == str(now_ms + 1_000)
-    assert received["NextVisibleTime"] == str(now_ms + 31_000)
-    change = f"/queues/work/messages?receiptHandle={received['ReceiptHandle']}&visibilityTimeout=60"
-    assert _smq(stepped.server, "PUT", change)["NextVisibleTime"] == str(now_ms + 61_000)
-    assert _smq(stepped.server, "GET", "/topics/news")["CreateTime"] == str((now_ms - 2_000) // 1_000)
-
-
-def _smq(server: RunningServer, method: str, path: str, body: str = "") -> dict[str, str]:
-    """Return the elements of a reply by their names, and all of it as `whole`."""
-    connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
-    try:
-        connection.request(method, path, body, {"x-mns-version": "2015-06-06", "Content-Type": "text/xml"})
-        reply = connection.getresponse()
-        text = reply.read().decode()
-        assert reply.status < 300, text
-        return dict(re.findall(r"<(\w+)>([^<]*)</", text)) | {"whole": text}
-    finally:
-        connection.close()
+    raw.ask(server, "POST", "/topics/news/messages", raw.message("a"))
+    peeked = raw.ask(server, "GET", "/queues/work/messages?peekonly=true")
+    assert peeked.text("EnqueueTime") == str(now_ms)
+    assert f"<PublishTime>{now_ms}</PublishTime>" in peeked.body.replace("&lt;", "<").replace("&gt;", ">")
+    server.advance(1_000)
+    got = raw.ask(server, "GET", "/queues/work/messages")
+    shown = [got.text(name) for name in ("EnqueueTime", "FirstDequeueTime", "NextVisibleTime")]
+    assert shown == [str(now_ms), str(now_ms + 1_000), str(now_ms + 31_000)]
+    change = f"/queues/work/messages?receiptHandle={got.text('ReceiptHandle')}&visibilityTimeout=60"
+    assert raw.ask(server, "PUT", change).text("NextVisibleTime") == str(now_ms + 61_000)
+    assert raw.ask(server, "GET", "/topics/news").text("CreateTime") == str((now_ms - 2_000) // 1_000)
 
 
 def test_a_row_of_the_event_log_has_the_times_of_its_writing(tmp_path: Path) -> None:

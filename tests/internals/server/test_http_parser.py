@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.internals.server.scripted_engine import NoLine
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
-from veilmq.server.http_parser import Date, PlainHead, Refusal, Request, RequestReader
+from veilmq.server.http_parser import PlainHead, Refusal, Request, RequestReader
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
@@ -32,13 +33,11 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-class Reading:
-    """A reader and what came of it, on the line of no connection."""
-
-    date: Date
-    proven = False
+class Reading(NoLine):
+    """A reader and what came of it."""
 
     def __init__(self, *, head_bytes_max: int = 300) -> None:
+        super().__init__()
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.heard: dict[bytes, bytes] = {}
@@ -56,15 +55,6 @@ class Reading:
         self.refused.append(flaw)
         self.heard = heard
 
-    def peer(self) -> str | None:
-        return None
-
-    def answered(self) -> None:
-        """Take note."""
-
-    def turn(self) -> None:
-        """Take note."""
-
     def feed(self, piece: bytes) -> None:
         self.reader.feed(piece)
         if not self.reader.resting and self.reader.plain is None and not self.refused:
@@ -73,7 +63,6 @@ class Reading:
 
 @given(cuts=st.lists(st.integers(0, len(PIPELINE)), max_size=12))
 def test_where_the_bytes_are_cut_makes_no_difference(cuts: list[int]) -> None:
-    """A pipeline of all kinds of requests reads the same in any segments."""
     reading = Reading()
     ends = [*sorted(cuts), len(PIPELINE)]
     for start, end in zip([0, *ends], ends, strict=False):
@@ -99,7 +88,6 @@ def test_a_refusal_tells_the_headers_that_were_heard_of_its_request() -> None:
 
 @given(pieces=st.lists(st.one_of(st.binary(max_size=40), WORDS), max_size=40))
 def test_nonsense_is_refused_at_most_once_and_breaks_nothing(pieces: list[bytes]) -> None:
-    """Whatever comes, nothing is raised, the reader ends with one refusal, and reads nothing after it."""
     reading = Reading()
     for piece in pieces:
         read_before = len(reading.read)
@@ -161,7 +149,6 @@ def read(segments: list[bytes]) -> tuple[list[Read], list[tuple[int, str]]]:
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=range(len(REQUESTS)))
 def test_a_request_in_one_segment_reads_as_one_in_many(request_: bytes) -> None:
-    """Each is refused for the same reason, or read to the same values."""
     found, refused = read([request_])
     assert len(found) + len(refused) == (request_.strip() != b"")
     assert (found, refused) == read([request_[at : at + 1] for at in range(len(request_))])
@@ -207,7 +194,6 @@ def test_a_length_is_its_number_whatever_stands_around_it(length: bytes, step: i
 
 @pytest.mark.parametrize("blanks", [19, 25])
 def test_a_head_with_a_padded_length_is_plain_in_one_segment(blanks: int) -> None:
-    """Its body is as long as the number says, and nothing behind it is taken for a request."""
     body = b"twelve bytes"
     head = HEAD.replace(b": 5", b": 12" + b" " * blanks)
     reading = Reading(head_bytes_max=20_000)

@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.internals.server.scripted_engine import ScriptedEngine
+from tests.internals.wire.sqs.requests import message, received
 from tests.store.host import RESTLESS
 from veilmq.core.claims import Bound, Claim
 from veilmq.core.commands import (
-    ChangeVisibility,
     Command,
     CreateQueue,
     Delete,
@@ -24,11 +24,9 @@ from veilmq.core.commands import (
     ListQueues,
     Receive,
     Received,
-    ReceivedMessage,
     Send,
     SetQueue,
     ShowQueue,
-    VisibilityChange,
 )
 from veilmq.core.errors import EpochFenced, InternalError, QueueNotFound, ReceivesThrottled
 from veilmq.core.limits import HTTP_BYTES
@@ -121,45 +119,7 @@ async def bench() -> AsyncIterator[Bench]:
         await made.engine.close()
 
 
-async def test_a_message_that_is_there_is_not_waited_for(bench: Bench) -> None:
-    """A poll on a queue with a message is answered at once and never stands in a line."""
-    await bench.send("a")
-    bench.poll("one")
-    await bench.settle()
-    assert bench.heard == [("one", 0, ["a"])]
-
-
-async def test_a_receive_that_does_not_wait_is_answered_empty(bench: Bench) -> None:
-    """Neither a wait of 0 nor a queue whose own wait is 0 parks."""
-    bench.poll("zero", wait_s=0)
-    bench.poll("queue's own", wait_s=None)
-    await bench.settle()
-    assert bench.heard == [("zero", 0, []), ("queue's own", 0, [])]
-
-
-async def test_the_queues_own_wait_holds_where_none_is_named(bench: Bench) -> None:
-    """A poll without a wait of its own is answered when the queue's is over."""
-    await bench.do(SetQueue(queue=QUEUE, settings={"receive_wait_s": 3}))
-    bench.poll("one", wait_s=None)
-    await bench.settle()
-    await bench.advance(2_999)
-    assert bench.heard == []
-    await bench.advance(1)
-    assert bench.heard == [("one", 3_000, [])]
-    assert bench.polls.parked == 0
-
-
-async def test_a_send_wakes_exactly_one_and_the_first(bench: Bench) -> None:
-    await bench.parked("one", "two", "three")
-    await bench.send("a")
-    assert bench.heard == [("one", 0, ["a"])]
-    assert bench.polls.parked == 2
-    await bench.send("b")
-    assert bench.heard[1:] == [("two", 0, ["b"])]
-
-
 async def test_a_batch_wakes_as_many_as_it_has_messages_for(bench: Bench) -> None:
-    """Who got something has the next one asked while there is more."""
     await bench.parked("one", "two", "three")
     await bench.send("a", "b")
     assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
@@ -167,7 +127,6 @@ async def test_a_batch_wakes_as_many_as_it_has_messages_for(bench: Bench) -> Non
 
 
 async def test_a_woken_poll_is_not_overtaken(bench: Bench) -> None:
-    """A receive that is submitted right behind the send comes after the one that has been waiting."""
     await bench.parked("waiter")
     bench.engine.submit(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)), lambda _: None)
     bench.poll("late", wait_s=0)
@@ -184,47 +143,6 @@ async def test_a_message_sent_right_behind_the_first_asking_is_not_missed(bench:
     )
     await bench.settle()
     assert bench.heard == [("one", 0, ["a"]), ("two", 0, ["b"])]
-
-
-async def test_the_deadline_is_exact(bench: Bench) -> None:
-    """Not a millisecond early, and at the millisecond itself."""
-    await bench.parked("one")
-    await bench.advance(19_999)
-    assert bench.heard == []
-    await bench.advance(1)
-    assert bench.heard == [("one", 20_000, [])]
-
-
-async def test_the_end_of_a_delay_wakes_exactly_then(bench: Bench) -> None:
-    """A delayed message is delivered at its instant, whether it was sent before or after the poll."""
-    await bench.send("a", delay_s=5)
-    await bench.parked("one", "two")
-    await bench.send("b", delay_s=3)
-    await bench.advance(2_999)
-    assert bench.heard == []
-    await bench.advance(2_001)
-    assert bench.heard == [("one", 3_000, ["b"]), ("two", 5_000, ["a"])]
-
-
-async def test_the_end_of_a_lease_wakes_exactly_then(bench: Bench) -> None:
-    """A message whose lease ends is delivered at that instant."""
-    await bench.send("a")
-    bench.poll("holder", timeout_s=10)
-    await bench.parked("one")
-    await bench.advance(9_999)
-    assert bench.heard == [("holder", 0, ["a"])]
-    await bench.advance(1)
-    assert bench.heard[1:] == [("one", 10_000, ["a"])]
-
-
-async def test_a_release_wakes_at_once(bench: Bench) -> None:
-    """A change of visibility to 0 hands the message to who waits."""
-    await bench.send("a")
-    received = await bench.do(Receive(queue=QUEUE))
-    await bench.parked("one")
-    change = VisibilityChange(receipt=received.messages[0].receipt, timeout_s=0)
-    await bench.do(ChangeVisibility(queue=QUEUE, changes=(change,)))
-    assert bench.heard == [("one", 0, ["a"])]
 
 
 async def test_who_waits_goes_before_who_comes_at_the_very_instant(bench: Bench) -> None:
@@ -252,16 +170,7 @@ async def test_a_message_that_is_deleted_before_it_is_due_wakes_nobody_for_good(
     assert bench.heard[1:] == [("two", 20_000, [])]
 
 
-async def test_a_withdrawn_poll_takes_no_message(bench: Bench) -> None:
-    """Its client has gone: the next in the line gets the message."""
-    gone, _ = await bench.parked("gone", "here")
-    gone.withdraw()
-    await bench.send("a")
-    assert bench.heard == [("here", 0, ["a"])]
-
-
 async def test_the_last_poll_withdrawn_leaves_the_message_in_the_queue(bench: Bench) -> None:
-    """Nobody waits any more: nothing is leased, and the next receive gets it at once."""
     (gone,) = await bench.parked("gone")
     gone.withdraw()
     await bench.send("a")
@@ -278,7 +187,6 @@ async def test_a_poll_withdrawn_before_it_is_asked_takes_no_message(bench: Bench
 
 
 async def test_a_poll_withdrawn_while_it_is_asked_passes_the_question_on(bench: Bench) -> None:
-    """The message does not stay beside somebody who waits."""
     await bench.send("a")
     await bench.do(Receive(queue=QUEUE, timeout_s=10))
     gone, _ = await bench.parked("gone", "here")
@@ -301,18 +209,6 @@ async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) ->
     assert bench.heard[1:] == [("asked", 0, [])]
     other.withdraw()
     assert bench.polls.parked == 0
-
-
-async def test_deleting_the_queue_answers_all(bench: Bench) -> None:
-    """Each waiter hears that the queue is gone; a queue of the same name starts with an empty line."""
-    await bench.parked("one", "two")
-    await bench.do(DeleteQueue(queue=QUEUE))
-    assert sorted(bench.heard) == [("one", 0, QueueNotFound), ("two", 0, QueueNotFound)]
-    assert (bench.polls.parked, bench.polls.asking) == (0, 0)
-    await bench.do(CreateQueue(queue=QUEUE))
-    await bench.parked("three")
-    await bench.send("a")
-    assert bench.heard[2:] == [("three", 0, ["a"])]
 
 
 async def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind(bench: Bench) -> None:
@@ -348,7 +244,6 @@ async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
 
 
 async def test_a_poll_answered_with_an_error_passes_the_question_on(bench: Bench) -> None:
-    """The message that it was woken for does not wait beside the next one in the line."""
     await bench.parked("one", "two")
     bench.engine.faults = 1
     await bench.send("a")
@@ -387,20 +282,9 @@ NOTHING = Bound(number=7, messages=0, shards=0)
 WHOLE = Bound(number=7, messages=60, shards=1)
 PART = Bound(number=7, messages=20, shards=1, more=True)
 FREEING = Bound(number=7, messages=0, shards=0, more=True)
-EMPTY = Received(messages=[], next_due_ms=None, receive_wait_s=0)
-FULL = Received(messages=[], next_due_ms=None, receive_wait_s=0, over_limit=True)
-MESSAGE = ReceivedMessage(
-    id=bytes(16),
-    receipt="r",
-    body="b",
-    properties=b"",
-    sent_at_ms=0,
-    first_received_at_ms=0,
-    receive_count=1,
-    visible_at_ms=0,
-    priority=8,
-)
-GOT = Received(messages=[MESSAGE], next_due_ms=None, receive_wait_s=0)
+EMPTY = received()
+FULL = received(over_limit=True)
+GOT = received(message())
 
 
 class ClaimBench:
@@ -436,199 +320,169 @@ class ClaimBench:
         self.clock.advance(ms)
 
 
-def test_a_claim_in_slices_is_asked_until_it_is_whole() -> None:
-    bench = ClaimBench()
-    bench.claim(wait_s=0)
-    assert [bench.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
-    assert bench.heard == [("claim", WHOLE)]
-    assert bench.engine.asked == []
+@pytest.fixture
+def claims() -> ClaimBench:
+    return ClaimBench()
+
+
+def test_a_claim_in_slices_is_asked_until_it_is_whole(claims: ClaimBench) -> None:
+    claims.claim(wait_s=0)
+    assert [claims.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
+    assert claims.heard == [("claim", WHOLE)]
+    assert claims.engine.asked == []
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(*, before: bool) -> None:
+def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(
+    claims: ClaimBench, *, before: bool
+) -> None:
     """Not by its own first slice: who counts what he has bound would leave it out."""
-    bench = ClaimBench()
-    bench.claim(wait_s=0)
+    claims.claim(wait_s=0)
     for result in (replace(PART, again=before), replace(PART, again=True), replace(WHOLE, again=True)):
-        bench.engine.answer(result)
-    assert bench.heard == [("claim", replace(WHOLE, again=before))]
+        claims.engine.answer(result)
+    assert claims.heard == [("claim", replace(WHOLE, again=before))]
 
 
-def test_a_claim_is_asked_for_while_groups_are_being_freed() -> None:
-    """Nothing was bound so far, and that is not the answer."""
-    bench = ClaimBench()
-    bench.claim(wait_s=0)
+def test_a_claim_is_asked_for_while_groups_are_being_freed(claims: ClaimBench) -> None:
+    claims.claim(wait_s=0)
     for result in (FREEING, FREEING, WHOLE):
-        bench.engine.answer(result)
-    assert bench.heard == [("claim", WHOLE)]
+        claims.engine.answer(result)
+    assert claims.heard == [("claim", WHOLE)]
 
 
-def test_a_claim_whose_client_goes_is_not_bound_further() -> None:
+def test_a_claim_whose_client_goes_is_not_bound_further(claims: ClaimBench) -> None:
     """What was bound stays; the reader claims the same number again."""
-    bench = ClaimBench()
-    poll = bench.claim()
-    bench.engine.answer(PART)
+    poll = claims.claim()
+    claims.engine.answer(PART)
     poll.withdraw()
-    assert bench.engine.asked == []
-    poll = bench.claim()
-    (_, done) = bench.engine.asked[0]
+    assert claims.engine.asked == []
+    poll = claims.claim()
+    (_, done) = claims.engine.asked[0]
     poll.withdraw()
     done(PART)  # it had been begun
-    assert bench.engine.asked == []
-    assert bench.heard == []
+    assert claims.engine.asked == []
+    assert claims.heard == []
 
 
-def test_a_claim_that_does_not_wait_is_answered_empty() -> None:
-    bench = ClaimBench()
-    bench.claim(wait_s=0)
-    bench.engine.answer(NOTHING)
-    assert bench.heard == [("claim", NOTHING)]
-    assert bench.polls.parked == 0
+def test_a_claim_is_asked_at_the_instant_that_its_answer_named(claims: ClaimBench) -> None:
+    due = Bound(number=7, messages=0, shards=0, next_due_ms=claims.clock.now_ms() + 5_000)
+    claims.park(claims.claim(), due)
+    claims.advance(4_999)
+    assert claims.engine.asked == []
+    claims.advance(1)
+    claims.engine.answer(WHOLE)
+    assert claims.heard == [("claim", WHOLE)]
 
 
-def test_a_claim_waits_for_a_message() -> None:
-    bench = ClaimBench()
-    bench.park(bench.claim(), NOTHING)
-    bench.wake()
-    for result in (PART, WHOLE):
-        assert bench.engine.answer(result) == CLAIM
-    assert bench.heard == [("claim", WHOLE)]
-    assert bench.engine.watches == {}
-
-
-def test_a_claim_is_asked_at_the_instant_that_its_answer_named() -> None:
-    bench = ClaimBench()
-    due = Bound(number=7, messages=0, shards=0, next_due_ms=bench.clock.now_ms() + 5_000)
-    bench.park(bench.claim(), due)
-    bench.advance(4_999)
-    assert bench.engine.asked == []
-    bench.advance(1)
-    bench.engine.answer(WHOLE)
-    assert bench.heard == [("claim", WHOLE)]
-
-
-def test_a_claim_that_waited_in_vain_hears_nothing() -> None:
+def test_a_claim_that_waited_in_vain_hears_nothing(claims: ClaimBench) -> None:
     """After its wait, when its connection is about to end, and when it is being asked at that moment."""
-    bench = ClaimBench()
-    bench.park(bench.claim(wait_s=3), NOTHING)
-    bench.advance(3_000)
-    bench.park(bench.claim(), NOTHING).hurry()
-    late = bench.park(bench.claim(), NOTHING)
-    bench.wake()
+    claims.park(claims.claim(wait_s=3), NOTHING)
+    claims.advance(3_000)
+    claims.park(claims.claim(), NOTHING).hurry()
+    late = claims.park(claims.claim(), NOTHING)
+    claims.wake()
     late.hurry()
-    bench.engine.answer(NOTHING)
-    assert bench.heard == [("claim", NOTHING)] * 3
-    assert bench.engine.watches == {}
+    claims.engine.answer(NOTHING)
+    assert claims.heard == [("claim", NOTHING)] * 3
+    assert claims.engine.watches == {}
 
 
-def test_nobody_begins_to_wait_while_the_server_closes() -> None:
-    bench = ClaimBench()
-    bench.polls.close()
-    bench.claim()
-    bench.engine.answer(NOTHING)
-    assert bench.heard == [("claim", NOTHING)]
+def test_nobody_begins_to_wait_while_the_server_closes(claims: ClaimBench) -> None:
+    claims.polls.close()
+    claims.claim()
+    claims.engine.answer(NOTHING)
+    assert claims.heard == [("claim", NOTHING)]
 
 
-def test_claims_and_receives_stand_in_one_line() -> None:
+def test_claims_and_receives_stand_in_one_line(claims: ClaimBench) -> None:
     """Who came first is asked first; who got something has the next one asked."""
-    bench = ClaimBench()
-    bench.park(bench.receive("first"), EMPTY)
-    bench.park(bench.claim("second"), NOTHING)
-    bench.park(bench.receive("third"), EMPTY)
-    bench.wake()
-    assert bench.engine.answer(Received(messages=[MESSAGE], next_due_ms=0, receive_wait_s=0)) != CLAIM
-    assert bench.engine.answer(WHOLE) == CLAIM
-    bench.engine.answer(GOT)
-    assert bench.heard == [
-        ("first", Received(messages=[MESSAGE], next_due_ms=0, receive_wait_s=0)),
-        ("second", WHOLE),
-        ("third", GOT),
-    ]
+    claims.park(claims.receive("first"), EMPTY)
+    claims.park(claims.claim("second"), NOTHING)
+    claims.park(claims.receive("third"), EMPTY)
+    claims.wake()
+    due = received(message(), next_due_ms=0)
+    assert claims.engine.answer(due) != CLAIM
+    assert claims.engine.answer(WHOLE) == CLAIM
+    claims.engine.answer(GOT)
+    assert claims.heard == [("first", due), ("second", WHOLE), ("third", GOT)]
 
 
-def test_a_receive_without_a_place_does_not_hold_claims_up() -> None:
+def test_a_receive_without_a_place_does_not_hold_claims_up(claims: ClaimBench) -> None:
     """It waits for a delete; claims have no such quota. In both orders of their coming."""
-    bench = ClaimBench()
-    bench.park(bench.receive(), FULL)
-    bench.park(bench.claim(), NOTHING)
-    bench.wake()
-    bench.engine.answer(FULL)
-    assert bench.engine.answer(WHOLE) == CLAIM
-    assert bench.heard == [("claim", WHOLE)]
-    bench.engine.answer(FULL)  # the claim may have left something
-    assert bench.polls.parked == 1
-    assert bench.engine.asked == []
+    claims.park(claims.receive(), FULL)
+    claims.park(claims.claim(), NOTHING)
+    claims.wake()
+    claims.engine.answer(FULL)
+    assert claims.engine.answer(WHOLE) == CLAIM
+    assert claims.heard == [("claim", WHOLE)]
+    claims.engine.answer(FULL)  # the claim may have left something
+    assert claims.polls.parked == 1
+    assert claims.engine.asked == []
 
 
-def test_a_receive_that_found_nothing_asks_no_claim() -> None:
+def test_a_receive_that_found_nothing_asks_no_claim(claims: ClaimBench) -> None:
     """There is nothing for it either: it would be asked in vain after each."""
-    bench = ClaimBench()
-    bench.park(bench.receive(), EMPTY)
-    bench.park(bench.claim(), NOTHING)
-    bench.wake()
-    bench.engine.answer(EMPTY)
-    assert bench.engine.asked == []
-    assert bench.polls.parked == 2
+    claims.park(claims.receive(), EMPTY)
+    claims.park(claims.claim(), NOTHING)
+    claims.wake()
+    claims.engine.answer(EMPTY)
+    assert claims.engine.asked == []
+    assert claims.polls.parked == 2
 
 
-def test_who_goes_while_it_is_bound_lets_the_next_one_ask() -> None:
-    bench = ClaimBench()
-    poll = bench.park(bench.claim(), NOTHING)
-    bench.park(bench.receive(), EMPTY)
-    bench.wake()
-    bench.engine.answer(PART)
+def test_who_goes_while_it_is_bound_lets_the_next_one_ask(claims: ClaimBench) -> None:
+    poll = claims.park(claims.claim(), NOTHING)
+    claims.park(claims.receive(), EMPTY)
+    claims.wake()
+    claims.engine.answer(PART)
     poll.withdraw()
-    bench.engine.answer(GOT)
-    assert bench.heard == [("receive", GOT)]
+    claims.engine.answer(GOT)
+    assert claims.heard == [("receive", GOT)]
 
 
-def test_an_answer_to_one_that_has_gone_is_dropped() -> None:
+def test_an_answer_to_one_that_has_gone_is_dropped(claims: ClaimBench) -> None:
     """A slice that was begun when its client went is not followed by another."""
-    bench = ClaimBench()
-    poll = bench.park(bench.claim(), NOTHING)
-    bench.wake()
-    (_, done) = bench.engine.asked[0]
+    poll = claims.park(claims.claim(), NOTHING)
+    claims.wake()
+    (_, done) = claims.engine.asked[0]
     poll.withdraw()
     done(PART)
-    assert bench.engine.asked == []
-    assert bench.heard == []
+    assert claims.engine.asked == []
+    assert claims.heard == []
 
 
-def test_a_claim_that_fails_lets_the_next_one_ask() -> None:
-    bench = ClaimBench()
-    bench.park(bench.claim(), NOTHING)
-    bench.park(bench.receive(), EMPTY)
-    bench.wake()
+def test_a_claim_that_fails_lets_the_next_one_ask(claims: ClaimBench) -> None:
+    claims.park(claims.claim(), NOTHING)
+    claims.park(claims.receive(), EMPTY)
+    claims.wake()
     fenced = EpochFenced(1, 2)
-    bench.engine.answer(fenced)
-    bench.engine.answer(GOT)
-    assert bench.heard == [("claim", fenced), ("receive", GOT)]
+    claims.engine.answer(fenced)
+    claims.engine.answer(GOT)
+    assert claims.heard == [("claim", fenced), ("receive", GOT)]
 
 
-def test_a_queue_that_is_deleted_ends_all() -> None:
-    bench = ClaimBench()
-    bench.park(bench.receive(), EMPTY)
-    bench.park(bench.claim(), NOTHING)
-    bench.wake()
-    bench.engine.answer(QueueNotFound(CLAIMED))
-    assert [(name, type(result)) for name, result in bench.heard] == [
+def test_a_queue_that_is_deleted_ends_all(claims: ClaimBench) -> None:
+    claims.park(claims.receive(), EMPTY)
+    claims.park(claims.claim(), NOTHING)
+    claims.wake()
+    claims.engine.answer(QueueNotFound(CLAIMED))
+    assert [(name, type(result)) for name, result in claims.heard] == [
         ("receive", QueueNotFound),
         ("claim", QueueNotFound),
     ]
 
 
-def test_a_claim_without_a_place_does_not_hold_receives_up() -> None:
+def test_a_claim_without_a_place_does_not_hold_receives_up(claims: ClaimBench) -> None:
     """It stands before the receive in the line; each is asked once, whatever both lack."""
-    bench = ClaimBench()
-    bench.park(bench.claim(), NOTHING)
-    bench.park(bench.receive(), EMPTY)
-    bench.wake()
-    assert bench.engine.answer(NOTHING) == CLAIM
-    assert isinstance(bench.engine.answer(FULL), Receive)
-    assert bench.engine.asked == []
-    assert bench.polls.parked == 2
-    bench.wake()
-    assert bench.engine.answer(NOTHING) == CLAIM
-    assert isinstance(bench.engine.answer(GOT), Receive)
-    assert bench.heard == [("receive", GOT)]
-    assert (bench.engine.asked, bench.polls.parked) == ([], 1)
+    claims.park(claims.claim(), NOTHING)
+    claims.park(claims.receive(), EMPTY)
+    claims.wake()
+    assert claims.engine.answer(NOTHING) == CLAIM
+    assert isinstance(claims.engine.answer(FULL), Receive)
+    assert claims.engine.asked == []
+    assert claims.polls.parked == 2
+    claims.wake()
+    assert claims.engine.answer(NOTHING) == CLAIM
+    assert isinstance(claims.engine.answer(GOT), Receive)
+    assert claims.heard == [("receive", GOT)]
+    assert (claims.engine.asked, claims.polls.parked) == ([], 1)

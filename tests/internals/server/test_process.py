@@ -1,28 +1,38 @@
-"""What the server uses of its process: addresses that it listens on, TLS on both ports, and signals."""
+"""The server as a process: where it listens, TLS, signals; how it begins, what it refuses, and how it ends."""
 
 import asyncio
+import contextlib
+import io
 import json
 import logging
 import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import trustme
 from botocore.exceptions import ConnectionClosedError, SSLError
 from cryptography.hazmat.primitives import serialization as pem
 
+from tests.clients import boto
+from tests.proofs.forking import Forked, run
+from tests.server.http_host import dial
 from tests.server.keys import REGION, client, written
-from veilmq.server import process
+from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
-from veilmq.server.process import BindError, Tls, TlsError, bind, on_signals
+from veilmq.server.process import BindError, Tls, TlsError, authority, bind, close, is_loopback, on_signals
 from veilmq.server.settings import ServerSettings
+from veilmq.server.stores import sqlite_options
+from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import RunningServer
 
 pytestmark = pytest.mark.slow
@@ -34,7 +44,7 @@ def bound(host: str, port: int = 0) -> Iterator[list[socket.socket]]:
     try:
         yield listeners
     finally:
-        process.close(listeners)
+        close(listeners)
 
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -84,10 +94,10 @@ def test_a_name_is_not_listened_on_by_half(two: str, address: str) -> None:
 
 def test_an_address_in_a_url() -> None:
     with bound("127.0.0.1") as (four,):
-        assert process.authority(four) == f"127.0.0.1:{four.getsockname()[1]}"
-        assert process.is_loopback([four])
+        assert authority(four) == f"127.0.0.1:{four.getsockname()[1]}"
+        assert is_loopback([four])
     with bound("0.0.0.0") as (everywhere,):
-        assert not process.is_loopback([everywhere])
+        assert not is_loopback([everywhere])
 
 
 def test_an_unknown_host_is_refused() -> None:
@@ -137,16 +147,11 @@ def server(files: Files, tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-def place(endpoint: str) -> tuple[str, int]:
-    host, _, port = endpoint.rpartition("//")[2].rpartition(":")
-    return host, int(port)
-
-
 @contextmanager
 def secured(server: RunningServer | str, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket]:
     endpoint = server if isinstance(server, str) else server.endpoint
     with (
-        socket.create_connection(place(endpoint), timeout=60) as plain,
+        dial(endpoint) as plain,
         context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
     ):
         yield connection
@@ -195,7 +200,6 @@ def test_nothing_older_than_tls_1_2(server: RunningServer, files: Files) -> None
 
 
 def test_a_new_certificate_is_for_new_connections(server: RunningServer, files: Files) -> None:
-    """A connection that is open goes on; one that comes sees the new one."""
     first = serial(server, files)
     with secured(server, files.trusting()) as connection:
         files.issue("127.0.0.1")
@@ -319,11 +323,239 @@ def test_with_nothing_to_read_it_says_so(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_in_another_thread_there_are_no_signals() -> None:
-    """A server inside a program leaves the program's signals alone."""
-
     async def story() -> None:
         with on_signals({signal.SIGHUP: list}):
             assert signal.getsignal(signal.SIGHUP) == before
 
     before = signal.getsignal(signal.SIGHUP)
     asyncio.run(asyncio.to_thread(lambda: asyncio.run(story())))
+
+
+# The server as a process: how it begins, what it refuses to begin with, and how it ends.
+
+PATIENCE_S = 60.0
+AT_ONCE_S = 25.0  # less than a client has for its request, and than the server has for its clients
+MAIN = """
+import sys
+from pathlib import Path
+from veilmq.server.app import run
+from veilmq.server.settings import ServerSettings
+sys.exit(run(ServerSettings(port=0, admin_port=0, data=Path(sys.argv[1]), drain_s_max=int(sys.argv[2]))))
+"""
+
+
+class Process:
+    """A server process; its endpoint is read from what it prints for people."""
+
+    def __init__(self, folder: Path, *, drain_s_max: int = 600) -> None:
+        self.popen = Forked(
+            [sys.executable, "-c", MAIN, str(folder), str(drain_s_max)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert self.popen.stdout is not None
+        first = self.popen.stdout.readline()
+        assert "serves Amazon SQS and Alibaba Cloud SMQ at http://" in first, first
+        self.endpoint = first.split()[-1]
+
+    def admin_address(self) -> tuple[str, int]:
+        """Read on in what it prints, to the address of the operator's port."""
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            if "health and metrics" in line:
+                host, port = line.split("http://")[1].strip().split(":")
+                return host, int(port)
+        pytest.fail("no address was printed")
+
+    def client(self) -> Any:
+        return boto.client(self.endpoint)
+
+    def end(self, *, within_s: float = PATIENCE_S) -> tuple[int, str]:
+        _, log = self.popen.communicate(timeout=within_s)
+        return self.popen.returncode, log
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    started = Process(tmp_path / "data")
+    yield started
+    started.popen.kill()
+    started.end()
+
+
+def logged(stream: IO[str] | None, word: str) -> None:
+    assert stream is not None
+    for line in stream:
+        if word in line:
+            return
+    pytest.fail(f"the log ended without {word}")
+
+
+def test_sigterm_answers_who_waits_and_keeps_what_was_acknowledged(process: Process, tmp_path: Path) -> None:
+    """A long poll is answered empty, the exit status is 0, and the next start finds the messages."""
+    sqs = process.client()
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    empty = sqs.create_queue(QueueName="empty")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="kept")
+    answers: list[Any] = []
+    waiter = threading.Thread(
+        target=lambda: answers.append(process.client().receive_message(QueueUrl=empty, WaitTimeSeconds=20))
+    )
+    waiter.start()
+    await_parked_poll(process)
+    process.popen.send_signal(signal.SIGTERM)
+    waiter.join(PATIENCE_S)
+    assert [answer.get("Messages", []) for answer in answers] == [[]]
+    assert answers[0]["ResponseMetadata"]["HTTPHeaders"]["connection"] == "close"
+    assert process.end()[0] == 0
+    with RunningServer(data=tmp_path / "data") as again:
+        found = boto.client(again.endpoint).receive_message(QueueUrl=url.replace(process.endpoint, again.endpoint))
+        assert [message["Body"] for message in found["Messages"]] == ["kept"]
+
+
+def await_parked_poll(process: Process) -> None:
+    """Ask the metrics until a poll is parked; each question is a round trip through the server's loop."""
+    address = process.admin_address()
+    for _ in range(10_000):
+        with socket.create_connection(address, timeout=PATIENCE_S) as asked:
+            asked.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            if b"veilmq_long_polls_parked 1.0" in asked.makefile("rb").read():
+                return
+    pytest.fail("no poll was parked")
+
+
+def test_a_request_in_the_middle_is_finished_after_sigterm(process: Process) -> None:
+    """A client that was sending is read to its end, answered, and told that the connection closes."""
+    sqs = process.client()
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    body = json.dumps({"QueueUrl": url, "MessageBody": "late"}).encode()
+    with dial(process.endpoint) as sender:
+        head = b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.SendMessage\r\nExpect: 100-continue\r\n"
+        sender.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")  # it has begun to read us
+        process.popen.send_signal(signal.SIGTERM)
+        logged(process.popen.stderr, "stopping")
+        sender.sendall(body)
+        reply = sender.makefile("rb").read()
+    assert reply.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nConnection: close\r\n" in reply
+    assert process.end()[0] == 0
+
+
+@pytest.mark.parametrize(("second", "drain_s_max"), [(signal.SIGTERM, 600), (signal.SIGINT, 600), (None, 0)])
+def test_draining_ends_with_a_second_signal_or_its_time(
+    tmp_path: Path, second: signal.Signals | None, drain_s_max: int
+) -> None:
+    """A client that never finishes its request holds the first signal up, and nothing else."""
+    process = Process(tmp_path / "data", drain_s_max=drain_s_max)
+    with dial(process.endpoint) as sender:
+        sender.sendall(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+        assert sender.recv(1_000).startswith(b"HTTP/1.1 100 ")
+        process.popen.send_signal(signal.SIGTERM)
+        if second is not None:
+            logged(process.popen.stderr, "stopping")
+            process.popen.send_signal(second)
+        assert process.end(within_s=AT_ONCE_S)[0] == 0
+
+
+def test_a_second_server_on_the_same_folder_is_refused(process: Process, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", MAIN, str(tmp_path / "data"), "20"]
+    second = run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S)
+    assert second.returncode == 1
+    assert second.stderr.startswith("veilmq: ")
+    assert second.stderr.count("\n") == 1
+    assert str(tmp_path / "data") in second.stderr
+    assert process.client().list_queues()["ResponseMetadata"]["HTTPStatusCode"] == 200
+
+
+def test_the_folder_in_use_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with RunningServer(data=tmp_path), pytest.raises(FolderError, match="use"), RunningServer(data=tmp_path):
+        pytest.fail("two servers on one folder")
+
+
+@pytest.mark.parametrize("setting", ["port", "admin_port"])
+def test_a_port_in_use_is_refused(setting: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        number = other.getsockname()[1]
+        flag = "--" + setting.replace("_", "-")
+        with pytest.raises(BindError, match=rf"127\.0\.0\.1:{number}: the port is in use.*{flag} "):
+            RunningServer(**{setting: number}).__enter__()
+
+
+def test_a_failed_store_ends_the_server(tmp_path: Path) -> None:
+    """The process must not go on answering; whoever runs it learns why."""
+    server = RunningServer(data=tmp_path).__enter__()
+    server.fail(OSError("the disk went away"))
+    with pytest.raises(StoreFailedError, match="the disk went away"):
+        server.stop()
+
+
+def test_the_announcement_says_how_to_begin() -> None:
+    shown = io.StringIO()
+    with RunningServer() as server:
+        announce(server.bound, shown)
+        text = shown.getvalue()
+        assert server.endpoint in text
+        assert server.admin_endpoint in text
+    assert "in memory only" in text
+    assert "veilmq queue create hello" in text
+    assert "veilmq send hello" in text
+
+
+def test_the_announced_commands_are_what_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They can be pasted where the server was started, whether or not the program is on the path."""
+    program = tmp_path / "my env" / "bin" / "veilmq"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    module = str(tmp_path / "veilmq" / "__main__.py")
+    python = str(program.with_name("python"))
+    monkeypatch.chdir(tmp_path)
+    assert program_as_started(str(program), python=python) == "'my env/bin/python' -m veilmq"  # cannot be started
+    program.chmod(0o755)
+    assert program_as_started("my env/bin/veilmq", python=python) == "'my env/bin/veilmq'"
+    assert program_as_started(module, python=python) == "'my env/bin/python' -m veilmq"
+    monkeypatch.chdir(program.parent.parent)
+    assert program_as_started(str(program), python=python) == "bin/veilmq"
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    assert program_as_started(str(program), python=python) == "veilmq"
+
+
+def test_an_admin_client_that_does_not_read_does_not_hold_up_a_second_signal(process: Process) -> None:
+    """The second signal cuts it off; the store is closed properly all the same."""
+    address = process.admin_address()
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        reader.settimeout(1)
+        reader.connect(address)
+        with contextlib.suppress(TimeoutError):  # until the server takes no more
+            while True:
+                reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
+        process.popen.send_signal(signal.SIGTERM)
+        logged(process.popen.stderr, "stopping")
+        process.popen.send_signal(signal.SIGTERM)
+        status, log = process.end(within_s=AT_ONCE_S)
+    assert status == 0
+    assert "stopped" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_queue_urls_have_the_port_where_no_host_is_sent(version: str) -> None:
+    """HTTP/1.0 may leave the header out; the URL has to work nevertheless. HTTP/1.1 may not."""
+    with RunningServer() as server:
+        with dial(server.endpoint) as asking:
+            head = f"POST / HTTP/{version}\r\nX-Amz-Target: AmazonSQS.CreateQueue\r\nContent-Length: 17\r\n\r\n"
+            asking.sendall(head.encode() + b'{"QueueName":"q"}')
+            asking.shutdown(socket.SHUT_WR)
+            reply = asking.makefile("rb").read()
+        if version == "1.0":
+            assert json.loads(reply.partition(b"\r\n\r\n")[2]) == {"QueueUrl": f"{server.endpoint}/000000000000/q"}
+        else:
+            assert reply.startswith(b"HTTP/1.1 400 ")
+
+
+def test_settings_of_the_store_reach_it() -> None:
+    options = sqlite_options(ServerSettings(free_space_reserve_bytes=7, in_flight_max=8, purge_pause_s=9))
+    assert (options.free_space_reserve_bytes, options.in_flight_max, options.purge_pause_s) == (7, 8, 9)

@@ -39,7 +39,6 @@ def refusal(
 
 
 def test_nothing_given_is_the_defaults() -> None:
-    """The defaults are those that the documentation of the first steps relies on."""
     settings = resolve(flags={}, environment={"PATH": "/bin"})
     assert settings == ServerSettings()
     assert (settings.host, settings.port, settings.admin_port) == ("127.0.0.1", 9324, 9325)
@@ -48,7 +47,6 @@ def test_nothing_given_is_the_defaults() -> None:
 
 
 def test_a_flag_beats_the_environment_and_that_the_file() -> None:
-    """Each setting comes from the strongest source that has it."""
     Path("veilmq.toml").write_text("port = 1001\nadmin_port = 1002\ndrain_s_max = 3\n", encoding="utf-8")
     environment = {"VEILMQ_PORT": "2001", "VEILMQ_ADMIN_PORT": "2002"}
     settings = resolve(flags={"port": "3001"}, environment=environment)
@@ -56,7 +54,6 @@ def test_a_flag_beats_the_environment_and_that_the_file() -> None:
 
 
 def test_a_named_file_is_read_instead_of_the_usual_one(tmp_path: Path) -> None:
-    """The flag's file beats the environment's, and that the one in the working directory."""
     for name, port in (("veilmq.toml", 1), ("environment.toml", 2), ("flag.toml", 3)):
         (tmp_path / name).write_text(f"port = {port}", encoding="utf-8")
     environment = {"VEILMQ_CONFIG": "environment.toml"}
@@ -67,7 +64,6 @@ def test_a_named_file_is_read_instead_of_the_usual_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["true", "false"])
 def test_a_file_has_typed_values(value: str) -> None:
-    """Truth values, numbers and text of TOML are taken as they are."""
     text = f'insecure = {value}\npurge_pause_s = 0\nlog_level = "debug"\naccount = "000000000042"\ndata = "d"\n'
     Path("veilmq.toml").write_text(text, encoding="utf-8")
     settings = resolve(flags={}, environment={})
@@ -101,7 +97,6 @@ def test_both_memory_and_data_from_one_source_are_refused() -> None:
 @pytest.mark.parametrize("setting", NUMBERS, ids=[row.name for row in NUMBERS])
 @pytest.mark.parametrize("end", ["below", "above", "no-number"])
 def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, end: str) -> None:
-    """The error names the setting, its source and both ends of the range, from each of the three sources."""
     low, high = [int(word) for word in setting.kind.allowed.split() if word.isdigit()]
     value = {"below": str(low - 1), "above": str(high + 1), "no-number": "1e3"}[end]
     allowed = f"must be a whole number from {low} to {high}"
@@ -123,6 +118,18 @@ def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, 
     pytest.param({"port": "٣"}, "must be a whole number", id="other-digits"),
     pytest.param({"port": True}, "must be a whole number", id="truth-is-no-number"),
     pytest.param({"port": "9325"}, "must differ from port", id="same-port"),
+    pytest.param({"push_allow": "http://hook.example/"}, "must be host names, addresses and networks", id="push-url"),
+    pytest.param({"push_allow": ""}, "must be host names, addresses and networks", id="push-nowhere"),
+    pytest.param({"push_certificate_url": "hook.example"}, "must be a URL that begins with http://", id="push-place"),
+    pytest.param({"push_parallel_max": 0}, "must be a whole number from 1 to 1000", id="push-parallel"),
+    pytest.param({"push_key": Path("k")}, "must be given with push_key", id="push-key-alone"),
+    pytest.param({"push_certificate": Path("c")}, "must be given with push_certificate", id="push-certificate-alone"),
+    pytest.param({"events_to": ""}, "events_to = '' (flag --events-to): must be", id="events-nowhere"),
+    pytest.param({"event_log": "lifecycle"}, "(flag --event-log): must be", id="event-log"),
+    pytest.param({"events_period_s": 0}, "(flag --events-period-s): must be", id="events-period"),
+    pytest.param({"events_per_file": 0}, "(flag --events-per-file): must be", id="events-per-file"),
+    pytest.param({"events_waiting_max": 0}, "(flag --events-waiting-max): must be", id="events-waiting"),
+    pytest.param({"routing_attribute": "a b"}, "(flag --routing-attribute): must be", id="routing-attribute"),
 ])  # fmt: skip
 def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: str) -> None:
     assert words in refusal(flags=flags)
@@ -196,7 +203,6 @@ def test_two_free_ports_are_not_the_same_port() -> None:
     pytest.param({}, "[server]\nport = 1", "server (file veilmq.toml): unknown setting; the settings are", id="table"),
 ])  # fmt: skip
 def test_an_unknown_setting_is_refused(environment: dict[str, str], file: str | None, text: str) -> None:
-    """A misspelt setting never passes in silence, and the nearest name is offered."""
     assert refusal(environment=environment, file=file).startswith(text)
 
 

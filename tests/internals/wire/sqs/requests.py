@@ -78,9 +78,9 @@ def message(
     )
 
 
-def received(*messages: ReceivedMessage) -> Received:
+def received(*messages: ReceivedMessage, **more: Any) -> Received:
     """Return the result of a receive of ``messages``."""
-    return Received(messages=list(messages), next_due_ms=None, receive_wait_s=0)
+    return Received(messages=list(messages), **{"next_due_ms": None, "receive_wait_s": 0} | more)
 
 
 def entries(count: int, **members: Any) -> list[dict[str, Any]]:

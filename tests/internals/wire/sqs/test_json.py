@@ -122,6 +122,8 @@ def test_an_unknown_action(action: str | bytes) -> None:
     pytest.param(b'{"MessageAttributes":{"a":null}}', "NULL_VALUE can not be converted to a Structure",
         id="null-value"),
     pytest.param(b'{"MessageAttributes":{"a":{"DataType":"Binary","BinaryValue":"%"}}}', "base64", id="not-base64"),
+    pytest.param(b'{"MessageAttributes":{"a":{"BinaryValue":true}}}',
+        "BOOLEAN_VALUE can not be converted to a Blob (at MessageAttributes[...].BinaryValue)", id="no-blob"),
 ])  # fmt: skip
 def test_what_cannot_be_converted(body: bytes, text: str) -> None:
     error = raw_refusal("SendMessage", body)

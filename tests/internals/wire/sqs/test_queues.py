@@ -365,35 +365,13 @@ def test_every_field_of_the_settings_is_of_one_attribute() -> None:
     assert {attribute_of(field) for field in fields} == set(SETTINGS)
 
 
-def test_a_quota_of_the_queues_own_is_given_up_with_empty_text() -> None:
-    """It is told while there is one; without one the server's is in force, of which the queue tells nothing."""
-    name = "VeilmqInFlightMax"
-    own = msgspec.structs.replace(VIEW, settings=QueueSettings(in_flight_max=7))
-    assert describe(own, [name], CONTEXT) == {name: "7"}
-    assert describe(own, ["All"], CONTEXT) == describe(VIEW, ["All"], CONTEXT) | {name: "7"}
-    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"in_flight_max": None}
-    assert describe(VIEW, [name], CONTEXT) == {}
+def taken(name: str, text: str, queue: str = QUEUE) -> dict[str, Any]:
+    return read_settings({name: text}, queue, CONTEXT)
 
 
-def test_what_a_queue_logs_is_given_up_with_empty_text() -> None:
-    name = "VeilmqEventLog"
-    own = msgspec.structs.replace(VIEW, settings=QueueSettings(event_log="closed"))
-    assert describe(own, [name], CONTEXT) == {name: "closed"}
-    assert describe(VIEW, [name], CONTEXT) == {}
-    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"event_log": None}
-    assert read_settings({name: "off"}, QUEUE, CONTEXT) == {"event_log": "off"}
-    with pytest.raises(SqsError, match="off or closed"):
-        read_settings({name: "on"}, QUEUE, CONTEXT)
-
-
-def test_visibility_rules_are_kept_as_they_are_given() -> None:
-    name = "VeilmqVisibilityRules"
-    text = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "default": 0}'
-    assert read_settings({name: text}, QUEUE, CONTEXT) == {"visibility_rules": text}
-    own = msgspec.structs.replace(VIEW, settings=QueueSettings(visibility_rules=text))
-    assert describe(own, [name], CONTEXT) == {name: text}
-    assert describe(VIEW, [name], CONTEXT) == {}
-    assert read_settings({name: ""}, QUEUE, CONTEXT) == {"visibility_rules": ""}
+def shown(*names: str, queue: str = QUEUE, **settings: Any) -> dict[str, str]:
+    """Return what is told of a queue that has these settings."""
+    return describe(msgspec.structs.replace(VIEW, queue=queue, settings=QueueSettings(**settings)), names, CONTEXT)
 
 
 @pytest.mark.parametrize(("text", "why"), [
@@ -401,18 +379,20 @@ def test_visibility_rules_are_kept_as_they_are_given() -> None:
 ], ids=["no table", "too long", "just not too long"])  # fmt: skip
 def test_visibility_rules_that_are_none(text: str, why: str) -> None:
     with raised(errors.INVALID_ATTRIBUTE_VALUE, f"VeilmqVisibilityRules.*{why}"):
-        read_settings({"VeilmqVisibilityRules": text}, QUEUE, CONTEXT)
+        taken("VeilmqVisibilityRules", text)
 
 
 @pytest.mark.parametrize("name", list(RANGES))
 def test_the_borders_of_each_number(name: str) -> None:
     least, most = RANGES[name]
     (field,) = SETTINGS[name].kind.fields
-    assert read_settings({name: str(least)}, QUEUE, CONTEXT) == {field: least}
-    assert read_settings({name: str(most)}, QUEUE, CONTEXT) == {field: most}
+    assert [taken(name, str(value)) for value in (least, most)] == [{field: least}, {field: most}]
     for value in (least - 1, most + 1):
         with raised(errors.INVALID_ATTRIBUTE_VALUE, f"between {least} and {most}"):
-            read_settings({name: str(value)}, QUEUE, CONTEXT)
+            taken(name, str(value))
+
+
+RULES = '{"version": 1, "classes": [{"name": "a", "visibility_timeout_s": 5}], "default": 0}'
 
 
 @pytest.mark.parametrize(("name", "text", "changes"), [
@@ -423,24 +403,28 @@ def test_the_borders_of_each_number(name: str) -> None:
     ("DeduplicationScope", "queue", {"deduplication_scope": "queue"}),
     ("FifoThroughputLimit", "perMessageGroupId", {"throughput_limit": "group"}),
     ("FifoThroughputLimit", "perQueue", {"throughput_limit": "queue"}),
-    ("KmsMasterKeyId", "alias/aws/sqs", {"kms_key": "alias/aws/sqs"}),
-    ("KmsMasterKeyId", "", {"kms_key": ""}),
+    ("KmsMasterKeyId", "alias/aws/sqs", {"kms_key": "alias/aws/sqs"}), ("KmsMasterKeyId", "", {"kms_key": ""}),
     ("SqsManagedSseEnabled", "false", {"managed_encryption": False}),
+    ("VeilmqInFlightMax", "7", {"in_flight_max": 7}), ("VeilmqInFlightMax", "", {"in_flight_max": None}),
+    ("VeilmqEventLog", "closed", {"event_log": "closed"}), ("VeilmqEventLog", "off", {"event_log": "off"}),
+    ("VeilmqEventLog", "", {"event_log": None}),
+    ("VeilmqVisibilityRules", RULES, {"visibility_rules": RULES}),
+    ("VeilmqVisibilityRules", "", {"visibility_rules": ""}),
 ])  # fmt: skip
-def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, object]) -> None:
-    assert read_settings({name: text}, FIFO, CONTEXT) == changes
-    settings = QueueSettings(fifo=True).changed(changes)  # type: ignore[arg-type]
-    view = msgspec.structs.replace(VIEW, queue=FIFO, settings=settings)
-    assert describe(view, [name], CONTEXT) == ({name: text} if text else {})
+def test_a_word_is_read_and_written(name: str, text: str, changes: dict[str, Any]) -> None:
+    """What is given up with empty text is not told: of the server's own quota the queue tells nothing."""
+    assert taken(name, text, FIFO) == changes
+    assert shown(name, queue=FIFO, **{"fifo": True} | changes) == ({name: text} if text else {})
 
 
 @pytest.mark.parametrize(("name", "text"), [
     ("ContentBasedDeduplication", "1"), ("DeduplicationScope", "group"), ("FifoThroughputLimit", ""),
     ("SqsManagedSseEnabled", "yes"), ("KmsMasterKeyId", "x" * 2_049), ("KmsMasterKeyId", "a\nb"),
+    ("VeilmqEventLog", "on"),
 ])  # fmt: skip
 def test_a_word_that_there_is_not(name: str, text: str) -> None:
     with raised(errors.INVALID_ATTRIBUTE_VALUE, f"^Invalid value for the parameter {name}. Reason: Must be "):
-        read_settings({name: text}, FIFO, CONTEXT)
+        taken(name, text, FIFO)
 
 
 @pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row.fifo])
@@ -452,12 +436,11 @@ def test_what_only_fifo_queues_have_is_unknown_to_others(name: str) -> None:
         f"Unknown Attribute {name}.",
         f"You can specify the {name} only when FifoQueue is set to true.",
     }
-    assert describe(VIEW, [name], CONTEXT) == {}
+    assert shown(name) == {}
 
 
 def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
-    view = msgspec.structs.replace(VIEW, queue=FIFO, settings=QueueSettings(fifo=True))
-    assert describe(view, [name for name, row in SETTINGS.items() if row.fifo], CONTEXT) == {
+    assert shown(*[name for name, row in SETTINGS.items() if row.fifo], queue=FIFO, fifo=True) == {
         "FifoQueue": "true",
         "ContentBasedDeduplication": "false",
         "DeduplicationScope": "queue",
@@ -467,9 +450,8 @@ def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
 
 def test_the_period_of_a_key_is_told_with_the_key() -> None:
     name = "KmsDataKeyReusePeriodSeconds"
-    assert describe(VIEW, [name], CONTEXT) == {}
-    view = msgspec.structs.replace(VIEW, settings=QueueSettings(kms_key="k"))
-    assert describe(view, [name], CONTEXT) == {name: "300"}
+    assert shown(name) == {}
+    assert shown(name, kms_key="k") == {name: "300"}
 
 
 def test_a_setting_that_the_engine_refuses_is_named_as_the_wire_has_it() -> None:
@@ -519,24 +501,19 @@ REDRIVE = "RedrivePolicy"
 ALLOW = "RedriveAllowPolicy"
 
 
-def told(changes: Any, name: str) -> str | None:
-    view = msgspec.structs.replace(VIEW, settings=VIEW.settings.changed(changes))
-    return describe(view, [name], CONTEXT).get(name)
-
-
 @pytest.mark.parametrize("count", [1, 1_000, "1", "1000", "007"], ids=repr)
 def test_a_redrive_policy_is_read_and_shown(count: int | str) -> None:
-    changes = read_settings(
-        {REDRIVE: json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count})}, QUEUE, CONTEXT
-    )
+    changes = taken(REDRIVE, json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count}))
     assert changes == {"dead_letter_queue": "000000000000/dead", "receives_max": int(count)}
-    assert told(changes, REDRIVE) == f'{{"deadLetterTargetArn":"{DEAD}","maxReceiveCount":{int(count)}}}'
+    assert (
+        shown(REDRIVE, **changes).get(REDRIVE) == f'{{"deadLetterTargetArn":"{DEAD}","maxReceiveCount":{int(count)}}}'
+    )
 
 
 def test_an_empty_redrive_policy_removes_it() -> None:
-    changes = read_settings({REDRIVE: ""}, QUEUE, CONTEXT)
+    changes = taken(REDRIVE, "")
     assert changes == {"dead_letter_queue": "", "receives_max": 0}
-    assert told(changes, REDRIVE) is None
+    assert shown(REDRIVE, **changes) == {}
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -556,7 +533,7 @@ def test_an_empty_redrive_policy_removes_it() -> None:
 ])  # fmt: skip
 def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
     with pytest.raises(SqsError) as caught:
-        read_settings({REDRIVE: text}, QUEUE, CONTEXT)
+        taken(REDRIVE, text)
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
     assert caught.value.message.startswith(f"Value {text[:10]}")
     assert "for parameter RedrivePolicy is invalid. Reason: " in caught.value.message
@@ -566,7 +543,7 @@ def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
 @pytest.mark.parametrize("text", ["x", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=["text", "list", "deep", "half"])
 def test_a_redrive_policy_that_is_no_map(text: str) -> None:
     with raised(errors.INVALID_ATTRIBUTE_VALUE, r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$"):
-        read_settings({REDRIVE: text}, QUEUE, CONTEXT)
+        taken(REDRIVE, text)
 
 
 def test_a_dead_letter_queue_that_the_engine_refuses() -> None:
@@ -587,14 +564,14 @@ def test_a_dead_letter_queue_that_the_engine_refuses() -> None:
         "redrive_sources": tuple(f"000000000000/dead-{number}" for number in range(10))}),
 ], ids=["all", "none", "listed"])  # fmt: skip
 def test_a_redrive_allow_policy_is_read_and_shown(policy: dict[str, Any], changes: dict[str, Any]) -> None:
-    assert read_settings({ALLOW: json.dumps(policy)}, QUEUE, CONTEXT) == changes
-    assert json.loads(told(changes, ALLOW) or "") == policy
+    assert taken(ALLOW, json.dumps(policy)) == changes
+    assert json.loads(shown(ALLOW, **changes)[ALLOW]) == policy
 
 
 def test_an_empty_redrive_allow_policy_removes_it() -> None:
-    changes = read_settings({ALLOW: ""}, QUEUE, CONTEXT)
+    changes = taken(ALLOW, "")
     assert changes == {"redrive_permission": "", "redrive_sources": ()}
-    assert told(changes, ALLOW) is None
+    assert shown(ALLOW, **changes) == {}
 
 
 @pytest.mark.parametrize(("text", "reason"), [
@@ -608,7 +585,7 @@ def test_an_empty_redrive_allow_policy_removes_it() -> None:
 ])  # fmt: skip
 def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> None:
     with pytest.raises(SqsError) as caught:
-        read_settings({ALLOW: text}, QUEUE, CONTEXT)
+        taken(ALLOW, text)
     assert caught.value.code is errors.INVALID_PARAMETER_VALUE
     assert "for parameter RedriveAllowPolicy is invalid. Reason: " in caught.value.message
     assert reason in caught.value.message
@@ -617,4 +594,4 @@ def test_a_redrive_allow_policy_that_breaks_a_rule(text: str, reason: str) -> No
 @pytest.mark.parametrize("text", ["{}", json.dumps({"redrivePermission": "all"}), "[" * 100_000, '{"a": "\ud800"}'])
 def test_a_redrive_allow_policy_of_no_kind(text: str) -> None:
     with raised(errors.INVALID_ATTRIBUTE_VALUE, "one of allowAll, denyAll, byQueue, and with byQueue the list"):
-        read_settings({ALLOW: text}, QUEUE, CONTEXT)
+        taken(ALLOW, text)

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.internals.wire.v1.test_request import CONTEXT, QUEUE, refusal, send
+from tests.internals.wire.v1.test_request import QUEUE, refusal, send
 from veilmq.core import limits
 from veilmq.core.claims import Abandon, ListWriters, Publish, Stage, WriterView
 from veilmq.core.errors import DestinationRefused, ReceiptEnded, ReceiptState, TooManyTags, VeilmqError
@@ -15,24 +15,19 @@ from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.exchange import SENDER_ID, caller_named
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.publications import ARROW_TYPE, PIECE_ROWS, BulkStage, Outgoing, OutgoingRow
-from veilmq.wire.v1.request import ApiCall, RowRefused, read_request
-from veilmq.wire.v1.routes import ROUTES, decode, route_key
+from veilmq.wire.v1.request import ApiCall, RowRefused
+from veilmq.wire.v1.routes import ROUTES
 
 STAGE = {"writer": "w", "batch": "0", "attempt": "a", "part": "0"}
 
 
-def ask(
-    method: str, verb: str, body: bytes = b"", *, query: dict[str, str] | None = None, kind: bytes = b""
-) -> ApiCall:
-    target = f"/v1/publications/{QUEUE}" + (f"/{verb}" if verb else "")
-    if query:
-        target += "?" + "&".join(f"{name}={value}" for name, value in query.items())
-    request = read_request(method.encode(), target.encode(), {b"content-type": kind}, body)
-    return decode(route_key(request), request, CONTEXT)
+def ask(method: str, verb: str, body: bytes = b"", *, query: dict[str, str], kind: bytes = b"") -> ApiCall:
+    target = f"/v1/publications/{QUEUE}/{verb}?" + "&".join(f"{name}={value}" for name, value in query.items())
+    return send(method, target, body, kind)
 
 
 def post(verb: str, **fields: Any) -> ApiCall:
-    return ask("POST", verb, json.dumps(fields).encode())
+    return send("POST", f"/v1/publications/{QUEUE}/{verb}", json.dumps(fields).encode())
 
 
 def staged(call: ApiCall) -> Stage:
@@ -79,7 +74,7 @@ def test_publish_abandon_and_list() -> None:
     slow = post("publish", writer="w", batch=1, attempts=[], messages_per_s_max=7).command
     assert slow == Publish(queue=QUEUE, writer="w", batch=1, attempts=(), messages_per_s_max=7)
     assert post("abandon", writer="w", batch=1).command == Abandon(queue=QUEUE, writer="w", batch=1)
-    listing = ask("GET", "")
+    listing = send("GET", f"/v1/publications/{QUEUE}")
     assert listing.command == ListWriters(queue=QUEUE)
     view = WriterView(writer="w", batch=None, messages=0, duplicates=0, staged=3, seen_at_ms=5)
     assert json.loads(listing.encode([view]).body)["writers"][0]["staged"] == 3

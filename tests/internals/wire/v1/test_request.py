@@ -22,8 +22,9 @@ QUEUE = "000000000000/jobs"
 CONTEXT = RequestContext(base_url="http://h:1")
 
 
-def send(method: str, target: str, body: bytes = b"") -> ApiCall:
-    request = read_request(method.encode(), target.encode("utf-8", "surrogatepass"), {}, body)
+def send(method: str, target: str, body: bytes = b"", kind: bytes = b"") -> ApiCall:
+    headers = {b"content-type": kind}
+    request = read_request(method.encode(), target.encode("utf-8", "surrogatepass"), headers, body)
     return decode(route_key(request), request, CONTEXT)
 
 
