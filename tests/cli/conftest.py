@@ -27,6 +27,12 @@ class Outcome:
     out: str
     err: str
 
+    def fails(self, code: int, *words: str) -> None:
+        """Assert that it ended with this code, printed nothing, and says these words among others."""
+        assert (self.code, self.out) == (code, ""), self.err
+        for each in words:
+            assert each in self.err
+
 
 Veilmq = Callable[..., Outcome]
 

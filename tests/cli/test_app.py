@@ -46,27 +46,54 @@ def test_the_version_is_that_of_the_package(veilmq: Veilmq) -> None:
     assert veilmq("--version").out == f"veilmq {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        pytest.param(["nope"], 'Unknown command "nope". Available commands: serve, queue', id="command"),
-        pytest.param(["queue", "lst"], 'Unknown command "lst". Did you mean "list"?', id="near-command"),
-        pytest.param(
-            ["queue", "list", "--perfix", "a"], "Unknown option: --perfix. Did you mean --prefix?", id="option"
-        ),
-        pytest.param(["queue", "show"], "QUEUE", id="missing"),
-        pytest.param(["queue", "show", "a", "b"], "Unused", id="too-many"),
-        pytest.param(["queue", "create", "a", "--delay", "901"], "whole number from 0 to 900", id="range"),
-        pytest.param(["queue", "create", "a", "--delay", "soon"], "--delay", id="no-number"),
-        pytest.param(["queue", "list", "--endpoint", "here"], "must look like http://127.0.0.1:9324", id="endpoint"),
-    ],
-)
-def test_a_wrong_command_is_a_usage_error(arguments: list[str], words: str, veilmq: Veilmq) -> None:
-    answer = veilmq(*arguments)
-    assert (answer.code, answer.out) == (2, "")
-    assert words in answer.err
+WRONG: list[tuple[str, str]] = [
+    ("nope", 'Unknown command "nope". Available commands: serve, queue'),
+    ("queue lst", 'Unknown command "lst". Did you mean "list"?'),
+    ("queue list --perfix a", "Unknown option: --perfix. Did you mean --prefix?"),
+    ("serve --prot 1", "Unknown option: --prot. Did you mean --port?"),
+    ("serve --no-memory", "Unknown option: --no-memory. A switch is off unless it is given."),
+    ("queue list --no-json", "Unknown option: --no-json. A switch is off unless it is given."),
+    ("queue show", "QUEUE"),
+    ("queue show a b", "Unused"),
+    ("queue create a --delay 901", "whole number from 0 to 900"),
+    ("queue create a --delay soon", "--delay"),
+    ("queue create a --delay 1.5", 'Invalid value "1.5" for --delay. Must be a whole number from 0 to 900.'),
+    ("send orders hello --delay 1.5", 'Invalid value "1.5" for --delay. Must be a whole number from 0 to 900.'),
+    ("receive orders --count 0", 'Invalid value "0" for --count. Must be a whole number from 1 to 10.'),
+    ("receive orders --count 11", 'Invalid value "11" for --count. Must be a whole number from 1 to 10.'),
+    ("receive orders --wait 21", 'Invalid value "21" for --wait. Must be a whole number from 0 to 20.'),
+    ("receive orders --timeout 43201", 'Invalid value "43201" for --timeout. Must be a whole number from 0 to 43200.'),
+    ("send orders hello --attribute colour", "--attribute must look like NAME=TEXT, not 'colour'."),
+    ("send orders hello --attribute =red", "--attribute must look like NAME=TEXT, not '=red'."),
+    ("queue create jobs --receives-max 3", "--dead-letter-queue"),
+    ("queue create jobs --redrive-source a", "--redrive-permission listed"),
+    ("queue create jobs --tag a", "KEY=VALUE"),
+    ("queue set orders", "--visibility-timeout 60"),
+    ("queue list --endpoint here", "must look like http://127.0.0.1:9324"),
+    ("claims list jobs --endpoint here", "must look like http://127.0.0.1:9324"),
+    ("serve --port 65536", "port = '65536' (flag --port): must be a whole number from 0 to 65535"),
+    ("serve --data a --memory", "give one of store, data and memory"),
+    ("serve --host 0.0.0.0", "--insecure"),
+    ("serve --tls-key key.pem", "tls_certificate (default): must be given with tls_key"),
+    ("serve --config absent.toml", "config = 'absent.toml': cannot be read"),
+    ("worker ..shop:app", "names no consumer; write module:name"),
+    ("pipeline archive orders --table t --batch 0", "from 1 to 1000000"),
+    ("pipeline archive --table t", "QUEUES"),
+    ("pipeline route orders --table none.json --checkpoint c", "not a routing table"),
+    ("pipeline tune --events e --state s --quantile 1", "less than 0.9999"),
+    ("pipeline tune --events e --state s --map-tasks 0", "from 1 to 10000"),
+    ("pipeline tune --events e --state s3a://b/s --apply", "--record is required"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), WRONG, ids=[command for command, _ in WRONG])
+def test_a_wrong_command_is_a_usage_error(command: str, words: str, veilmq: Veilmq) -> None:
+    """Exit code 2 and one line, before anything is opened or asked."""
+    answer = veilmq(*command.split())
+    answer.fails(2, words)
     assert answer.err.startswith("veilmq: ")
     assert answer.err.count("\n") == 1
+    assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["send", "q"], ["serve", "--data"]], ids=["text", "path"])
@@ -89,14 +116,6 @@ def test_text_that_is_none_in_the_locale_is_a_usage_error() -> None:
     assert answer.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["serve", "--no-memory"], ["queue", "list", "--no-json"]])
-def test_a_negated_switch_is_not_answered_with_the_switch(arguments: list[str], veilmq: Veilmq) -> None:
-    """`--memory` would be the opposite of what was meant."""
-    answer = veilmq(*arguments)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == f"veilmq: Unknown option: {arguments[-1]}. A switch is off unless it is given.\n"
-
-
 def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -111,8 +130,7 @@ def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
 def test_something_else_than_a_queue_server_is_called_that(veilmq: Veilmq) -> None:
     with ScriptedServer(reply(404, b"<html>\nnot here")) as server:
         answer = veilmq("queue", "list", "--endpoint", server.endpoint)
-    assert answer.code == 1
-    assert "not that of a queue server" in answer.err
+    answer.fails(1, "not that of a queue server")
     assert answer.err.endswith("Name the endpoint of a queue server with --endpoint.\n")
 
 
@@ -228,13 +246,6 @@ def test_there_are_such_options() -> None:
         assert {value for values in given for value in values} == set(NO_NUMBERS), kind
 
 
-@pytest.mark.parametrize("command", [["queue", "create", "orders", "--delay"], ["send", "orders", "hello", "--delay"]])
-def test_a_part_of_a_second_is_not_rounded(command: list[str], veilmq: Veilmq) -> None:
-    answer = veilmq(*command, "1.5")
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err == 'veilmq: Invalid value "1.5" for --delay. Must be a whole number from 0 to 900.\n'
-
-
 @pytest.mark.parametrize("command", ["serve", "doctor", "migrate"])
 @pytest.mark.parametrize(
     "url",
@@ -268,12 +279,6 @@ def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
     assert veilmq("queue", "list", "--endpoint", "there").err.startswith("veilmq: --endpoint: 'there' is not")
 
 
-def test_a_module_has_no_dots_before_it(veilmq: Veilmq) -> None:
-    answer = veilmq("worker", "..shop:app")
-    assert answer.code == 2
-    assert "names no consumer; write module:name" in answer.err
-
-
 # `veilmq pipeline` and `veilmq demo`: what they say when something is missing or asked wrongly.
 
 
@@ -290,55 +295,28 @@ def without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "extra"),
+    ("module", "command", "extra"),
     [
-        ("pyspark", ["pipeline", "report", "--state", "s", "--to", "r.html"], "spark"),
-        ("pyspark", ["demo"], "spark"),
-        ("apsw", ["demo"], "server"),
+        ("pyspark", "pipeline report --state s --to r.html", "spark"),
+        ("pyspark", "demo", "spark"),
+        ("apsw", "demo", "server"),
     ],
 )
-def test_an_extra_that_is_missing_is_named(module: str, words: list[str], extra: str) -> None:
-    done = without(module, *words)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
+def test_an_extra_that_is_missing_is_named(module: str, command: str, extra: str) -> None:
+    done = without(module, *command.split())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"pip install 'veilmq[{extra}]'" in done.stderr
 
 
-@pytest.mark.parametrize("words", [["demo"], ["pipeline", "report", "--state", "s", "--to", "r.html"]])
+@pytest.mark.parametrize("command", ["demo", "pipeline report --state s --to r.html"])
 def test_java_that_is_missing_is_told_in_one_line(
-    veilmq: Veilmq, words: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    veilmq: Veilmq, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    done = veilmq(*words)
-    assert done.code == 1
-    assert done.out == ""
+    done = veilmq(*command.split())
+    done.fails(1, "Java 17 or newer", "install")
     assert done.err.count("\n") == 1
-    assert "Java 17 or newer" in done.err
-    assert "install" in done.err
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["archive", "orders", "--table", "t", "--master", "local", "--remote", "sc://x"], "give only one of them"),
-        (["archive", "orders", "--table", "t", "--conf", "spark.x"], "must be NAME=VALUE"),
-        (["archive", "orders", "--table", "t", "--batch", "0"], "from 1 to 1000000"),
-        (["archive", "--table", "t"], "QUEUES"),
-        (["route", "orders", "--table", "none.json", "--checkpoint", "c"], "not a routing table"),
-        (["tune", "--events", "e", "--state", "s", "--quantile", "1"], "less than 0.9999"),
-        (["tune", "--events", "e", "--state", "s", "--map-tasks", "0"], "from 1 to 10000"),
-        (["tune", "--events", "e", "--state", "s3a://b/s", "--apply"], "--record is required"),
-    ],
-)
-def test_what_is_asked_wrongly_is_told(veilmq: Veilmq, client: HttpQueueClient, words: list[str], says: str) -> None:
-    client.create_queue("orders")
-    done = veilmq("pipeline", *words)
-    assert done.code == 2, done.err
-    assert says in done.err
-    assert done.err.count("\n") == 1
-    assert client.show("orders").queue == "orders"
 
 
 def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
@@ -346,6 +324,17 @@ def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueu
     table = tmp_path / "table.json"
     table.write_text('{"version": 1, "default": 0, "classes": [{"name": "x", "visibility_timeout_s": 1}]}')
     done = veilmq("pipeline", "route", "orders", "--table", str(table), "--checkpoint", "c", "--create")
-    assert done.code == 1
-    assert "names no queue" in done.err
+    done.fails(1, "names no queue")
     assert client.list_queues() == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [("--master local --remote sc://x", "give only one of them"), ("--conf spark.x", "must be NAME=VALUE")],
+)
+def test_a_session_asked_wrongly_is_a_usage_error(
+    veilmq: Veilmq, client: HttpQueueClient, options: str, words: str
+) -> None:
+    """The queues have been looked for then."""
+    client.create_queue("orders")
+    veilmq(*f"pipeline archive orders --table t {options}".split()).fails(2, words)

@@ -71,13 +71,6 @@ def test_attributes_are_text(client: HttpQueueClient, veilmq: Veilmq) -> None:
     }
 
 
-@pytest.mark.parametrize("text", ["colour", "=red"], ids=["no-value", "no-name"])
-def test_half_an_attribute_is_a_usage_error(text: str, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    answer = veilmq("send", "orders", "hello", "--attribute", text)
-    assert (answer.code, answer.err) == (2, f"veilmq: --attribute must look like NAME=TEXT, not '{text}'.\n")
-    assert client.show("orders").visible == 0
-
-
 def test_a_refusal_of_the_server_is_shown(veilmq: Veilmq) -> None:
     answer = veilmq("send", "orders", "\x01")
     assert (answer.code, answer.out) == (1, "")
@@ -166,18 +159,6 @@ def test_wait_is_passed_on(server: RunningServer, client: HttpQueueClient, veilm
     client.set("orders", {"receive_wait_s": 20})
     assert veilmq("receive", "orders", "--wait", "0").err == "No message.\n"
     assert server.parked == 0
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "ends"),
-    [("--count", "0", "1 to 10"), ("--count", "11", "1 to 10"), ("--wait", "21", "0 to 20"),
-     ("--timeout", "43201", "0 to 43200")],
-    ids=["no-count", "count", "wait", "timeout"],
-)  # fmt: skip
-def test_a_number_out_of_range_is_a_usage_error(option: str, value: str, ends: str, veilmq: Veilmq) -> None:
-    answer = veilmq("receive", "orders", option, value)
-    assert answer.code == 2
-    assert answer.err == f'veilmq: Invalid value "{value}" for {option}. Must be a whole number from {ends}.\n'
 
 
 def test_a_message_that_nobody_read_is_not_deleted(server: RunningServer, client: HttpQueueClient) -> None:

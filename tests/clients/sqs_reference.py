@@ -227,6 +227,7 @@ def _of_fifo(name: str, expected: str, stage: Stage) -> None:
     url = stage.fifo(ContentBasedDeduplication="true")
     sent = stage.do("SendMessage", QueueUrl=url, MessageBody="m", MessageGroupId="g")
     assert _told(stage, url, name) == (expected or sent[name])
+    assert len(sent["SequenceNumber"]) == 20
 
 
 def _source(stage: Stage) -> None:

@@ -1,12 +1,9 @@
 """Programs that are clients, each a process of its own: boto3 of two times, JavaScript, Celery, the AWS CLI."""
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +18,12 @@ STEPS = (
     "queues message delay attributes batches long_poll errors resource tags dead_letters move_tasks permissions "
     "fifo end"
 )
+
+
+def counts(sqs: Any, url: str) -> tuple[int, int]:
+    """Return how many messages are visible, and in flight."""
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
 
 
 def _today(server: RunningServer) -> Program:
@@ -97,11 +100,6 @@ def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningS
     sqs = boto.client(verifying_server.endpoint)
     url = sqs.create_queue(QueueName="large")["QueueUrl"]
 
-    def counts() -> list[str]:
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
-        return [found[name] for name in names]
-
     extended = Program(
         python("tests.clients.python.extended"),
         endpoint=verifying_server.endpoint,
@@ -113,22 +111,17 @@ def test_bodies_in_s3_are_received_hidden_and_deleted(verifying_server: RunningS
         assert program.expect("event", "received")["whole"] == MESSAGES
         question = program.expect("ask", "hidden")
         verifying_server.advance(60_000)
-        assert counts() == ["0", str(MESSAGES)]
+        assert counts(sqs, url) == (0, MESSAGES)
         program.answer(question)
         assert program.expect("event", "deleted")["objects"] == 0
         assert program.hear() is None
-    assert counts() == ["0", "0"]
+    assert counts(sqs, url) == (0, 0)
 
 
 # The npm package sqs-consumer as a client: tests/clients/javascript/consumer.mjs, its whole life with a message.
 
 
 ALL = {"acknowledge": 10}
-
-
-def _hidden(sqs: Any, url: str) -> tuple[int, int]:
-    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
 
 
 @contextmanager
@@ -144,10 +137,10 @@ def test_a_handled_message_is_deleted(server: RunningServer, sqs: Any, url: str)
         for body in ("first", "second"):
             sqs.send_message(QueueUrl=url, MessageBody=body)
             handling = program.expect("ask", "handle")
-            assert (handling["bodies"], _hidden(sqs, url)) == ([body], (0, 1))
+            assert (handling["bodies"], counts(sqs, url)) == ([body], (0, 1))
             program.answer(handling, ALL)
             assert program.expect("event", "message_processed")["body"] == body
-            assert _hidden(sqs, url) == (0, 0)
+            assert counts(sqs, url) == (0, 0)
 
 
 @pytest.mark.parametrize("releases", [True, False], ids=["released", "timed-out"])
@@ -163,7 +156,7 @@ def test_a_message_whose_handler_fails_comes_again(server: RunningServer, sqs: A
         assert again["receives"] == [2]
         program.answer(again, ALL)
         program.expect("event", "message_processed")
-        assert _hidden(sqs, url) == (0, 0)
+        assert counts(sqs, url) == (0, 0)
 
 
 @pytest.mark.parametrize("batch", [1, 10], ids=["one", "batch"])
@@ -177,11 +170,11 @@ def test_a_heartbeat_keeps_what_is_handled_hidden(server: RunningServer, sqs: An
         program.answer(heartbeat)
         program.expect("event", "heartbeat")
         server.advance(29_999)
-        assert _hidden(sqs, url) == (0, batch)
+        assert counts(sqs, url) == (0, batch)
         program.answer(handling, ALL)
         for number in range(batch):
             assert program.expect("event", "message_processed")["body"] == str(number)
-        assert _hidden(sqs, url) == (0, 0)
+        assert counts(sqs, url) == (0, 0)
 
 
 def test_what_a_batch_handler_leaves_out_comes_again(server: RunningServer, sqs: Any, url: str) -> None:
@@ -211,7 +204,7 @@ def test_a_failure_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -
             assert handling["bodies"] == [body]
             program.answer(handling, answer)
             program.expect("event", "message_processed" if answer is ALL else "processing_error")
-        assert _hidden(sqs, url) == (0, 0)
+        assert counts(sqs, url) == (0, 0)
 
 
 def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: str) -> None:
@@ -221,7 +214,7 @@ def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: 
         program.expect("event", "stopped")
         await_parked(server, 0)
         sqs.send_message(QueueUrl=url, MessageBody="for others")
-        assert _hidden(sqs, url) == (1, 0)
+        assert counts(sqs, url) == (1, 0)
 
 
 def test_a_stop_lets_the_handler_finish(server: RunningServer, sqs: Any, url: str) -> None:
@@ -233,7 +226,7 @@ def test_a_stop_lets_the_handler_finish(server: RunningServer, sqs: Any, url: st
         program.expect("event", "message_processed")
         program.expect("event", "stopped")
         assert program.hear() is None
-        assert _hidden(sqs, url) == (0, 0)
+        assert counts(sqs, url) == (0, 0)
 
 
 # Celery with kombu's SQS transport as a client: real workers, tests/clients/python/celery_*.py.
@@ -262,12 +255,8 @@ class Setting:
             python("tests.clients.python.celery_producer"), endpoint=self.server.endpoint, **self.environment
         )
 
-    def counts(self) -> tuple[int, int]:
-        found = self.sqs.get_queue_attributes(QueueUrl=self.url, AttributeNames=["All"])["Attributes"]
-        return int(found["ApproximateNumberOfMessages"]), int(found["ApproximateNumberOfMessagesNotVisible"])
-
     def await_counts(self, visible: int, in_flight: int) -> None:
-        while self.counts() != (visible, in_flight):
+        while counts(self.sqs, self.url) != (visible, in_flight):
             pass  # the worker acknowledges beside the task, and says nothing of it
 
 
@@ -323,9 +312,9 @@ def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer:
     with setting.worker() as worker:
         setting.await_counts(0, 3)
         assert worker.terminate() == 0, worker.complaints
-    assert setting.counts() == (0, 3)
+    assert counts(setting.sqs, setting.url) == (0, 3)
     setting.server.advance(WAIT_MS)
-    assert setting.counts() == (3, 0)
+    assert counts(setting.sqs, setting.url) == (3, 0)
 
 
 @pytest.mark.slow
@@ -337,13 +326,10 @@ def test_the_task_of_a_killed_worker_runs_again(setting: Setting, producer: Prog
     setting.server.advance(3_600_000)
     with setting.worker() as worker:
         worker.expect("event", "hang")
-        assert setting.counts() == (0, 1)
+        assert counts(setting.sqs, setting.url) == (0, 1)
 
 
 # The AWS CLI as a client: the commands of the README, as a person would type them.
-
-
-AWS = Path(sys.executable).with_name("aws")
 
 
 ENVIRONMENT = {
@@ -358,20 +344,6 @@ Run = Callable[..., Any]
 
 def _words(server: RunningServer, words: tuple[str, ...]) -> list[str]:
     return ["--endpoint-url", server.endpoint, "--output", "json", "sqs", *words]
-
-
-def _aws(server: RunningServer, *words: str) -> Any:
-    done = subprocess.run(
-        [sys.executable, str(AWS), *_words(server, words)],
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if done.returncode:
-        return done.stderr
-    return json.loads(done.stdout) if done.stdout.strip() else None
 
 
 @contextmanager
@@ -389,17 +361,9 @@ def running(server: RunningServer) -> Iterator[Run]:
         yield run
 
 
-@pytest.fixture
-def run(server: RunningServer) -> Iterator[Run]:
-    with running(server) as run:
-        yield run
-
-
 def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
-    url = _aws(verifying_server, "create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")[
-        "QueueUrl"
-    ]
     with running(verifying_server) as run:
+        url = run("create-queue", "--queue-name", "jobs", "--attributes", "VisibilityTimeout=60")["QueueUrl"]
         sent = run("send-message", "--queue-url", url, "--message-body", "hello")
         (message,) = run("receive-message", "--queue-url", url, "--wait-time-seconds", "5")["Messages"]
         assert (message["MessageId"], message["Body"]) == (sent["MessageId"], "hello")
@@ -412,50 +376,4 @@ def test_the_life_of_a_message(verifying_server: RunningServer) -> None:
         found = run("get-queue-attributes", "--queue-url", url, "--attribute-names", "All")["Attributes"]
         assert (found["ApproximateNumberOfMessages"], found["VisibilityTimeout"]) == ("0", "60")
         assert run("delete-queue", "--queue-url", url) is None
-    assert "NonExistentQueue" in _aws(verifying_server, "get-queue-url", "--queue-name", "jobs")
-
-
-def _attribute(run: Run, url: str, name: str) -> str:
-    found = run("get-queue-attributes", "--queue-url", url, "--attribute-names", name)
-    return str(found["Attributes"][name])
-
-
-def test_batches_tags_and_permissions(run: Run) -> None:
-    url = run("create-queue", "--queue-name", "jobs", "--tags", "made=with,gone=soon")["QueueUrl"]
-    on_queue = ("--queue-url", url)
-    run("tag-queue", *on_queue, "--tags", "team=a")
-    run("untag-queue", *on_queue, "--tag-keys", "gone")
-    assert run("list-queue-tags", *on_queue)["Tags"] == {"made": "with", "team": "a"}
-    who = ("--aws-account-ids", "123456789012", "--actions", "SendMessage")
-    assert run("add-permission", *on_queue, "--label", "share", *who) is None
-    assert json.loads(_attribute(run, url, "Policy"))["Statement"][0]["Sid"] == "share"
-    assert run("remove-permission", *on_queue, "--label", "share") is None
-    run("send-message-batch", *on_queue, "--entries", "Id=a,MessageBody=1", "Id=b,MessageBody=2")
-    first, second = run("receive-message", *on_queue, "--max-number-of-messages", "10")["Messages"]
-    release = f"Id=a,ReceiptHandle={first['ReceiptHandle']},VisibilityTimeout=0"
-    done = run("change-message-visibility-batch", *on_queue, "--entries", release)
-    assert [each["Id"] for each in done["Successful"]] == ["a"]
-    delete = f"Id=b,ReceiptHandle={second['ReceiptHandle']}"
-    done = run("delete-message-batch", *on_queue, "--entries", delete)
-    assert [each["Id"] for each in done["Successful"]] == ["b"]
-    assert _attribute(run, url, "ApproximateNumberOfMessages") == "1"
-    assert run("purge-queue", *on_queue) is None
-    assert run("list-queues")["QueueUrls"] == [url]
-
-
-def test_dead_letters_go_there_and_back(run: Run, server: RunningServer) -> None:
-    dead = run("create-queue", "--queue-name", "dead")["QueueUrl"]
-    arn = _attribute(run, dead, "QueueArn")
-    policy = json.dumps({"RedrivePolicy": json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})})
-    url = run("create-queue", "--queue-name", "jobs", "--attributes", policy)["QueueUrl"]
-    assert run("list-dead-letter-source-queues", "--queue-url", dead)["queueUrls"] == [url]
-    run("send-message", "--queue-url", url, "--message-body", "m")
-    run("receive-message", "--queue-url", url, "--visibility-timeout", "0")
-    assert run("receive-message", "--queue-url", url) is None
-    assert _attribute(run, dead, "ApproximateNumberOfMessages") == "1"
-    task = run("start-message-move-task", "--source-arn", arn)
-    server.advance(1_000)
-    (found,) = run("list-message-move-tasks", "--source-arn", arn)["Results"]
-    assert (found["Status"], found["ApproximateNumberOfMessagesMoved"]) == ("COMPLETED", 1)
-    assert _attribute(run, url, "ApproximateNumberOfMessages") == "1"
-    assert "ResourceNotFound" in run("cancel-message-move-task", "--task-handle", task["TaskHandle"])
+        assert "NonExistentQueue" in run("get-queue-url", "--queue-name", "jobs")

@@ -1,9 +1,9 @@
 """`stale_receipts = act`: on standard queues a receipt of an earlier receive acts, as at Amazon (docs/lifecycle.md).
 
-By default it does nothing: `test_boto3.py` and the stories of the life cycle have that.
+By default it does nothing: the stories of the life cycle have that.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -12,7 +12,6 @@ import pytest
 import urllib3
 from pyarrow import dataset
 
-from tests.clients import boto
 from tests.clients.smq.raw import ask
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Claims
@@ -73,20 +72,14 @@ RELEASES: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("way", DELETES)
-def test_an_earlier_receipt_deletes(sqs: Any, url: str, way: str) -> None:
-    ((first, second),) = received_twice(sqs, url)
+def test_an_earlier_receipt_deletes_and_makes_visible(sqs: Any, url: str, way: str) -> None:
+    (first, second), (other, _) = received_twice(sqs, url, 2)
     DELETES[way](sqs, url, first)
-    assert counts(sqs, url) == (0, 0)
+    assert counts(sqs, url) == (0, 1)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second)
     with pytest.raises(sqs.exceptions.ClientError, match="does not exist or is not available"):
         sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=second, VisibilityTimeout=5)
-
-
-@pytest.mark.parametrize("way", RELEASES)
-def test_an_earlier_receipt_makes_the_message_visible(sqs: Any, url: str, way: str) -> None:
-    ((first, _),) = received_twice(sqs, url)
-    assert counts(sqs, url) == (0, 1)
-    RELEASES[way](sqs, url, first)
+    RELEASES[way](sqs, url, other)
     assert counts(sqs, url) == (1, 0)
 
 
@@ -164,18 +157,3 @@ def test_the_event_log_says_which_receipt_ended_how(server: RunningServer, sqs: 
         (1, "late_deleted", 15_000, 10_000),
         (2, "deleted_by_earlier", 5_000, 30_000),
     ]
-
-
-@pytest.fixture
-def fenced(place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    with RunningServer(**place("memory")) as running:
-        yield running
-
-
-def test_by_default_an_earlier_receipt_does_nothing(fenced: RunningServer) -> None:
-    sqs = boto.client(fenced.endpoint)
-    url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
-    ((first, _),) = received_twice(sqs, url)
-    for act in (*DELETES.values(), *RELEASES.values()):
-        act(sqs, url, first)
-    assert counts(sqs, url) == (0, 1)

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -354,8 +355,9 @@ def test_a_queue_is_deleted(visitor: Visitor, queues: HttpQueueClient) -> None:
 @pytest.mark.parametrize("action", ["purge", "delete"])
 def test_without_the_name_nothing_is_deleted(visitor: Visitor, queues: HttpQueueClient, action: str) -> None:
     path = with_messages(queues, f"kept-{action}")
-    for typed in ({}, *({"confirmation": text} for text in ("", "Kept", path.removeprefix("/console"), "<script>"))):
-        seen = visitor.post(f"{path}/{action}", **typed)
+    for typed in (None, "", "Kept", path.removeprefix("/console"), "<script>"):
+        fields: dict[str, Any] = {} if typed is None else {"confirmation": typed}
+        seen = visitor.post(f"{path}/{action}", **fields)
         assert seen.status == 422
         assert "This is not the queue's name, so nothing was deleted." in seen.text
         assert 'aria-invalid="true"' in seen.html

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import SystemRandom
+from typing import Self
 
 from tests.proofs.forking import Forked
 
@@ -41,11 +42,14 @@ class Served:
                 self._process = subprocess.Popen([*self.prefix, *command], stdout=log, stderr=log, env=environment)
             else:
                 self._process = Forked(command, stdout=log, stderr=log, env=environment, prefix=self.prefix)
-        deadline_s = time.monotonic() + START_S_MAX
-        while not self._accepts():
-            assert self._process.poll() is None, self.log.read_text(errors="replace")
-            assert time.monotonic() < deadline_s, "the server does not start"
-            time.sleep(0.01)
+        wait_until(self._accepts)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def command(self) -> list[str]:
         options = ["--port", str(self.port), "--admin-port", str(self.admin_port), *self.options]
@@ -78,6 +82,8 @@ class Served:
             self._process = None
 
     def _accepts(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text(errors="replace")
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             return True
         return False
@@ -89,6 +95,14 @@ class ServedFolder(Served):
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__("--data", str(folder), *options, log=folder.with_suffix(".log"))
         self.folder = folder
+
+
+def wait_until(condition: Callable[[], object], *, within_s: float = START_S_MAX) -> None:
+    """Return when `condition()` is true, which is seen from outside alone."""
+    give_up_at_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < give_up_at_s, "it does not come about"
+        time.sleep(0.02)
 
 
 StartNode = Callable[..., Served]

@@ -19,13 +19,13 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from itertools import count
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,10 +47,9 @@ from tests.proofs.loads import (
     Source,
     counts,
     drain,
-    now_s,
     patiently,
 )
-from tests.proofs.served import Served, ServedFolder, StartNode, starting_nodes
+from tests.proofs.served import Served, ServedFolder, StartNode, starting_nodes, wait_until
 from tests.server.push_receiver import Receiver
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
@@ -85,12 +84,8 @@ class Place(NamedTuple):
 @contextmanager
 def running(what: str, folder: Path, options: list[str]) -> Iterator[Place]:
     if what == "server":
-        server = ServedFolder(folder / "store", *options)
-        server.start()
-        try:
+        with ServedFolder(folder / "store", *options) as server:
             yield Place([server], [server])
-        finally:
-            server.stop()
     else:
         with (
             temporary_folder() as data,
@@ -227,12 +222,11 @@ class Run:
             return drain(caller, load)
 
     def _await_tasks(self, caller: SqsCaller) -> None:
-        deadline_s = now_s() + DRAIN_S_MAX
-        self.mover.look(caller)
-        while self.mover.is_running:
-            assert now_s() < deadline_s, "the move task does not end"
-            time.sleep(0.05)
+        def have_ended() -> bool:
             self.mover.look(caller)
+            return not self.mover.is_running
+
+        wait_until(have_ended, within_s=DRAIN_S_MAX)
 
     def _print(self, left: list[Counter[str]], dead: list[str], back: list[str]) -> None:
         print(f"\nCRASH_SEED={SEED}: {KILLS} kills, {self.moving} of them while a move task ran")  # noqa: T201
@@ -298,17 +292,13 @@ _BODY = re.compile(r"<MessageBody>([^<]*)</MessageBody>")
 
 @pytest.fixture
 def served(tmp_path: Path, receiver: Receiver) -> Iterator[ServedFolder]:
-    folder = ServedFolder(tmp_path / "store", "--push-allow", "127.0.0.1")
-    folder.start()
-    try:
+    with ServedFolder(tmp_path / "store", "--push-allow", "127.0.0.1") as folder:
         assert call(folder, "PUT", TOPIC)[0] == 201
         for name in QUEUES:
             assert call(folder, "PUT", f"/queues/{name}")[0] == 201
             subscribe(folder, name, f"acs:mns:r:000000000000:queues/{name}")
         subscribe(folder, "pushed", receiver.url)
         yield folder
-    finally:
-        folder.stop()
 
 
 def call(served: ServedFolder, method: str, target: str, body: str = "") -> tuple[int, str]:
@@ -379,13 +369,6 @@ def emptied(served: ServedFolder, queue: str) -> Counter[str]:
         found.update(_BODY.findall(page))
 
 
-def until(condition: Callable[[], object]) -> None:
-    give_up_at_s = monotonic() + PUSHED_S_MAX
-    while not condition():
-        assert monotonic() < give_up_at_s, "it did not come so far"
-        sleep(0.02)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_is_published_comes_to_all_or_to_none(served: ServedFolder, receiver: Receiver) -> None:
@@ -393,20 +376,19 @@ def test_what_is_published_comes_to_all_or_to_none(served: ServedFolder, receive
     try:
         for _ in range(KILLS_OF_TOPICS):
             wanted = len(publishers.answered) + PER_KILL
-            until(partial(publishers.have, wanted))
+            wait_until(partial(publishers.have, wanted))
             served.kill()
             served.start()
-        until(partial(publishers.have, len(publishers.answered) + PUBLISHERS + 1))
+        wait_until(partial(publishers.have, len(publishers.answered) + PUBLISHERS + 1))
     finally:
         publishers.stop()
     first, second = (emptied(served, name) for name in QUEUES)
     assert first == second
     assert set(first.values()) == {1}
     assert set(publishers.answered) <= set(first) <= set(publishers.asked)
-    until(
-        lambda: publishers.answered[-1] in receiver.bodies
-    )  # published after the last start, so that no kill delays it
-    until(lambda: len(set(first) - set(receiver.bodies)) <= (0 if WHOLE else waiting(served)))
+    # published after the last start, so that no kill delays it
+    wait_until(lambda: publishers.answered[-1] in receiver.bodies)
+    wait_until(lambda: len(set(first) - set(receiver.bodies)) <= (0 if WHOLE else waiting(served)))
     assert set(receiver.bodies) <= set(first)
 
 

@@ -117,10 +117,8 @@ class Producers:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedFolder]:
-    served = ServedFolder(tmp_path / "store")
-    served.start()
-    yield served
-    served.stop()
+    with ServedFolder(tmp_path / "store") as served:
+        yield served
 
 
 class Forwarding:
@@ -130,7 +128,7 @@ class Forwarding:
         """`options` are more of it."""
         shared = ["--from", intake, "--rules", str(rules), "--timeout", str(TIMEOUT_S), "--wait", "1", *options]
         self._command = [*COMMAND, "forward", *shared]
-        self._environment = environment(VEILMQ_ENDPOINT=f"http://127.0.0.1:{server.port}")
+        self._environment = environment(VEILMQ_ENDPOINT=server.endpoint)
 
     def run_and_kill(self, after_s: float) -> None:
         process = Forked(self._command, env=self._environment, stderr=subprocess.PIPE, text=True)
@@ -197,11 +195,10 @@ def test_the_forwarder_is_killed(
     chance = random.Random(SEED)
     rules = tmp_path / "routes.toml"
     rules.write_text(RULES.format(suffix))
-    endpoint = f"http://127.0.0.1:{server.port}"
-    with HttpQueueClient(endpoint) as client:
+    with HttpQueueClient(server.endpoint) as client:
         create(client, suffix)
         forwarding = Forwarding(server, f"intake{suffix}", rules, *options)
-        with Producers(endpoint, f"intake{suffix}") as producers:
+        with Producers(server.endpoint, f"intake{suffix}") as producers:
             for _ in range(KILLS):
                 forwarding.run_and_kill(chance.uniform(0.02, 0.4))
         forwarding.finish(client, f"intake{suffix}")
@@ -212,13 +209,12 @@ def test_two_forwarders_and_the_server_are_killed(server: ServedFolder, tmp_path
     chance = random.Random(SEED)
     rules = tmp_path / "routes.toml"
     rules.write_text(RULES.format(".fifo"))
-    endpoint = f"http://127.0.0.1:{server.port}"
-    with HttpQueueClient(endpoint) as client:
+    with HttpQueueClient(server.endpoint) as client:
         create(client, ".fifo")
         forwarding = Forwarding(server, "intake.fifo", rules)
         steady = Forked(forwarding._command, env=forwarding._environment, stderr=subprocess.PIPE, text=True)
         assert steady.stderr is not None
-        with steady.stderr as told, Producers(endpoint, "intake.fifo") as producers:
+        with steady.stderr as told, Producers(server.endpoint, "intake.fifo") as producers:
             assert "forwarding to" in told.readline()
             for _ in range(KILLS // 2):
                 forwarding.run_and_kill(chance.uniform(0.02, 0.2))

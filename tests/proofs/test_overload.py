@@ -104,15 +104,11 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    served = ServedFolder(tmp_path / "data", "--credentials", str(written(tmp_path / "keys.toml")))
-    served.start()
-    try:
+    with ServedFolder(tmp_path / "data", "--credentials", str(written(tmp_path / "keys.toml"))) as served:
         sqs = client(served.endpoint, region_name=REGION)
         for queue in ("small", "large"):
             sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "0"})
         yield Place(served, tmp_path)
-    finally:
-        served.stop()
 
 
 def show(line: str) -> None:
@@ -163,8 +159,7 @@ def test_large_bodies_of_many_strangers_cost_little_memory(place: Place, kind: s
     before = place.rss_bytes()
     flood = place.start(kind, connections=MANY, seconds=SECONDS + 2)
     if kind == "wrong":
-        admin = f"http://127.0.0.1:{place.served.admin_port}"
-        wait_until(lambda: held_bytes(admin)["unverified_bodies"] >= BODY_BYTES)
+        wait_until(lambda: held_bytes(place.served.admin_endpoint)["unverified_bodies"] >= BODY_BYTES)
     newcomer, honest, pages = place.start("anew", batch), place.start("repeat", batch), watching(place)
     disk = place.start("disk", place.folder)
     growth = place.highest_rss_bytes(flood) - before

@@ -5,11 +5,12 @@ lost, and one that it has too much is there twice: both show. `PROVE=whole` take
 """
 
 import os
-import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.client.traffic import drained, left, send, send_in_order
 from tests.conftest import EVERYTHING
-from tests.proofs.served import ServedFolder, StartNode
+from tests.proofs.served import Served, ServedFolder, StartNode, wait_until
 from tests.spark.forward import PATIENCE_S as FORWARD_PATIENCE_S
 from tests.spark.forward import Forward
 from tests.spark.stream import PATIENCE_S, Stream, kept
@@ -33,6 +34,7 @@ BATCH = str(MESSAGES // 4)
 SHARD = str(MESSAGES // 16)
 QUEUE = "orders"
 HOLD_S = 3_600
+until = partial(wait_until, within_s=PATIENCE_S)
 SMALL = {"maxMessagesPerBatch": BATCH, "shardSize": SHARD, "wait": "0"}
 
 
@@ -57,13 +59,6 @@ def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | Non
     return Stream(
         endpoint=server.endpoint, queue=QUEUE, folder=str(place), options={**SMALL, **(options or {})}, **fields
     )
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, "it does not come about"
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(
@@ -93,22 +88,16 @@ def test_the_driver_is_killed(
 
 
 def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) -> None:
-    served = ServedFolder(tmp_path / "data")
-    served.start()
-    try:
-        endpoint = f"http://127.0.0.1:{served.port}"
-        with HttpQueueClient(endpoint) as client:
-            client.create_queue(QUEUE)
-            sent = send(client, QUEUE, MESSAGES)
-            options = {**SMALL, "accident": "reading:2:kill-server", "serverpid": str(served.pid)}
-            stream = Stream(endpoint=endpoint, queue=QUEUE, folder=str(tmp_path / "stream"), options=options)
-            query = stream.start(spark)
-            served.await_end()
-            served.start()
-            assert query.awaitTermination(PATIENCE_S)
-            check(client, Path(stream.folder), sent)
-    finally:
-        served.stop()
+    with ServedFolder(tmp_path / "data") as served, HttpQueueClient(served.endpoint) as client:
+        client.create_queue(QUEUE)
+        sent = send(client, QUEUE, MESSAGES)
+        options = {**SMALL, "accident": "reading:2:kill-server", "serverpid": str(served.pid)}
+        stream = Stream(endpoint=served.endpoint, queue=QUEUE, folder=str(tmp_path / "stream"), options=options)
+        query = stream.start(spark)
+        served.await_end()
+        served.start()
+        assert query.awaitTermination(PATIENCE_S)
+        check(client, Path(stream.folder), sent)
 
 
 @EVERYTHING
@@ -226,6 +215,41 @@ def check_nothing_left(client: HttpQueueClient, endpoint: str, source: str, targ
         assert [view.staged for view in publications.writers()] == [0]
 
 
+def check_forwarded(client: HttpQueueClient, endpoint: str, sent: list[str]) -> None:
+    arrived = [message.body for message in drained(client, OUT)]
+    assert len(arrived) == len(sent)
+    assert set(arrived) == set(sent)
+    check_nothing_left(client, endpoint, IN, OUT)
+
+
+def send_groups(client: HttpQueueClient) -> None:
+    numbered = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(FORWARDED)]
+    send_in_order(client, FIFO_IN, numbered)
+
+
+def check_groups(client: HttpQueueClient, endpoint: str) -> None:
+    """Assert that each group arrived whole, once and in its order."""
+    arrived: defaultdict[str | None, list[int]] = defaultdict(list)
+    for message in drained(client, FIFO_OUT):
+        arrived[message.group].append(int(message.body))
+    assert arrived == {f"g{group}": list(range(group, FORWARDED, GROUPS)) for group in range(GROUPS)}
+    check_nothing_left(client, endpoint, FIFO_IN, FIFO_OUT)
+
+
+@contextmanager
+def starting_again(served: Served) -> Iterator[None]:
+    """Start a server once it is killed, while something else goes on."""
+
+    def start_again() -> None:
+        served.await_end(FORWARD_PATIENCE_S)
+        served.start()
+
+    with ThreadPoolExecutor(1) as thread:
+        again = thread.submit(start_again)
+        yield
+        again.result()
+
+
 def forward_of(endpoint: str, folder: Path, source: str = IN, target: str = OUT) -> Forward:
     place = folder / "forward"
     place.mkdir(exist_ok=True)
@@ -255,10 +279,7 @@ def test_the_driver_of_a_forward_is_killed(
         )
         assert killed.program().wait(FORWARD_PATIENCE_S) == -9
     forward.run(spark)
-    arrived = [message.body for message in drained(client, OUT)]
-    assert len(arrived) == len(sent)
-    assert set(arrived) == set(sent)
-    check_nothing_left(client, server.endpoint, IN, OUT)
+    check_forwarded(client, server.endpoint, sent)
 
 
 @pytest.mark.timeout(900)
@@ -272,10 +293,7 @@ def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
     forward = replace(forward_of(server.endpoint, tmp_path), write_options=own, master="local[2,3]")
     assert forward.program().wait(FORWARD_PATIENCE_S) == 0
     assert once.exists(), "the task did fail"
-    arrived = [message.body for message in drained(client, OUT)]
-    assert len(arrived) == len(sent)
-    assert set(arrived) == set(sent)
-    check_nothing_left(client, server.endpoint, IN, OUT)
+    check_forwarded(client, server.endpoint, sent)
 
 
 @pytest.mark.timeout(900)
@@ -283,43 +301,23 @@ def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
 def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    numbered = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(FORWARDED)]
-    send_in_order(client, FIFO_IN, numbered)
+    send_groups(client)
     forward = forward_of(server.endpoint, tmp_path, FIFO_IN, FIFO_OUT)
     killed = replace(forward, write_options={"accident": "published:1:kill-driver"})
     assert killed.program().wait(FORWARD_PATIENCE_S) == -9
     forward.run(spark)
-    arrived: defaultdict[str | None, list[int]] = defaultdict(list)
-    for message in drained(client, FIFO_OUT):
-        arrived[message.group].append(int(message.body))
-    assert arrived == {f"g{group}": list(range(group, FORWARDED, GROUPS)) for group in range(GROUPS)}
-    check_nothing_left(client, server.endpoint, FIFO_IN, FIFO_OUT)
+    check_groups(client, server.endpoint)
 
 
 @pytest.mark.timeout(900)
 def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path: Path) -> None:
-    served = ServedFolder(tmp_path / "data")
-    served.start()
-    try:
-        endpoint = f"http://127.0.0.1:{served.port}"
-        with HttpQueueClient(endpoint) as client, ThreadPoolExecutor(1) as thread:
-            create(client)
-            sent = send(client, IN, FORWARDED)
-            own = {"accident": "published:1:kill-server", "serverpid": str(served.pid)}
-
-            def start_again() -> None:
-                served.await_end(FORWARD_PATIENCE_S)
-                served.start()
-
-            again = thread.submit(start_again)
-            replace(forward_of(endpoint, tmp_path), write_options=own).run(spark)
-            again.result()
-            arrived = [message.body for message in drained(client, OUT)]
-            assert len(arrived) == len(sent)
-            assert set(arrived) == set(sent)
-            check_nothing_left(client, endpoint, IN, OUT)
-    finally:
-        served.stop()
+    with ServedFolder(tmp_path / "data") as served, HttpQueueClient(served.endpoint) as client:
+        create(client)
+        sent = send(client, IN, FORWARDED)
+        own = {"accident": "published:1:kill-server", "serverpid": str(served.pid)}
+        with starting_again(served):
+            replace(forward_of(served.endpoint, tmp_path), write_options=own).run(spark)
+        check_forwarded(client, served.endpoint, sent)
 
 
 # From queue to queue through real Spark and a node on PostgreSQL that is killed: claims and publications outlive it.
@@ -331,28 +329,17 @@ def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path:
 @EVERYTHING
 @pytest.mark.parametrize("accident", ["published:1", *(["reading:2"] if WHOLE else [])])
 def test_a_node_is_killed(spark: SparkSession, start_node: StartNode, tmp_path: Path, accident: str) -> None:
+    """Each group arrives whole, once and in its order, at a node that knows nothing of what was before."""
     node = start_node()
-    endpoint = f"http://127.0.0.1:{node.port}"
-
-    def start_again() -> None:
-        node.await_end(FORWARD_PATIENCE_S)
-        node.start()
-
-    with HttpQueueClient(endpoint) as client, ThreadPoolExecutor(1) as thread:
+    with HttpQueueClient(node.endpoint) as client:
         create(client)
-        numbered = [NewMessage(body=str(number), group=f"g{number % GROUPS}") for number in range(FORWARDED)]
-        send_in_order(client, FIFO_IN, numbered)
+        send_groups(client)
         own = {"accident": f"{accident}:kill-server", "serverpid": str(node.pid)}
-        forward = forward_of(endpoint, tmp_path, FIFO_IN, FIFO_OUT)
-        if accident.startswith("reading"):
-            forward = replace(forward, options={**SMALL_FORWARD, **own})
-        else:
-            forward = replace(forward, write_options=own)
-        again = thread.submit(start_again)
-        forward.run(spark)
-        again.result()
-        arrived: defaultdict[str | None, list[int]] = defaultdict(list)
-        for message in drained(client, FIFO_OUT):
-            arrived[message.group].append(int(message.body))
-        assert arrived == {f"g{group}": list(range(group, FORWARDED, GROUPS)) for group in range(GROUPS)}
-        check_nothing_left(client, endpoint, FIFO_IN, FIFO_OUT)
+        forward = forward_of(node.endpoint, tmp_path, FIFO_IN, FIFO_OUT)
+        reading = accident.startswith("reading")
+        with starting_again(node):
+            slow = (
+                replace(forward, options={**SMALL_FORWARD, **own}) if reading else replace(forward, write_options=own)
+            )
+            slow.run(spark)
+        check_groups(client, node.endpoint)

@@ -41,8 +41,8 @@ def queue(account: Account) -> Queue:
 
 
 @contextmanager
-def account_at(server: RunningServer) -> Iterator[Account]:
-    account = Account(server.endpoint, "any", "any")
+def account_at(server: RunningServer, key: str = "any", secret: str = "any", *, token: str = "") -> Iterator[Account]:
+    account = Account(server.endpoint, key, secret, security_token=token)
     try:
         yield account
     finally:

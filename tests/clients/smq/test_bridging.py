@@ -223,6 +223,8 @@ def test_a_fifo_queue_is_one_for_both_where_its_name_says_so(sqs: Any, account: 
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
         assert attribute(sqs, url, "FifoQueue") == "true"
         account.get_queue(name).send_message(Message("of smq", message_group_id="g"))
+        with refused("InvalidArgument"):
+            account.get_queue(name).send_message(Message("of no group"))
         sqs.send_message(QueueUrl=url, MessageBody="of sqs", MessageGroupId="g", MessageDeduplicationId="d")
         got = account.get_queue(name).receive_message_with_str_body()
         assert (got.message_body, got.message_group_id) == ("of smq", "g")

@@ -92,14 +92,6 @@ def test_urgent_messages_come_first(queue: Queue) -> None:
     assert [each.priority for each in got] == [1, 7, 8, 8, 9, 16]
 
 
-def test_there_are_sixteen_priorities(queue: Queue) -> None:
-    """0 is what an SDK writes that nobody told one."""
-    queue.send_message(Message("m", priority=0))
-    assert queue.receive_message().priority == 8
-    with refused("InvalidArgument"):
-        queue.send_message(Message("m", priority=17))
-
-
 def test_a_delayed_message_comes_to_the_millisecond(queue: Queue, server: RunningServer) -> None:
     queue.set_attributes(QueueMeta(delay_sec=60, msg_ttl=604_800))
     queue.send_message(Message("now", 0))
@@ -216,22 +208,6 @@ def test_a_message_is_as_long_as_its_queue_allows(queue: Queue) -> None:
         with refused("InvalidArgument"):
             queue.send_message(Message(body))
     assert counts(queue) == (1, 0, 0)
-
-
-def test_messages_of_a_group_come_one_after_the_other(account: Account, server: RunningServer) -> None:
-    server.queue("jobs.fifo")
-    queue = account.get_queue("jobs.fifo")
-    for body, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
-        sent = queue.send_message(Message(body, message_group_id=group))
-        assert len(sent.message_id) == 32
-    got = [queue.receive_message_with_str_body() for _ in range(2)]
-    assert [(each.message_body, each.message_group_id) for each in got] == [("a1", "a"), ("b1", "b")]
-    with refused("MessageNotExist"):
-        queue.receive_message()
-    queue.delete_message(got[0].receipt_handle)
-    assert queue.receive_message_with_str_body().message_body == "a2"
-    with refused("InvalidArgument"):
-        queue.send_message(Message("of no group"))
 
 
 # Batches of SMQ, through its official Python SDK.

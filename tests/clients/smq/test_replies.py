@@ -203,6 +203,8 @@ def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
         (("PUT", "/queues/r", "<Queue><QueueType>lifo</QueueType></Queue>"), 400, "InvalidArgument"),
         (("PUT", "/queues/r", "<Topic/>"), 400, "MalformedXML"),
         (("PUT", "/queues/a_b"), 400, "InvalidQueueName"),
+        (("PUT", "/queues/-a"), 400, "InvalidQueueName"),
+        (("PUT", f"/queues/1{'a' * 255}"), 201, ""),
         (("PUT", "/queues/"), 400, "InvalidRequestURL"),
         (("PUT", f"/queues/{'a' * 257}"), 400, "QueueNameLengthError"),
         (("PUT", "/queues/q?metaoverride=true", "<Queue><QueueType>fifo</QueueType></Queue>"), 400, "InvalidArgument"),

@@ -37,41 +37,22 @@ WORKER = "tests.consumer.stuck_worker:app"
 
 
 def lease(number: int, left_s: float, **changed: Any) -> LeaseStatus:
-    usual: dict[str, Any] = {
-        "queue": "films",
-        "handler": "render",
-        "message_id": f"message-{number}",
-        "attempt": 1,
-        "state": "held",
-        "left_s": left_s,
-        "held_s": 75.0,
-        "running": True,
-        "renewals": 0,
-    }
+    usual: dict[str, Any] = {"queue": "films", "handler": "render", "message_id": f"message-{number}", "attempt": 1}
+    usual |= {"state": "held", "left_s": left_s, "held_s": 75.0, "running": True, "renewals": 0}
     return LeaseStatus(**(usual | changed))
 
 
-def look(*, queues: int = 1, leases: int = 1) -> Look:
-    handler = HandlerStatus(
-        queue="films", handler="render", leased=leases, running=leases, buffered=0, events={"acked": 9}
-    )
-    return Look(
-        endpoint="http://127.0.0.1:9324",
-        at_ms=1_700_000_000_000,
-        queues=[QueueRow(queue=f"q{number:02}", visible=number, in_flight=2, delayed=3) for number in range(queues)],
-        queues_in_all=queues,
-        workers=[
-            WorkerStatus(
-                worker="host:7",
-                host="host",
-                pid=7,
-                stopping=False,
-                handlers=[handler],
-                leases=[lease(number, 30.0 + number) for number in range(leases)],
-            )
-        ],
-        silent=[],
-    )
+def look(*, queues: int = 1, leases: int = 1, **changed: Any) -> Look:
+    """Return a server with queues, and a worker with leases."""
+    works = {"leased": leases, "running": leases, "buffered": 0}
+    handler = HandlerStatus(queue="films", handler="render", events={"acked": 9}, **works)
+    held = [lease(number, 30.0 + number) for number in range(leases)]
+    worker = WorkerStatus(worker="host:7", host="host", pid=7, stopping=False, handlers=[handler], leases=held)
+    usual: dict[str, Any] = {"endpoint": "http://127.0.0.1:9324", "at_ms": 1_700_000_000_000, "queues_in_all": queues}
+    usual["queues"] = [
+        QueueRow(queue=f"q{number:02}", visible=number, in_flight=2, delayed=3) for number in range(queues)
+    ]
+    return Look(**(usual | {"workers": [worker], "silent": []} | changed))
 
 
 def shown(look: Look, *, width: int = 120, height: int | None = None) -> list[str]:
@@ -113,35 +94,22 @@ def test_a_low_terminal_shows_the_fullest_queues_and_the_most_urgent_leases() ->
 
 def test_leases_of_all_workers_come_in_the_order_of_their_ends() -> None:
     leases = [lease(1, -2.0, state="suspect"), lease(2, 400.0, attempt=3), lease(3, 3.0, running=False)]
-    seen = look()
     worker = WorkerStatus(worker="a:1", host="a", pid=1, stopping=True, handlers=[], leases=leases)
-    lines = shown(Look(**{name: getattr(seen, name) for name in seen.__struct_fields__} | {"workers": [worker]}))
+    lines = shown(look(workers=[worker], silent=["http://far:9326"]))
     held = [line for line in lines if line.startswith("message-")]
     assert [line.split()[0] for line in held] == ["message-1", "message-3", "message-2"]
     assert held[0].endswith("-2.0 s")
     assert "suspect" in held[0]
     assert "held, waits" in held[1]
     assert held[2].endswith("6:40")
-
-
-def test_a_worker_that_does_not_answer_is_named() -> None:
-    seen = look()
-    fields = {name: getattr(seen, name) for name in seen.__struct_fields__}
-    assert "no answer from http://far:9326" in shown(Look(**fields | {"silent": ["http://far:9326"]}))
+    assert "no answer from http://far:9326" in lines
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "–"),
-        (0.0, "0.0 s"),
-        (-3.25, "-3.2 s"),
-        (99.9, "99.9 s"),
-        (100, "1:40"),
-        (-120, "-2:00"),
-        (3_600, "1 h 00"),
-        (43_200, "12 h 00"),
-        (400_000, "4 d"),
+        *((None, "–"), (0.0, "0.0 s"), (-3.25, "-3.2 s"), (99.9, "99.9 s"), (100, "1:40"), (-120, "-2:00")),
+        *((3_600, "1 h 00"), (43_200, "12 h 00"), (400_000, "4 d")),
     ],
 )
 def test_a_span_has_six_characters_at_most_while_it_matters(seconds: float | None, text: str) -> None:
@@ -212,12 +180,36 @@ def test_redeliveries_are_the_servers_count(veilmq: Veilmq, server: RunningServe
 
 
 def test_without_metrics_only_what_sqs_tells_is_shown(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
-    with HttpQueueClient(server.endpoint) as client:
-        for name in ("alpha", "beta"):
-            client.create_queue(name)
+    for name in ("alpha", "beta"):
+        server.queue(name)
     done = veilmq("top", "--once", "--json", "--prefix", "be", "--admin", "http://127.0.0.1:1")
     (queue,) = json.loads(done.out)["queues"]
     assert (queue["queue"], queue["oldest_s"], queue["redeliveries"]) == ("beta", None, None)
+    with working(server, runtime, "--hidden"):
+        assert json.loads(veilmq("top", "--once", "--json").out)["workers"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (["--once"], 1, "RequestThrottled"),
+        (["--once", "--endpoint", "http://127.0.0.1:1"], 1, "Start a server"),
+        ([], 2, "veilmq: The output is no terminal; use --once, or --json.\n"),
+    ],
+    ids=["refused", "no server", "no terminal"],
+)
+def test_what_cannot_be_shown_is_said(
+    veilmq: Veilmq, server: RunningServer, options: list[str], code: int, said: str
+) -> None:
+    server.queue("alpha")
+    server.faults.script("GetQueueAttributes", faults.THROTTLED)
+    done = veilmq("top", *options)
+    assert (done.code, said in done.err) == (code, True)
+
+
+def test_a_folder_that_others_may_enter_is_said(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
+    (runtime / "veilmq").mkdir(mode=0o755)
+    veilmq("top", "--once").fails(1, "must be a folder of this user alone (mode 0700)")
 
 
 def test_a_worker_elsewhere_is_seen_at_its_port(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
@@ -236,11 +228,6 @@ def test_a_worker_elsewhere_is_seen_at_its_port(veilmq: Veilmq, server: RunningS
     assert 'veilmq_consumer_running{handler="work",queue="work"} 1.0' in metrics
 
 
-def test_a_hidden_worker_is_not_seen(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
-    with working(server, runtime, "--hidden"):
-        assert json.loads(veilmq("top", "--once", "--json").out)["workers"] == []
-
-
 def test_a_queue_that_is_deleted_meanwhile_is_left_out(server: RunningServer) -> None:
     class Late(HttpQueueClient):
         def list_queues(self, prefix: str = "") -> list[str]:
@@ -250,21 +237,6 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(server: RunningServer) ->
     with Late(server.endpoint) as client:
         rows, in_all = Observer(client, prefix="", admin=None, workers=()).queues()
     assert ([row.queue for row in rows], in_all) == (["alpha"], 2)
-
-
-def test_a_refusal_is_said(veilmq: Veilmq, server: RunningServer) -> None:
-    server.queue("alpha")
-    server.faults.script("GetQueueAttributes", faults.THROTTLED)
-    done = veilmq("top", "--once")
-    assert done.code == 1
-    assert "RequestThrottled" in done.err
-
-
-def test_a_folder_that_others_may_enter_is_said(veilmq: Veilmq, server: RunningServer, runtime: Path) -> None:
-    (runtime / "veilmq").mkdir(mode=0o755)
-    done = veilmq("top", "--once")
-    assert done.code == 1
-    assert "must be a folder of this user alone (mode 0700)" in done.err
 
 
 def test_looks_are_lines_for_as_long_as_somebody_reads(server: RunningServer, runtime: Path) -> None:
@@ -282,18 +254,6 @@ def test_looks_are_lines_for_as_long_as_somebody_reads(server: RunningServer, ru
         assert looking.wait(60) == 0
     assert [look["queues"][0]["queue"] for look in looks] == ["alpha", "alpha"]
     assert looks[0]["at_ms"] < looks[1]["at_ms"]
-
-
-def test_a_server_that_is_not_there_is_said_once(veilmq: Veilmq) -> None:
-    done = veilmq("top", "--once", "--endpoint", "http://127.0.0.1:1")
-    assert done.code == 1
-    assert "Start a server" in done.err
-
-
-def test_a_live_view_needs_a_terminal(veilmq: Veilmq) -> None:
-    done = veilmq("top")
-    assert done.code == 2
-    assert done.err == "veilmq: The output is no terminal; use --once, or --json.\n"
 
 
 @contextmanager

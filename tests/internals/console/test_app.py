@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     keys, wrong = written(folder / "keys.toml"), (Page("/console/broken", _broken, _broken), Page("/console/sly", _sly))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("veilmq.console.app.PAGES", (*PAGES, *wrong))
-        settings = {"data": folder / "data", "account": OWNER, "region": REGION, "drain_s_max": 3}
+        settings: dict[str, Any] = {"data": folder / "data", "account": OWNER, "region": REGION, "drain_s_max": 3}
         with RunningServer(credentials=keys, **settings) as running:
             url = client(running).create_queue(QueueName="orders")["QueueUrl"]
             client(running).send_message(QueueUrl=url, MessageBody="gold")
@@ -89,7 +89,7 @@ def messages(server: RunningServer) -> int:
 
 
 def token_of(html: str) -> str:
-    return re.findall('name="csrf" value="([^"]*)"', html)[0]
+    return str(re.findall('name="csrf" value="([^"]*)"', html)[0])
 
 
 def address(page: Page) -> str:

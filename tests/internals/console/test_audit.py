@@ -25,7 +25,14 @@ DELETE_MESSAGE = {b"x-amz-target": b"AmazonSQS.DeleteMessage"}
 
 def entry(number: int, outcome: str = "asked") -> AuditEntry:
     """Return a line of the change ``number``."""
-    what = {"at_ms": number, "id": f"{number}", "who": "everyone", "peer": None, "what": "PurgeQueue", "queue": "a/b"}
+    what: dict[str, Any] = {
+        "at_ms": number,
+        "id": f"{number}",
+        "who": "everyone",
+        "peer": None,
+        "what": "PurgeQueue",
+        "queue": "a/b",
+    }
     return AuditEntry(**what, after={}, outcome=outcome)
 
 

@@ -22,7 +22,7 @@ from tests.bucket import S3Server
 from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
 from tests.internals.proofs.standalone import Standalone
-from tests.proofs.served import ServedFolder
+from tests.proofs.served import ServedFolder, wait_until
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import RoutingTable, TimeoutClass
@@ -43,13 +43,10 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedFolder]:
+    """Run a server process; one that is killed starts again at the same port."""
     need_java()
-    served = ServedFolder(tmp_path / "data")
-    served.start()
-    try:
+    with ServedFolder(tmp_path / "data") as served:
         yield served
-    finally:
-        served.stop()
 
 
 class Job:
@@ -99,21 +96,16 @@ def job(*words: str, log: Path) -> Iterator[Job]:
 
 
 def until(holds: Callable[[], bool], running: Job) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not _holds(holds):
+    """Wait for something that the job brings about."""
+
+    def seen() -> bool:
         running.alive()
-        assert time.monotonic() < deadline_s, "it does not come"
-        time.sleep(0.1)
+        return answered(holds)
+
+    wait_until(seen, within_s=PATIENCE_S)
 
 
-def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not _holds(holds):
-        assert time.monotonic() < deadline_s, "it does not come"
-        time.sleep(0.1)
-
-
-def _holds(holds: Callable[[], bool]) -> bool:
+def answered(holds: Callable[[], bool]) -> bool:
     try:
         return holds()
     except (Unreachable, ClientError):  # the server is being killed
@@ -138,7 +130,7 @@ def send(client: HttpQueueClient, queue: str, *, fifo: bool) -> dict[str, str]:
 @EVERYTHING
 def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
     """Driver and server are killed: each message is once in the queue that its rule names, each group in its order."""
-    endpoint = f"http://127.0.0.1:{server.port}"
+    endpoint = server.endpoint
     rules = tmp_path / "routing.json"
     rules.write_bytes(msgspec.json.encode(TABLE))
     words = ["route", "intake.fifo", "--table", str(rules), "--checkpoint", str(tmp_path / "checkpoint")]
@@ -175,7 +167,7 @@ def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
 
 @EVERYTHING
 def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Path) -> None:
-    endpoint = f"http://127.0.0.1:{server.port}"
+    endpoint = server.endpoint
     with HttpQueueClient(endpoint) as client, Standalone(tmp_path / "cluster") as cluster:
         client.create_queue("orders")
         sent = send(client, "orders", fifo=False)
@@ -201,7 +193,7 @@ def test_archiving_on_a_bucket_under_kills(
     server: ServedFolder, s3: S3Server, bucket: str, tmp_path: Path, driver_kills: int, s3_kills: int
 ) -> None:
     """Driver and S3 server are killed at any moment: each message is once in the table, and once in a replay of it."""
-    endpoint, table = f"http://127.0.0.1:{server.port}", f"{bucket}/archive"
+    endpoint, table = server.endpoint, f"{bucket}/archive"
     seed = time.time_ns()
     chance = random.Random(seed)
     where = ["--table", table, "--endpoint", endpoint, "--master", "local[2]"]
@@ -221,7 +213,10 @@ def test_archiving_on_a_bucket_under_kills(
                     time.sleep(chance.uniform(0.0, 2.0))
                     s3.start()
                     before = sum(left(client, "orders"))
-                    wait_for(lambda: running.ended or sum(left(client, "orders")) < before)  # noqa: B023
+                    wait_until(
+                        lambda: running.ended or answered(lambda: sum(left(client, "orders")) < before),  # noqa: B023
+                        within_s=PATIENCE_S,
+                    )
                 failed += running.ended
         waiting = sum(left(client, "orders"))
         assert waiting > 0, "killed too late to mean anything"

@@ -1,0 +1,130 @@
+"""Options, their documentation and the log of commands that run for long: each says what there is, no more, no less."""
+
+import json
+import logging
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Veilmq, command
+from tests.cli.every_command import every_command, options
+from tests.tidy.tree import ROOT
+from veilmq.cli.failures import CommandFailed
+from veilmq.cli.logs import JsonLines
+from veilmq.cli.pipeline_options import job
+from veilmq.cli.queue_options import FIELDS
+from veilmq.core import limits
+from veilmq.core.settings import QueueSettings
+from veilmq.server.settings import FILE_NAME, SETTINGS, VARIABLES_OF_OTHERS
+
+COMMANDS = dict(every_command())
+OPTION = re.compile(r"--[a-z][a-z0-9-]+")
+OTHERS = {
+    *("visibility_rules", "in_flight_max", "event_log", "receives_max", "redrive_sources", "fifo", "tags", "purges"),
+}
+"""Settings of queues whose options are made otherwise."""
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return heading → text of each section of the second level in docs/`page`."""
+    _, *parts = re.split(r"^## (.+)$", (ROOT / "docs" / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def test_there_is_an_option_for_every_setting_of_queues() -> None:
+    assert {*FIELDS.values(), *OTHERS} == set(QueueSettings.__struct_fields__)
+
+
+def test_help_is_made_from_the_schema() -> None:
+    text = re.sub(r"[│\s]+", " ", command("serve", "--help", COLUMNS="200").stdout)
+    for row in SETTINGS:
+        assert f" {row.flag} " in text
+        assert row.description in text
+        if row.kind.placeholder:
+            expected = f"{row.flag} {row.kind.placeholder} {row.description} Must be {row.kind.allowed}."
+            assert f"{expected} [default: {row.default_text}]" in text
+
+
+def test_every_command_has_a_section_and_every_section_a_command() -> None:
+    assert set(sections("cli.md")) == {f"veilmq {name}" for name in COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_section_names_the_options_of_its_command(name: str) -> None:
+    named = set(OPTION.findall(sections("cli.md")[f"veilmq {name}"]))
+    existing = options(COMMANDS[name])
+    assert existing, "every command has an option"
+    assert existing - named == set(), "undocumented"
+    assert named <= existing, "no option of this command"
+
+
+def test_the_page_of_settings_has_the_table_of_the_schema_and_where_they_come_from() -> None:
+    lines = sections("settings.md")["All settings"].strip().splitlines()
+    assert lines[2:] == [
+        f"| `{row.name}` | `{row.flag}` | `{row.variable}` | `{row.default_text}` | {row.kind.allowed} | "
+        f"{row.description} |"
+        for row in SETTINGS
+    ]
+    text = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    for word in [FILE_NAME, "--config", *VARIABLES_OF_OTHERS]:
+        assert f"`{word}" in text, word
+
+
+@pytest.mark.parametrize(
+    ("option", "allowed"),
+    [
+        ("--visibility-timeout", limits.VISIBILITY_TIMEOUT_S),
+        ("--delay", limits.SQS_DELAY_S),
+        ("--retention", limits.RETENTION_S),
+        ("--receive-wait", limits.SQS_RECEIVE_WAIT_S),
+        ("--message-bytes-max", limits.MESSAGE_BYTES),
+    ],
+)
+def test_the_ranges_of_a_queues_settings_are_those_of_the_limits(option: str, allowed: limits.Range) -> None:
+    (line,) = [line for line in sections("cli.md")["veilmq queue create"].splitlines() if f"| `{option} N` |" in line]
+    _, _, told, default, *_ = [cell.strip() for cell in line.split("|")]
+    assert (told.removesuffix(" s"), default) == (f"{allowed.minimum} to {allowed.maximum}", str(allowed.default))
+
+
+def test_a_job_that_cannot_use_a_path_says_which(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed) as caught, job("report"):
+        tmp_path.write_text("<html>", encoding="utf-8")
+    assert str(caught.value) == f"{tmp_path} cannot be used: Is a directory."
+
+
+# The log of commands that run for long: for people, or one JSON object on each line.
+
+
+def record(text: str, *arguments: object, **given: object) -> logging.LogRecord:
+    """Return a record as a logger makes it; `given` is what its `extra` was."""
+    made = logging.LogRecord("veilmq.consumer", logging.WARNING, "x.py", 1, text, arguments, None)
+    made.created = 1_700_000_000.1234
+    vars(made).update(given)
+    return made
+
+
+def test_a_record_is_one_object_on_one_line() -> None:
+    """With whatever its `extra` was, also what is no JSON; an exception is a field."""
+    made = record("message %s:\nlost", "m1", message_id="m1", attempt=2, seen={"a"})
+    told = {"at": "2023-11-14T22:13:20.123+00:00", "level": "warning", "logger": "veilmq.consumer"}
+    line = JsonLines().format(made)
+    assert "\n" not in line
+    extra = {"message_id": "m1", "attempt": 2, "seen": ["a"]}
+    assert json.loads(line) == told | {"message": "message m1:\nlost"} | extra
+    try:
+        raise LookupError("not yet")
+    except LookupError:
+        made.exc_info = sys.exc_info()
+    exception = json.loads(JsonLines().format(made))["exception"]
+    assert exception.startswith("Traceback")
+    assert exception.endswith("LookupError: not yet")
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [("--log", "'loud' is no level; use debug,"), ("--log-format", "'loud' is none; use text or json.")],
+)
+def test_what_is_no_log_is_refused(veilmq: Veilmq, option: str, sentence: str) -> None:
+    veilmq("worker", "shop:app", option, "loud").fails(2, f"{option}: {sentence}")
