@@ -22,7 +22,6 @@ from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.testing.consumer_bench import Call
 from veilmq.wire.exchange import RequestContext
 
 Answer = tuple[int, dict[str, str], Any]
@@ -212,7 +211,7 @@ def request(target: bytes) -> Request:
 def test_a_defect_in_decoding_is_logged_and_answered(
     protocol: Protocol, asked: Request, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: object) -> Call:
+    def broken(*_: object) -> Plan:
         raise RuntimeError("broken on purpose")
 
     monkeypatch.setattr("veilmq.server.protocols.PROTOCOLS", (protocol._replace(decode=broken),))
