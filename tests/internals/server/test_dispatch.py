@@ -22,7 +22,7 @@ from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S
 from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.testing import RunningServer, VirtualClock
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 
 Answer = tuple[int, dict[str, str], Any]
 
