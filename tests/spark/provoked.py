@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from veilmq.spark.claims_reader import ClaimsStreamReader, ShardPartition
 from veilmq.spark.datasource import SCHEMA, VeilmqDataSource
 from veilmq.spark.options import SinkOptions, SourceOptions
-from veilmq.spark.sink import QueueStreamWriter, Written, stream_writer
+from veilmq.spark.sink import QueueStreamWriter, Written, sink_options
 
 CLAIMED = "claimed"
 READING = "reading"
@@ -67,7 +67,7 @@ class ProvokedReader(ClaimsStreamReader):
         """Claim, and then perhaps die."""
         end = super().latestOffset(start, limit)
         if end != start:
-            self._pass(CLAIMED, end["n"])
+            reach(self._own, CLAIMED, end["n"])
         return end
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -76,14 +76,16 @@ class ProvokedReader(ClaimsStreamReader):
         for count, batch in enumerate(super().read(partition)):
             yield batch.slice(0, 1)
             if not count and not partition.shard:
-                self._pass(READING, partition.number)
+                reach(self._own, READING, partition.number)
             yield batch.slice(1)
 
-    def _pass(self, point: str, number: int) -> None:
-        where, _, rest = self._own["accident"].partition(":")
-        when, _, what = rest.partition(":")
-        if where == point and when == str(number):
-            ACCIDENTS[what](self._own)
+
+def reach(own: Mapping[str, str], point: str, number: int) -> None:
+    """Have the accident of the options `own` happen, if it is for this point and batch."""
+    where, _, rest = own["accident"].partition(":")
+    when, _, what = rest.partition(":")
+    if (where, when) == (point, str(number)):
+        ACCIDENTS[what](own)
 
 
 def kill_driver(own: Mapping[str, str]) -> None:
@@ -135,8 +137,7 @@ class ProvokedSink(VeilmqDataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         given = {name.lower(): text for name, text in self.options.items()}
         own = {name: given.pop(name, "") for name in OWN_OPTIONS}
-        real = stream_writer(given, schema, overwrite=overwrite)
-        return ProvokedWriter(real._options, own)
+        return ProvokedWriter(sink_options(given, schema, overwrite=overwrite, stream=True), own)
 
 
 class ProvokedWriter(QueueStreamWriter):
@@ -153,16 +154,10 @@ class ProvokedWriter(QueueStreamWriter):
         context = TaskContext.get()
         assert context is not None
         if context.partitionId() == 0:
-            self._pass(STAGED, written.batch)
+            reach(self._own, STAGED, written.batch)
         return written
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish, and then perhaps die."""
         super().commit(messages, batchId)
-        self._pass(PUBLISHED, batchId)
-
-    def _pass(self, point: str, batch: int) -> None:
-        where, _, rest = self._own["accident"].partition(":")
-        when, _, what = rest.partition(":")
-        if where == point and when == str(batch):
-            ACCIDENTS[what](self._own)
+        reach(self._own, PUBLISHED, batchId)

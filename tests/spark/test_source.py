@@ -182,7 +182,6 @@ def test_a_snapshot_is_given_back_at_once(spark: SparkSession, server: RunningSe
 def test_a_checkpoint_that_was_put_back_is_told(
     spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
 ) -> None:
-    """It is that of the first of two batches."""
     sent = send(client, QUEUE, 60)
     stream_of(server, tmp_path).run(spark)
     later = {*kept(tmp_path / "stream")} - {*kept(tmp_path / "stream", batch=0)}
@@ -369,7 +368,6 @@ OF_SQS = {"AccessDenied", "QueueDoesNotExist"}
 
 
 def test_a_queue_that_does_not_exist_is_told_with_what_to_do() -> None:
-    """Whether it is named or given by its URL."""
     with RunningServer() as server:
         for queue in ("none", f"{server.endpoint}/000000000000/none"):
             with (

@@ -66,8 +66,6 @@ def test_a_cancelled_timer_does_not_run() -> None:
 
 
 def test_what_is_due_already_runs_when_the_loop_turns() -> None:
-    """A timer for now needs no move of the clock."""
-
     async def story() -> list[str]:
         ran: list[str] = []
         clock = VirtualClock(start_ms=10)
@@ -107,7 +105,6 @@ class Sleeper:
 
 
 def test_each_sleeper_wakes_at_its_own_instant() -> None:
-    """However far the clock goes at once."""
     clock = SteppedClock(100.0)
     first, second = Sleeper(clock, 101.0, 105.0), Sleeper(clock, 103.0, 103.0, 200.0)
     clock.advance(50)
@@ -120,7 +117,6 @@ def test_each_sleeper_wakes_at_its_own_instant() -> None:
 
 
 def test_an_alarm_wakes_before_the_instant_or_without_one() -> None:
-    """And the time stays what it is."""
     clock = SteppedClock()
     sleeper = Sleeper(clock, 10.0, None)
     clock.settle()
@@ -143,13 +139,11 @@ def test_a_ring_before_the_sleep_is_not_lost() -> None:
 
 
 def test_a_stepped_clock_does_not_go_back() -> None:
-    """Neither does the machine's."""
     with pytest.raises(ValueError, match=r"stands at 5\.0 and cannot go back to 4\.0"):
         SteppedClock(5.0).set(4.0)
 
 
 def test_a_thread_that_does_not_sleep_again_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instead of a test that hangs."""
     monkeypatch.setattr("veilmq.testing.clocks._CHECKS_MAX", 1)
     clock = SteppedClock()
     alarm, ended = clock.alarm(), threading.Event()

@@ -55,7 +55,6 @@ def test_advance_answers_what_became_due_on_the_way(veilmq_server: RunningServer
 
 
 def test_advance_in_seconds(veilmq_server: RunningServer) -> None:
-    """To the millisecond, and not backwards."""
     before_ms = veilmq_server.clock.now_ms()
     veilmq_server.advance(seconds=29.999)
     veilmq_server.advance(1, seconds=1)
@@ -74,7 +73,6 @@ def test_waiting_ends(veilmq_server: RunningServer) -> None:
 
 
 def test_the_clock_starts_where_it_was_put() -> None:
-    """Messages bear the virtual instant."""
     with RunningServer(clock=VirtualClock(start_ms=1_000_000_000_000)) as server:
         sqs = boto.client(server.endpoint)
         url = sqs.create_queue(QueueName="q")["QueueUrl"]
@@ -84,7 +82,6 @@ def test_the_clock_starts_where_it_was_put() -> None:
 
 
 def test_the_system_clock_cannot_be_moved() -> None:
-    """With it the server runs in real time."""
     with RunningServer(clock=SystemClock()) as server, pytest.raises(TypeError, match="virtual clock"):
         server.advance(1)
 
@@ -152,7 +149,6 @@ def test_a_standby_has_what_its_primary_has_committed(folder: Path) -> None:
 
 
 def test_a_setting_that_does_not_exist_is_said(folder: Path) -> None:
-    """In the words of the server."""
     server = PostgresServer(folder / "a", settings={"fsink": "on"})
     assert server.log == ""
     with pytest.raises(PostgresFailed, match=r'does not start: .*"fsink"'), server:
@@ -160,7 +156,6 @@ def test_a_setting_that_does_not_exist_is_said(folder: Path) -> None:
 
 
 def test_where_there_is_no_postgresql_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package, or that of the system."""
     monkeypatch.setattr(postgres_server, "find_spec", lambda name: None)
     monkeypatch.setattr(postgres_server, "_SYSTEM", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -297,7 +292,6 @@ def test_suites(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_with_xdist(pytester: pytest.Pytester) -> None:
-    """Workers do not see each other's servers."""
     pytester.makepyfile(FRESH)
     pytester.runpytest_subprocess("-n2", "-Werror").assert_outcomes(passed=4)
 
@@ -325,7 +319,6 @@ def test_what_is_missing_is_named(pytester: pytest.Pytester) -> None:
 
 @pytest.mark.slow
 def test_a_suite_without_the_fixtures_imports_nothing(pytester: pytest.Pytester) -> None:
-    """Not even veilmq itself."""
     pytester.makepyfile(
         "import sys\ndef test_it(): assert 'pytest_veilmq' in sys.modules and 'veilmq' not in sys.modules"
     )

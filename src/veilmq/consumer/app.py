@@ -24,7 +24,7 @@ from veilmq.client import HttpQueueClient, SigningKey
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import endpoint_of, key_of
 from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
-from veilmq.consumer.context import Backoff
+from veilmq.consumer.context import Backoff, about
 from veilmq.consumer.handlers import (
     OUTSTANDING_BYTES_MAX,
     Batching,
@@ -41,7 +41,7 @@ from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest
 from veilmq.consumer.metrics import exported, is_installed
 from veilmq.consumer.records import Idempotency
 from veilmq.consumer.renewal_policies import Adaptive, Draw, Fixed, RenewalResult
-from veilmq.consumer.renewer import RenewalMetrics, Renewer
+from veilmq.consumer.renewer import Renewer
 from veilmq.consumer.runner import Runner
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
 from veilmq.core.limits import SQS_RECEIVE_WAIT_S
@@ -79,14 +79,12 @@ class Running(Watcher):
         the renewer's threads, which make up to ``renewals_at_once`` calls at a time.
         """
         self.table = LeaseTable(clock, watcher=self, draw=draw)
-        self.renewals = RenewalMetrics()
+        self.renewals = self.table.metrics
         self._hooks = hooks
         self._on_renewed = renewed
         self._tracing: Any = tracing()
         self._clients = [connect() for _ in range(len(handlers) + 1)]
-        self._renewer = Renewer(
-            self.table, self._clients[-1], metrics=self.renewals, renewed=self._renewed, calls_max=renewals_at_once
-        )
+        self._renewer = Renewer(self.table, self._clients[-1], renewed=self._renewed, calls_max=renewals_at_once)
         self.runners = [
             Runner(handler, client, self.table, hooks=hooks, failed=self._failed, tracing=self._tracing, create=create)
             for handler, client in zip(handlers, self._clients, strict=False)
@@ -180,8 +178,10 @@ class Running(Watcher):
         self._notify(lease, lambda runner: runner.lease_changed(lease, state))
 
     def ending(self, lease: Lease, left_s: float) -> None:
-        """Call the runner, in the event loop's thread."""
-        self._notify(lease, lambda runner: runner.lease_ending(lease, left_s))
+        """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
+        text = "message %s: its lease ends for good in %.0f s"
+        _log.warning(text, lease.message.id, left_s, extra=about(lease))
+        self._notify(lease, lambda runner: runner.call_hooks("ending", lease, left_s))
 
     def _renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
         if self._tracing is not None:
@@ -191,7 +191,7 @@ class Running(Watcher):
                 if self._on_renewed is not None:
                     self._on_renewed(request)
                 if self._hooks.has("renew"):
-                    self._notify(request.lease, partial(Runner.lease_renewed, lease=request.lease))
+                    self._notify(request.lease, partial(Runner.call_hooks, name="renew", lease=request.lease))
 
     def _notify(self, lease: Lease, call: Callable[[Runner], object]) -> None:
         (runner,) = [runner for runner in self.runners if runner.subscription is lease.subscription]

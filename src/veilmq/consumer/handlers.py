@@ -123,13 +123,12 @@ class Batching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """``function`` takes the payload, and the context if it has a parameter for it: behind the payload or before it."""
+    """``function`` takes the payload, and the context at the place ``context_at``, if it has a parameter for it."""
 
     function: Callable[..., Any]
     options: Options
     decode: Decode
-    takes_context: bool
-    context_first: bool = False
+    context_at: int | None
     batching: Batching | None = None
 
     @property
@@ -139,9 +138,9 @@ class Handler:
 
     def arguments(self, payload: object, context: Context) -> tuple[Any, ...]:
         """Return what the function is called with."""
-        if not self.takes_context:
+        if self.context_at is None:
             return (payload,)
-        return (context, payload) if self.context_first else (payload, context)
+        return (payload, context) if self.context_at else (context, payload)
 
 
 def make_handler(function: Callable[..., Any], options: Options, batching: Batching | None = None) -> Handler:
@@ -169,8 +168,7 @@ def make_handler(function: Callable[..., Any], options: Options, batching: Batch
         function=function,
         options=options,
         decode=decoder(payload),
-        takes_context=bool(contexts),
-        context_first=contexts == [0],
+        context_at=contexts[0] if contexts else None,
         batching=batching,
     )
 

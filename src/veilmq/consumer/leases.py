@@ -27,6 +27,7 @@ from typing import TypeVar
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Clock
+from veilmq.consumer.metrics import RenewalMetrics
 from veilmq.consumer.renewal_policies import (
     SHARE,
     Draw,
@@ -235,6 +236,7 @@ class LeaseTable:
         """``draw`` gives the jitter of renewals and of pauses."""
         self.clock = clock
         self.renewing = RenewalDurations()
+        self.metrics = RenewalMetrics()
         self.alarm = clock.alarm()
         """Rings when something has become due earlier than was known."""
         self._watcher = watcher or Watcher()
@@ -468,8 +470,12 @@ class LeaseTable:
         if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
             self._finish(lease, now_s)
             return None
-        if not lease.tries and lease.wanted_at_s <= now_s:
+        self.metrics.margin.add(lease.expires_at_s - now_s)
+        if (
+            not lease.tries and lease.wanted_at_s <= now_s
+        ):  # one that is renewed before it is due is not late, nor a retry
             self.renewing.lateness.add(now_s - lease.wanted_at_s, now_s=now_s)
+            self.metrics.lateness.add(now_s - lease.wanted_at_s)
         lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
         lease.in_flight = True
         return RenewalRequest(lease, for_s, now_s, last=for_s < wanted_s)

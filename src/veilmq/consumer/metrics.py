@@ -18,6 +18,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from veilmq import __version__
+from veilmq.client.messages import ClientError
+from veilmq.consumer.renewal_policies import RenewalResult, plain_code
 
 EDGES_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 14_400.0, 43_200.0)
 EVENTS = (
@@ -74,6 +76,38 @@ class Counters:
     buffer_wait: Histogram = field(default_factory=Histogram)
     handle_time: Histogram = field(default_factory=Histogram)
     hold_time: Histogram = field(default_factory=Histogram)
+
+
+@dataclass(slots=True, eq=False)
+class RenewalMetrics:
+    """Calls that renew leases: their entries, results, errors and times; written in the renewer's threads.
+
+    ``lateness`` is by how much renewals begin after they were due, ``margin`` what was left of the lease then, 0 for
+    one that was over; ``took`` is how long the calls took.
+    """
+
+    calls: int = 0
+    entries: int = 0
+    results: Counter[str] = field(default_factory=lambda: Counter({result.value: 0 for result in RenewalResult}))
+    errors: Counter[str] = field(default_factory=Counter)
+    took: Histogram = field(default_factory=Histogram)
+    lateness: Histogram = field(default_factory=Histogram)
+    margin: Histogram = field(default_factory=Histogram)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
+        """Count one call, and why entries were not renewed: the server's code, or the kind of the exception."""
+        with self._lock:
+            self.calls += 1
+            self.entries += len(results)
+            self.took.add(took_s)
+            self.results.update(result.value for result in results)
+            self.errors.update(map(class_of, errors))
+
+
+def class_of(error: Exception) -> str:
+    """Return in a word what failed."""
+    return plain_code(error.code) if isinstance(error, ClientError) else type(error).__name__
 
 
 class MetricKind(Enum):

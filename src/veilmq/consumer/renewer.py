@@ -7,16 +7,14 @@ end of the first lease of the batch, so that a connection which drops everything
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from veilmq.client.messages import ClientError, Hidden
 from veilmq.consumer.leases import Lease, LeaseTable, RenewalRequest
-from veilmq.consumer.metrics import Histogram
-from veilmq.consumer.renewal_policies import RenewalResult, plain_code, renewal_result
+from veilmq.consumer.renewal_policies import RenewalResult, renewal_result
 from veilmq.core.commands import VisibilityChange
 
 _log = logging.getLogger("veilmq.consumer")
@@ -27,46 +25,6 @@ PATIENCE_S_LAST = 2.0
 """Not halved any more: what is left of a lease then goes to one try."""
 PATIENCE_S_LEAST = 0.5
 """For a batch with a lease that is nearly over, or is."""
-
-
-@dataclass(slots=True, eq=False)
-class RenewalMetrics:
-    """Calls that renew leases: their entries, results, errors and times; written in the renewer's threads.
-
-    ``lateness`` is by how much renewals begin after they were due, ``margin`` what was left of the lease then, 0 for
-    one that was over; ``took`` is how long the calls took.
-    """
-
-    calls: int = 0
-    entries: int = 0
-    results: Counter[str] = field(default_factory=lambda: Counter({result.value: 0 for result in RenewalResult}))
-    errors: Counter[str] = field(default_factory=Counter)
-    took: Histogram = field(default_factory=Histogram)
-    lateness: Histogram = field(default_factory=Histogram)
-    margin: Histogram = field(default_factory=Histogram)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def sending(self, requests: Sequence[RenewalRequest]) -> None:
-        """Count how timely a call is; a lease that is renewed before it is due is not late, nor is a retry."""
-        with self._lock:
-            for request in requests:
-                self.margin.add(request.lease.expires_at_s - request.sent_at_s)
-                if not request.lease.tries and request.lease.wanted_at_s <= request.sent_at_s:
-                    self.lateness.add(request.sent_at_s - request.lease.wanted_at_s)
-
-    def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
-        """Count one call, and why entries were not renewed: the server's code, or the kind of the exception."""
-        with self._lock:
-            self.calls += 1
-            self.entries += len(results)
-            self.took.add(took_s)
-            self.results.update(result.value for result in results)
-            self.errors.update(map(class_of, errors))
-
-
-def class_of(error: Exception) -> str:
-    """Return in a word what failed."""
-    return plain_code(error.code) if isinstance(error, ClientError) else type(error).__name__
 
 
 class VisibilityChanger(Protocol):
@@ -86,7 +44,6 @@ class Renewer:
         table: LeaseTable,
         client: VisibilityChanger,
         *,
-        metrics: RenewalMetrics | None = None,
         renewed: Callable[[Sequence[RenewalRequest], Sequence[RenewalResult]], object] | None = None,
         calls_max: int = 4,
     ) -> None:
@@ -97,7 +54,6 @@ class Renewer:
         """
         self._table = table
         self._client = client
-        self._metrics = metrics or RenewalMetrics()
         self._renewed = renewed
         self._calls = ThreadPoolExecutor(calls_max, "veilmq-renewal") if calls_max > 1 else None
         self._stopping = False
@@ -138,7 +94,6 @@ class Renewer:
         requests = self._table.prepare(batch)
         if not requests:
             return
-        self._metrics.sending(requests)
         changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in requests]
         replies: Sequence[Exception | Hidden | None]
         try:
@@ -161,7 +116,7 @@ class Renewer:
             ]
         self._table.answered(requests, results)
         errors = [reply for reply in replies if isinstance(reply, Exception)]
-        self._metrics.called(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
+        self._table.metrics.called(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
         if self._renewed is not None:
             self._renewed(requests, results)
 

@@ -260,19 +260,11 @@ class Runner:
         elif on_lost == "cancel":
             delivery.cancel(_CAUSES[state])
 
-    def lease_renewed(self, lease: Lease) -> None:
-        """Call the hooks."""
+    def call_hooks(self, name: str, lease: Lease, *more: object) -> None:
+        """Call what watches ``name`` for the message of ``lease``, if it is held."""
         delivery = self._held.get(lease.number)
         if delivery is not None:
-            self._hooks.call("renew", delivery.context)
-
-    def lease_ending(self, lease: Lease, left_s: float) -> None:
-        """Warn that the twelve hours of a message are nearly over."""
-        delivery = self._held.get(lease.number)
-        if delivery is not None:
-            text = "message %s: its lease ends for good in %.0f s"
-            _log.warning(text, delivery.message.id, left_s, extra=about(lease))
-            self._hooks.call("ending", delivery.context, left_s)
+            self._hooks.call(name, delivery.context, *more)
 
     # ------------------------------------------------------------------------------------------------- its messages
 

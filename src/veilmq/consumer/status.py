@@ -24,9 +24,8 @@ from typing import Any
 import msgspec
 
 from veilmq.consumer.leases import Lease, LeaseTable
-from veilmq.consumer.metrics import Labels, Metric, MetricKind
+from veilmq.consumer.metrics import Labels, Metric, MetricKind, RenewalMetrics
 from veilmq.consumer.renewal_policies import LeaseTerms, Measured, RenewalPolicy
-from veilmq.consumer.renewer import RenewalMetrics
 from veilmq.consumer.runner import Runner
 
 PATIENCE_S = 1.0

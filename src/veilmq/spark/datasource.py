@@ -95,15 +95,15 @@ class VeilmqDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of a DataFrame."""
-        from veilmq.spark.sink import batch_writer  # noqa: PLC0415
+        from veilmq.spark.sink import QueueWriter, sink_options  # noqa: PLC0415
 
-        return batch_writer(self.options, schema, overwrite=overwrite)
+        return QueueWriter(sink_options(self.options, schema, overwrite=overwrite, stream=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return a writer of a stream."""
-        from veilmq.spark.sink import stream_writer  # noqa: PLC0415
+        from veilmq.spark.sink import QueueStreamWriter, sink_options  # noqa: PLC0415
 
-        return stream_writer(self.options, schema, overwrite=overwrite)
+        return QueueStreamWriter(sink_options(self.options, schema, overwrite=overwrite, stream=True))
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> "SourceOptions":

@@ -237,24 +237,14 @@ class PartitionWriter:
 _ONLY_BATCH = 0
 
 
-def batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "QueueWriter":
-    """Return the writer of a DataFrame; raises ``OptionWrong`` and ``ColumnsWrong``."""
-    return QueueWriter(_checked(given, schema, overwrite=overwrite, how='mode("append")'))
-
-
-def stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> "QueueStreamWriter":
-    """Return the writer of a stream; raises ``OptionWrong`` and ``ColumnsWrong``."""
-    options = _checked(given, schema, overwrite=overwrite, how='outputMode("append")')
-    if options.writer is not None:
-        raise OptionWrong("option writer: is for batch writes only; a stream is identified by its checkpoint")
-    return QueueStreamWriter(options)
-
-
-def _checked(given: Mapping[str, str], schema: StructType, *, overwrite: bool, how: str) -> SinkOptions:
+def sink_options(given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> SinkOptions:
+    """Return the options of a writer, of a stream or of a DataFrame; raises ``OptionWrong`` and ``ColumnsWrong``."""
     if overwrite:
-        raise OptionWrong(f"A queue cannot be overwritten: write with {how}.")
+        raise OptionWrong(f'A queue cannot be overwritten: write with {"outputMode" if stream else "mode"}("append").')
     options = SinkOptions.of(given)
     check(schema)
+    if stream and options.writer is not None:
+        raise OptionWrong("option writer: is for batch writes only; a stream is identified by its checkpoint")
     return options
 
 

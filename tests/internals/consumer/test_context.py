@@ -23,7 +23,6 @@ from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, EndingKind, Und
     ids=["nothing", "value", "drop", "reject", "undecodable", "retry", "exception", "lost"],
 )
 def test_what_a_result_means(result: object, kind: EndingKind) -> None:
-    """Returned or raised is the same."""
     assert ending_of(result).kind is kind
 
 
@@ -38,7 +37,6 @@ def test_what_a_result_means(result: object, kind: EndingKind) -> None:
     ids=lambda value: value.value,
 )
 def test_a_cancelled_handler_is_judged_by_the_cause(cause: Cause, kind: EndingKind) -> None:
-    """Unless it came to an end of its own."""
     assert ending_of(Cancelled("stop"), cause).kind is kind
     assert ending_of(asyncio.CancelledError(), cause).kind is kind
     assert ending_of(None, cause).kind is EndingKind.DONE
@@ -51,7 +49,6 @@ def test_how_long_a_retry_waits_is_kept() -> None:
 
 
 def test_a_trace_is_cut_to_its_end() -> None:
-    """Where the error is."""
     ending = ending_of(ValueError("x" * 2 * TRACE_CHARACTERS_MAX))
     assert len(ending.trace) == TRACE_CHARACTERS_MAX
     assert ending.trace.rstrip().endswith("x")

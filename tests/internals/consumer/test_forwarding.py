@@ -71,7 +71,6 @@ def run(client: Scripted, carrier: Carried, **options: Any) -> Totals:
 
 @pytest.mark.slow
 def test_it_goes_on_after_a_server_that_failed() -> None:
-    """What was received afterwards is forwarded."""
     busy, throttled = ClientError("ServiceUnavailable", "", 503), ClientError("RequestThrottled", "", 403)
     client = Scripted(Unreachable("here", "refused"), busy, throttled, [received("a")])
     carrier = Carried()
@@ -88,7 +87,6 @@ def test_an_intake_that_is_gone_ends_it() -> None:
 
 
 def test_the_end_of_one_worker_ends_the_others() -> None:
-    """None of them waits for ever."""
     refusing = Scripted(ClientError("AccessDenied", "No.", 403))
     with pytest.raises(ClientError):
         Forwarder(refusing, TO_REST, Carried(), intake="jobs", workers=4).run()
@@ -354,7 +352,6 @@ def test_a_forward_after_a_send_that_was_not_deleted_stores_it_once(server: Runn
 
 
 def test_no_send_is_larger_than_every_server_takes(server: RunningServer, tampered: Tampered) -> None:
-    """Large messages go alone."""
     large = "x" * (BATCH_BYTES_MAX - 10)
     got = fill(tampered, "jobs", "y", large, "z" * 20)
     assert SendRelay(tampered, "jobs", fifo=False).relay(to("fast", got)) == [None] * 3

@@ -174,7 +174,6 @@ _JSON = st.recursive(
 
 @given(_JSON, st.lists(st.text(max_size=3), max_size=4))
 def test_a_pointer_finds_what_a_walk_finds(document: Any, path: list[str]) -> None:
-    """For any document and any path."""
     expected, there = document, True
     for part in path:
         if isinstance(expected, dict) and part in expected:

@@ -280,7 +280,7 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 
 class Served(Play):
-    """A play whose other side is a server; ``receive`` holds what it gets."""
+    """A play whose other side is a server; ``receive`` sends a message, and holds it."""
 
     def __init__(
         self, policy: RenewalPolicy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
@@ -290,7 +290,8 @@ class Served(Play):
         self._server, self._client, self._name = server, client, queue
         self.subscription = self.table.subscribe(queue, policy, fifo=queue.endswith(".fifo"))
 
-    def receive(self, *, timeout_s: int = 30) -> Lease:
+    def receive(self, body: str = "hello", *, timeout_s: int = 30) -> Lease:
+        self._client.send(self._name, body, group="a" if self._name.endswith(".fifo") else None)
         now_s = self.clock.now_s()
         messages = self._client.receive(self._name, timeout_s=timeout_s)
         (lease,) = self.table.take(
@@ -314,7 +315,6 @@ class Served(Play):
 def test_the_last_renewal_and_what_comes_after_it(server: RunningServer, client: HttpQueueClient) -> None:
     """Renewed until T+290, receivable at T+330 and not before; the handler's late delete is tried and does no harm."""
     play = Served(NServiceBusPolicy(), server, client)
-    client.send("orders", "hello")
     lease = play.receive()
     play.until(329.999)
     assert client.receive("orders") == []
@@ -331,7 +331,6 @@ def test_the_last_renewal_and_what_comes_after_it(server: RunningServer, client:
 def test_two_seconds_late_and_alone(server: RunningServer, client: HttpQueueClient) -> None:
     """The message is hidden again for 32 s, and deleted when its handler ends."""
     play = Served(NServiceBusPolicy(), server, client)
-    client.send("orders", "hello")
     lease = play.receive()
     play.stand_still(32)
     play.renewer.run_due()
@@ -348,7 +347,6 @@ def test_two_seconds_late_and_alone(server: RunningServer, client: HttpQueueClie
 def test_two_seconds_late_with_a_competitor(server: RunningServer, client: HttpQueueClient) -> None:
     """Somebody else has received the message since: the lease is lost, at once, and his is not touched."""
     play = Served(NServiceBusPolicy(), server, client)
-    client.send("orders", "hello")
     lease = play.receive()
     play.stand_still(31)
     (theirs,) = client.receive("orders", timeout_s=5)
@@ -360,9 +358,7 @@ def test_two_seconds_late_with_a_competitor(server: RunningServer, client: HttpQ
 
 
 def test_a_message_that_is_deleted_under_its_handler_is_lost(server: RunningServer, client: HttpQueueClient) -> None:
-    """V = 2: the next renewal finds out."""
     play = Served(NServiceBusPolicy(), server, client)
-    client.send("orders", "hello")
     lease = play.receive(timeout_s=2)
     client.purge("orders")
     play.until(1)
@@ -372,7 +368,6 @@ def test_a_message_that_is_deleted_under_its_handler_is_lost(server: RunningServ
 def test_a_short_timeout_outlives_a_longer_handler(server: RunningServer, client: HttpQueueClient) -> None:
     """V = 1, a handler of 2 s: nobody else gets the message."""
     play = Served(NServiceBusPolicy(), server, client)
-    client.send("orders", "hello")
     lease = play.receive(timeout_s=1)
     for tenth in range(1, 21):
         play.until(tenth / 10)
@@ -383,7 +378,6 @@ def test_a_short_timeout_outlives_a_longer_handler(server: RunningServer, client
 def test_a_heartbeat_and_a_crash(server: RunningServer, client: HttpQueueClient) -> None:
     """Two minutes, every minute; the process dies at 130 s, and the message is visible at 240 s."""
     play = Served(Fixed(120, 60), server, client)
-    client.send("orders", "hello")
     play.receive(timeout_s=120)
     play.until(130)
     play.stand_still(239.999)
@@ -396,7 +390,6 @@ def test_a_heartbeat_and_a_crash(server: RunningServer, client: HttpQueueClient)
 def test_the_twelve_hours_of_the_server_are_never_exceeded(server: RunningServer, client: HttpQueueClient) -> None:
     """It never refuses a renewal, and the lease ends with it and not by it."""
     play = Served(Fixed(3_600, 3_000), server, client)
-    client.send("orders", "hello")
     lease = play.receive(timeout_s=3_600)
     play.until(43_197)
     assert client.receive("orders") == []
@@ -411,8 +404,7 @@ def test_a_fifo_lease_that_passed_is_lost(server: RunningServer, client: HttpQue
     """Whether by the clock or by the server's word, its group goes on with somebody else."""
     for policy in (Fixed(30, 20), NServiceBusPolicy()):
         play = Served(policy, server, client, queue="orders.fifo")
-        client.send("orders.fifo", type(policy).__name__, group="a")
-        lease = play.receive()
+        lease = play.receive(type(policy).__name__)
         play.stand_still(31)
         play.renewer.run_due()
         assert lease.state is LeaseState.LOST

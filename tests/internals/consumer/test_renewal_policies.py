@@ -19,7 +19,6 @@ from veilmq.consumer.renewal_policies import (
 
 @given(st.lists(st.floats(min_value=0.001, max_value=43_200), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
 def test_a_quantile_is_never_too_short_and_five_percent_too_long_at_most(values: list[float], share: float) -> None:
-    """Against the values themselves, sorted."""
     durations = Durations()
     for value in values:
         durations.add(value, now_s=0)
@@ -37,7 +36,6 @@ def test_twelve_hours_have_a_bucket() -> None:
 
 
 def test_nothing_has_no_quantile() -> None:
-    """And it is not taken for zero."""
     assert Durations().quantile(0.99, now_s=0) is None
 
 
@@ -86,7 +84,6 @@ NOT_IN_FLIGHT = ClientError("AWS.SimpleQueueService.MessageNotInflight", "It is 
     ],
 )
 def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expected: RenewalResult) -> None:
-    """Only what is known to mean a loss is one."""
     assert renewal_result(error, requested_s=30, elapsed_s=100) is expected
 
 
@@ -96,5 +93,4 @@ def test_the_answer_to_a_legal_request(error: Exception | Hidden | None, expecte
     ids=["range", "zero", "negative", "total"],
 )
 def test_the_answer_to_an_illegal_request_is_no_loss(requested_s: int, elapsed_s: float) -> None:
-    """The very code that means a loss otherwise."""
     assert renewal_result(GONE, requested_s=requested_s, elapsed_s=elapsed_s) is RenewalResult.AT_LIMIT

@@ -20,9 +20,9 @@ from tests.consumer.simulation import (
 )
 from veilmq.client.messages import ClientError, Hidden, Unreachable
 from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable, RenewalRequest, Watcher
-from veilmq.consumer.metrics import Histogram
+from veilmq.consumer.metrics import Histogram, RenewalMetrics, class_of
 from veilmq.consumer.renewal_policies import Fixed, NServiceBusPolicy, RenewalResult
-from veilmq.consumer.renewer import RenewalMetrics, Renewer, class_of
+from veilmq.consumer.renewer import Renewer
 from veilmq.testing import SteppedClock
 from veilmq.testing.clocks import SteppedAlarm
 
@@ -132,7 +132,6 @@ class TestFaults:
         assert lease.expires_at_s == 59.8
 
     def test_in_a_fifo_queue_doubt_is_loss(self) -> None:
-        """An expired receipt does nothing there."""
         play, _ = held(fifo=True)
         play.queue.script = [Answer(error=BUSY)] * 100
         play.until(60)
@@ -140,7 +139,6 @@ class TestFaults:
         assert play.queue.calls[-1].at_s < 30
 
     def test_who_is_strict_takes_doubt_for_loss(self) -> None:
-        """Whatever the queue and the policy."""
         play = Play(NServiceBusPolicy(), strict=True)
         play.take(timeout_s=30)
         play.queue.script = [Answer(error=BUSY)] * 100
@@ -299,7 +297,6 @@ class TestRaces:
         assert play.table.withdraw(lease) is withdrawal
 
     def test_a_fence_is_a_renewal_at_once(self) -> None:
-        """And passes when that succeeded."""
         play, lease = held()
         play.until(5)
         fence = play.table.confirm(lease)
@@ -322,7 +319,6 @@ class TestRaces:
 
     @pytest.mark.parametrize("answer", [Answer(entries={"r": GONE}), Answer(takes_s=0.6)], ids=["gone", "too-late"])
     def test_a_fence_fails_without_proof(self, answer: Answer) -> None:
-        """The side effect behind it must not happen."""
         play, lease = held()
         play.clock.set(29.5)
         fence = play.table.confirm(lease)
@@ -331,7 +327,6 @@ class TestRaces:
         assert isinstance(fence.exception(0), LeaseLost)
 
     def test_a_fence_on_a_lost_lease_fails_at_once(self) -> None:
-        """Without a call."""
         play, lease = held()
         play.jump(40)
         calls = len(play.queue.calls)
@@ -438,7 +433,8 @@ class TestThread:
         queue = ScriptedQueue(clock)
         queue.script = [Answer(entries={"a": GONE, "b": GONE})]
         table = LeaseTable(clock, watcher=Failing())
-        renewer = Renewer(table, queue, metrics=FailingMetrics(), calls_max=1)
+        table.metrics = FailingMetrics()
+        renewer = Renewer(table, queue, calls_max=1)
         subscription = table.subscribe("orders", Fixed(30, 20))
         leases = table.take(subscription, list(map(message, "abc")), requested_at_s=0, answered_at_s=0, timeout_s=30)
         renewer.start()
@@ -526,15 +522,13 @@ def test_leases_are_renewed_while_they_wait_for_their_turn() -> None:
 
 
 @pytest.fixture
-def counted() -> RenewalMetrics:
-    return RenewalMetrics()
+def play() -> Play:
+    return Play(Fixed(30, 20), jitter=0.5)
 
 
 @pytest.fixture
-def play(counted: RenewalMetrics) -> Play:
-    made = Play(Fixed(30, 20), jitter=0.5)
-    made.renewer = Renewer(made.table, made.queue, metrics=counted, calls_max=1)
-    return made
+def counted(play: Play) -> RenewalMetrics:
+    return play.table.metrics
 
 
 def observed(spread: Histogram) -> tuple[int, float]:
@@ -543,7 +537,6 @@ def observed(spread: Histogram) -> tuple[int, float]:
 
 
 def test_the_margin_is_what_was_left_and_the_lateness_what_was_missed(play: Play, counted: RenewalMetrics) -> None:
-    """One renewal at 20 s, and one 1.5 s late."""
     play.take(timeout_s=30)
     play.until(25)
     assert observed(counted.margin) == (1, 10.0)
@@ -555,7 +548,6 @@ def test_the_margin_is_what_was_left_and_the_lateness_what_was_missed(play: Play
 
 
 def test_a_retry_has_a_margin_and_is_not_late(play: Play, counted: RenewalMetrics) -> None:
-    """It is late by what failed before it."""
     play.take(timeout_s=30)
     play.queue.script = [Answer(error=BUSY)]
     play.until(25)
@@ -565,7 +557,6 @@ def test_a_retry_has_a_margin_and_is_not_late(play: Play, counted: RenewalMetric
 
 
 def test_why_renewals_fail_is_counted_by_entry(play: Play, counted: RenewalMetrics) -> None:
-    """Of a whole call, and of entries."""
     play.take("a", "b", timeout_s=30)
     play.queue.script = [Answer(error=BUSY), Answer(entries={"a": GONE, "b": THROTTLED})]
     play.until(25)

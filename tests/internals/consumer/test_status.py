@@ -72,7 +72,6 @@ async def test_a_worker_tells_of_each_lease(bench: Workbench) -> None:
 
 
 async def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
-    """By one argument."""
     bench.client.create_queue("unseen")
     app = Consumer("unseen", endpoint=bench.server.endpoint, seen=False)
     app.declare(acting.act_async, wait=WAIT)
@@ -83,7 +82,6 @@ async def test_a_consumer_may_stay_unseen(bench: Workbench) -> None:
 
 
 def test_only_the_user_may_enter() -> None:
-    """The folder, and the socket in it."""
     with announced(lambda: b"[]"):
         assert stat.S_IMODE(status_folder().stat().st_mode) == 0o700
         (place,) = status_folder().iterdir()
@@ -117,7 +115,6 @@ def leave_behind() -> Path:
 
 
 def test_what_a_killed_worker_left_is_removed_by_whoever_looks() -> None:
-    """And the sockets of others stay."""
     with announced(lambda: b"[]"):
         left = leave_behind()
         assert len(list(replies())) == 1
@@ -125,7 +122,6 @@ def test_what_a_killed_worker_left_is_removed_by_whoever_looks() -> None:
 
 
 def test_what_a_killed_worker_left_is_removed_by_the_next_one() -> None:
-    """Which asks nothing of those that are there."""
     with announced(lambda: b"[]"):
         left = leave_behind()
         with announced(lambda: b"[1]"):
@@ -134,7 +130,6 @@ def test_what_a_killed_worker_left_is_removed_by_the_next_one() -> None:
 
 
 def test_a_worker_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be stopped, and is there."""
     monkeypatch.setattr("veilmq.consumer.status.PATIENCE_S", 0.05)
     asked, free = threading.Event(), threading.Event()
 

@@ -21,7 +21,7 @@ from veilmq.consumer import Batch, Consumer, Fixed
 from veilmq.consumer.app import tracing
 from veilmq.consumer.tracing import amazons_context, sender_of
 from veilmq.core.messages import Attribute
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, faults
 
 AMAZONS = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 
@@ -163,8 +163,10 @@ def test_a_lost_lease_is_an_event_and_an_error(bench: Workbench, exporter: InMem
 
     @app.handler(wait=WAIT, lease=Fixed(30, 0.05))
     async def work(body: str) -> None:
+        bench.server.faults.script("ChangeMessageVisibilityBatch", faults.UNAVAILABLE, times=None)
         bench.server.advance(31_000)
         assert bench.client.receive("traced-losing", wait_s=0)
+        bench.server.faults.clear()
         await asyncio.Event().wait()
 
     bench.client.send("traced-losing", "x")

@@ -485,7 +485,6 @@ async def test_a_flush_ends_though_events_go_on_to_come(tmp_path: Path) -> None:
 
 
 async def test_two_flushes_do_not_export_the_same(tmp_path: Path) -> None:
-    """The second finds nothing left."""
     store = CountingStore(ranges=1)
     exporter, _ = exporting(store, tmp_path)
     await asyncio.gather(exporter.flush(), exporter.flush())

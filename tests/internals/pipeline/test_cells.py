@@ -96,7 +96,6 @@ def test_a_day_before_a_shift_does_not_count(spark: SparkSession) -> None:
 
 
 def test_extended_receipts_say_how_often_they_were_renewed(spark: SparkSession) -> None:
-    """Sums of those that were deleted in time."""
     found = cells(table(spark, row(Outcome.DELETED, 50_000, extensions=2), row(Outcome.EXPIRED, 60_000, extensions=3)))
     first = one(found).first
     assert first.extensions == 2

@@ -28,7 +28,6 @@ def load(*work: tuple[float, float], crash_rate: float = 0.0, receives_max: int 
 
 
 def test_work_in_time_costs_only_the_waiting_after_crashes() -> None:
-    """d · q · V."""
     assert cost(load((10, 1), crash_rate=0.01), 100, prices=Prices(wait=3)) == pytest.approx(3 * 0.01 * 100)
 
 
@@ -43,13 +42,11 @@ def test_where_receipts_are_fenced_work_that_is_late_is_always_late() -> None:
 
 
 def test_a_dead_letter_costs_where_all_receives_together_are_too_short() -> None:
-    """Twice 30 s do not cover 100 s, four times do."""
     assert cost(load((100, 1), receives_max=2), 30, prices=SQS) == pytest.approx(100 + 60, rel=0.02)
     assert cost(load((100, 1), receives_max=4), 30, prices=SQS) == pytest.approx(300, rel=0.02)
 
 
 def test_an_expiry_that_moves_up_costs_the_work_once() -> None:
-    """The next class has the time."""
     assert cost(load((100, 1)), 30, prices=OURS, then_s=[200]) == pytest.approx(100, rel=0.02)
     assert cost(load((100, 1)), 30, prices=OURS, then_s=[60, 200]) == pytest.approx(200, rel=0.02)
 
@@ -66,7 +63,6 @@ def test_the_best_timeout_is_where_the_slope_of_both_is_equal() -> None:
 
 
 def test_loads_together_cost_what_they_cost_apart() -> None:
-    """A mixture is one load."""
     parts = [
         dataclasses.replace(work_types.true_load(number), weight=weight) for number, weight in ((5, 0.7), (30, 0.3))
     ]

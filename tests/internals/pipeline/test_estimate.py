@@ -23,7 +23,6 @@ def alone(first: ReceiptCounts) -> Estimate:
 
 
 def test_a_quantile_below_the_longest_timeout_is_identifiable() -> None:
-    """With bounds around it, and no reason why not."""
     quantile = alone(lognormal(2.0, 10_000)).quantile
     assert quantile.point_s == pytest.approx(2.0 * P99, rel=0.01)
     assert (quantile.lower_s or 0.0) < 2.0 * P99 < (quantile.upper_s or 0.0)
@@ -110,7 +109,6 @@ def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
 
 
 def test_an_empty_queue_says_nothing() -> None:
-    """Neither does it divide by nothing."""
     whole, found = estimates([key_with(ReceiptCounts(), key="new")], options=OPTIONS)
     assert not whole.is_known
     assert not found["new"].is_known
@@ -145,7 +143,6 @@ def test_light_tails_leave_little_beyond_the_timeout() -> None:
 
 
 def test_where_nothing_ended_not_all_are_crashes() -> None:
-    """A timeout shorter than all work."""
     found = alone(made(timeout_s=1.0, crashed=5_000.0))
     assert not found.is_known
     assert found.quantile.why_not.startswith("not identifiable")

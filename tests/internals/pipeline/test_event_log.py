@@ -101,7 +101,6 @@ def test_what_was_removed_or_cut_off_stops_nobody(made: ExportedLog, reader: Rea
 
 
 def test_a_run_that_finds_nothing_is_kept_if_it_is_the_first_of_a_day(made: ExportedLog, reader: Reader) -> None:
-    """Its listing counts for the rest of the day."""
     made.export()
     assert (reader.new(), reader.last.run) == (1, 1)
     reader.day += 1
@@ -110,7 +109,6 @@ def test_a_run_that_finds_nothing_is_kept_if_it_is_the_first_of_a_day(made: Expo
 
 
 def test_another_log_is_listed(made: ExportedLog, reader: Reader, tmp_path: Path) -> None:
-    """Positions are those of one log."""
     made.export()
     assert reader.new() == 1
     other = ExportedLog(tmp_path / "another")
@@ -169,7 +167,6 @@ def test_runs_count_each_file_once_and_become_one(
 
 
 def test_a_store_of_an_earlier_version_goes_on(spark: SparkSession, tmp_path: Path) -> None:
-    """It had the URLs of the files and no records."""
     made, state = ExportedLog(tmp_path / "a log"), tmp_path / "state"
     names = [f"file://{made.events}/{name}" for name in made.export(hours=(1, 2))]
     run = state / "files" / "run=3"

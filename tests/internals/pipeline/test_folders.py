@@ -36,7 +36,6 @@ from veilmq.testing import RunningServer
 def test_a_relative_folder_is_one_of_this_process(
     place: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a URL stays what it is."""
     monkeypatch.chdir(tmp_path)
     assert located(place) == wanted.format(here=tmp_path)
 
@@ -79,7 +78,6 @@ def test_of_writers_at_the_same_moment_one_makes_the_object(s3: S3Server, bucket
 def test_a_place_that_cannot_be_used_is_named(
     bucket: str, place: str, secret: str | None, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what the server says of it, in one line."""
     if secret is not None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     location = place.format(bucket=bucket)

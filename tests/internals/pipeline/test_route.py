@@ -72,7 +72,6 @@ def test_renewing_consumers_need_room_for_three_renewals() -> None:
 
 
 def test_messages_without_a_key_are_the_default() -> None:
-    """The empty key is not listed."""
     assert estimates([key_with(ReceiptCounts(), key="")], options=OPTIONS)[1].keys() == {""}
     _, found = estimates([key_with(lognormal(1.0, 1000), key="")], options=OPTIONS)
     made = routing_table_of(found, receives_max=5, classes=2, options=OPTIONS)
@@ -84,13 +83,11 @@ def test_messages_without_a_key_are_the_default() -> None:
     "first", [ReceiptCounts(), lognormal(300.0, 50, finishing=False)], ids=["nothing", "too-little"]
 )
 def test_nothing_known_is_no_table(first: ReceiptCounts) -> None:
-    """There is no class to choose."""
     _, found = estimates([key_with(first)], options=OPTIONS)
     assert routing_table_of(found, receives_max=5, classes=2, options=OPTIONS) is None
 
 
 def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:
-    """The one that is written again stays as it is."""
     path = tmp_path / "a folder" / "routes.json"
     short = RoutingTable(version=1, classes=(TimeoutClass(name="x", visibility_timeout_s=1, queue="x"),), default=0)
     longer = msgspec.structs.replace(short, classes=(TimeoutClass(name="x", visibility_timeout_s=2, queue="x"),))

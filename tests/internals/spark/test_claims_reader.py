@@ -171,7 +171,6 @@ def test_two_queries_of_one_consumer_both_hear_of_it(
 
 
 def test_the_dashboard_of_the_example_has_the_figures() -> None:
-    """As Prometheus reads them."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -281,68 +280,63 @@ def test_a_checkpoint_of_the_other_mode_is_refused(kept: str, other: str) -> Non
     assert Offset.of(INITIAL.json(), mode=other) == INITIAL
 
 
-def batch(progress: Progress, start: int) -> None:
-    """Take one batch as Spark does ordinarily: the offset, commit of the one before, the plan."""
-    progress.made(start + 1)
-    if start:
-        progress.committed(start)
-    progress.planned(start)
-
-
-def test_the_first_batch_of_a_process_is_open_until_spark_says_so() -> None:
+def progress_after(*calls: str) -> Progress:
+    """Return what was seen after calls; a ``batch`` is one as Spark ordinarily takes it from a number on."""
     progress = Progress()
-    batch(progress, 0)
-    assert not progress.finished(1)
-    progress.made(2)
-    progress.committed(1)
-    assert progress.finished(1)
-    assert not progress.finished(2)
+    for call in calls:
+        name, number = call.split()
+        if name != "batch":
+            getattr(progress, name)(int(number))
+            continue
+        progress.made(int(number) + 1)
+        if int(number):
+            progress.committed(int(number))
+        progress.planned(int(number))
+    return progress
 
 
-def test_after_the_ordinary_order_was_seen_being_asked_is_enough() -> None:
-    progress = Progress()
-    batch(progress, 0)
-    batch(progress, 1)
-    assert progress.finished(2)
-
-
-def test_what_an_earlier_process_logged_is_finished() -> None:
-    progress = Progress()
-    assert progress.finished(7)
-    progress.planned(6)  # a batch that is repeated
-    assert progress.finished(7)
+@pytest.mark.parametrize(
+    ("calls", "finished", "unfinished"),
+    [
+        pytest.param(["batch 0"], [], [1], id="the-first-of-a-process-is-open-until-spark-says-so"),
+        pytest.param(["batch 0", "made 2", "committed 1"], [1], [2], id="committed"),
+        pytest.param(["batch 0", "batch 1"], [2], [], id="after-the-ordinary-order-being-asked-is-enough"),
+        pytest.param([], [7], [], id="what-an-earlier-process-logged"),
+        pytest.param(["planned 6"], [7], [], id="what-an-earlier-process-logged-is-repeated"),
+    ],
+)
+def test_the_order_of_calls_says_which_batches_are_finished(
+    calls: list[str], finished: list[int], unfinished: list[int]
+) -> None:
+    progress = progress_after(*calls)
+    assert all(map(progress.finished, finished))
+    assert not any(map(progress.finished, unfinished))
 
 
 def test_a_trigger_that_is_never_asynchronous_is_believed() -> None:
-    progress = Progress()
+    progress = progress_after("batch 0")
     progress.ordered = True
-    batch(progress, 0)
     assert progress.finished(1)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["never", "late"])
-def test_a_plan_before_the_commit_of_what_came_before_gives_it_away(late: bool) -> None:
-    progress = Progress()
-    batch(progress, 0)
-    progress.made(2)
-    if late:
-        progress.committed(0)  # asynchronously Spark commits what was logged before the last one
+@pytest.mark.parametrize(
+    "calls",
+    [
+        pytest.param(["made 2"], id="never"),
+        # Asynchronously Spark commits what was logged before the last one.
+        pytest.param(["made 2", "committed 0"], id="late"),
+        # The offset jumps from 1 to 5 when 2, 3 and 4 are lost.
+        pytest.param(["made 5"], id="claims-were-passed-over"),
+    ],
+)
+def test_a_plan_before_the_commit_of_what_came_before_gives_asynchronous_tracking_away(calls: list[str]) -> None:
+    progress = progress_after("batch 0", *calls)
     with pytest.raises(AsynchronousProgress, match="asyncProgressTrackingEnabled"):
         progress.planned(1)
 
 
-def test_claims_that_were_passed_over_do_not_hide_it() -> None:
-    """The offset jumps from 1 to 5 when 2, 3 and 4 are lost."""
-    progress = Progress()
-    batch(progress, 0)
-    progress.made(5)
-    with pytest.raises(AsynchronousProgress):
-        progress.planned(1)
-
-
 def test_an_idle_stream_is_finished_after_some_seconds_of_rest() -> None:
-    progress = Progress()
-    batch(progress, 0)
+    progress = progress_after("batch 0")
     assert not progress.finished_when_idle(1, 100.0)
     assert not progress.finished_when_idle(1, 100.0 + IDLE_S - 0.1)
     assert progress.finished_when_idle(1, 100.0 + IDLE_S)

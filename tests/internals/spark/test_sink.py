@@ -37,9 +37,8 @@ from veilmq.spark.sink import (
     QueueStreamWriter,
     SinkFailed,
     Written,
-    batch_writer,
     check,
-    stream_writer,
+    sink_options,
 )
 from veilmq.testing import RunningServer
 
@@ -191,22 +190,22 @@ def test_other_columns_are_told_with_what_to_do(text: str, words: str) -> None:
 
 def test_a_queue_cannot_be_overwritten() -> None:
     with pytest.raises(OptionWrong, match='mode\\("append"\\)'):
-        batch_writer(GIVEN, BODY, overwrite=True)
+        sink_options(GIVEN, BODY, overwrite=True, stream=False)
     with pytest.raises(OptionWrong, match="outputMode"):
-        stream_writer(GIVEN, BODY, overwrite=True)
+        sink_options(GIVEN, BODY, overwrite=True, stream=True)
 
 
 def test_a_stream_has_no_name_of_its_own() -> None:
     """A fixed name would outlive a checkpoint, and the batches of the next one be taken for those of the last."""
     with pytest.raises(OptionWrong, match="identified by its checkpoint"):
-        stream_writer(GIVEN | {"writer": "w"}, BODY, overwrite=False)
+        sink_options(GIVEN | {"writer": "w"}, BODY, overwrite=False, stream=True)
 
 
 def test_options_and_columns_are_both_checked_when_planning() -> None:
     with pytest.raises(ColumnsWrong):
-        batch_writer(GIVEN, columns("id string"), overwrite=False)
+        sink_options(GIVEN, columns("id string"), overwrite=False, stream=False)
     with pytest.raises(OptionWrong, match="queue: is required"):
-        stream_writer({}, BODY, overwrite=False)
+        sink_options({}, BODY, overwrite=False, stream=True)
 
 
 AWAY = reply(503, b'{"code": "ShuttingDown", "message": "The server is about to stop."}')

@@ -55,7 +55,6 @@ def running() -> Iterator[Loop]:
 
 
 def test_a_sleep_ends_when_the_clock_says_so(running: Loop) -> None:
-    """At its very instant."""
     woken = []
 
     async def sleep() -> None:
@@ -89,7 +88,6 @@ def test_it_is_not_idle_while_there_is_something_to_hear(running: Loop) -> None:
 
 
 def test_what_runs_in_its_executor_is_counted(running: Loop) -> None:
-    """Until the loop has the answer."""
     go_on = threading.Event()
     done = asyncio.run_coroutine_threadsafe(asyncio.to_thread(go_on.wait), running.loop)
     asyncio.run(until(lambda: running.loop.in_executor))
@@ -135,7 +133,6 @@ def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.E
 
 
 def test_messages_go_to_and_fro(server: RunningServer, client: QueueClient) -> None:
-    """No connection is made."""
     client.send("orders", "tea")
     (message,) = client.receive("orders", wait_s=0)
     client.delete("orders", message.receipt)
@@ -197,7 +194,6 @@ def test_who_gave_up_after_the_answer_takes_nothing_back(server: RunningServer, 
 
 
 def test_a_poll_that_was_given_up_gets_nothing(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
-    """It is taken back from the server's line."""
     client.show("orders")
     stop = while_time_passes(server, clock)
     with pytest.raises(Unreachable):
@@ -244,7 +240,6 @@ def play(app: Consumer, *steps: Any) -> ConsumerBench:
 
 async def test_a_long_job_as_people_write_it() -> None:
     """Nothing has to be started or stopped, and its ten minutes take no time."""
-
     t = ConsumerBench(working(299, lease=NServiceBusPolicy()), VirtualClock())
     t.send(Order(1))
     await t.advance("10m")
@@ -326,7 +321,6 @@ def test_threads_are_waited_for() -> None:
 
 
 async def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
-    """As with ``asyncio.to_thread``."""
     app = Consumer("orders")
     done = threading.Event()
 
@@ -388,7 +382,6 @@ async def test_the_queue_may_be_made_before() -> None:
 
 
 async def test_fifo_queues_are_made_as_such() -> None:
-    """One of a group at a time."""
     app = Consumer("steps.fifo")
     done: list[tuple[str, float]] = []
 
@@ -443,7 +436,6 @@ def test_nothing_is_left_behind() -> None:
 
 
 def test_a_bench_that_is_never_stopped_ends_quietly() -> None:
-    """With its process."""
     program = (
         "import asyncio; from veilmq.consumer import Consumer; from veilmq.testing import ConsumerBench\n"
         "app = Consumer('orders')\n"
@@ -467,7 +459,6 @@ class Model(pydantic.BaseModel):
     ids=["text", "bytes", "dataclass", "pydantic", "list"],
 )
 def test_a_payload_is_sent_as_handlers_read_it(payload: object, body: object) -> None:
-    """As itself, or as JSON."""
     assert body_of(payload) == (body if isinstance(body, str) else msgspec.json.encode(body).decode())
     if not isinstance(body, str):
         assert json.loads(body_of(payload)) == body

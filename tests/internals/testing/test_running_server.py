@@ -42,7 +42,6 @@ def test_mistakes_are_named(veilmq_server: RunningServer) -> None:
 
 
 def test_counts_and_messages(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """By state; a look is no receive."""
     queue = veilmq_server.queue("jobs")
     for body, delay_s in (("a", 0), ("b", 0), ("c", 5)):
         veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody=body, DelaySeconds=delay_s)
@@ -62,7 +61,6 @@ def test_counts_and_messages(veilmq_server: RunningServer, veilmq_boto3: Any) ->
 
 
 def test_a_queue_that_is_gone(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """Looking at it says so."""
     queue = veilmq_server.queue("jobs")
     veilmq_boto3.delete_queue(QueueUrl=queue.url)
     with pytest.raises(QueueNotFound):
