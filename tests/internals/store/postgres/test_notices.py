@@ -1,5 +1,8 @@
 """What notices hold, how many it takes, and who is woken when at one node."""
 
+import asyncio
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -8,6 +11,7 @@ from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.store.postgres.nodes import REFRESH_MS, Interests, Notice, Watches, packed, unpacked
 from veilmq.store.postgres.queues import Catalog
+from veilmq.store.postgres.receives import _Taking
 from veilmq.testing import VirtualClock
 
 NOTIFY_BYTES_MAX = 7_999
@@ -95,6 +99,24 @@ def watches(woken: list[int]) -> Watches:
     watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
     watches.begin("q", woken.append)
     return watches
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """When its transaction is committed; of what was rolled back nobody is told."""
+    told: list[tuple[str, int]] = []
+
+    async def take(taking: _Taking) -> list[Any]:
+        taking.woken["dead"] = 1
+        assert told == []
+        return [1 / (not fails)]
+
+    monkeypatch.setattr(_Taking, "_take", take)
+    node: Any = SimpleNamespace(watches=SimpleNamespace(wake=lambda *due: told.append(due)))
+    terms: Any = SimpleNamespace(attempt_id=None)
+    with suppress(ZeroDivisionError):
+        asyncio.run(_Taking(node, None, cast(Any, SimpleNamespace(origin=1)), terms, (1,), 1).rows())
+    assert told == ([] if fails else [("dead", 1)])
 
 
 def test_a_watch_that_fails_keeps_nobody_from_anything(watches: Watches, woken: list[int]) -> None:
