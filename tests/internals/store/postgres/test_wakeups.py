@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -17,6 +18,7 @@ from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS, Interests, Notice, Watches, packed, unpacked
 from veilmq.store.postgres.queues import Catalog
+from veilmq.store.postgres.receives import _Taking
 from veilmq.testing import VirtualClock
 
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
@@ -400,3 +402,21 @@ def test_a_watch_that_fails_keeps_nobody_from_anything() -> None:
     for due_ms, queue in enumerate(("bad", "q", "other")):
         watches.wake(queue, due_ms)
     assert woken == [1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    """When its transaction is committed; of what was rolled back nobody is told."""
+    told: list[tuple[str, int]] = []
+
+    async def take(taking: _Taking) -> list[Any]:
+        taking.woken["dead"] = 1
+        assert told == []
+        return [1 / (not fails)]
+
+    monkeypatch.setattr(_Taking, "_take", take)
+    node: Any = SimpleNamespace(watches=SimpleNamespace(wake=lambda *due: told.append(due)))
+    terms: Any = SimpleNamespace(attempt_id=None)
+    with suppress(ZeroDivisionError):
+        asyncio.run(_Taking(node, None, cast(Any, SimpleNamespace(origin=1)), terms, (1,), 1).rows())
+    assert told == ([] if fails else [("dead", 1)])
