@@ -152,7 +152,6 @@ class Host:
         return int(self.engine._session.connection.execute(f"SELECT count(*) FROM {table}").get)
 
     def steps(self, work: Callable[[], object], every: int = 1) -> int:
-        """Return how many steps SQLite's machine takes for `work`, in units of so many."""
         made = 0
 
         def count() -> bool:
@@ -167,7 +166,6 @@ class Host:
         return made
 
     def written(self) -> int:
-        """Return how many rows SQLite has ever written."""
         return int(self.engine._session.connection.total_changes())
 
     def close(self) -> None:

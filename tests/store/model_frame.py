@@ -17,6 +17,7 @@ from tests.store.naive import NaiveQueue
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import commands
 from veilmq.core.commands import InspectLeases, InspectQueue, MessageState, Peek, SendOptions
+from veilmq.core.errors import LeaseTooLong
 from veilmq.core.messages import NewMessage
 
 SHORT_TIMES_MS = st.sampled_from((0, 1, 999, 1_000, 30_000))
@@ -140,6 +141,24 @@ class ModelFrame(RuleBasedStateMachine):
     def peek(self, name: str, count: int) -> list[bytes]:
         return [each.id for each in self.live.do(Peek(queue=name, count=count)).messages]
 
+    def change_both(
+        self, name: str, model: NaiveQueue, text: str, timeout_s: int, *, renew: bool = False, **how: bool
+    ) -> str | None:
+        """Move a deadline in both, and compare; return the renewed receipt, where there is one."""
+        renew = renew and "any_receive" not in how  # SQS renews nothing
+        answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, **how)
+        state, until_ms = model.change(self.now_ms, text, timeout_s, **how)
+        if state == "too long":
+            assert isinstance(answer, LeaseTooLong)
+            return None
+        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
+        assert answer.hidden_for_ms == (None if until_ms is None else timeout_s * 1_000)
+        assert (answer.receipt is not None) is (renew and until_ms is not None)
+        if answer.receipt is not None:
+            model.renew(text, answer.receipt)
+        receipt: str | None = answer.receipt
+        return receipt
+
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
         """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.
 
@@ -155,6 +174,14 @@ class ModelFrame(RuleBasedStateMachine):
 
 DOORS = st.sampled_from(({}, {"any_receive": True}, {"only_live": True}, {"only_live": True, "any_epoch": True}))
 """How receipts may be judged: by the rules of SQS, also without fencing, by those of SMQ, and with lenient handles."""
+
+
+CHANGES: dict[str, Any] = {
+    "timeout_s": st.sampled_from((0, 0, 1, 30, 43_200)),
+    "door": DOORS,
+    "renew": st.booleans(),
+    "bounded": st.booleans(),
+}
 
 
 def one_of(data: st.DataObject, issued: Sequence[T]) -> T:

@@ -216,8 +216,6 @@ class PostgresHost(Host):
         return int(count)
 
     def values(self, statement: str, *arguments: Any, url: str | None = None) -> list[Any]:
-        """Return the first column of what a statement finds, beside the node."""
-
         async def look() -> list[Any]:
             async with connected(url or self.url) as connection:
                 return [row[0] for row in await connection.fetch(statement, *arguments)]
@@ -226,7 +224,6 @@ class PostgresHost(Host):
 
     @contextlib.asynccontextmanager
     async def others(self, count: int = 1) -> AsyncIterator[list[PostgresEngine]]:
-        """Keep so many other nodes open for a while."""
         nodes = [await open_engine(self.url, clock=self.clock, options=self._postgres_options) for _ in range(count)]
         try:
             yield nodes
@@ -340,7 +337,6 @@ async def connected(url: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Recor
 
 
 async def until_somebody_waits(connection: Any) -> None:
-    """Return when a statement waits for what another one has locked."""
     async with asyncio.timeout(60):
         while not await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
             pass

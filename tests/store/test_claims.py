@@ -252,13 +252,6 @@ def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
     assert jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1)).hold_until_ms == now_ms + 60_000
 
 
-def test_sources_with_open_claims_are_listed_first(jobs: Host) -> None:
-    open_source(jobs, "a")
-    claim(jobs, 1, 1)
-    assert [each.source for each in jobs.do(claims.ListSources(queue=QUEUE))] == ["s", "a"]
-    assert view(jobs).ready == 3
-
-
 def test_only_so_many_sources_are_listed(jobs: Host) -> None:
     """Those with open claims, and of the others those that were heard of last: each read of a table makes one."""
     claim(jobs, 1, 1)
@@ -338,7 +331,6 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, kind: str) -> 
 
 
 def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> None:
-    """Past its retention, too, and read from the disk."""
     kept.create(DEAD, fifo=True)
     kept.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
     open_source(kept)
@@ -359,7 +351,6 @@ def send_to_group(host: Host, *texts: str) -> None:
 
 
 def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None:
-    """The janitor was at one slice of it when the process ended."""
     kept.create()
     kept.send(*(str(number) for number in range(1_500)))
     kept.receive(1_500, timeout_s=0)
@@ -529,7 +520,6 @@ def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> Non
 
 @pytest.fixture
 def sliced(kept_store: Store, request: pytest.FixtureRequest) -> Iterator[Host]:
-    """A store that survives, whose slices are of eight messages."""
     with kept_store.open(claim_slice_rows=8 if "postgres" in stores_of(request.node) else 40) as opened:
         yield opened
 

@@ -101,9 +101,7 @@ class EngineAndModel(ModelFrame):
     @rule(data=st.data(), timeout_s=st.sampled_from((0, 0, 1, 30)), stale=st.booleans())
     def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
         text = one_of(data, self.issued)
-        answer = self.live.change(text, timeout_s, queue=QUEUE, any_receive=stale)
-        judged = self.model.change(self.now_ms, text, timeout_s, any_receive=stale)
-        assert (answer.state.value, answer.visible_at_ms) == judged
+        self.change_both(QUEUE, self.model, text, timeout_s, any_receive=stale)
 
     # Sources.
 

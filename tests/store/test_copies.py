@@ -111,70 +111,6 @@ def test_queues_keep_settings_tags_and_times(house: House) -> None:
     assert page.names == [QUEUE]
 
 
-def test_messages_keep_their_states_order_and_counts(house: House) -> None:
-    """Ready, released, in flight and delayed; priorities, first receives, properties."""
-    host = house.first
-    host.create()
-    host.send("in flight", "released")
-    host.advance(10)
-    (flying, _) = host.receive(2, timeout_s=0) and host.receive(2, timeout_s=30)
-    host.advance(10)
-    host.send("ready", "later")
-    host.send("delayed", delay_s=60)
-    host.send("urgent", priority=1)
-    host.send("whenever", priority=16)
-    host.change(flying.receipt, 120)
-    host.advance(31_000)
-    assert host.counts() == (5, 1, 1)
-    there = house.move()
-    assert there.counts() == (5, 1, 1)
-    taken = there.receive(10, timeout_s=600)
-    assert bodies(taken) == ["urgent", "ready", "later", "released", "whenever"]
-    again = taken[3]
-    assert (again.receive_count, again.first_received_at_ms, again.sent_at_ms) == (
-        3,
-        flying.first_received_at_ms,
-        flying.sent_at_ms,
-    )
-    assert taken[0].priority == 1
-    there.advance(29_000)
-    assert bodies(there.receive(10, timeout_s=600)) == ["delayed"]
-    there.advance(60_000)
-    (back,) = there.receive(10, timeout_s=600)
-    assert (back.body, back.id, back.receive_count) == ("in flight", flying.id, 3)
-
-
-def test_a_message_in_flight_blocks_its_group_behind_one_that_is_delayed(house: House) -> None:
-    host = house.first
-    host.create(FIFO, fifo=True, delay_s=30)
-    sent(host, FIFO, fifo("late", "x", "1"), message("early", group="x", dedup_id="2", delay_s=0))
-    assert bodies(host.receive(10, queue=FIFO, timeout_s=60)) == ["early"]
-    there = house.move()
-    assert there.counts(FIFO) == (0, 1, 1)
-    there.advance(30_000)
-    assert there.receive(10, queue=FIFO) == []
-    there.advance(30_000)
-    assert bodies(there.receive(10, queue=FIFO)) == ["late", "early"]
-
-
-def test_duplicates_stay_duplicates(house: House) -> None:
-    """Also of what was deleted before the copy; for five minutes from their sending, and in their own queue."""
-    host = house.first
-    for name in (FIFO, "000000000000/other"):
-        host.create(name, fifo=True)
-    (answer,) = sent(host, FIFO, fifo("a", "g", "one"))
-    host.delete(*(each.receipt for each in host.receive(1, queue=FIFO)), queue=FIFO)
-    host.advance(100_000)
-    there = house.move()
-    assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
-    assert there.counts(FIFO) == (0, 0, 0)
-    sent(there, "000000000000/other", fifo("another", "g", "one"))
-    assert there.counts("000000000000/other") == (1, 0, 0)
-    there.advance(200_000)
-    assert sent(there, FIFO, fifo("anew", "g", "one")) != [answer]
-    assert there.counts(FIFO) == (1, 0, 0)
-
-
 def test_attempts_go_along_between_folders(house: House) -> None:
     """The same id gives the same messages, hidden anew, and their receipts act, those of before too."""
     host = house.first
@@ -257,7 +193,6 @@ def test_groups_share_fairly_in_the_copy(house: House) -> None:
 
 
 def test_topics_and_subscriptions_go_along(house: House) -> None:
-    """Also those that are pushed, with what waits for it."""
     host = house.first
     host.create()
     host.do(CreateTopic(topic="000000000000/news"))
@@ -271,18 +206,6 @@ def test_topics_and_subscriptions_go_along(house: House) -> None:
     assert there.do(ListPushes()) == before
     there.do(PublishToTopic(topic="000000000000/news", size_bytes=5, make=lambda _: message("hello")))
     assert bodies(there.receive(1)) == ["hello"]
-
-
-def test_what_is_past_its_retention_stays_behind(house: House) -> None:
-    host = house.first
-    host.create(retention_s=60)
-    host.send("old")
-    host.advance(59_999)
-    host.send("new")
-    host.advance(1)
-    there = house.move()
-    there.set_queue(retention_s=345_600)
-    assert bodies(there.receive(10)) == ["new"]
 
 
 def test_between_databases_everything_goes_on(postgres_url: str) -> None:
@@ -412,4 +335,4 @@ def test_a_store_that_moves_answers_as_before(
     machine: type[Moving], kinds: tuple[type[Host], ...], postgres_url: str
 ) -> None:
     terms = {"database": postgres_url, "kinds": kinds}
-    run_model(type(machine.__name__, (machine,), terms), examples=2, steps=30)
+    run_model(type(machine.__name__, (machine,), terms), examples=5, steps=30)

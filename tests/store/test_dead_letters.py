@@ -1,13 +1,12 @@
 """Dead letters: who may have which dead-letter queue, when a message goes there, and what it keeps."""
 
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from tests.store.dead_letters import DEAD, DEEPER, LONG_S, bodies, finish, latest, pair, run, start, wear_out
-from tests.store.host import QUEUE, Host
+from tests.store.host import QUEUE, Host, fill
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus, SentMessage
@@ -68,7 +67,6 @@ def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str,
 
 
 def test_other_settings_can_be_changed_while_the_dead_letter_queue_is_gone(host: Host) -> None:
-    """Only who names one is asked whether it can serve."""
     pair(host)
     host.drop(DEAD)
     host.set_queue(visibility_timeout_s=7)
@@ -149,8 +147,7 @@ def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
     pair(host, receives_max=1)
     host.send("a", "b", "c")
     wear_out(host, 1)
-    woken: list[int] = []
-    host.engine.watch(DEAD, woken.append)
+    woken = host.watch(DEAD)
     assert host.receive(10) == []
     assert woken == [host.clock.now_ms()]
     assert host.receive(10) == []
@@ -176,55 +173,7 @@ def test_a_dead_letter_of_a_standard_queue_keeps_what_it_had(kept: Host) -> None
         kept.crash()
 
 
-def test_a_message_that_was_not_moved_has_no_source(host: Host) -> None:
-    """One that was sent to the dead-letter queue is a message like any other."""
-    pair(host)
-    host.send("a", queue=DEAD)
-    assert host.receive_one(queue=DEAD).source is None
-
-
-def test_the_limit_of_a_dead_letter_queue_counts_its_own_receives(host: Host) -> None:
-    """A chain: each queue gives the message out as often as it says, and the last source is the nearest."""
-    host.create(DEEPER)
-    host.create(DEAD, dead_letter_queue=DEEPER, receives_max=3)
-    host.create(dead_letter_queue=DEAD, receives_max=2)
-    host.send("a")
-    sent_at_ms = host.clock.now_ms()
-    wear_out(host, 3)
-    assert [host.receive_one(queue=DEAD, timeout_s=0).receive_count for _ in range(3)] == [3, 4, 5]
-    assert bodies(host, DEAD) == []
-    got = host.receive_one(queue=DEEPER)
-    assert (got.receive_count, got.source, got.sent_at_ms) == (6, DEAD, sent_at_ms)
-
-
 # Where it cannot go.
-
-
-def gone(host: Host) -> None:
-    host.drop(DEAD)
-
-
-def forbidden(host: Host) -> None:
-    host.set_queue(DEAD, redrive_permission="none")
-
-
-@pytest.mark.parametrize("happens", [gone, forbidden])
-def test_messages_stay_where_the_dead_letter_queue_is_gone_or_does_not_allow_it(host: Host, happens: Any) -> None:
-    """They go on being delivered, as often as it takes."""
-    pair(host, receives_max=1)
-    host.send("a")
-    happens(host)
-    assert [host.receive_one(timeout_s=0).receive_count for _ in range(4)] == [1, 2, 3, 4]
-
-
-def test_messages_go_once_it_is_allowed_again(host: Host) -> None:
-    pair(host, receives_max=1)
-    host.send("a")
-    forbidden(host)
-    wear_out(host, 3)
-    host.set_queue(DEAD, redrive_permission="listed", redrive_sources=(QUEUE,))
-    assert bodies(host) == []
-    assert bodies(host, DEAD) == ["a"]
 
 
 @pytest.mark.parametrize("folder", ["memory", "folder"])
@@ -233,7 +182,7 @@ def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str,
     store = tmp_path / "store" if folder == "folder" else None
     with on_sqlite(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
-        sent = fill(host)
+        sent = fill(host, "x" * 20_000)
         wear_out(host, 1)
         delivered = [each for _ in sent for each in host.receive(1)]
         assert host.failures == []
@@ -243,17 +192,6 @@ def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str,
         host.advance(30_000)
         wear_out(host, 1)
         assert (host.counts(), host.counts(DEAD)) == ((0, 0, 0), (2, 0, 0))
-
-
-def fill(host: Host) -> list[str]:
-    sent: list[str] = []
-    while len(sent) < 200:
-        body = f"{len(sent)}-{'x' * 20_000}"
-        (answer,) = host.do_together(commands.Send(queue=QUEUE, messages=(NewMessage(body=body, size_bytes=1),)))
-        if not isinstance(answer, list):
-            return sent
-        sent.append(body)
-    pytest.fail("the store took everything")
 
 
 def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
@@ -272,22 +210,6 @@ def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
 
 
 # Retention.
-
-
-@pytest.mark.parametrize("receipts", [0, 1], ids=["waiting", "in flight"])
-def test_the_end_of_a_dead_letter_is_counted_and_swept(kept: Host, receipts: int) -> None:
-    """Counters and rows agree, waiting or in flight, after a restart too."""
-    pair(kept, receives_max=1, retention_s=60)
-    kept.send("a", "b", "c")
-    wear_out(kept, 2)
-    assert len(kept.receive(receipts, queue=DEAD)) == receipts
-    kept.reopen()
-    kept.advance(57_999)
-    assert sum(kept.counts(DEAD)) == 3
-    kept.advance(1)
-    assert kept.counts(DEAD) == (0, 0, 0)
-    assert kept.due_ms(queue=DEAD) is None
-    kept.check()
 
 
 @pytest.mark.differs_on_postgres("looks into the folder of the store")
@@ -337,17 +259,6 @@ def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(h
     assert bodies(host, DEAD) == ["waits"]
 
 
-def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
-    pair(kept, receives_max=1)
-    kept.send("a", "b")
-    wear_out(kept, 2)
-    assert kept.counts(DEAD) == (2, 0, 0)
-    kept.purge(DEAD)
-    assert kept.counts(DEAD) == (0, 0, 0)
-    kept.reopen()
-    assert kept.counts(DEAD) == (0, 0, 0)
-
-
 def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) -> None:
     """No field is forgotten: all but the source and the count are those of the message before."""
     pair(host, receives_max=1)
@@ -373,7 +284,7 @@ def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
 
 
 def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:
-    return [each.body for each in host.receive(10, queue=queue, timeout_s=timeout_s)]
+    return host.bodies(10, queue=queue, timeout_s=timeout_s)
 
 
 @pytest.fixture
@@ -390,12 +301,6 @@ def kill(host: Host, *bodies: str) -> None:
 
 def groups(bodies: list[str]) -> dict[str, list[str]]:
     return {group: [body for body in bodies if body[0] == group] for group in {body[0] for body in bodies}}
-
-
-def test_dead_letters_keep_the_order_of_their_group(ordered: Host) -> None:
-    kill(ordered, "a1", "b1", "a2")
-    kill(ordered, "a3", "b2")
-    assert groups(take(ordered, DEAD)) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2"]}
 
 
 def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
@@ -465,7 +370,6 @@ def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, giv
 
 
 def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:
-    """The message is another queue's now; its group is free in both."""
     send(ordered, "a1")
     old = ordered.receive(1, timeout_s=1)[0]
     ordered.advance(1_000)
@@ -478,7 +382,6 @@ def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:
 
 
 def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Host) -> None:
-    """They go on being delivered, the first one first."""
     send(ordered, "a1", "a2")
     ordered.drop(DEAD)
     for _ in range(4):
@@ -486,7 +389,6 @@ def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Hos
 
 
 def test_a_task_keeps_the_order_of_each_group(ordered: Host) -> None:
-    """Back where they came from, a few at a time, over several slices."""
     kill(ordered, *(f"{group}{number}" for number in range(3) for group in "abc"))
     start(ordered, rate=20)
     assert latest(ordered).messages_to_move == 9
@@ -497,7 +399,6 @@ def test_a_task_keeps_the_order_of_each_group(ordered: Host) -> None:
 
 
 def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
-    """What stands behind the message in flight stays with it; other groups go."""
     ordered.create("000000000000/other", fifo=True)
     kill(ordered, "a1", "a2", "b1")
     held = ordered.receive(1, queue=DEAD, timeout_s=600)[0]
@@ -536,7 +437,6 @@ def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host)
 
 
 def test_a_message_of_unknown_source_fails_the_task_and_blocks_nothing(ordered: Host) -> None:
-    """It is given back to its group, before those behind it."""
     send(ordered, "a1", "a2", queue=DEAD)
     start(ordered)
     assert finish(ordered).status is MoveStatus.FAILED

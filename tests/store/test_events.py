@@ -120,18 +120,6 @@ def test_ends_of_receipts(host: Host, what: str) -> None:
         assert moved in [(event.extensions, event.visibility_ms), (None, event.visibility_ms)]
 
 
-@pytest.mark.parametrize("restart", ["reopen", "crash"])
-def test_a_late_delete_after_a_restart(kept: Host, restart: str) -> None:
-    kept.send("a")
-    late = kept.receive_one().receipt
-    kept.advance(40_000)
-    again = kept.receive_one().receipt
-    getattr(kept, restart)()
-    kept.delete(late)
-    kept.delete(again)
-    assert outcomes(kept) == [("expired", 30_000), ("late_deleted", 40_000), ("deleted", 0)]
-
-
 def test_a_dead_letter(host: Host) -> None:
     host.create(DEAD)
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
@@ -207,18 +195,6 @@ def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> Non
     kept.sweep()
     kept.delete(late)
     assert sorted(outcomes(kept)) == [("expired", 10_000), ("expired", 10_000), ("late_deleted", 10_000)]
-
-
-def test_a_late_delete_in_a_fifo_queue_is_refused_and_told_of_once(host: Host) -> None:
-    host.create(FIFO, fifo=True)
-    host.put(message("a", group="g", dedup_id="1"), queue=FIFO)
-    late = host.receive_one(queue=FIFO).receipt
-    host.advance(40_000)
-    assert [host.delete(late, queue=FIFO)[0].value for _ in range(2)] == ["expired", "expired"]
-    again = host.receive_one(queue=FIFO)
-    host.delete(again.receipt, queue=FIFO)
-    assert outcomes(host) == [("expired", 30_000), ("late_deleted", 40_000), ("deleted", 0)]
-    assert events_of(host)[0].group_hash is not None
 
 
 def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
@@ -361,11 +337,6 @@ def test_a_range_is_read_in_slices(host: Host) -> None:
     assert pages == [[1], [2], [3], [4], [5]]
 
 
-def test_a_range_of_many_batches_is_read_at_once(host: Host) -> None:
-    cycle(host, 40)
-    assert len(outcomes(host)) == 40
-
-
 @pytest.mark.differs_on_postgres("events that are numbered together are one batch")
 def test_forgetting_goes_on_in_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 2)
@@ -448,16 +419,6 @@ def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
     host.advance(1_000)
     host.delete(host.receive_one().receipt)
     assert outcomes(host) == [("expired", 1_000), ("deleted", 0)]
-
-
-def test_a_refused_late_delete_is_remembered() -> None:
-    with logging_to(None) as host:
-        host.create(FIFO, fifo=True)
-        host.put(*(message(body, group="g", dedup_id=body) for body in "ab"), queue=FIFO)
-        late = host.receive(2, queue=FIFO, timeout_s=0)
-        host.delete(*[each.receipt for each in late], queue=FIFO)
-        host.receive(2, queue=FIFO)
-        assert outcomes(host) == [("expired", 0), ("late_deleted", 0)] * 2
 
 
 # The event log beside a naive one, at random: every receipt ends once, at its time, whatever happens to the process.
@@ -621,5 +582,4 @@ class EventModel(ModelFrame):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_receipt_ends_once_and_at_its_time(model_url: str | None) -> None:
-    """At random, with restarts and crashes between any two steps."""
     run_model(EventModel, examples=25, steps=40, url=model_url, examples_there=5)

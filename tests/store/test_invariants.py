@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.small_disk import MIB, small_file_system
-from tests.store.host import QUEUE, Host, message
+from tests.store.host import QUEUE, Host, fill, message
 from tests.store.model_frame import ModelFrame, one_of, run_model
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
@@ -40,15 +40,6 @@ def test_conservation(host: Host) -> None:
         ended += before - sum(host.counts())  # nothing but retention can have ended any
     host.advance(60_000)
     assert host.counts() == (0, 0, 0)
-
-
-def test_retention_is_the_only_end_that_nobody_asks_for(host: Host) -> None:
-    host.create(visibility_timeout_s=5)
-    for turn in range(30):
-        host.send(str(turn), delay_s=turn % 4)
-        host.receive(turn % 3)
-        host.advance(1_700)
-        assert sum(host.counts()) == turn + 1
 
 
 def test_exclusivity(host: Host) -> None:
@@ -373,22 +364,6 @@ def test_no_sequence_of_calls_gives_two_live_leases() -> None:
 # A full disk: sends fail with a clear error, nothing acknowledged is lost, and the queue can be drained.
 
 
-BODY = "x" * 50_000
-
-
-def fill(host: Host) -> list[str]:
-    sent: list[str] = []
-    while len(sent) < 10_000:
-        body = f"{len(sent)}-{BODY}"
-        try:
-            host.put(message(body))
-        except StoreFull as error:
-            assert "free space or drain" in str(error)  # noqa: PT017 - the loop ends with it
-            return sent
-        sent.append(body)
-    pytest.fail("the store took everything")
-
-
 def drain(host: Host, sent: list[str]) -> None:
     assert len(sent) > 5
     assert host.counts() == (len(sent), 0, 0)
@@ -400,35 +375,23 @@ def drain(host: Host, sent: list[str]) -> None:
     assert drained == sent
     assert host.counts() == (0, 0, 0)
     assert host.failures == []
+    host.send("x" * 50_000)  # there is room now
+    assert len(host.receive_one().body) == 50_000
 
 
-def send_again(host: Host) -> None:
-    host.send(BODY)
-    assert host.receive_one().body == BODY
-
-
-@pytest.mark.parametrize("folder", ["memory", "folder"])
-def test_a_database_with_a_bound_fills_and_drains(folder: str, tmp_path: Path) -> None:
-    """`database_pages_max` reached: refused, kept, drained, used again."""
-    store = tmp_path / "store" if folder == "folder" else None
+@pytest.mark.parametrize("kind", ["memory", "folder", "crash"])
+def test_a_database_with_a_bound_fills_and_drains(kind: str, tmp_path: Path) -> None:
+    """`database_pages_max` reached: refused, kept, over an abrupt start too, drained, used again."""
+    store = tmp_path / "store" if kind != "memory" else None
     with on_sqlite(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         sent = fill(host)
         with pytest.raises(StoreFull):
             host.create("000000000000/another")
+        if kind == "crash":
+            host.crash()
+            host.check()
         drain(host, sent)
-        send_again(host)
-
-
-def test_a_full_store_keeps_everything_over_a_crash(tmp_path: Path) -> None:
-    """What was acknowledged before the store was full is there after an abrupt start, and nothing else."""
-    with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
-        host.create(visibility_timeout_s=600)
-        sent = fill(host)
-        host.crash()
-        host.check()
-        drain(host, sent)
-        send_again(host)
 
 
 def test_the_sends_of_a_batch_are_refused_and_the_rest_of_it_goes_on(tmp_path: Path) -> None:
@@ -452,22 +415,13 @@ def test_the_sends_of_a_batch_are_refused_and_the_rest_of_it_goes_on(tmp_path: P
 
 
 def test_a_small_file_system_fills_and_drains(tmp_path: Path) -> None:
-    """The reserve keeps room for draining on a real disk that is nearly full."""
+    """The reserve keeps room for draining on a real disk that is nearly full; what that frees is room for sends."""
     with (
         small_file_system(tmp_path / "disk", size_bytes=24 * MIB),
         on_sqlite(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host,
     ):
         host.create(visibility_timeout_s=600)
         drain(host, fill(host))
-
-
-def test_a_drained_file_system_takes_sends_again(tmp_path: Path) -> None:
-    """What draining has freed is room for sends, wherever it lies."""
-    disk = small_file_system(tmp_path / "disk", size_bytes=24 * MIB)
-    with disk, on_sqlite(tmp_path / "disk" / "store").open(free_space_reserve_bytes=8 * MIB) as host:
-        host.create(visibility_timeout_s=600)
-        drain(host, fill(host))
-        send_again(host)
 
 
 def test_a_file_system_without_a_reserve_loses_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.store.host import QUEUE, message
 from tests.store.naive import NaiveFifo, NaiveStandard, kind_of
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus, SendOptions
-from veilmq.core.errors import LeaseTooLong, ReceiptInvalid
+from veilmq.core.errors import ReceiptInvalid
 from veilmq.core.settings import SettingValue
 
 NAMES = ("a/first", "a/second", "b/first")
@@ -97,6 +97,7 @@ class StandardAndModel(model_frame.ModelFrame):
         for new, sent in zip(messages, answers, strict=True):
             model.send(self.now_ms, *model_frame.naive_send(new, sent))
             if sent.receipt is not None:
+                assert terms is not None, "nobody asked for it"
                 self.issued.append((name, self.incarnations[name], sent.receipt))
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
@@ -144,30 +145,16 @@ class StandardAndModel(model_frame.ModelFrame):
                 assert answer.value == self.models[name].delete(self.now_ms, text, **door)
 
     @precondition(lambda self: self.issued)
-    @rule(
-        data=st.data(),
-        timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
-        door=model_frame.DOORS,
-        renew=st.booleans(),
-        bounded=st.booleans(),
-    )
+    @rule(data=st.data(), **model_frame.CHANGES)
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
-        renew = renew and "any_receive" not in door  # SQS renews nothing
         name, incarnation, text = self.receipt(data)
-        answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
         if incarnation != self.incarnations[name]:
+            answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
             assert isinstance(answer, ReceiptInvalid)
             return
-        model = self.models[name]
-        state, until_ms = model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
-        if state == "too long":
-            assert isinstance(answer, LeaseTooLong)
-            return
-        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
-        assert (answer.receipt is not None) is (renew and until_ms is not None)
-        if answer.receipt is not None:
-            model.renew(text, answer.receipt)
-            self.issued.append((name, incarnation, answer.receipt))
+        how = {"renew": renew, "bounded": bounded, **door}
+        renewed = self.change_both(name, self.models[name], text, timeout_s, **how)
+        self.issued += [(name, incarnation, renewed)] if renewed else []
 
     def receipt(self, data: st.DataObject) -> tuple[str, int, str]:
         """Return a receipt on a queue that exists: mostly one of the last ten, sometimes any."""
@@ -329,25 +316,11 @@ class FifoAndModel(model_frame.ModelFrame):
             assert answer.value == self.model.delete(self.now_ms, text, **door)
 
     @precondition(lambda self: self.issued)
-    @rule(
-        data=st.data(),
-        timeout_s=st.sampled_from((0, 0, 1, 30, 43_200)),
-        door=model_frame.DOORS,
-        renew=st.booleans(),
-        bounded=st.booleans(),
-    )
+    @rule(data=st.data(), **model_frame.CHANGES)
     def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
-        renew = renew and "any_receive" not in door  # SQS renews nothing
         text = model_frame.one_of(data, self.issued)
-        answer = self.live.change(text, timeout_s, queue=QUEUE, renew_receipt=renew, bounded=bounded, **door)
-        state, until_ms = self.model.change(self.now_ms, text, timeout_s, bounded=bounded, **door)
-        if state == "too long":
-            assert isinstance(answer, LeaseTooLong)
-            return
-        assert (answer.state.value, answer.visible_at_ms) == (state, until_ms)
-        if answer.receipt is not None:
-            self.model.renew(text, answer.receipt)
-            self.issued.append(answer.receipt)
+        renewed = self.change_both(QUEUE, self.model, text, timeout_s, renew=renew, bounded=bounded, **door)
+        self.issued += [renewed] if renewed else []
 
     def compare(self) -> None:
         self.check_queue(QUEUE, self.model)

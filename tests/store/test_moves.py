@@ -18,7 +18,7 @@ from tests.store.dead_letters import (
     start,
     wear_out,
 )
-from tests.store.host import QUEUE, Host
+from tests.store.host import QUEUE, Host, fill
 from tests.store.postgres_host import Store, on_sqlite
 from veilmq.core import commands
 from veilmq.core.commands import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN, MoveStatus
@@ -39,7 +39,6 @@ def dying(host: Host) -> Host:
 
 
 def test_dead_letters_go_back_to_where_they_came_from(dying: Host) -> None:
-    """Each to its own source; a task without a destination asks the messages."""
     dying.create(OTHER, dead_letter_queue=DEAD, receives_max=1)
     kill(dying, "a", "b")
     kill(dying, "c", queue=OTHER)
@@ -48,17 +47,6 @@ def test_dead_letters_go_back_to_where_they_came_from(dying: Host) -> None:
     ended = finish(dying)
     assert (ended.id, ended.status, ended.messages_moved, ended.failure) == (task.id, MoveStatus.COMPLETED, 3, None)
     assert (bodies(dying), bodies(dying, OTHER), bodies(dying, DEAD)) == (["a", "b"], ["c"], [])
-
-
-def test_dead_letters_go_to_a_destination(dying: Host) -> None:
-    """All of them, those that were sent to the dead-letter queue directly included."""
-    dying.create(OTHER)
-    kill(dying, "a")
-    dying.send("direct", queue=DEAD)
-    start(dying, OTHER)
-    ended = finish(dying)
-    assert (ended.destination, ended.messages_moved) == (OTHER, 2)
-    assert sorted(bodies(dying, OTHER)) == ["a", "direct"]
 
 
 def test_a_moved_message_is_a_new_one(dying: Host) -> None:
@@ -91,7 +79,6 @@ def test_a_moved_message_may_die_again_and_a_task_does_not_chase_it(dying: Host)
 
 
 def test_only_visible_messages_are_moved(dying: Host) -> None:
-    """One in flight and one that is delayed stay; the task ends without them."""
     dying.create(OTHER)
     kill(dying, "a", "b")
     dying.send("delayed", queue=DEAD, delay_s=60)
@@ -123,7 +110,7 @@ def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None
         dying.advance(1)
     dying.send("g", "h", queue=DEAD)
     dying.advance(1)
-    assert [each.body for each in dying.receive(1, queue=DEAD, timeout_s=1)] == ["c"]
+    assert dying.bodies(1, queue=DEAD, timeout_s=1) == ["c"]
     dying.advance(1_000)
     start(dying, OTHER, rate=30)
     assert finish(dying).messages_moved == 8
@@ -136,15 +123,7 @@ def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None
     assert {(each.receive_count, each.source) for each in got} == {(1, None)}
 
 
-def test_a_task_without_messages_ends_at_once(dying: Host) -> None:
-    task = start(dying)
-    ended = finish(dying)
-    assert (ended.status, ended.messages_moved, ended.messages_to_move) == (MoveStatus.COMPLETED, 0, 0)
-    assert ended.id == task.id
-
-
 def test_messages_past_their_retention_are_not_moved(dying: Host) -> None:
-    """What has ended is gone, also in the middle of a task."""
     dying.set_queue(DEAD, retention_s=60)
     kill(dying, "old", "older")
     dying.advance(56_000)
@@ -158,39 +137,11 @@ def test_messages_past_their_retention_are_not_moved(dying: Host) -> None:
 
 
 def test_the_destination_is_roused(dying: Host) -> None:
-    """A poll that waits there is answered by the move."""
     kill(dying, "a", "b")
-    woken: list[int] = []
-    dying.engine.watch(QUEUE, woken.append)
+    woken = dying.watch()
     start(dying)
     finish(dying)
     assert len(woken) == 1
-
-
-def test_messages_of_groups_of_a_standard_queue_die_return_and_end(kept: Host) -> None:
-    """As those without a group do: groups share fairly in both queues, and that is all."""
-    pair(kept, receives_max=1, retention_s=100)
-    names = [f"{group}{number}" for number in range(4) for group in "abc"]
-    kept.put(*[NewMessage(body=name, size_bytes=2, group=name[0]) for name in names])
-    wear_out(kept, 2)
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (12, 0, 0))
-    assert {each.source for each in kept.receive(12, queue=DEAD, timeout_s=0)} == {QUEUE}
-    start(kept)
-    assert finish(kept).messages_moved == 12
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((12, 0, 0), (0, 0, 0))
-    sent_at_ms = kept.clock.now_ms()
-    wear_out(kept, 2)
-    assert len(kept.receive(5, queue=DEAD, timeout_s=200)) == 5
-    assert kept.counts(DEAD) == (7, 5, 0)
-    kept.advance(sent_at_ms + 99_000 - kept.clock.now_ms())
-    assert kept.counts(DEAD) == (7, 5, 0)
-    kept.advance(1_000)
-    assert kept.counts(DEAD) == (0, 0, 0)
-    assert kept.receive(10, queue=DEAD) == []
-    kept.reopen()
-    kept.check()
 
 
 # How fast.
@@ -258,40 +209,39 @@ def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
 # What cannot be started.
 
 
-def test_a_task_needs_a_dead_letter_queue(dying: Host) -> None:
-    """That is one which some queue names as its own; and it must exist."""
-    with pytest.raises(NotADeadLetterQueue):
-        dying.do(commands.StartMove(source=QUEUE))
-    with pytest.raises(QueueNotFound, match="nothing"):
-        dying.do(commands.StartMove(source="000000000000/nothing"))
-    dying.set_queue(dead_letter_queue="", receives_max=0)
-    with pytest.raises(NotADeadLetterQueue):
-        dying.do(commands.StartMove(source=DEAD))
-
-
-def test_a_destination_must_fit(dying: Host) -> None:
-    """Not the source itself, not another type, not another account, and it must exist."""
+@pytest.mark.parametrize(
+    ("source", "destination", "error", "why"),
+    [
+        (QUEUE, None, NotADeadLetterQueue, f"No queue names {QUEUE} as its dead-letter queue"),
+        ("000000000000/nothing", None, QueueNotFound, "nothing"),
+        (DEAD, DEAD, DestinationRefused, "itself"),
+        (DEAD, "000000000000/ordered", DestinationRefused, "another type"),
+        (DEAD, "111111111111/foreign", DestinationRefused, "another account"),
+        (DEAD, "000000000000/nothing", QueueNotFound, "nothing"),
+    ],
+)
+def test_a_task_needs_a_dead_letter_queue_and_a_destination_that_fits(
+    dying: Host, source: str, destination: str | None, error: type[Exception], why: str
+) -> None:
     dying.create("000000000000/ordered", fifo=True)
     dying.create("111111111111/foreign")
-    for destination, why in (
-        (DEAD, "itself"),
-        ("000000000000/ordered", "another type"),
-        ("111111111111/foreign", "another account"),
-    ):
-        with pytest.raises(DestinationRefused, match=why):
-            dying.do(commands.StartMove(source=DEAD, destination=destination))
-    with pytest.raises(QueueNotFound, match="nothing"):
-        dying.do(commands.StartMove(source=DEAD, destination="000000000000/nothing"))
+    with pytest.raises(error, match=why):
+        dying.do(commands.StartMove(source=source, destination=destination))
     assert dying.do(commands.ListMoves(source=DEAD)) == []
 
 
 def test_a_source_has_one_task_at_a_time(dying: Host) -> None:
+    """The next one may follow when it has ended, while some queue names the source as its dead-letter queue."""
     kill(dying, "a", "b")
     start(dying, rate=1)
     with pytest.raises(MoveTaskRunning):
         start(dying)
     finish(dying)
     start(dying)
+    finish(dying)
+    dying.set_queue(dead_letter_queue="", receives_max=0)
+    with pytest.raises(NotADeadLetterQueue):
+        start(dying)
 
 
 # How a task ends.
@@ -379,7 +329,6 @@ def test_a_task_ends_with_its_queue(dying: Host) -> None:
 
 
 def test_a_task_goes_on_as_long_as_its_starter_may_send(store: Store) -> None:
-    """To the queue that a message goes to, by its policy at that moment."""
     with store.open(may_send=lambda starter, queue, policy: starter == policy) as host:
         pair(host, receives_max=1)
         host.create(OTHER, policy="her")
@@ -416,7 +365,6 @@ def test_the_latest_tasks_are_kept(dying: Host) -> None:
 
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
 def test_a_task_goes_on_after_a_restart(kept: Host, *, abruptly: bool) -> None:
-    """Where it was, at its rate; what has ended stays ended."""
     pair(kept, receives_max=1)
     kill(kept, *"abcdef")
     task = start(kept, rate=2)
@@ -463,12 +411,10 @@ def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Ho
 
 
 def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
-    """It waits, still running, and goes on when there is room."""
     with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         kill(host, "a", "b")
-        while not isinstance(host.do_together(filling())[0], Exception):
-            pass
+        fill(host, "x" * 20_000)
         start(host)
         host.advance(3_000)
         assert (latest(host).status, latest(host).messages_moved) == (MoveStatus.RUNNING, 0)
@@ -476,7 +422,3 @@ def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
         host.advance(60_000)
         assert finish(host).messages_moved == 2
         assert host.failures == []
-
-
-def filling() -> commands.Send:
-    return commands.Send(queue=QUEUE, messages=(NewMessage(body="x" * 20_000, size_bytes=1),))

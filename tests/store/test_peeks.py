@@ -1,12 +1,10 @@
 """A peek shows what a receive would give, in its order, and nothing changes by it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from tests.store.postgres_host import on_sqlite
 from veilmq.core.commands import Peek, PeekedMessage
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.messages import NewMessage, Properties, encode_properties
@@ -29,7 +27,6 @@ def send(host: Host, *bodies: str, **terms: Any) -> None:
 
 
 def test_a_message_is_shown_as_it_is(host: Host) -> None:
-    """Before its first receive, and with what is known of it later."""
     host.create()
     new = NewMessage(body="a", size_bytes=1, properties=encode_properties(Properties(group="g")), priority=3)
     (sent,) = host.put(new)
@@ -53,7 +50,6 @@ def test_a_message_is_shown_as_it_is(host: Host) -> None:
 
 
 def test_a_peek_shows_no_more_than_was_asked(host: Host) -> None:
-    """One without a number, and as many as there are."""
     host.create()
     host.send(*"abcde")
     assert [each.body for each in host.do(Peek(queue=QUEUE)).messages] == ["a"]
@@ -70,26 +66,6 @@ def test_the_setting_is_told(host: Host) -> None:
 def test_a_queue_that_does_not_exist(host: Host) -> None:
     with pytest.raises(QueueNotFound):
         peek(host)
-
-
-@pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-def test_any_number_of_peeks_changes_nothing(host: Host, settings: dict[str, Any]) -> None:
-    """Neither counters nor order nor receive counts nor who waits, and no receipt loses its force."""
-    host.create(**settings)
-    send(host, "a1", "b1", "a2", "c1", "c2")
-    (a1,) = host.receive(1)
-    due_ms: list[int] = []
-    host.engine.watch(QUEUE, due_ms.append)
-    before = host.counts()
-    shown = bodies(host, 3)
-    for _ in range(3):
-        assert bodies(host, 3) == shown
-    assert host.counts() == before
-    assert due_ms == []
-    got = host.receive(3)
-    assert [each.body for each in got] == shown
-    assert {each.receive_count for each in got} == {1}
-    assert host.change(a1.receipt, 5).visible_at_ms == host.clock.now_ms() + 5_000
 
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
@@ -110,41 +86,6 @@ def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
     assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
 
 
-@pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
-def test_a_peek_after_a_restart(tmp_path: Path, kind: str) -> None:
-    """What was in memory is read again, and what never was in memory is read too."""
-    with on_sqlite(tmp_path / "store").open() as host:
-        host.create(fifo=kind == "fifo")
-        send(host, *(f"{group}{number}" for number in range(9) for group in "abcd"), plain=kind == "plain")
-        host.receive(10, timeout_s=1)
-        host.advance(1_000)
-        shown = bodies(host, 36)
-        assert len(shown) == 36
-        for accident in (host.reopen, host.crash, host.forget):
-            accident()
-            if kind == "fair":  # who was noisy is forgotten
-                assert sorted(bodies(host, 36)) == sorted(shown)
-                shown = bodies(host, 36)
-            assert bodies(host, 36) == shown
-            assert bodies(host, 5) == shown[:5]
-        assert [each.body for each in host.receive(36)] == shown
-
-
-def test_messages_behind_many_in_flight(host: Host) -> None:
-    """What is visible is shown, however much is hidden before it, and when that returns it comes behind."""
-    host.create()
-    many = 300
-    for start in range(0, many, 10):
-        host.send(*(f"{start + number}" for number in range(10)))
-    while host.receive(10, timeout_s=60):
-        pass
-    assert bodies(host) == []
-    host.send("fresh")
-    assert bodies(host) == ["fresh"]
-    host.advance(60_000)
-    assert bodies(host, 2) == ["fresh", "0"]
-
-
 @pytest.mark.differs_on_postgres("passes over any number of delayed messages")
 def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
     """As by a receive, until so many are passed over that it stops there."""
@@ -157,11 +98,11 @@ def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
     send(host, *later, delay_s=5)
     send(host, "a_third")
     assert bodies(host) == ["a_first", "a_second"]
-    assert [each.body for each in host.receive(10, timeout_s=0)] == ["a_first", "a_second"]
+    assert host.bodies(10, timeout_s=0) == ["a_first", "a_second"]
     host.advance(5_000)
     shown = bodies(host, 200)
     assert shown == [*sorted(shown[:99]), "a_first", "a_late", "a_second", *later, "a_third"]
-    assert [each.body for each in host.receive(200)] == shown
+    assert host.bodies(200) == shown
 
 
 def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
@@ -183,25 +124,6 @@ def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
     assert (letter.sent_at_ms, letter.first_received_at_ms) == (sent_at_ms, sent_at_ms)
 
 
-def test_noisy_groups_come_last(host: Host) -> None:
-    """As in a receive: those that were sent and those that came back, first of the group with fewer in flight."""
-    host.create()
-    send(host, *(f"{group}{number:03}" for number in range(60) for group in "nm"))
-    taken = host.receive(70, timeout_s=60)
-    few, many = "m", "n"
-    host.delete(*[each.receipt for each in taken if each.body.startswith(few)][:5])
-    host.advance(1)
-    send(host, "q1", "q2")
-    back = host.receive(7, timeout_s=1)
-    assert [each.body[0] for each in back] == ["q", "q", *(few * 5)]
-    host.advance(1_000)
-    shown = bodies(host, 60)
-    assert [body[0] for body in shown] == ["q"] * 2 + [few] * 25 + [many] * 25
-    for count in (1, 2, 3, 7, 30, 40):
-        assert bodies(host, count) == shown[:count]
-    assert [each.body for each in host.receive(60)] == shown
-
-
 def test_a_peek_makes_no_group_noisy(host: Host) -> None:
     """A group that takes too much only while somebody looks is quiet when a receive comes."""
     host.create()
@@ -211,7 +133,7 @@ def test_a_peek_makes_no_group_noisy(host: Host) -> None:
     host.delete(*(each.receipt for each in taken))
     host.advance(1)
     send(host, "q1")
-    assert [each.body for each in host.receive(10)] == ["n030", "q1"]
+    assert host.bodies(10) == ["n030", "q1"]
 
 
 @pytest.mark.differs_on_postgres("looks into the folder of the store")
@@ -241,32 +163,3 @@ def test_a_peek_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None
         for bytes_max in (1, 2, 3, 24, 1_000)
     }
     assert shown == {1: sent[:1], 2: sent[:1], 3: sent[:2], 24: sent[:12], 1_000: sent[:18]}
-
-
-def test_the_order_is_that_of_a_receive(host: Host) -> None:
-    """By priority, then by when each became visible, across lanes with and without groups."""
-    host.create()
-    for number, (priority, plain) in enumerate([(8, True), (16, True), (8, False), (1, False), (8, True), (1, True)]):
-        send(host, f"{number}", priority=priority, plain=plain)
-        host.advance(1)
-    (first,) = host.receive(1, timeout_s=1)
-    assert first.body == "3"
-    host.advance(1_000)
-    shown = bodies(host)
-    assert shown == ["5", "3", "0", "2", "4", "1"]
-    assert [each.body for each in host.receive(10)] == shown
-
-
-def test_what_is_past_its_retention_is_not_shown(host: Host) -> None:
-    """Sent, returned and moved here alike, from the very instant on."""
-    host.create(DEAD, retention_s=60)
-    host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=60)
-    host.send("buried")
-    host.receive(1, timeout_s=0)
-    host.receive(1)
-    host.send("returned", "fresh", queue=DEAD)
-    host.receive(2, queue=DEAD, timeout_s=0)
-    host.advance(59_999)
-    assert len(peek(host, queue=DEAD)) == 3
-    host.advance(1)
-    assert peek(host, queue=DEAD) == []

@@ -78,13 +78,6 @@ def ready(host: Host) -> Host:
 # Staging.
 
 
-def test_what_is_staged_is_seen_by_nobody(ready: Host) -> None:
-    assert stage(ready, *bodies("a", "b")) == Staged(messages=2)
-    assert ready.counts() == (0, 0, 0)
-    assert ready.receive() == []
-    assert writer(ready).staged == 2
-
-
 def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
     ready.set_queue(message_bytes_max=1024)
     with pytest.raises(errors.StageRefused) as caught:
@@ -122,13 +115,6 @@ def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
     assert received(ready) == ["a", "b"]
 
 
-def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
-    ready.create("000000000000/other")
-    publish(ready, batch=3)
-    assert not publish(ready, batch=3, queue="000000000000/other").again
-    assert not ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=())).again
-
-
 def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> None:
     stage(ready, *many(), batch=0, attempt="old")
     stage(ready, *many(), batch=1, attempt="failed")
@@ -153,14 +139,6 @@ def test_many_come_in_slices_while_others_go_on(ready: Host) -> None:
     found = received(ready)
     assert found.index("between") > 0
     assert [name for name in found if name != "between"] == [each.body for each in many()]
-
-
-def test_the_rest_comes_by_itself(ready: Host) -> None:
-    stage(ready, *many())
-    publish(ready, ("a", MANY))
-    settle(ready)
-    assert ready.counts() == (MANY, 0, 0)
-    assert rows(ready) == 0
 
 
 def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(ready: Host) -> None:
@@ -232,8 +210,7 @@ def test_a_message_enters_as_if_it_were_sent_then(ready: Host) -> None:
 
 
 def test_whoever_waits_is_told(ready: Host) -> None:
-    woken: list[int] = []
-    ready.engine.watch(QUEUE, woken.append)
+    woken = ready.watch()
     ready.engine.watch(FIFO, woken.append)
     stage(ready, *bodies("a"))
     stage(ready, message("a", group="g"), queue=FIFO)
@@ -274,18 +251,6 @@ def test_settings_that_change_between_do_not_lose_what_was_checked(ready: Host) 
 
 
 # What ends, and what goes on.
-
-
-def test_a_purge_takes_what_was_decided_and_leaves_what_is_only_staged(ready: Host) -> None:
-    stage(ready, *many())
-    stage(ready, *bodies("next"), batch=1)
-    publish(ready, ("a", MANY))
-    ready.purge()
-    assert not publish(ready, ("a", MANY)).more
-    settle(ready)
-    assert ready.counts() == (0, 0, 0)
-    publish_all(ready, ("a", 1), batch=1)
-    assert received(ready) == ["next"]
 
 
 def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
@@ -339,17 +304,6 @@ def test_a_publication_goes_on_after_a_restart(kept: Host, how: str) -> None:
     assert found == [each.body for each in many(3 * PIECE, "b") + many()]
 
 
-def test_what_is_staged_and_the_guard_survive_a_crash(kept: Host) -> None:
-    kept.create()
-    stage(kept, *bodies("a"))
-    kept.crash()
-    assert stage(kept, *bodies("a")) == Staged(messages=1, again=True)
-    publish_all(kept, ("a", 1))
-    kept.crash()
-    assert publish_all(kept, ("a", 1)).again
-    assert received(kept) == ["a"]
-
-
 def fill(host: Host, body: str) -> int:
     for part in range(1_000):
         try:
@@ -372,14 +326,3 @@ def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> N
         assert received(host) == [f"{number}-{body}" for number in range(part)]
         settle(host)
         assert stage(host, *bodies("a"), batch=1) == Staged(messages=1)
-
-
-def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
-    stage(ready, *bodies("a", "b"))
-    for wanted in (("a", 3), ("a", 1), ("never", 1)):
-        with pytest.raises(errors.StageMissing):
-            publish(ready, wanted)
-    assert writer(ready) == WriterView(
-        writer=WRITER, batch=None, messages=0, duplicates=0, staged=2, seen_at_ms=ready.clock.now_ms()
-    )
-    assert publish_all(ready, ("a", 2), ("empty", 0)) == Published(messages=2)

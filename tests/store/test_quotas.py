@@ -40,19 +40,6 @@ def fill(host: Host, quota: int = QUOTA, *, timeout_s: int = 30) -> list[str]:
     return [each.receipt for each in taken]
 
 
-def test_a_receive_takes_what_is_left(limited: Host) -> None:
-    """Two places for a receive of ten; then none, which is said, and sends go on."""
-    limited.send(*(f"m{number}" for number in range(9)))
-    assert len(limited.receive(QUOTA - 2)) == QUOTA - 2
-    answer = received(limited)
-    assert (len(answer.messages), answer.over_limit) == (2, False)
-    answer = received(limited)
-    assert (answer.messages, answer.over_limit) == ([], True)
-    limited.send("one more")
-    assert limited.counts() == (5, QUOTA, 0)
-    assert received(limited, 1).over_limit
-
-
 def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) -> None:
     """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
     for _ in range(5):
@@ -66,30 +53,7 @@ def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) ->
     assert [each.body for each in given] == ["young"]
 
 
-@pytest.mark.parametrize("way", ["delete", "release", "purge", "expiry"])
-def test_a_place_is_freed(limited: Host, way: str) -> None:
-    """By each way out of flight, exactly one for one message, and the purge all of them."""
-    receipts = fill(limited)
-    match way:
-        case "delete":
-            limited.delete(receipts[0])
-        case "release":
-            limited.change(receipts[0], 0)
-        case "expiry":
-            limited.change(receipts[0], 1)
-            limited.advance(999)
-            assert received(limited).over_limit
-            limited.advance(1)
-        case "purge":
-            limited.purge()
-            limited.send(*"abcdefgh")
-    answer = received(limited)
-    assert (len(answer.messages), answer.over_limit) == (QUOTA if way == "purge" else 1, False)
-    assert received(limited).over_limit
-
-
 def test_a_place_is_freed_by_retention(limited: Host) -> None:
-    """A message in flight whose retention ends is deleted."""
     limited.set_queue(retention_s=60)
     fill(limited, timeout_s=3_600)
     limited.advance(1_000)
@@ -147,7 +111,6 @@ def test_a_watch_hears_of_places_only_where_they_were_wanted(limited: Host) -> N
 
 @pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
 def test_who_is_woken_by_a_place_takes_it(limited: Host) -> None:
-    """In the same batch as the delete, before a receive that came later."""
     receipts = fill(limited)
     assert received(limited).over_limit
     watcher = Watcher(limited, receives=True)
@@ -183,8 +146,7 @@ def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(limited: Host, way: s
     limited.advance(30_000)
     limited.put(grouped("young", "young"), queue=queue)
     assert limited.receive(10, queue=queue) == []
-    wakes: list[int] = []
-    limited.engine.watch(queue, wakes.append)
+    wakes = limited.watch(queue)
     match way:
         case "delete":
             limited.delete(taken[0].receipt, queue=queue)
@@ -208,8 +170,7 @@ def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> Non
     assert limited.receive(10) == []
     assert limited.receive_one(queue=dead, timeout_s=3_600).body == "old"
     assert limited.receive(queue=dead) == []
-    wakes: list[int] = []
-    limited.engine.watch(dead, wakes.append)
+    wakes = limited.watch(dead)
     limited.advance(31_000)
     assert any(wake <= limited.clock.now_ms() for wake in wakes)
     assert limited.receive_one(queue=dead).body == "young"
@@ -308,7 +269,6 @@ def test_what_is_refused_does_not_count_and_takes_nothing(throttled: Host) -> No
 
 
 def test_a_receive_that_waited_was_counted_when_it_was_asked(throttled: Host) -> None:
-    """However often the server asks again for it, and in whichever second."""
     assert ask(throttled, 3) == 0
     for _ in range(10):
         throttled.do(Receive(queue=QUEUE, requested_at_ms=throttled.clock.now_ms()))
@@ -317,7 +277,6 @@ def test_a_receive_that_waited_was_counted_when_it_was_asked(throttled: Host) ->
 
 
 def test_nothing_else_is_throttled(throttled: Host) -> None:
-    """Sends, deletes, changes, peeks and claims; nor other queues."""
     throttled.send("a", "b")
     (a,) = throttled.receive(1)
     ask(throttled, 2)
@@ -332,7 +291,6 @@ def test_nothing_else_is_throttled(throttled: Host) -> None:
 
 
 def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
-    """From the next receive on; another setting leaves the count as it is."""
     ask(throttled, 3)
     throttled.set_queue(delay_s=1)
     assert ask(throttled, 1) == 1
@@ -343,16 +301,7 @@ def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
         throttled.receive()
 
 
-@pytest.mark.differs_on_postgres("counts for all nodes together, so that the count outlives each of them")
-def test_the_limit_is_kept(kept: Host) -> None:
-    kept.create(receives_per_s_max=3)
-    ask(kept, 3)
-    kept.reopen()
-    assert ask(kept, 5) == 2
-
-
 def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
-    """Also when it is repeated, and when it is refused it is void of effect."""
     host.create(fifo=True, receives_per_s_max=3)
     host.put(message("a", group="g", dedup_id="a"))
     attempt = Receive(queue=QUEUE, attempt_id="t", timeout_s=30)
@@ -371,7 +320,6 @@ def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, fifo: bool) -> None:
-    """Its messages are so large that a later batch serves it."""
     host.create(receives_per_s_max=3, fifo=fifo)
     for number in range(60):
         name = str(number) if fifo else None

@@ -1,75 +1,15 @@
-"""The receipt table of docs/lifecycle.md at the engine: every cell, with `only_live` and without, and renewal."""
+"""Receipts of a command, each judged alone (what each may do: `test_model`); and whoever waits for a queue."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
-from veilmq.core.commands import LeaseChange, VisibilityChange
-from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid, ReceiptState, ShuttingDown
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState, ShuttingDown
 
 OTHER = "000000000000/other"
-ACTS, NOTHING = True, False
-
-
-def live(host: Host) -> str:
-    return host.receive_one().receipt
-
-
-def expired(host: Host) -> str:
-    receipt = live(host)
-    host.advance(30_000)
-    return receipt
-
-
-def superseded(host: Host) -> str:
-    """The message was received again and is in flight."""
-    receipt = expired(host)
-    host.receive_one()
-    return receipt
-
-
-def superseded_and_visible(host: Host) -> str:
-    """The message was received again and has come back."""
-    receipt = superseded(host)
-    host.advance(30_000)
-    return receipt
-
-
-def deleted(host: Host) -> str:
-    receipt = live(host)
-    host.delete(receipt)
-    return receipt
-
-
-def purged(host: Host) -> str:
-    receipt = live(host)
-    host.purge()
-    return receipt
-
-
-def past_retention(host: Host) -> str:
-    receipt = live(host)
-    host.advance(345_600_000)
-    return receipt
-
-
-CELLS = [
-    pytest.param(live, False, ReceiptState.LIVE, ACTS, id="live"),
-    pytest.param(live, True, ReceiptState.LIVE, ACTS, id="live-only-live"),
-    pytest.param(expired, False, ReceiptState.EXPIRED, ACTS, id="expired"),
-    pytest.param(expired, True, ReceiptState.EXPIRED, NOTHING, id="expired-only-live"),
-    pytest.param(superseded, False, ReceiptState.SUPERSEDED, NOTHING, id="superseded"),
-    pytest.param(superseded, True, ReceiptState.SUPERSEDED, NOTHING, id="superseded-only-live"),
-    pytest.param(superseded_and_visible, False, ReceiptState.SUPERSEDED, NOTHING, id="superseded-visible"),
-    pytest.param(deleted, False, ReceiptState.GONE, NOTHING, id="deleted"),
-    pytest.param(deleted, True, ReceiptState.GONE, NOTHING, id="deleted-only-live"),
-    pytest.param(purged, False, ReceiptState.GONE, NOTHING, id="purged"),
-    pytest.param(past_retention, False, ReceiptState.GONE, NOTHING, id="past-retention"),
-]
-Make = Callable[[Host], str]
 
 
 @pytest.fixture
@@ -78,53 +18,6 @@ def one(host: Host) -> Host:
     host.create(OTHER)
     host.send("a")
     return host
-
-
-@pytest.mark.parametrize(("make", "only_live", "state", "acts"), CELLS)
-def test_delete(one: Host, make: Make, state: ReceiptState, *, only_live: bool, acts: bool) -> None:
-    receipt = make(one)
-    before = one.counts()
-    assert one.delete(receipt, only_live=only_live) == [state]
-    assert one.counts() == ((0, 0, 0) if acts else before)
-
-
-@pytest.mark.parametrize(("make", "only_live", "state", "acts"), CELLS)
-def test_change(one: Host, make: Make, state: ReceiptState, *, only_live: bool, acts: bool) -> None:
-    receipt = make(one)
-    before, due_ms = one.counts(), one.due_ms()
-    until_ms = one.clock.now_ms() + 7_000
-    answer = one.change(receipt, 7, only_live=only_live)
-    assert answer == LeaseChange(
-        state=state, visible_at_ms=until_ms if acts else None, hidden_for_ms=7_000 if acts else None
-    )
-    assert one.counts() == ((0, 1, 0) if acts else before)
-    assert one.due_ms() == (until_ms if acts else due_ms)
-
-
-@pytest.mark.parametrize("only_live", [False, True])
-@pytest.mark.parametrize("damage", ["", "x", "forged", "é" * 44], ids=["empty", "short", "forged", "not-ascii"])
-def test_invalid(one: Host, damage: str, *, only_live: bool) -> None:
-    """Malformed and forged receipts are invalid, in both commands, and do nothing."""
-    receipt = live(one)
-    if damage == "forged":
-        damage = receipt[:10] + ("A" if receipt[10] != "A" else "B") + receipt[11:]
-    (answer,) = one.delete(damage, only_live=only_live)
-    assert isinstance(answer, ReceiptInvalid)
-    assert isinstance(one.change(damage, 0, only_live=only_live), ReceiptInvalid)
-    assert one.counts() == (0, 1, 0)
-
-
-@pytest.mark.parametrize("make", [live, expired])
-def test_renewal_supersedes_the_old_receipt(one: Host, make: Make) -> None:
-    """`renew_receipt` gives a new receipt, which acts, and puts the old one out of force; it is no receive."""
-    old = make(one)
-    answer = one.change(old, 10, renew_receipt=True)
-    assert answer.visible_at_ms == one.clock.now_ms() + 10_000
-    assert one.delete(old) == [ReceiptState.SUPERSEDED]
-    again = one.change(answer.receipt, 0, renew_receipt=True)
-    assert one.delete(answer.receipt) == [ReceiptState.SUPERSEDED]
-    assert one.delete(again.receipt, only_live=True) == [ReceiptState.EXPIRED]
-    assert one.receive_one().receive_count == 2
 
 
 def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
@@ -138,7 +31,7 @@ def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
 
 
 def test_the_changes_of_a_command_succeed_and_fail_alone(one: Host) -> None:
-    receipt = live(one)
+    receipt = one.receive_one().receipt
     changes = [("nonsense", 1), (receipt, 5), (receipt, 43_201), (receipt, 9)]
     answers = one.do(
         commands.ChangeVisibility(
@@ -170,17 +63,6 @@ class Watcher:
             self._host.engine.submit(commands.Receive(queue=QUEUE), self.answers.append)
 
 
-def test_a_send_wakes(host: Host) -> None:
-    """At once, or with the instant at which the delay ends."""
-    host.create()
-    watcher = Watcher(host)
-    host.send("a")
-    host.send("b", delay_s=5)
-    host.send("c", "d", delay_s=7)
-    now_ms = host.clock.now_ms()
-    assert watcher.woken_ms == [now_ms, now_ms + 5_000, now_ms + 7_000]
-
-
 def test_a_refused_send_wakes_nobody(host: Host) -> None:
     host.create(message_bytes_max=1_024)
     watcher = Watcher(host)
@@ -201,14 +83,6 @@ def test_a_change_wakes_with_the_new_deadline(host: Host) -> None:
     host.change(new.receipt, 0)
     now_ms = host.clock.now_ms()
     assert watcher.woken_ms == [now_ms + 3_000, now_ms]
-
-
-def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
-    host.create()
-    watcher = Watcher(host, receives=True)
-    host.drop()
-    assert len(watcher.woken_ms) == 1
-    assert isinstance(watcher.answers[0], QueueNotFound)
 
 
 @pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
@@ -247,20 +121,6 @@ def test_an_empty_receive_tells_when_to_look_again(host: Host) -> None:
     assert host.due_ms() == now_ms + 10_000
     host.delete(held.receipt)
     assert host.due_ms() == now_ms + 20_000
-
-
-def test_a_withdrawn_receive_takes_nothing(host: Host) -> None:
-    host.create()
-    host.send("a")
-    answers: list[Any] = []
-
-    def submit_and_withdraw() -> None:
-        host.engine.submit(commands.Receive(queue=QUEUE), answers.append)
-        host.engine.withdraw(answers.append)
-
-    host.in_loop(submit_and_withdraw)
-    assert answers == []
-    assert host.counts() == (1, 0, 0)
 
 
 def test_withdrawing_what_was_answered_is_harmless(host: Host) -> None:

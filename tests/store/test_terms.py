@@ -8,7 +8,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands, errors
-from veilmq.core.commands import LeaseChange, SendOptions, SentMessage, SetAccount, ShowAccount, VisibilityChange
+from veilmq.core.commands import SendOptions, SentMessage, SetAccount, ShowAccount, VisibilityChange
 from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import QUEUE_NAME_PAUSE_S
 from veilmq.core.messages import NewMessage
@@ -35,52 +35,7 @@ def only_sent(host: Host, new: NewMessage, terms: SendOptions = RECEIPTS) -> Sen
     return sent
 
 
-def smq_change(host: Host, receipt: str, timeout_s: int) -> LeaseChange:
-    (answer,) = host.do(
-        commands.ChangeVisibility(
-            queue=QUEUE,
-            changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
-            only_live=True,
-            renew_receipt=True,
-            lease_s_max=None,
-        )
-    )
-    assert isinstance(answer, LeaseChange)
-    return answer
-
-
 # Receipts of delayed messages.
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("timeout_s", [1, 5, 30, 43_200], ids=["shortest", "shorter", "same", "longer"])
-def test_a_delay_is_changed_by_its_receipt(host: Host, kind: str, timeout_s: int) -> None:
-    """Counted from the change, shorter or longer; the message stays delayed, and is visible at that very instant."""
-    settings, terms = KINDS[kind]
-    host.create(**settings)
-    sent = only_sent(host, message("a", delay_s=30, **terms))
-    assert sent.receipt is not None
-    host.advance(1_500)
-    until_ms = host.clock.now_ms() + timeout_s * 1_000
-    changed = smq_change(host, sent.receipt, timeout_s)
-    assert (changed.state, changed.visible_at_ms) == (ReceiptState.LIVE, until_ms)
-    assert changed.hidden_for_ms == timeout_s * 1_000
-    assert host.counts() == (0, 0, 1)
-    assert host.due_ms() == until_ms
-    host.advance(timeout_s * 1_000 - 1)
-    assert host.receive(10) == []
-    host.advance(1)
-    assert host.counts() == (1, 0, 0)
-    got = host.receive_one()
-    assert (got.id, got.receive_count, got.first_received_at_ms) == (sent.id, 1, until_ms)
-
-
-def test_only_a_delayed_message_has_a_receipt(host: Host) -> None:
-    """Neither one that is visible at once, nor one for which none was asked."""
-    host.create(delay_s=5)
-    assert only_sent(host, message("a", delay_s=0)).receipt is None
-    assert only_sent(host, message("b")).receipt is not None
-    assert only_sent(host, message("c"), SendOptions()).receipt is None
 
 
 def test_a_delayed_duplicate_has_no_receipt(host: Host) -> None:
@@ -91,42 +46,11 @@ def test_a_delayed_duplicate_has_no_receipt(host: Host) -> None:
     assert (second.id, second.receipt) == (first.id, None)
 
 
-def test_a_group_goes_on_when_the_delay_of_its_first_message_is_changed(host: Host) -> None:
-    """Passed over or not, the message comes when its new delay ends, and its group is blocked by nothing."""
-    host.create(fifo=True)
-    sent = [
-        only_sent(host, message(body, delay_s=delay_s, group="g", dedup_id=body))
-        for body, delay_s in (("a", 30), ("b", 0), ("c", 40), ("d", 0))
-    ]
-    assert [each.body for each in host.receive(10, timeout_s=1)] == ["b", "d"]
-    assert sent[0].receipt is not None
-    assert sent[2].receipt is not None
-    smq_change(host, sent[0].receipt, 1)
-    smq_change(host, sent[2].receipt, 2)
-    host.advance(1_000)
-    assert [each.body for each in host.receive(10, timeout_s=1)] == ["a", "b", "d"]
-    host.advance(1_000)
-    assert [each.body for each in host.receive(10)] == ["a", "b", "c", "d"]
-
-
-def test_a_changed_delay_makes_no_group_noisy(host: Host) -> None:
-    """Nobody works on messages that are delayed, so however many delays are changed, others do not go first."""
-    host.create()
-    for number in range(40):
-        sent = only_sent(host, message(f"a{number}", delay_s=60, group="a"))
-        assert sent.receipt is not None
-        smq_change(host, sent.receipt, 1)
-    host.advance(1_000)
-    send(host, message("b", group="b"))
-    assert host.receive(1)[0].body.startswith("a")
-
-
 # What goes together.
 
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
 def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: dict[str, Any]) -> None:
-    """The error of one is the command's; without it, all are there."""
     host.create(message_bytes_max=1_024, **settings)
     terms = SendOptions(all_or_nothing=True)
     good = [message(body, group="g", dedup_id=body) for body in "abc"]
@@ -136,7 +60,7 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
     assert host.counts() == (0, 0, 0)
     sent = send(host, *good, terms=terms)
     assert len({each.id for each in sent if isinstance(each, SentMessage)}) == 3
-    assert [each.body for each in host.receive(10)] == ["a", "b", "c"]
+    assert host.bodies(10) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -157,23 +81,6 @@ def test_fifo_messages_that_go_together_are_checked_together(
     assert host.counts() == (1, 0, 0)
 
 
-def test_messages_on_terms_are_taken_and_refused_alone(host: Host) -> None:
-    host.create(message_bytes_max=1_024)
-    answers = send(host, message("x" * 1_025), message("a", delay_s=3), message("b"))
-    assert [type(answer) for answer in answers] == [errors.MessageTooLong, SentMessage, SentMessage]
-    assert host.counts() == (1, 0, 1)
-
-
-def test_a_send_on_terms_rouses_who_waits(host: Host) -> None:
-    host.create()
-    due_ms: list[int] = []
-    host.engine.watch(QUEUE, due_ms.append)
-    send(host, message("a", delay_s=3), message("b", delay_s=2))
-    assert due_ms[-1] == host.clock.now_ms() + 2_000
-    send(host, message("c"))
-    assert due_ms[-1] == host.clock.now_ms()
-
-
 # FIFO queues without deduplication.
 
 
@@ -189,7 +96,7 @@ def test_an_unrepeated_message_is_nobodys_duplicate(host: Host) -> None:
     assert second.sequence > first.sequence
     third, fourth = (only_sent(host, message("a", group="g", dedup_id="d"), terms) for _ in range(2))
     assert third.id == fourth.id
-    assert [each.body for each in host.receive(10)] == ["a", "a", "a"]
+    assert host.bodies(10) == ["a", "a", "a"]
     assert isinstance(send(host, message("a"), terms=terms)[0], errors.GroupMissing)
 
 
@@ -256,22 +163,7 @@ def leased(host: Host, request: pytest.FixtureRequest) -> tuple[Host, str]:
     return host, host.receive_one().receipt
 
 
-def test_leases_go_on_for_as_long_as_they_are_changed(leased: tuple[Host, str]) -> None:
-    """Without `lease_s_max` each change may say twelve hours; SQS's rules refuse what passes its own twelve."""
-    host, receipt = leased
-    for _ in range(5):
-        changed = smq_change(host, receipt, 43_200)
-        assert changed.receipt is not None
-        receipt = changed.receipt
-        host.advance(43_199_999)
-        assert host.receive(10) == []
-    assert isinstance(host.change(receipt, 1), errors.LeaseTooLong)
-    host.advance(1)
-    assert host.receive_one().receive_count == 2
-
-
 def test_a_lease_is_bounded_by_what_the_command_says(leased: tuple[Host, str]) -> None:
-    """To the second; the refused change leaves the old deadline."""
     host, receipt = leased
     host.advance(1_000)
     change = commands.ChangeVisibility(
@@ -306,7 +198,6 @@ def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
 
 
 def test_a_name_may_be_taken_at_once() -> None:
-    """Of a queue that was deleted just now, by who says so."""
     with on_sqlite(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
         patient.drop()
@@ -316,7 +207,6 @@ def test_a_name_may_be_taken_at_once() -> None:
 
 
 def test_a_listing_tells_what_its_queues_are(host: Host) -> None:
-    """With their counters, where that was asked for; one page of it."""
     for name in "abc":
         host.create(f"1/{name}")
     host.send("x", "y", queue="1/b")

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.store.host import QUEUE, Host, hosting, message
+from tests.store.host import QUEUE, Host, fill, hosting, message
 from tests.store.postgres_host import on_sqlite
-from tests.store.test_invariants import fill
 from veilmq.core import commands
 from veilmq.core.errors import (
     GroupMissing,
@@ -251,10 +250,6 @@ def test_a_filter_lets_equal_tags_pass(topic: Host) -> None:
     assert (topic.counts(QUEUE), topic.counts(OTHER)) == ((3, 0, 0), (1, 0, 0))
 
 
-def test_nobody_subscribed_is_no_error(topic: Host) -> None:
-    assert publish(topic).deliveries == 0
-
-
 def test_the_limit_of_the_topic_counts(topic: Host) -> None:
     topic.do(SetTopic(topic=TOPIC, settings={"message_bytes_max": 1_024}))
     assert publish(topic, "x" * 1_024).deliveries == 0
@@ -265,8 +260,7 @@ def test_the_limit_of_the_topic_counts(topic: Host) -> None:
 def test_delays_groups_and_priorities_are_those_of_the_queue_and_the_message(topic: Host) -> None:
     topic.set_queue(OTHER, delay_s=60)
     subscribe(topic, to_queue("now"), to_queue("late", OTHER))
-    woken: list[int] = []
-    topic.engine.watch(OTHER, woken.append)
+    woken = topic.watch(OTHER)
     publish(topic, make=lambda _: message("x", group="g", priority=3))
     assert topic.clock.now_ms() + 60_000 in woken  # and perhaps for the settings, where another node hears of them late
     assert topic.counts(OTHER) == (0, 0, 1)
@@ -279,8 +273,7 @@ def test_a_fifo_queue_gets_groups_in_order_and_no_message_for_a_copy_of_another(
     """Two publications of one text are two messages, whatever the queue thinks of equal bodies."""
     topic.create(FIFO, fifo=True, content_deduplication=True)
     subscribe(topic, to_queue("ordered", FIFO))
-    woken: list[int] = []
-    topic.engine.watch(FIFO, woken.append)
+    woken = topic.watch(FIFO)
     ids = [publish(topic, make=lambda _: message("x", group="g")).id for _ in range(2)]
     assert woken[:1] == [topic.clock.now_ms()]
     got = topic.receive(10, queue=FIFO)
@@ -352,11 +345,7 @@ def test_a_pushed_subscription_has_a_queue_that_nobody_lists(topic: Host) -> Non
     settings = topic.do(commands.ShowQueue(queue=PUSHED)).settings
     assert (settings.retention_s, settings.event_log) == (86_400, "off")
     assert topic.do(commands.ListQueues(account="000000000000")).names == ["copies", "jobs"]
-
-
-def test_metrics_tell_of_it(topic: Host) -> None:
-    subscribe(topic, to_url())
-    assert PUSHED in topic.names()
+    assert PUSHED in topic.names(), "metrics tell of it"
 
 
 def test_messages_wait_a_day_to_be_pushed_and_are_counted(topic: Host) -> None:
@@ -393,8 +382,7 @@ def test_what_was_not_pushed_ends_with_the_subscription(topic: Host, end: comman
     """And the same name begins anew, at once. What queues of others have stays there."""
     subscribe(topic, to_url(), to_queue("s"))
     publish(topic)
-    woken: list[int] = []
-    topic.engine.watch(PUSHED, woken.append)
+    woken = topic.watch(PUSHED)
     topic.do(end)
     assert woken == [topic.clock.now_ms()]
     with pytest.raises(QueueNotFound):
