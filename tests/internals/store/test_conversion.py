@@ -42,7 +42,6 @@ def opened(folder: Path, known: Known) -> Host:
 
 @pytest.mark.parametrize("probe", PROBES)
 def test_what_is_converted_answers_as_before(converted: tuple[Path, Known], probe: str, tmp_path: Path) -> None:
-    """Each probe begins with what was converted just now."""
     folder, known = converted
     shutil.copytree(folder, tmp_path / "store")
     host = opened(tmp_path / "store", known)
@@ -140,7 +139,6 @@ def test_a_conversion_that_is_killed_at_any_step_is_done_by_the_next_start(tmp_p
 
 
 def test_too_little_space_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refusal says what is needed and what is there."""
     folder, receipt = filled(tmp_path)
     before = {each.name: each.read_bytes() for each in folder.iterdir()}
     real = os.statvfs(folder)
@@ -235,7 +233,6 @@ def test_an_old_database_that_was_used_after_its_conversion_is_not_set_aside(tmp
 
 @pytest.mark.parametrize("damaged", [OLD, NEW])
 def test_a_damaged_database_is_named(tmp_path: Path, damaged: str) -> None:
-    """Also where it is found beside the other one, after a conversion."""
     folder, _ = filled(tmp_path)
     conversion.convert(folder)
     (folder / ASIDE).rename(folder / OLD)

@@ -118,7 +118,6 @@ def test_what_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_the_doctor_finds_fault_with_is_not_kept(tmp_path: Path) -> None:
-    """A message that was received, and nobody knows when first."""
     with pytest.raises(FolderError, match="has its count, its epoch and its times"):
         filled(tmp_path / "copy", jobs=[LEASED._replace(first_received_at_ms=None)])
     assert list(tmp_path.iterdir()) == []
@@ -242,7 +241,6 @@ def test_a_node_that_is_back_while_a_database_is_copied_ends_that(postgres_url: 
 
 
 def test_a_node_that_waits_for_a_copy_does_not_end_it(postgres_url: str) -> None:
-    """Whoever starts one asks for the keys first, and has them afterwards."""
     PostgresHost.on_empty(postgres_url).close()
 
     async def run() -> None:

@@ -108,10 +108,6 @@ def interleaving(url: str, request: pytest.FixtureRequest) -> Iterator[Interleav
     made.close()
 
 
-def of(*families: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("interleaving", families, indirect=True)
-
-
 CHOSEN = (
     {family: list(combinations_with_replacement(made.calls, 2)) for family, made in FAMILIES.items()}
     if WHOLE
@@ -135,45 +131,46 @@ def test_two_calls_are_as_if_one_followed_the_other(interleaving: Interleaving, 
 # What was found.
 
 
-@of("queues")
-def test_a_cooldown_that_begins_anew_is_not_forgotten_with_the_last_one(interleaving: Interleaving) -> None:
-    """The janitor waits for the purge that begins it."""
-    schedules = [[0] * done + [1] * 2 + [0] * ALL for done in range(1, 15)]
-    interleaving.check("purge", "sweep", switches_max=0, also=schedules)
+FOUND = {
+    "a cooldown that begins anew is not forgotten with the last one": (
+        "queues: purge + sweep",
+        [[0] * done + [1] * 2 + [0] * ALL for done in range(1, 15)],
+    ),
+    "a topic that is deleted was there, or is made anew": (
+        "topics: create + delete",
+        [[0] * done + [1] * ALL for done in range(1, 4)],
+    ),
+    "what was published to it was for those who had subscribed, or is refused": (
+        "topics: publish + delete",
+        [[0] * done + [1] * ALL for done in range(1, 4)],
+    ),
+    "a queue that comes between the lock and the look-up of a change is locked or not there": (
+        "queues: create another + set another + tag another",
+        [[1] + [0] * ALL + [1] * 2 + [2] * more + [1] * ALL for more in (2, 3)],
+    ),
+    "a task is begun before its queue is deleted, or not at all": (
+        "moves fifo: start elsewhere + delete dead",
+        [[0] * done + [1] * ALL for done in range(1, 6)],
+    ),
+    "a claim that was acknowledged while it is read is not lost": (
+        "claims: read part + acknowledge all",
+        [[0] * done + [1] * ALL for done in range(1, 12)],
+    ),
+    "a name that was deleted meanwhile rests": (
+        "queues: create otherwise + create another + delete another",
+        [[0] * done + [1] * ALL + [2] * ALL for done in range(1, 6)],
+    ),
+}
+"""What holds → the calls, by their family, and the schedules in which it once did not."""
 
 
-@of("topics")
-def test_a_topic_that_is_deleted_was_there_or_is_made_anew(interleaving: Interleaving) -> None:
-    """And what was published to it was for those who had subscribed, or is refused."""
-    for call in ("create", "publish"):
-        interleaving.check(call, "delete", switches_max=0, also=[[0] * done + [1] * ALL for done in range(1, 4)])
-
-
-@of("queues")
-def test_a_queue_that_comes_while_a_command_begins_is_locked_or_not_there(interleaving: Interleaving) -> None:
-    """It is made between the lock and the look-up of a change, and another change comes then."""
-    schedules = [[1] + [0] * ALL + [1] * 2 + [2] * more + [1] * ALL for more in (2, 3)]
-    interleaving.check("create another", "set another", "tag another", switches_max=0, also=schedules)
-
-
-@of("moves fifo")
-def test_a_task_is_begun_before_its_queue_is_deleted_or_not_at_all(interleaving: Interleaving) -> None:
-    schedules = [[0] * done + [1] * ALL for done in range(1, 6)]
-    interleaving.check("start elsewhere", "delete dead", switches_max=0, also=schedules)
-
-
-@of("claims")
-def test_a_claim_is_read_as_it_is_at_one_instant(interleaving: Interleaving) -> None:
-    """One that was acknowledged meanwhile is not lost."""
-    schedules = [[0] * done + [1] * ALL for done in range(1, 12)]
-    interleaving.check("read part", "acknowledge all", switches_max=0, also=schedules)
-
-
-@of("queues")
-def test_a_name_that_was_deleted_meanwhile_rests(interleaving: Interleaving) -> None:
-    """The queue is made and deleted while a call that is to make it is at one of its first statements."""
-    schedules = [[0] * done + [1] * ALL + [2] * ALL for done in range(1, 6)]
-    interleaving.check("create otherwise", "create another", "delete another", switches_max=0, also=schedules)
+@pytest.mark.parametrize(
+    ("interleaving", "calls", "schedules"),
+    [pytest.param(*calls.split(": "), schedules, id=what) for what, (calls, schedules) in FOUND.items()],
+    indirect=["interleaving"],
+)
+def test_what_was_found(interleaving: Interleaving, calls: str, schedules: list[list[int]]) -> None:
+    interleaving.check(*calls.split(" + "), switches_max=0, also=schedules)
 
 
 # What the driver finds.

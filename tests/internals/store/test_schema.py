@@ -8,8 +8,7 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -53,144 +52,94 @@ def added(*, ends: int = 0, text: str = "CREATE TABLE mq.later ()") -> Script:
     return Script(LAST + 1, f"{LAST + 1}_later", text, ends)
 
 
-@pytest.fixture
-def on_database(new_database: str) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
-    def tell(story: Callable[[Any], Awaitable[None]]) -> None:
-        async def told() -> None:
-            async with connected(new_database) as connection:
-                await story(connection)
-
-        asyncio.run(told())
-
-    return tell
-
-
-Tell = Callable[[Callable[[Any], Awaitable[None]]], None]
-
-
-def test_a_new_database_gets_the_schema_once(on_database: Tell) -> None:
-    async def story(connection: Any) -> None:
+async def test_a_new_database_gets_the_schema_once(new_database: str) -> None:
+    async with connected(new_database) as connection:
         (schema,) = (await read_format(connection))[1]
         assert (schema.number, schema.name) == (LAST, "schema")
         assert await migrate(connection) == [schema]
         assert await read_format(connection) == (LAST, [])
         assert await migrate(connection) == []
 
-    on_database(story)
 
-
-def test_a_format_that_was_never_released_is_refused(on_database: Tell) -> None:
-    async def story(connection: Any) -> None:
+async def test_a_format_that_was_never_released_is_refused(new_database: str) -> None:
+    async with connected(new_database) as connection:
         await connection.execute(recorded()[1])
         await connection.execute("DELETE FROM mq.migration WHERE number = $1", FIRST)
         for do in (read_format, migrate, require):
             with pytest.raises(SchemaRefused, match=f"has format {FIRST - 1}, which was never released.*new database"):
                 await do(connection)
 
-    on_database(story)
 
-
-def test_all_of_it_or_nothing(on_database: Tell) -> None:
-    """A script that fails leaves the schema as it was."""
-
-    async def story(connection: Any) -> None:
+async def test_all_of_it_or_nothing(new_database: str) -> None:
+    async with connected(new_database) as connection:
         await migrate(connection)
         with pytest.raises(asyncpg.UndefinedTableError):
             await migrate(connection, [*OURS, added(), added(text="DROP TABLE mq.nothing")])
         assert await read_format(connection) == (LAST, [])
         assert await connection.fetchval("SELECT to_regclass('mq.later')") is None
 
-    on_database(story)
 
-
-def test_a_node_goes_on_with_what_a_later_version_has_added(on_database: Tell) -> None:
+async def test_a_node_goes_on_with_what_a_later_version_has_added(new_database: str) -> None:
     """Nodes are exchanged one after the other, and one that is still old may have to start again."""
-
-    async def story(connection: Any) -> None:
+    async with connected(new_database) as connection:
         await migrate(connection)
         assert await migrate(connection, [*OURS, added()], ending_older_nodes=False) == [added()]
         assert await migrate(connection) == []
         await require(connection)
 
-    on_database(story)
 
-
-def test_a_node_refuses_what_it_cannot_work_with(on_database: Tell) -> None:
-    async def story(connection: Any) -> None:
+async def test_a_node_refuses_what_it_cannot_work_with(new_database: str) -> None:
+    async with connected(new_database) as connection:
         await migrate(connection, [*OURS, added(ends=LAST + 1)])
         for do in (read_format, migrate, require):
             with pytest.raises(SchemaRefused, match=f"has format {LAST + 1}.*this one knows {LAST}: install a newer"):
                 await do(connection)
 
-    on_database(story)
 
-
-def test_no_node_ends_others_by_starting(on_database: Tell) -> None:
+async def test_no_node_ends_others_by_starting(new_database: str) -> None:
     """The operator does, when he has stopped them; an empty database ends nobody."""
-
-    async def story(connection: Any) -> None:
-        last = added(ends=LAST + 1)
+    last = added(ends=LAST + 1)
+    async with connected(new_database) as connection:
         await migrate(connection)
         with pytest.raises(SchemaRefused, match=r"ends what older servers can do.*stop them all, run `veilmq migrate`"):
             await migrate(connection, [*OURS, last], ending_older_nodes=False)
         assert await migrate(connection, [*OURS, last]) == [last]
-
-    async def empty(connection: Any) -> None:
         await connection.execute("DROP SCHEMA mq CASCADE")
-        assert await migrate(connection, [*OURS, added(ends=LAST + 1)], ending_older_nodes=False)
-
-    on_database(story)
-    on_database(empty)
+        assert await migrate(connection, [*OURS, last], ending_older_nodes=False)
 
 
-def test_the_operator_ends_no_node_that_is_connected(new_database: str) -> None:
+async def test_the_operator_ends_no_node_that_is_connected(new_database: str) -> None:
     """Of the database of format 19: it is as it was until the last node has been stopped."""
-
-    async def story() -> None:
-        await restore(new_database)
-        async with connected(new_database) as connection:
-            node = await asyncpg.connect(new_database, server_settings={"application_name": "veilmq"})
-            with pytest.raises(SchemaRefused, match=r"stop them all \(1 connections are open\), run `veilmq migrate`"):
-                await migrate(connection)
-            assert await read_format(connection) == (FIRST, list(OURS))
-            node_pid = node.get_server_pid()
-            await node.close()
-            while await connection.fetchval("SELECT true FROM pg_stat_activity WHERE pid = $1", node_pid):
-                pass  # its process ends after its connection
-            assert await migrate(connection) == list(OURS)
-
-    asyncio.run(story())
+    await restore(new_database)
+    async with connected(new_database) as connection:
+        node = await asyncpg.connect(new_database, server_settings={"application_name": "veilmq"})
+        with pytest.raises(SchemaRefused, match=r"stop them all \(1 connections are open\), run `veilmq migrate`"):
+            await migrate(connection)
+        assert await read_format(connection) == (FIRST, list(OURS))
+        node_pid = node.get_server_pid()
+        await node.close()
+        while await connection.fetchval("SELECT true FROM pg_stat_activity WHERE pid = $1", node_pid):
+            pass  # its process ends after its connection
+        assert await migrate(connection) == list(OURS)
 
 
-def test_a_node_that_may_not_migrate_says_what_is_missing(on_database: Tell) -> None:
-    async def story(connection: Any) -> None:
+async def test_a_node_that_may_not_migrate_says_what_is_missing(new_database: str) -> None:
+    async with connected(new_database) as connection:
         with pytest.raises(SchemaRefused, match=rf"has format 0, this version needs {LAST}: run `veilmq migrate`"):
             await require(connection)
         await migrate(connection)
         await require(connection)
 
-    on_database(story)
 
-
-def test_a_table_in_use_is_not_waited_for(new_database: str) -> None:
+async def test_a_table_in_use_is_not_waited_for(new_database: str) -> None:
     """Whoever waits for a table keeps everybody else from it; nothing is upgraded."""
-
-    async def story() -> None:
-        async with both(new_database) as (connection, other):
-            await migrate(connection)
-            async with other.transaction():
-                await other.execute("SELECT FROM mq.queue")
-                with pytest.raises(SchemaRefused, match="another session uses a table"):
-                    await migrate(connection, [*OURS, added(text="ALTER TABLE mq.queue ADD COLUMN later int")])
-            assert await read_format(connection) == (LAST, [])
-
-    asyncio.run(story())
-
-
-@asynccontextmanager
-async def both(url: str) -> AsyncIterator[tuple[Any, Any]]:
-    async with connected(url) as one, connected(url) as other:
-        yield one, other
+    async with connected(new_database) as connection, connected(new_database) as other:
+        await migrate(connection)
+        async with other.transaction():
+            await other.execute("SELECT FROM mq.queue")
+            with pytest.raises(SchemaRefused, match="another session uses a table"):
+                await migrate(connection, [*OURS, added(text="ALTER TABLE mq.queue ADD COLUMN later int")])
+        assert await read_format(connection) == (LAST, [])
 
 
 # What a database of format 19 has.
@@ -216,44 +165,35 @@ async def contents(connection: Any, *, old: bool = False) -> dict[str, list[Any]
     return {table: rows for table, rows in found.items() if rows or table not in MADE}
 
 
-def test_a_migration_that_is_killed_changes_nothing_and_is_done_by_the_next(new_database: str) -> None:
+async def test_a_migration_that_is_killed_changes_nothing_and_is_done_by_the_next(new_database: str) -> None:
     """Whichever of its statements it was at; every row is there before and after, and a second one does nothing."""
     statements = [each for each in OURS[0].text.split(";\n") if each.strip()]
-
-    async def story() -> None:
-        await restore(new_database)
-        async with connected(new_database) as other:
-            before = await contents(other, old=True)
-            assert all(before.values()), "every table has rows"
-            for done in range(1, len(statements)):
-                killed = "SELECT pg_terminate_backend(pg_backend_pid())"
-                text = ";\n".join([*statements[:done], killed])
-                async with connected(new_database) as connection:
-                    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
-                        await migrate(connection, [OURS[0]._replace(text=text)])
-                assert await read_format(other) == (FIRST, list(OURS))
-                assert await contents(other, old=True) == before
-            assert await migrate(other) == list(OURS)
-            assert await migrate(other) == []
-            assert await contents(other) == before
-
-    asyncio.run(story())
+    await restore(new_database)
+    async with connected(new_database) as other:
+        before = await contents(other, old=True)
+        assert all(before.values()), "every table has rows"
+        for done in range(1, len(statements)):
+            killed = "SELECT pg_terminate_backend(pg_backend_pid())"
+            text = ";\n".join([*statements[:done], killed])
+            async with connected(new_database) as connection:
+                with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                    await migrate(connection, [OURS[0]._replace(text=text)])
+            assert await read_format(other) == (FIRST, list(OURS))
+            assert await contents(other, old=True) == before
+        assert await migrate(other) == list(OURS)
+        assert await migrate(other) == []
+        assert await contents(other) == before
 
 
-def test_the_home_of_several_databases_knows_how_many_there_are(new_database: str) -> None:
-    """Where they are, the next start with all URLs says."""
-
-    async def story() -> None:
-        await restore(new_database)
-        async with connected(new_database) as connection:
-            for name, value in (("store", b"id"), ("store_place", b"0"), ("store_places", b"3")):
-                await connection.execute("INSERT INTO mq.meta VALUES ($1, $2)", name, value)
-            await migrate(connection)
-            rows = await connection.fetch("SELECT * FROM mq.database")
-            assert [tuple(row) for row in rows] == [(1, None, False), (2, None, False)]
-            assert await connection.fetchval("SELECT count(*) FROM mq.setting WHERE name = 'store_places'") == 0
-
-    asyncio.run(story())
+async def test_the_home_of_several_databases_knows_how_many_there_are(new_database: str) -> None:
+    await restore(new_database)
+    async with connected(new_database) as connection:
+        for name, value in (("store", b"id"), ("store_place", b"0"), ("store_places", b"3")):
+            await connection.execute("INSERT INTO mq.meta VALUES ($1, $2)", name, value)
+        await migrate(connection)
+        rows = await connection.fetch("SELECT * FROM mq.database")
+        assert [tuple(row) for row in rows] == [(1, None, False), (2, None, False)]
+        assert await connection.fetchval("SELECT count(*) FROM mq.setting WHERE name = 'store_places'") == 0
 
 
 @pytest.fixture

@@ -23,14 +23,12 @@ SELECT {qp}, int4send(at), at, at, '' FROM generate_series(1, 3000) AS at;
 
 @pytest.fixture
 def host(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
-    """A node on an emptied database, with the `OPTIONS` of the file."""
     with hosting_postgres(postgres_url, options=getattr(request.module, "OPTIONS", None)) as opened:
         yield opened
 
 
 @pytest.fixture
 def nodes(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[TwoNodes]:
-    """Two of them."""
     with two_nodes(postgres_url, options=getattr(request.module, "OPTIONS", RESTLESS)) as opened:
         yield opened
 

@@ -33,7 +33,6 @@ _RETIRED = "SELECT count(*) FROM mq.part WHERE retired"
 
 
 def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
-    """Return how many rows the tables have, those that have any."""
     return {table: count for table in tables or TABLES if (count := host.rows(table))}
 
 
@@ -59,7 +58,6 @@ def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) ->
 
 
 def test_dead_letters_end_by_their_first_sending(host: PostgresHost) -> None:
-    """In slices, though they came to their queue later."""
     pair(host, receives_max=1, retention_s=70)
     host.send(*"abc")
     host.receive(3, timeout_s=0)
@@ -125,7 +123,6 @@ async def _gone(host: PostgresHost) -> None:
 
 
 def sweeping(nodes: TwoNodes) -> list[Any]:
-    """Return the nodes that have the janitor's turn."""
     return [node for node in (nodes.first, nodes.other) if node.janitor.turn.is_held]
 
 

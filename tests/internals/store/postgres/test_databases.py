@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -49,7 +50,6 @@ def add(host: ShardsHost) -> None:
 
 @asynccontextmanager
 async def another(host: ShardsHost, *urls: str) -> AsyncIterator[Shards]:
-    """Keep another node open for a while, on the home unless said otherwise."""
     opened = await Shards.open(urls or host.urls[:1], clock=host.clock, options=RESTLESS)
     try:
         yield opened
@@ -67,7 +67,6 @@ def refused(host: ShardsHost, work: Any) -> str:
 
 
 def test_a_running_node_takes_in_what_is_added(host: ShardsHost) -> None:
-    """When it looks next: new queues go there, and listings are of both."""
     host.create(QUEUE)
     add(host)
     host.advance(REFRESH_MS)
@@ -96,8 +95,6 @@ def test_a_node_that_has_not_looked_finds_what_another_made(host: ShardsHost) ->
 
 
 def test_two_nodes_of_which_one_has_not_looked_make_one_queue(host: ShardsHost) -> None:
-    """Its place is given at the home, whoever knows of it."""
-
     async def make() -> None:
         create = commands.CreateQueue(queue=LATER)
         async with another(host) as other:
@@ -211,7 +208,6 @@ def test_two_nodes_with_lists_agree(host: ShardsHost, new_database: str) -> None
 
 
 def test_two_operators_at_once_are_served_in_turn(host: ShardsHost, new_database: str) -> None:
-    """Two databases get two places; one that is added twice gets one."""
     asyncio.run(prepare(new_database))
 
     async def add_all() -> list[int]:
@@ -243,7 +239,6 @@ def test_what_cannot_be_added_is_refused(host: ShardsHost, new_database: str) ->
 
 
 def test_an_address_that_changed_is_given_anew(host: ShardsHost) -> None:
-    """A database says itself which one it is; a running node follows."""
     add(host)
     host.advance(REFRESH_MS)
     host.create(QUEUE)
@@ -305,13 +300,9 @@ def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
     assert list(host.engine.shards) == [0, 1]
     assert "the list of databases cannot be kept" in caplog.text
     monkeypatch.delenv("XDG_STATE_HOME")
-    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
     host.advance(REFRESH_MS)
     assert "set XDG_STATE_HOME" in caplog.text
-
-
-def no_home() -> Path:
-    raise RuntimeError
 
 
 # Passwords.

@@ -38,8 +38,6 @@ _SET = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); 
 
 @contextmanager
 def watching(host: PostgresHost) -> Iterator[PostgresHost]:
-    """Have PostgreSQL note who writes."""
-
     async def execute(statements: str) -> None:
         async with connected(host.url) as connection:
             await connection.execute(statements)
@@ -62,14 +60,12 @@ def watched(postgres_url: str) -> Iterator[PostgresHost]:
 
 
 def seen(host: PostgresHost, act: Callable[[], object]) -> set[str]:
-    """Return for what the writes of `act` waited."""
     host.values("DELETE FROM seen.level")
     act()
     return {*host.values("DELETE FROM seen.level RETURNING level")}
 
 
 def send(host: PostgresHost, queue: str) -> object:
-    """Send one message, of a group of its own where there are groups."""
     group = "a" if queue == FIFO else None
     return host.put(message("a", group=group, dedup_id=group), queue=queue)
 
@@ -88,7 +84,6 @@ def test_receives_changes_and_deletes_of_standard_queues_do_not_wait(
 
 
 def test_dead_letters_go_with_the_receive_that_found_them(watched: PostgresHost) -> None:
-    """They are in one of the two queues whatever is undone."""
     send(watched, QUEUE)
     for _ in range(2):
         watched.change(watched.receive_one().receipt, 0)
@@ -172,7 +167,6 @@ async def settings_of(host: PostgresHost, name: str) -> list[str]:
 
 
 def test_what_a_promise_says() -> None:
-    """Doubts say what to do; the mode is named with what it means."""
     good = Promise(
         mode=Durability.STRICT, waits="on", set_to="on", standbys="ANY 1 (*)", fsync=True, full_page_writes=True
     )

@@ -43,7 +43,6 @@ SELECT 1, $1, 1, 'queue', 'deleted', 0, 0, 0, 0, 1, 1, NULL, 1, decode('00', 'he
 
 @pytest.fixture
 def host(host: PostgresHost) -> PostgresHost:
-    """A node with a logged queue."""
     host.create()
     return host
 
@@ -121,7 +120,6 @@ def test_what_commits_late_gets_a_later_number(host: PostgresHost) -> None:
 
 
 def test_a_statement_that_is_rolled_back_leaves_no_event(host: PostgresHost) -> None:
-    """It was written in the transaction of the change."""
     host.send("a")
     receipt = host.receive_one().receipt
     host.values("ALTER TABLE mq.event ADD CONSTRAINT full_disk CHECK (false) NOT VALID")

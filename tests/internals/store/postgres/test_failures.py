@@ -61,7 +61,6 @@ def host(host: PostgresHost) -> PostgresHost:
 
 @contextlib.contextmanager
 def hasty(url: str, **settings: Any) -> Iterator[PostgresHost]:
-    """Have a node with a queue that gives statements up soon."""
     with hosting_postgres(url, options=HASTY) as host:
         host.create(**settings)
         yield host
@@ -76,7 +75,6 @@ async def locking(host: PostgresHost, statement: str = "LOCK TABLE mq.queue") ->
 
 
 async def kill(connection: Any) -> None:
-    """End the connections of whoever waits for the lock."""
     await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE NOT granted")
 
 
@@ -101,8 +99,6 @@ def blocked(
 
 
 def test_who_finds_no_connection_is_told_to_try_again(host: PostgresHost) -> None:
-    """Nothing of his command was done, and the next one finds one."""
-
     async def meanwhile(connection: Any) -> None:
         with pytest.raises(StoreUnavailable):
             await execute(host.engine, SEND)
@@ -114,7 +110,6 @@ def test_who_finds_no_connection_is_told_to_try_again(host: PostgresHost) -> Non
 
 
 def test_a_change_whose_connection_is_lost_may_have_happened_and_a_question_is_asked_again(host: PostgresHost) -> None:
-    """Nobody knows; the node goes on with another connection."""
     with pytest.raises(OutcomeUnknown):
         blocked(host, TAG, kill)
     assert host.do(SHOW).settings.tags == {}
@@ -137,7 +132,6 @@ def test_statements_that_take_too_long_are_given_up(postgres_url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def database_of(host: PostgresHost, url: str, connections: int) -> AsyncIterator[Database]:
-    """Keep the connections of a node open, without the node."""
     database = Database(url, options=replace(RESTLESS, connections=connections), clock=host.clock)
     await database.open()
     try:
@@ -253,7 +247,6 @@ async def behind(host: PostgresHost, options: PostgresOptions = ALONE) -> AsyncI
 
 
 async def told(node: PostgresEngine, command: Command) -> Any:
-    """Return the answer, or what it was refused with."""
     return (await asyncio.gather(execute(node, command), return_exceptions=True))[0]
 
 
@@ -323,7 +316,6 @@ def test_a_delete_deletes_what_another_node_changes_meanwhile(host: PostgresHost
 
 
 def test_a_change_holds_that_another_node_came_before(host: PostgresHost) -> None:
-    """The later of two heartbeats is the one that counts."""
     host.send("a")
     change = VisibilityChange(receipt=host.receive_one(timeout_s=30).receipt, timeout_s=100)
     (changed,) = blocked(host, commands.ChangeVisibility(queue=QUEUE, changes=(change,)), statement=_EXTEND)
@@ -387,11 +379,9 @@ class Asked:
         self.drained += 1
 
     def fail(self, answer: Any) -> None:
-        """Take no answer."""
         raise OSError
 
     async def ended(self) -> None:
-        """Return when nothing is under way."""
         if self.line.task is not None:
             await self.line.task
 
@@ -407,7 +397,6 @@ async def test_an_answer_that_is_not_taken_keeps_nobody_waiting() -> None:
 
 
 async def test_a_line_without_anybody_says_so() -> None:
-    """Also when all have gone before it began."""
     asked = Asked()
     asked.line.add(Receive(queue=QUEUE), asked.fail)
     asked.line.withdraw(asked.fail)

@@ -30,14 +30,12 @@ SELECT mq.fair_choose(qp, 1, array_fill(0::bigint, ARRAY[32]), 1 << 30, $1, '{}'
 
 @pytest.fixture
 def queue(host: PostgresHost) -> PostgresHost:
-    """A node with a queue."""
     host.create()
     return host
 
 
 @pytest.fixture
 def two(nodes: TwoNodes) -> TwoNodes:
-    """Two of them."""
     nodes.host.create()
     return nodes
 
@@ -128,7 +126,6 @@ def test_a_node_learns_within_a_second_what_ended_at_another_one(two: TwoNodes) 
 
 
 def test_messages_that_another_node_sends_to_a_group_are_received_at_once(two: TwoNodes) -> None:
-    """Here nobody knows yet that the queue has groups."""
     two.do_there(commands.Send(queue=QUEUE, messages=(message("a"),)))
     assert receive_there(two) == ["a"]
     send(two.host, QUIET, "b")
@@ -184,7 +181,6 @@ def test_what_was_given_during_a_look_stays_in_flight() -> None:
 
 
 def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
-    """Its first stretch has ended, and is work of the group."""
     seen = shares(1)
     seen.correct(flights(0, 1, since_ms=5_000), 5_000, whole=True)
     assert seen.noisy(5_000) == [BUSY]
@@ -239,7 +235,6 @@ ESTIMATED = replace(RESTLESS, in_flight_max=QUOTA, fifo_in_flight_max=QUOTA, in_
 
 @pytest.fixture(params=[{}, {"fifo": True}], ids=["standard", "fifo"])
 def full(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[PostgresHost]:
-    """A node that estimates even small quotas, with a queue of twenty messages."""
     with hosting_postgres(postgres_url, options=ESTIMATED) as opened:
         opened.create(**request.param)
         opened.put(*(message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(20)))
@@ -294,7 +289,6 @@ def test_a_watch_hears_of_a_place(full: PostgresHost) -> None:
 
 
 async def receive(node: Any, count: int) -> int:
-    """Return how many messages a receive at that node gives."""
     return len((await execute(node, commands.Receive(queue=QUEUE, count=count, timeout_s=100))).messages)
 
 
@@ -333,7 +327,6 @@ def bodies_of(host: Host, count: int) -> list[str]:
 
 
 def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
-    """Store a message as a node does whose commit took until now."""
     (partition,) = host.values("SELECT qp FROM mq.queue WHERE name = $1", QUEUE)
     terms = partition, [next(COUNTERS)], [8], [0], [bytes(16)], [None], [body]
     host.values(STANDARD["send"], *terms)
@@ -364,7 +357,6 @@ def test_what_is_committed_late_is_found_within_a_second(timeless: list[float], 
 
 
 def test_what_is_late_by_a_little_is_found_soon(queue: PostgresHost) -> None:
-    """Now and then a receive begins a little before what was taken last."""
     queue.advance(10_000)
     queue.send(*map(str, range(40)))
     assert bodies_of(queue, 1) == ["0"]

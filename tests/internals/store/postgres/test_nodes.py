@@ -74,7 +74,6 @@ async def consume(opened: Sequence[PostgresEngine], queue: str, over: Callable[[
 
 @KINDS
 def test_each_message_arrives_once_and_in_its_order(host: PostgresHost, *, fifo: bool) -> None:
-    """Sent, forwarded and deleted by whichever node."""
     for queue in (INTAKE, TARGET):
         host.create(queue, fifo=fifo)
     forwarded: list[str] = []
@@ -127,7 +126,6 @@ IS_PUSHED = Subscription(topic=TOPIC, name="pushed", endpoint="u", push_url="htt
 
 @pytest.fixture
 def topic(host: PostgresHost) -> PostgresHost:
-    """A node with a topic that goes to a queue of each type and to a URL."""
     host.create(QUEUE)
     host.create(FIFO, fifo=True)
     host.do(CreateTopic(topic=TOPIC))
@@ -142,7 +140,6 @@ def publishing(body: str) -> PublishToTopic:
 
 
 def test_a_publication_is_whole_or_not_there_when_connections_end(topic: PostgresHost) -> None:
-    """Whatever they were at; and what was acknowledged is there."""
     acknowledged = 0
 
     async def publish(number: int) -> None:
@@ -404,7 +401,6 @@ def test_the_last_to_open_goes_on_wherever_it_is(nodes: TwoNodes) -> None:
 
 @KINDS
 def test_a_claim_is_bound_on_by_another_node(nodes: TwoNodes, *, fifo: bool) -> None:
-    """From where the first one was, when it or its connections ended."""
     fill(nodes.host, 3 * SLICE, fifo=fifo)
     nodes.host.do(OPEN)
     assert nodes.host.do(claim(100)).more
@@ -419,7 +415,6 @@ def test_a_claim_is_bound_on_by_another_node(nodes: TwoNodes, *, fifo: bool) -> 
 @KINDS
 @pytest.mark.parametrize("ending", [ACKNOWLEDGE, claims.CloseSource(queue=QUEUE, source="s")], ids=["deleted", "back"])
 def test_what_a_dead_node_left_to_be_done_is_done(nodes: TwoNodes, ending: Any, *, fifo: bool) -> None:
-    """A slice was the command's own; the others are another node's."""
     fill(nodes.host, 4 * SLICE, fifo=fifo)
     nodes.host.do(OPEN)
     while nodes.host.do(claim(100)).more:
@@ -457,7 +452,6 @@ def there(nodes: TwoNodes, command: Any) -> Any:
 
 
 def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
-    """They are counted now and then, by one node for all."""
     options = replace(RESTLESS, in_flight_max=20, in_flight_counted_max=10)
     with hosting_postgres(postgres_url, options=options) as host:
         fill(host, 40, fifo=False)
@@ -473,7 +467,6 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
 def test_what_takes_long_to_count_is_told_again(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
 ) -> None:
-    """By heartbeats, for some time; a list tells what is true."""
     monkeypatch.setattr(transaction, "LONG_S", long_s)
     monkeypatch.setattr(transaction, "_COSTS_KEPT", 1_000_000)
     fill(nodes.host, 3, fifo=fifo)

@@ -64,7 +64,6 @@ def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
 
 
 def left_in_outbox(host: ShardsHost) -> int:
-    """Return how many messages are in the outbox of the second database."""
     tables = (f"SELECT FROM mq.{table} JOIN mq.outbox USING (qp)" for table in ("msg", "fifo_msg"))
     (count,) = host.values(f"SELECT count(*) FROM ({' UNION ALL '.join(tables)}) AS left_there", url=host.urls[1])
     return int(count)
@@ -101,7 +100,6 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
 
 
 def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
-    """It held a batch while others carried it, and what came after it."""
     stop_relays(host)
     kill(host, "a", "b")
 
@@ -127,7 +125,6 @@ def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
 
 
 def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHost) -> None:
-    """It was restored, and begins again with numbers that have arrived."""
     kill(host, "a")
     kill(host, "b")
     assert host.values("UPDATE mq.outbox SET number = 0 WHERE number = 2 RETURNING 1", url=host.urls[1]) == [1]
@@ -144,7 +141,6 @@ def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> None:
-    """All connections end while messages are on their way, again and again."""
     random = Random(seed)
     stop_relays(host)
     kill(host, *BODIES)
@@ -226,7 +222,6 @@ def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_message_may_come_back_to_where_it_was(shard_urls: list[str], *, fifo: bool) -> None:
-    """With the same id, as often as somebody forwards it."""
     with hosting_shards(shard_urls) as host:
         there = "000000000000/there"
         host.create(QUEUE, fifo=fifo)

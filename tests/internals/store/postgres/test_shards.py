@@ -152,7 +152,6 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
 
 
 def test_receipts_are_of_one_database(host: ShardsHost) -> None:
-    """Though numbers of queues, and positions, may be the same in both."""
     for name in names(2):
         host.create(name)
         host.send("a", queue=name)
@@ -393,7 +392,6 @@ def test_a_queue_that_the_home_does_not_find_is_named(three: ShardsHost, change:
 
 
 def test_queues_are_looked_at_beyond_a_page(three: ShardsHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, here one by one; those of the home, too."""
     monkeypatch.setattr(databases, "_PAGE", 1)
     assert faults(three) == {}
     do_at(three, 0, "UPDATE mq.shard_of SET place = 1")

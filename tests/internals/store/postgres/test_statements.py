@@ -29,7 +29,6 @@ PACKAGE = "veilmq.store.postgres"
 
 
 def send(host: PostgresHost, name: str, messages: int, *, groups: bool, delay_s: int | None = None) -> None:
-    """Send messages, each of a group of its own where there are groups."""
     names = [f"{name} {number}" for number in range(messages)]
     host.put(*(message(each, group=each if groups else None, dedup_id=uuid4().hex, delay_s=delay_s) for each in names))
 
@@ -69,8 +68,6 @@ def test_a_message_costs_the_same_however_many_there_are(host: PostgresHost, kin
 @pytest.mark.usefixtures("new_tables")
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 def test_a_look_costs_the_same_however_many_others_there_are(host: PostgresHost, *, fifo: bool) -> None:
-    """In flight, waiting or delayed."""
-
     def looked() -> int:
         before = host.entries_read()
         for command in (LEASES, IN_FLIGHT):
@@ -236,26 +233,22 @@ NO_QUERIES = {"doctor.sql", "schema.sql", "functions.sql"}
 SCHEMA, FUNCTIONS = [files(PACKAGE).joinpath(f"{name}.sql").read_text() for name in ("schema", "functions")]
 PARTITIONS = {"$1", "p_qp", "p_target", "p_part.qp", "v_part"}
 OF_ALL = {
-    "copies.sql deduplication_log": "a copy of a whole store, which nobody uses meanwhile",
-    "copies.sql add_part": "a new partition, which has no number yet",
-    "copies.sql fifo": "a copy of a whole store, which nobody uses meanwhile",
-    "copies.sql is_used": "a copy of a whole store, which nobody uses meanwhile",
-    "copies.sql standard": "a copy of a whole store, which nobody uses meanwhile",
-    "events.sql retired_parts": "the janitor looks where there is something to do",
-    "events.sql take": "the exporter takes the events of a whole database",
-    "outbox.sql due": "a relay looks where there is something to do",
-    "outbox.sql ended": "a relay looks where there is something to do",
-    "outbox.sql note_ends": "a relay looks where there is something to do",
-    "queues.sql find_queue": "finds the partition, by the name of its queue",
-    "shared claims_due": "a node looks when sources have something to do",
-    "shared due_source": "a node looks where sources have something to do",
-    "shared insert_part": "a new partition, which has no number yet",
-    "outbox.sql known_outbox": "finds the partition, by the queues that it is between",
-    "shards.sql has_events": "an operator removes a database",
-    "shards.sql is_waiting": "an operator removes a database",
-    "sweeps.sql parts": "the janitor looks where there is something to do",
-    "wakeups.sql awaited": "names the partitions of all that is waited for at a node",
-    "wakeups.sql awaited_groups": "names the partitions of all that is waited for at a node",
+    name: why
+    for why, names in {
+        "a copy of a whole store, which nobody uses meanwhile": "copies.sql deduplication_log, copies.sql fifo, "
+        "copies.sql is_used, copies.sql standard",
+        "a new partition, which has no number yet": "copies.sql add_part, shared insert_part",
+        "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts",
+        "the exporter takes the events of a whole database": "events.sql take",
+        "a relay looks where there is something to do": "outbox.sql due, outbox.sql ended, outbox.sql note_ends",
+        "finds the partition, by the name of its queue": "queues.sql find_queue",
+        "a node looks when sources have something to do": "shared claims_due",
+        "a node looks where sources have something to do": "shared due_source",
+        "finds the partition, by the queues that it is between": "outbox.sql known_outbox",
+        "an operator removes a database": "shards.sql has_events, shards.sql is_waiting",
+        "names the partitions of all that is waited for at a node": "wakeups.sql awaited, wakeups.sql awaited_groups",
+    }.items()
+    for name in names.split(", ")
 }
 """What is asked of a whole database, and why; each is rare, or finds out which partition to name."""
 

@@ -30,7 +30,6 @@ def send(nodes: TwoNodes, *bodies: str, **terms: Any) -> None:
 
 @pytest.fixture
 def deaf(postgres_url: str) -> Iterator[TwoNodes]:
-    """Two nodes that hear no notices, and a queue for which one of them waits."""
     with two_nodes(postgres_url, options=replace(RESTLESS, listens=False)) as nodes:
         nodes.host.create()
         nodes.other.watch(QUEUE, nodes.woken_ms.append)
@@ -99,7 +98,6 @@ def test_a_place_at_the_quota_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
 
 
 def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
-    """It may have taken a place: whichever node sweeps, and whoever waits."""
     nodes.host.create(retention_s=60)
     nodes.host.send(*"ab")
     nodes.watch()
@@ -111,7 +109,6 @@ def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
 
 
 def test_dead_letters_wake(nodes: TwoNodes) -> None:
-    """Who waits for them, where a receive at another node has found them dead."""
     pair(nodes.host, receives_max=1)
     nodes.watch(DEAD)
     nodes.host.send("a")
@@ -122,7 +119,6 @@ def test_dead_letters_wake(nodes: TwoNodes) -> None:
 
 
 def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
-    """The receive that follows says that the queue is gone."""
     nodes.host.create()
     nodes.watch()
     nodes.host.drop()
@@ -161,7 +157,6 @@ def test_a_move_task_is_known_to_all(nodes: TwoNodes) -> None:
 
 
 def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
-    """However much is sent; nor is what somebody waits for at the same node."""
     nodes.host.create()
     woken_ms: list[int] = []
     nodes.host.engine.watch(QUEUE, woken_ms.append)

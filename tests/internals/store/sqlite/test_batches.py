@@ -29,7 +29,6 @@ SUBSCRIBE = Subscribe(subscription=Subscription(topic=TOPIC, name="s", endpoint=
 
 @pytest.fixture
 def host(host: Host) -> Host:
-    """An open store with a queue, and a topic that it subscribes to."""
     host.create()
     host.do(CreateTopic(topic=TOPIC))
     host.do(SUBSCRIBE)
@@ -92,21 +91,7 @@ def test_large_messages_of_a_queue_let_what_is_asked_of_others_pass(host: Host, 
     assert answered == [kind] * 2 + ["list", "Received", "QueueView"] + [kind] * 4
 
 
-def test_large_sends_are_left_to_the_next_batch(host: Host) -> None:
-    """A batch has so many bytes; all are stored, in order."""
-    answers = host.do_together(*(send(f"{number}" + "x" * 900_000) for number in range(6)))
-    assert all(len(answer) == 1 for answer in answers)
-    bodies = [each.body[0] for _ in range(6) for each in host.receive(1)]
-    assert bodies == [f"{number}" for number in range(6)]
-
-
 # The order of its commands.
-
-
-def test_a_receive_does_not_see_what_is_sent_behind_it(host: Host) -> None:
-    """So a client that pipelines both gets the answers of that order; the next receive has the message."""
-    first, _, second = host.do_together(Receive(queue=QUEUE), send("a"), Receive(queue=QUEUE))
-    assert [len(first.messages), len(second.messages)] == [0, 1]
 
 
 def test_a_delete_behind_a_receive_comes_after_it(host: Host) -> None:
@@ -143,7 +128,6 @@ def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
 
 
 def test_a_command_that_is_no_hot_one_is_a_barrier(host: Host) -> None:
-    """What came before it is counted, what comes behind it is not."""
     view = host.do_together(send("a"), ShowQueue(queue=QUEUE, counts=True), send("b"))[1]
     assert view.counts.visible == 1
 

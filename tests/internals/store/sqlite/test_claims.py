@@ -119,7 +119,6 @@ def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
 
 
 def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many messages of a group that are, before they are deleted."""
     host.create(fifo=True, retention_s=60)
     host.stop()
     for name in ("old", "young"):
@@ -321,7 +320,6 @@ def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -
 
 @KINDS
 def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str) -> None:
-    """In tens of steps of SQLite's machine, of a claim in many small ranges."""
     read_some = claims.ReadClaim(queue=QUEUE, source="s", number=1, messages_max=20)
     steps: list[int] = []
     for count in (200, 2_000):

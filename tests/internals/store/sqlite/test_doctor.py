@@ -217,7 +217,6 @@ DAMAGES = {
     ("check", "damage"), [(check, damage) for check, damages in DAMAGES.items() for damage in damages]
 )
 def test_each_damage_is_found(folder: Path, check: str, damage: str) -> None:
-    """By the check that is meant for it, whatever others find."""
     assert check in _broken(folder, damage)
 
 

@@ -94,7 +94,6 @@ def test_a_purged_partition_that_is_not_swept_yet(host: Host, fifo: bool) -> Non
 
 
 def test_no_more_receipts_that_expired_are_kept_than_so_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest go, long before their day is over, in slices."""
     monkeypatch.setattr("veilmq.store.sqlite.event_log.EXPIRED_KEPT_MAX", 2)
     host.send("a", "b", "c", "d", "e")
     receipts = [each.receipt for each in host.receive(5, timeout_s=1)]

@@ -16,7 +16,6 @@ KINDS = pytest.mark.parametrize("kind", ["plain", "fair", "fifo"])
 
 
 def send(host: Host, name: str, messages: int, *, kind: str, delay_s: int | None = None) -> None:
-    """Send messages, where there are groups each of one of its own."""
     names = [f"{name} {number}" for number in range(messages)]
     host.put(
         *(message(each, group=None if kind == "plain" else each, dedup_id=each, delay_s=delay_s) for each in names)

@@ -18,7 +18,6 @@ TABLES = ("message", "ready", "visibility", "ordered", "ordered_run", "message_g
 
 @pytest.fixture
 def host(host: Host) -> Host:
-    """An open store whose janitor comes when it is asked."""
     host.stop()
     return host
 
@@ -88,7 +87,6 @@ def test_drained_space_goes_back_to_the_disk(tmp_path: Path, host: Host) -> None
 
 
 def test_what_is_remembered_is_forgotten_when_it_is_over(tmp_path: Path) -> None:
-    """Duplicates and attempts after five minutes, cooldowns after theirs."""
     remembered = ("accepted", "attempt", "pause")
     options = replace(RESTLESS, purge_pause_s=60, queue_name_pause_s=120)
     with hosting(tmp_path / "store", options=options) as host:

@@ -25,7 +25,6 @@ class Change(Command, frozen=True, kw_only=True):
 
 @pytest.fixture
 def dying(host: Host) -> Host:
-    """A store with a queue beside a pair, the limit being one receive."""
     host.create(OTHER)
     pair(host, receives_max=1, retention_s=60)
     return host
@@ -76,7 +75,6 @@ def test_messages_past_their_retention_are_never_moved_however_many(
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(dying: Host, *, fifo: bool) -> None:
-    """Receives before it have read as much as a batch may."""
     dying.create("000000000000/busy")
     dying.send(*([LONG] * 8), queue="000000000000/busy")
     target = "000000000000/target"

@@ -9,7 +9,6 @@ from veilmq.store.sqlite import fifo, settling, standard
 
 @pytest.fixture
 def brief(host: Host) -> Host:
-    """An open store with a queue that keeps messages for a minute."""
     host.create(retention_s=60)
     return host
 
@@ -19,24 +18,12 @@ def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[st
 
 
 def test_messages_that_are_sent_together_are_one_row(brief: Host) -> None:
-    """Until they are received, and the row has gone with the last one."""
     brief.send("a", "b", "c", "d")
     assert (brief.rows("ready"), brief.rows("visibility")) == (1, 0)
     assert bodies(brief, 3) == ["a", "b", "c"]
     assert (brief.rows("ready"), brief.rows("visibility")) == (1, 3)
     assert bodies(brief) == ["d"]
     assert (brief.rows("ready"), brief.rows("visibility")) == (0, 4)
-
-
-def test_what_came_back_and_what_waits_are_in_the_order_of_visibility(brief: Host) -> None:
-    brief.send("a", "b")
-    assert bodies(brief, 1, timeout_s=2) == ["a"]
-    brief.advance(1_000)
-    brief.send("c")
-    brief.advance(1_000)
-    brief.send("d")
-    brief.send("e")
-    assert bodies(brief) == ["b", "c", "a", "d", "e"]
 
 
 def test_priorities_have_runs_of_their_own(brief: Host) -> None:
@@ -47,21 +34,6 @@ def test_priorities_have_runs_of_their_own(brief: Host) -> None:
     assert (brief.rows("ready"), brief.rows("visibility")) == (3, 1)
     brief.reopen()
     assert bodies(brief) == ["high", "low", "low too"]
-
-
-def test_messages_past_their_retention_are_passed_over_and_swept_later(
-    brief: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    brief.send("a", "b", "c")
-    brief.advance(59_000)
-    brief.send("d", "e")
-    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
-    brief.advance(1_000)
-    assert bodies(brief, 1) == ["d"]
-    brief.check()
-    assert bodies(brief) == ["e"]
-    brief.check()
-    assert brief.counts() == (0, 2, 0)
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -84,15 +56,6 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
     assert (given, receives) == (["lives"], 6)
 
 
-def test_a_purge_leaves_no_runs(brief: Host) -> None:
-    brief.send("a", "b")
-    brief.purge()
-    brief.send("c")
-    brief.sweep()
-    assert (brief.rows("ready"), brief.rows("message")) == (1, 1)
-    assert bodies(brief) == ["c"]
-
-
 def test_runs_of_a_fifo_queue_go_with_their_last_message(host: Host) -> None:
     host.create(fifo=True, content_deduplication=True, retention_s=60)
     for group in ("x", "y", "z"):
@@ -107,21 +70,6 @@ def test_runs_of_a_fifo_queue_go_with_their_last_message(host: Host) -> None:
     host.advance(60_000)
     host.sweep()
     assert (host.rows("ordered_run"), host.rows("ordered"), host.rows("message")) == (0, 0, 0)
-
-
-def test_messages_of_one_group_with_deadlines_of_their_own_are_counted(host: Host) -> None:
-    """As those of the others are: each until its own deadline."""
-    host.create(fifo=True, content_deduplication=True)
-    host.put(*(message(f"{n}", group="g") for n in range(3)))
-    first, second, third = host.receive(3, timeout_s=10)
-    host.change(first.receipt, 20)
-    host.change(third.receipt, 5)
-    counts = []
-    for _ in range(4):
-        counts.append(host.counts())
-        host.advance(5_000)
-    assert [*counts, host.counts()] == [(0, 3, 0), (1, 2, 0), (2, 1, 0), (2, 1, 0), (3, 0, 0)]
-    assert second.sequence is not None
 
 
 # The cursors of groups.

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +14,7 @@ import pytest
 
 from tests.store.host import Host, hosting
 from veilmq.core.commands import Command, CreateQueue, Receive, Send
-from veilmq.core.errors import OutcomeUnknown, ShuttingDown, StoreFull
+from veilmq.core.errors import OutcomeUnknown, StoreFull
 from veilmq.core.messages import NewMessage
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
@@ -25,10 +25,6 @@ from veilmq.store.sqlite.store import Committer
 
 QUEUE = "000000000000/jobs"
 SEND = Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),))
-
-
-def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(work(), timeout=60))
 
 
 async def opened(folder: Path, fatal: list[BaseException] | None = None) -> SqliteStore:
@@ -42,10 +38,10 @@ async def together(store: SqliteStore, *commands: Command) -> list[Any]:
     return list(await asyncio.gather(*(execute(store, each) for each in commands), return_exceptions=True))
 
 
-def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
+async def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
+    with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
         store = await opened(tmp_path, fatal)
 
@@ -61,34 +57,30 @@ def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
             await execute(store, Receive(queue=QUEUE))
         await store.close()
 
-    with caplog.at_level(logging.CRITICAL + 1):
-        run(work)
+
+async def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await opened(tmp_path)
+    commit, failures = Database.commit, [apsw.FullError("no room")]
+
+    def fail_once(database: Database) -> None:
+        if failures:
+            raise failures.pop()
+        commit(database)
+
+    monkeypatch.setattr(Database, "commit", fail_once)
+    sent, received = await together(store, SEND, Receive(queue=QUEUE))
+    assert isinstance(sent, StoreFull)
+    assert received.messages == []
+    assert len(await execute(store, SEND)) == 1
+    await store.close()
 
 
-def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def work() -> None:
-        store = await opened(tmp_path)
-        commit, failures = Database.commit, [apsw.FullError("no room")]
-
-        def fail_once(database: Database) -> None:
-            if failures:
-                raise failures.pop()
-            commit(database)
-
-        monkeypatch.setattr(Database, "commit", fail_once)
-        sent, received = await together(store, SEND, Receive(queue=QUEUE))
-        assert isinstance(sent, StoreFull)
-        assert received.messages == []
-        assert len(await execute(store, SEND)) == 1
-        await store.close()
-
-    run(work)
-
-
-def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
+async def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work() -> None:
+    with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
         store = await opened(tmp_path, fatal)
 
@@ -107,75 +99,37 @@ def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
         monkeypatch.undo()
         await store.close()
 
-    with caplog.at_level(logging.CRITICAL + 1):
-        run(work)
 
-
-def test_time_goes_on_from_the_mark_that_the_last_batch_and_the_end_left(tmp_path: Path) -> None:
-    """Within a boot by the boot clock, whatever the wall clock says."""
-
-    async def at(now_ms: int, wall_ms: int) -> SqliteStore:
-        clock = SystemClock(wall_ns=lambda: wall_ms * 1_000_000, boot_ns=lambda: now_ms * 1_000_000, boot_id="one")
-        return SqliteStore(tmp_path, clock=clock)
-
-    async def work() -> None:
-        seen = []
-        for now_ms, wall_ms in ((1_000, 1_000_000), (3_000, 900_000_000), (4_000, 5)):
-            store = await at(now_ms, wall_ms)
-            await execute(store, CreateQueue(queue=QUEUE))
-            seen.append(store.clock.now_ms())
-            await store.close()
-        assert seen == [1_000_000, 1_002_000, 1_003_000]
-
-    run(work)
-
-
-def test_closing_finishes_what_was_submitted_and_refuses_what_comes(tmp_path: Path) -> None:
-    async def work() -> None:
-        store = await opened(tmp_path)
-        sending = asyncio.ensure_future(execute(store, SEND))
-        await asyncio.sleep(0)
-        closing = asyncio.ensure_future(store.close())
-        await asyncio.sleep(0)
-        with pytest.raises(ShuttingDown):
-            await execute(store, SEND)
-        assert len(await sending) == 1
-        await closing
-        store = await opened(tmp_path)
-        received = await execute(store, Receive(queue=QUEUE, count=10))
-        assert [message.body for message in received.messages] == ["a"]
+async def test_time_goes_on_from_the_mark_that_the_last_batch_and_the_end_left(tmp_path: Path) -> None:
+    seen = []
+    for now_ms, wall_ms in ((1_000, 1_000_000), (3_000, 900_000_000), (4_000, 5)):
+        wall_ns, boot_ns = partial(int, wall_ms * 1_000_000), partial(int, now_ms * 1_000_000)
+        store = SqliteStore(tmp_path, clock=SystemClock(wall_ns=wall_ns, boot_ns=boot_ns, boot_id="one"))
+        await execute(store, CreateQueue(queue=QUEUE))
+        seen.append(store.clock.now_ms())
         await store.close()
-
-    run(work)
-
-
-def test_closing_twice_takes_nothing_from_the_next_owner(tmp_path: Path) -> None:
-    async def work() -> None:
-        first = await opened(tmp_path)
-        await first.close()
-        second = await opened(tmp_path)
-        await first.close()
-        assert (tmp_path / "veilmq.pid").exists()
-        await second.close()
-
-    run(work)
+    assert seen == [1_000_000, 1_002_000, 1_003_000]
 
 
-def test_the_store_is_private_and_its_key_lives_as_long_as_the_data(tmp_path: Path) -> None:
-    """The next start has the same one, another store another one."""
+async def test_closing_twice_takes_nothing_from_the_next_owner(tmp_path: Path) -> None:
+    first = await opened(tmp_path)
+    await first.close()
+    second = await opened(tmp_path)
+    await first.close()
+    assert (tmp_path / "veilmq.pid").exists()
+    await second.close()
 
-    async def work() -> None:
-        keys = []
-        for name in ("one", "one", "other"):
-            store = await opened(tmp_path / name)
-            keys.append(store.token_key)
-            modes = {path.stat().st_mode & 0o777 for path in (tmp_path / name).glob("store.db*")}
-            assert modes == {0o600}
-            await store.close()
-        assert keys[0] == keys[1] != keys[2]
-        assert {len(key) for key in keys} == {32}
 
-    run(work)
+async def test_the_store_is_private_and_its_key_lives_as_long_as_the_data(tmp_path: Path) -> None:
+    keys = []
+    for name in ("one", "one", "other"):
+        store = await opened(tmp_path / name)
+        keys.append(store.token_key)
+        modes = {path.stat().st_mode & 0o777 for path in (tmp_path / name).glob("store.db*")}
+        assert modes == {0o600}
+        await store.close()
+    assert keys[0] == keys[1] != keys[2]
+    assert {len(key) for key in keys} == {32}
 
 
 # Where commits are made.
@@ -207,21 +161,18 @@ async def in_place(disk: Disk, committer: Committer, done: asyncio.Queue[object]
     return sum(thread is threading.current_thread() for thread in disk.threads)
 
 
-def test_the_usual_length_of_a_sync_decides() -> None:
-    async def run() -> None:
-        disk, done = Disk(), asyncio.Queue[object]()
-        committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True, stopwatch=lambda: disk.now_s)
-        assert await in_place(disk, committer, done, 100) == 100
-        disk.sync_s = 0.02
-        assert await in_place(disk, committer, done, 300) <= 2, "a slow disk keeps the loop for one sync in many"
-        disk.sync_s = 0.0002
-        await in_place(disk, committer, done, 3_000)
-        assert await in_place(disk, committer, done, 100) == 100, "a disk that is quick again is noticed"
-        disk.moves_log = True
-        assert await in_place(disk, committer, done, 3) == 0, "moving the log takes long, whatever the disk"
-        committer.close()
-
-    asyncio.run(run())
+async def test_the_usual_length_of_a_sync_decides() -> None:
+    disk, done = Disk(), asyncio.Queue[object]()
+    committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True, stopwatch=lambda: disk.now_s)
+    assert await in_place(disk, committer, done, 100) == 100
+    disk.sync_s = 0.02
+    assert await in_place(disk, committer, done, 300) <= 2, "a slow disk keeps the loop for one sync in many"
+    disk.sync_s = 0.0002
+    await in_place(disk, committer, done, 3_000)
+    assert await in_place(disk, committer, done, 100) == 100, "a disk that is quick again is noticed"
+    disk.moves_log = True
+    assert await in_place(disk, committer, done, 3) == 0, "moving the log takes long, whatever the disk"
+    committer.close()
 
 
 # Room on the disk: refused while it is short, taken again when there is some.
