@@ -1,6 +1,8 @@
 """Who waits at one node is woken by what happens at another: notices, what they hold, and the look in their place."""
 
+import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
