@@ -1,4 +1,4 @@
-"""Every limit of the product, named after what it limits.
+"""Every documented limit, named after what it limits.
 
 The engine takes the widest value that any protocol allows; each protocol narrows it at the wire. The table in
 ``docs/limits.md`` is generated from this file, so a limit that is not here is not documented.

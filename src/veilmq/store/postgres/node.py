@@ -40,8 +40,8 @@ from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions
-from veilmq.store.postgres.nodes import Watches
 from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, PartitionRetired, Queue, retention_ms, sql
+from veilmq.store.postgres.wakeups import Watches
 
 T = TypeVar("T")
 

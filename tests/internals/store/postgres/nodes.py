@@ -14,7 +14,7 @@ from veilmq.core.commands import Command
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.nodes import REST_MS, SOON_MS, Notice, unpacked
+from veilmq.store.postgres.wakeups import REST_MS, SOON_MS, Notice, unpacked
 
 PATIENCE_S = 60
 

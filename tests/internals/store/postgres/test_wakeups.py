@@ -18,9 +18,9 @@ from veilmq.core.errors import QueueNotFound
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
-from veilmq.store.postgres.nodes import REFRESH_MS, REST_MS, SOON_MS, Interests, Notice, Watches, packed, unpacked
 from veilmq.store.postgres.queues import Catalog
 from veilmq.store.postgres.receives import _Taking
+from veilmq.store.postgres.wakeups import REFRESH_MS, REST_MS, SOON_MS, Interests, Notice, Watches, packed, unpacked
 from veilmq.testing import VirtualClock
 
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
