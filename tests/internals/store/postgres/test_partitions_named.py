@@ -24,7 +24,7 @@ OF_ALL = {
     "events.sql retired_parts": "the janitor looks where there is something to do",
     "events.sql take": "the exporter takes the events of a whole database",
     "outbox.sql due": "a relay looks where there is something to do",
-    "outbox.sql drop_outboxes": "a relay looks where there is something to do",
+    "outbox.sql ended": "a relay looks where there is something to do",
     "outbox.sql note_ends": "a relay looks where there is something to do",
     "queues.sql find_queue": "finds the partition, by the name of its queue",
     "shared claims_due": "a node looks when sources have something to do",
