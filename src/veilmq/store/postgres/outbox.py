@@ -265,7 +265,8 @@ class Relay(Mover):
                 self._tidy_at_ms = self._clock.now_ms() + POLL_MS
                 async with self._node.database.connection() as connection:  # what nothing can be put into any more
                     await connection.execute(OUTBOX["note_ends"])
-                    await connection.execute(OUTBOX["drop_outboxes"], _RETIRED_MS)
+                    for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
+                        await connection.execute(OUTBOX["drop_outbox"], partition)
         except _FAILED as error:
             self.failures += 1
             log.warning("the relay of database %s rests for a while: %s", self._place + 1, error)

@@ -26,7 +26,7 @@ from veilmq.core.errors import ShuttingDown
 from veilmq.core.receipts import CountEvents, EventRange, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents
 from veilmq.events.exporter import Exporter, Target, open_target
 from veilmq.store.port import execute
-from veilmq.store.postgres import messages, queues
+from veilmq.store.postgres import queues
 from veilmq.store.postgres.engine import PostgresEngine
 
 OPTIONS = replace(RESTLESS, event_log="closed")
@@ -146,7 +146,7 @@ def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, m
         assert (await execute(host.engine, Receive(queue=BUSY, count=1))).messages
         await write(*arguments, **more)
 
-    monkeypatch.setattr(messages, "note_late", overtaken)
+    monkeypatch.setattr(queues, "note_late", overtaken)
     host.delete(got.receipt, queue=BUSY)
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 

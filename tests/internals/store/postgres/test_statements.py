@@ -242,8 +242,7 @@ OF_ALL = {
         "a new partition, which has no number yet": "copies.sql add_part, shared insert_part",
         "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts",
         "the exporter takes the events of a whole database": "events.sql take",
-        "a relay looks where there is something to do": "outbox.sql due, outbox.sql drop_outboxes, "
-        "outbox.sql note_ends",
+        "a relay looks where there is something to do": "outbox.sql due, outbox.sql ended, outbox.sql note_ends",
         "finds the partition, by the name of its queue": "queues.sql find_queue",
         "a node looks when sources have something to do": "shared claims_due",
         "a node looks where sources have something to do": "shared due_source",
