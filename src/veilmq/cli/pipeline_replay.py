@@ -65,19 +65,17 @@ def replay(
     name and slice. With another name it sends the messages again.
     """
     with job("replay"):
-        from veilmq.pipeline.archive import ReplayOptions, Slice, replay
+        from veilmq.pipeline.archive import Replay, Slice
         from veilmq.pipeline.session import showing
 
         part = Slice(to=to, queues=queue, since=_utc(since), until=_utc(until), where=where, ids=id)
-        options = ReplayOptions(
-            table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch, bad_rows=bad_rows
-        )
+        wanted = Replay(table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch, bad_rows=bad_rows)
         with (
             spark_session("replay", cluster) as spark,
             stop_on_signals() as stop,
             showing({to: None}, what="messages") as report,
         ):
-            result = replay(spark, options, report=report, stop=stop)
+            result = wanted.send(spark, report=report, stop=stop)
     before = f", {result.before} of them earlier" if result.before else ""
     print(f"{to}: {result.messages} messages replayed{before}")
 

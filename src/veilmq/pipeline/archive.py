@@ -206,18 +206,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOptions:
-    """``run`` names the run: 1 to 40 letters, digits, ``-`` and ``_``; its record is in ``<table>/_replays``."""
-
-    table: str
-    run: str
-    slice: Slice
-    endpoint: str
-    batch_messages: int = REPLAY_BATCH_MESSAGES.default
-    bad_rows: str = "fail"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """The result of a run: ``messages`` in total, of which earlier starts of the run had sent ``before``."""
 
@@ -242,68 +230,65 @@ def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
     )
 
 
-def replay(
-    spark: SparkSession,
-    options: ReplayOptions,
-    *,
-    report: Report = lambda name, rows: None,
-    stop: threading.Event | None = None,
-) -> Replayed:
-    """Send the slice to its queue; a restart with the same ``run`` continues where it stopped.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A run of the job ``replay``, by its name: 1 to 40 letters, digits, ``-`` and ``_``.
 
-    Raises ``PipelineFailed``, also if a run of another slice has the same name.
+    Its plan and its progress are in a file in ``<table>/_replays``. Raises ``PipelineFailed`` for another name.
     """
-    return _Replay(spark, options).run(report, stop or threading.Event())
 
+    table: str
+    run: str
+    slice: Slice
+    endpoint: str
+    batch_messages: int = REPLAY_BATCH_MESSAGES.default
+    bad_rows: str = "fail"
 
-class _Replay:
-    """A run; its plan and progress are in a file."""
+    def __post_init__(self) -> None:
+        if not _RUN.fullmatch(self.run):
+            raise PipelineFailed(f"The name of the run is {self.run!r}, and must be 1 to 40 letters, digits, - and _.")
 
-    def __init__(self, spark: SparkSession, options: ReplayOptions) -> None:
-        if not _RUN.fullmatch(options.run):
-            raise PipelineFailed(
-                f"The name of the run is {options.run!r}, and must be 1 to 40 letters, digits, - and _."
-            )
-        self._spark, self._options, self._slice = spark, options, options.slice
-        self._table = ArchiveTable(options.table)
-        self._records = Place.at(options.table) / RECORDS
-        self._record = f"{options.run}.json"
+    def send(
+        self, spark: SparkSession, *, report: Report = lambda name, rows: None, stop: threading.Event | None = None
+    ) -> Replayed:
+        """Send the batches that earlier starts of the run have not sent.
 
-    def run(self, report: Report, stop: threading.Event) -> Replayed:
-        """Send the batches that earlier starts have not sent."""
-        queue = self._slice.to
+        Raises ``PipelineFailed``, also if a run of another slice has the same name.
+        """
+        queue = self.slice.to
         try:
-            plan = self._plan()
+            plan = self._plan(spark)
             before = plan.published
             for number in range(before, len(plan.messages)):
-                if stop.is_set():
+                if stop is not None and stop.is_set():
                     break
-                self._send(plan, number)
+                self._send(spark, plan, number)
                 plan = self._written(msgspec.structs.replace(plan, published=number + 1))
                 report(queue, sum(plan.messages[: plan.published]))
         except PySparkException as error:
             raise PipelineFailed(f"{queue}: {reason_of(error)}") from error
         return Replayed(messages=sum(plan.messages[: plan.published]), before=sum(plan.messages[:before]))
 
-    def _plan(self) -> Plan:
+    def _plan(self, spark: SparkSession) -> Plan:
         """Return the recorded plan; for a new run, divide the slice into batches of about equal size, and record that.
 
         Raises ``PipelineFailed`` if the recorded plan has another slice.
         """
-        content = self._records.read(self._record)
+        records = Place.at(self.table) / RECORDS
+        content = records.read(f"{self.run}.json")
         if content is not None:
             plan = msgspec.json.decode(content, type=Plan)
-            if plan.slice != self._slice:
-                file = f"{self._records.location}/{self._record}"
+            if plan.slice != self.slice:
+                file = f"{records.location}/{self.run}.json"
                 raise PipelineFailed(
-                    f"The run {self._options.run} was started with another slice or queue ({file}); start it with the "
-                    "same options, or choose another name with --run."
+                    f"The run {self.run} was started with another slice or queue ({file}); start it with the same "
+                    "options, or choose another name with --run."
                 )
             return plan
-        version = self._table.snapshot().version
-        micros = self._rows(version).select(F.expr(_MICROS).alias("us"))
+        version = ArchiveTable(self.table).snapshot().version
+        micros = self._rows(spark, version).select(F.expr(_MICROS).alias("us"))
         total = micros.count()
-        parts = max(1, math.ceil(total / self._options.batch_messages))
+        parts = max(1, math.ceil(total / self.batch_messages))
         cuts = [place / parts for place in range(1, parts)]
         ends: Sequence[int] = ()
         if cuts and total:
@@ -313,29 +298,26 @@ class _Replay:
             number = number + (F.col("us") > end).cast("int")
         counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
         counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
-        return self._written(Plan(version=version, slice=self._slice, ends_us=tuple(ends), messages=counts))
+        return self._written(Plan(version=version, slice=self.slice, ends_us=tuple(ends), messages=counts))
 
-    def _rows(self, version: int) -> DataFrame:
-        part = self._slice
-        rows = read_archive(
-            self._spark, self._table, queues=part.queues, since=part.since, until=part.until, version=version
-        )
+    def _rows(self, spark: SparkSession, version: int) -> DataFrame:
+        part, table = self.slice, ArchiveTable(self.table)
+        rows = read_archive(spark, table, queues=part.queues, since=part.since, until=part.until, version=version)
         if part.where:
             rows = rows.where(F.expr(part.where))
         return rows.where(F.col("id").isin(list(part.ids))) if part.ids else rows
 
-    def _send(self, plan: Plan, number: int) -> None:
+    def _send(self, spark: SparkSession, plan: Plan, number: int) -> None:
         after, end = [*itertools.pairwise([None, *plan.ends_us, None])][number]
-        rows, options = self._rows(plan.version), self._options
+        rows, queue = self._rows(spark, plan.version), self.slice.to
         if after is not None:
             rows = rows.where(F.expr(_MICROS) > after)
         if end is not None:
             rows = rows.where(F.expr(_MICROS) <= end)
-        writer = replayed(rows, run=options.run, fifo=is_fifo(self._slice.to)).write.format("veilmq")
-        writer = writer.option("endpoint", options.endpoint).option("queue", self._slice.to)
-        writer = writer.option("badRows", options.bad_rows)
-        writer.option("writer", f"replay-{options.run}-{number}").mode("append").save()
+        writer = replayed(rows, run=self.run, fifo=is_fifo(queue)).write.format("veilmq").mode("append")
+        options = {"endpoint": self.endpoint, "queue": queue, "badRows": self.bad_rows}
+        writer.options(writer=f"replay-{self.run}-{number}", **options).save()
 
     def _written(self, plan: Plan) -> Plan:
-        self._records.write(self._record, msgspec.json.encode(plan))
+        (Place.at(self.table) / RECORDS).write(f"{self.run}.json", msgspec.json.encode(plan))
         return plan

@@ -58,18 +58,18 @@ MISSING = (
 _VERSION = re.compile(r'version "(\d+)')
 
 
-def java_version() -> int | None:
-    """Return the major version of the Java of ``JAVA_HOME``, else of the path; ``None`` if there is none."""
+def has_java() -> bool:
+    """Return whether Spark can run on the Java of ``JAVA_HOME``, else of the path; else ``MISSING`` says what to do."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
-        return None
+        return False
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):  # without Java, macOS has a stub `java` that fails
-        return None
+        return False
     found = _VERSION.search(done.stderr)
-    return int(found[1]) if found else None
+    return found is not None and int(found[1]) >= VERSION_MIN
 
 
 LOCAL = "local[*]"
@@ -135,11 +135,6 @@ def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
             raise PipelineFailed(reason_of(error)) from error
         finally:
             session.stop()
-
-
-def has_java() -> bool:
-    """Return whether Spark can run; ``MISSING`` is the error message if not."""
-    return (java_version() or 0) >= VERSION_MIN
 
 
 def check_java() -> None:
@@ -223,7 +218,9 @@ class ReadOptions:
 
 
 def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFrame:
-    """Return ``queue`` as a stream."""
+    """Return ``queue`` as a stream, in the session that is then active in this thread."""
+    # The JVM looks up formats in the active session: the one that last created a DataFrame from Python values.
+    spark.createDataFrame([], "nothing int")
     options_by_name: dict[str, str | bool | int | None] = {
         "endpoint": options.endpoint,
         "queue": queue,
@@ -241,10 +238,7 @@ def start_stream(
     rows: DataFrame, sink: type[DataSource], *, name: str, checkpoint: Place, continuous: bool, **options: str
 ) -> StreamingQuery:
     """Write ``rows`` to ``sink`` with these ``options``, until stopped; without ``continuous``, those of now."""
-    session = rows.sparkSession
-    # The JVM looks up formats in the active session of a thread: that which creates a DataFrame from Python values.
-    session.createDataFrame([], "nothing int")
-    session.dataSource.register(sink)
+    rows.sparkSession.dataSource.register(sink)
     # A kill while the first offset is written may leave its temporary file; Spark refuses a folder with that alone.
     offsets = checkpoint / "offsets"
     names = offsets.names()

@@ -27,12 +27,11 @@ from veilmq.pipeline.archive import (
     Archived,
     ArchiveOptions,
     Plan,
-    ReplayOptions,
+    Replay,
     Slice,
     archive,
     archived,
     read_archive,
-    replay,
 )
 from veilmq.pipeline.archive_table import ArchiveTable, Compaction, compact
 from veilmq.pipeline.folders import Place
@@ -120,24 +119,24 @@ def test_archive_and_replay(
         where="body != 'o3'",
         until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
     )
-    wanted = ReplayOptions(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
-    assert replay(spark, wanted).messages == 19
-    assert replay(spark, wanted).before == 19
+    wanted = Replay(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
+    assert wanted.send(spark).messages == 19
+    assert wanted.send(spark).before == 19
     record = tmp_path / "archive" / "_replays" / "one.json"
     cut_off = msgspec.structs.replace(msgspec.json.decode(record.read_bytes(), type=Plan), published=1)
     record.write_bytes(msgspec.json.encode(cut_off))  # as if it was killed before it could note the later batches
-    assert 0 < replay(spark, wanted).before < 19
+    assert 0 < wanted.send(spark).before < 19
     back = drained(client, "again")
     assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(20) if n != 3)
     assert all(message.attributes == typed for message in back)
     with pytest.raises(PipelineFailed, match="started with another slice"):
-        replay(spark, ReplayOptions(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint))
+        Replay(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint).send(spark)
 
     client.create_queue("again.fifo", {"fifo": True})
-    ordered = ReplayOptions(
+    ordered = Replay(
         table=folder, run="two", slice=Slice(to="again.fifo", queues=("steps.fifo",)), endpoint=server.endpoint
     )
-    assert replay(spark, ordered).messages == 10
+    assert ordered.send(spark).messages == 10
     found: dict[str, list[str]] = {}
     for message in drained(client, "again.fifo"):
         found.setdefault(str(message.group), []).append(message.body)
