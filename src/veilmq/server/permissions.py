@@ -82,13 +82,7 @@ _OF_TOPICS = frozenset(
 )
 """What an account does with its own topics; to subscribe a queue needs the permission to send there."""
 
-_OF_NO_QUEUE = _OF_TOPICS | {
-    commands.CreateQueue,
-    commands.ListQueues,
-    BrowseQueues,
-    ShowAccount,
-    SetAccount,
-}
+_OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
 
 _FURTHER = frozenset({Forward, InspectQueue, topics.Subscribe})
 """The commands that do more than what their own queue's policy decides: see ``_further``."""
