@@ -94,7 +94,7 @@ def test_a_place_at_the_quota_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.watch()
     assert nodes.do_there(RECEIVE).messages == []
     nodes.advance(REST_MS)
-    nodes.until(lambda: nodes.first.watches.interests.is_full(QUEUE))
+    nodes.until(lambda: QUEUE in nodes.first.watches.interests._full)
     nodes.woken_ms.clear()
     nodes.host.delete(taken.receipt)
     nodes.until(lambda: nodes.woken_ms)
