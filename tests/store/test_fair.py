@@ -1,7 +1,6 @@
 """Fair queues through the port: quiet groups first, nothing lost, at no cost that grows with the backlog."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.store import model_frame
 from tests.store.host import QUEUE, Host, message
 from tests.store.naive import NaiveFair, kind_of
-from tests.store.postgres_host import hosting_postgres, on_sqlite
+from tests.store.postgres_host import Store
 from veilmq.core import commands
 from veilmq.core import messages as core_messages
 from veilmq.core.commands import SendOptions
@@ -20,16 +19,11 @@ MINUTE_MS = 60_000
 NOISY, QUIET = "noisy", "quiet"
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
-    if request.param == "postgres":
-        with hosting_postgres(request.getfixturevalue("postgres_url")) as there:
-            there.create()
-            yield there
-        return
-    with on_sqlite(tmp_path / "store").open() as each:
-        each.create()
-        yield each
+@pytest.fixture
+def host(kept_store: Store) -> Iterator[Host]:
+    with kept_store.open() as opened:
+        opened.create()
+        yield opened
 
 
 def send(host: Host, group: str | None, *bodies: str, queue: str = QUEUE) -> None:
@@ -46,6 +40,13 @@ def crowd(host: Host, waiting: int) -> list[commands.ReceivedMessage]:
 
 def bodies(host: Host, count: int = 1) -> list[str]:
     return host.bodies(count, timeout_s=3_600)
+
+
+def test_among_noisy_groups_the_one_with_the_fewest_in_flight_comes_first(host: Host) -> None:
+    crowd(host, 10)
+    send(host, "other", *(f"o{n}" for n in range(50)))
+    assert bodies(host, 31) == [f"o{n}" for n in range(31)], "thirty of the other make it noisy too"
+    assert bodies(host, 4) == ["o31", "o32", "o33", "o34"], "31 to 34 in flight against 40"
 
 
 @pytest.mark.differs_on_postgres("a node learns what is in flight when it looks for a receive")
