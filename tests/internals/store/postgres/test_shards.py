@@ -35,7 +35,7 @@ from veilmq.testing import VirtualClock
 from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 LATER = "000000000000/later"
-IMPATIENT = replace(RESTLESS, acquire_s=1.0)
+IMPATIENT = replace(RESTLESS, acquire_s=2.0)
 
 
 @pytest.fixture
