@@ -61,6 +61,14 @@ def written(
     return file.finish()
 
 
+def fill(table: ArchiveTable, count: int) -> list[str]:
+    """Commit batches of a message each, and return their ids."""
+    made = [f"m{number:02}" for number in range(count)]
+    for number, id_ in enumerate(made):
+        assert table.commit(writer="w", batch=number, files=[written(table, [id_])])
+    return made
+
+
 def ids(table: ArchiveTable) -> list[str]:
     """Return the ids in the table as any reader of Delta tables sees them, in order."""
     return sorted(DeltaTable(table.location).to_pyarrow_table(columns=["id"])["id"].to_pylist())
@@ -89,7 +97,6 @@ def data_files(table: ArchiveTable) -> set[str]:
 
 
 def test_a_file_counts_when_it_is_committed(table: ArchiveTable) -> None:
-    """Before that no reader sees it."""
     file = written(table, ["a", "b"])
     assert ids(table) == []
     assert table.commit(writer="w", batch=0, files=[file])
@@ -118,8 +125,7 @@ def test_two_attempts_at_a_batch_at_the_same_time(table: ArchiveTable, monkeypat
 
 def test_compaction_changes_no_row(table: ArchiveTable) -> None:
     """Fewer files, the same rows, each queue for itself; a reader that knows the old files still has them."""
-    for number in range(6):
-        table.commit(writer="w", batch=number, files=[written(table, [f"m{number}"])])
+    fill(table, 6)
     table.commit(writer="w", batch=6, files=[written(table, ["p"], queue="parcels")])
     before, all_ids = table.snapshot().files, ids(table)
     done = compact(table)
@@ -131,14 +137,13 @@ def test_compaction_changes_no_row(table: ArchiveTable) -> None:
 
 def test_two_compactions_do_not_take_the_same_files(table: ArchiveTable) -> None:
     """The second one to commit has its turn refused, also when others committed since."""
-    for number in range(4):
-        table.commit(writer="w", batch=number, files=[written(table, [f"m{number}"])])
+    made = fill(table, 4)
     behind = table.snapshot(writers=[WRITER])
-    joined = written(table, [f"m{number}" for number in range(4)])
+    joined = written(table, made)
     compact(table)
     table.commit(writer="w", batch=4, files=[written(table, ["m4"])])
     assert not table.replace(writer=WRITER, old=behind.files, new=[joined], since=behind)
-    assert ids(table) == [f"m{number}" for number in range(5)]
+    assert ids(table) == [*made, "m4"]
 
 
 def test_large_files_are_left_alone(table: ArchiveTable) -> None:
@@ -184,8 +189,7 @@ def test_a_reader_beside_commits_and_compactions_sees_each_message_once(table: A
 
 def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
     """Its files are not named by the log, wherever it stood."""
-    for number in range(15):
-        table.commit(writer="w", batch=number, files=[written(table, [f"m{number:02}"])])
+    made = fill(table, 15)
     version, files = table.snapshot().version, data_files(table)
     program = (
         "import sys; from veilmq.pipeline.archive_table import ArchiveTable, compact; "
@@ -197,16 +201,15 @@ def test_a_killed_compaction_changes_nothing(table: ArchiveTable) -> None:
     compaction.kill()
     compaction.wait()
     assert table.snapshot().version in (version, version + 1)
-    assert ids(table) == [f"m{number:02}" for number in range(15)]
+    assert ids(table) == made
     compact(table)
-    assert ids(table) == [f"m{number:02}" for number in range(15)]
+    assert ids(table) == made
     assert len(table.snapshot().files) == 1
 
 
 def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
     """Replaced files and left-over ones, and no others: not the checkpoints that lie beside them."""
-    for number in range(3):
-        table.commit(writer="w", batch=number, files=[written(table, [f"m{number}"])])
+    made = fill(table, 3)
     written(table, ["m0"])
     checkpoint = table.place / "_checkpoints" / "orders" / "offsets"
     checkpoint.write("0", b"kept")
@@ -214,7 +217,7 @@ def test_vacuum_takes_what_does_not_count(table: ArchiveTable) -> None:
     assert table.vacuum(keep_h=1) == 0
     assert table.vacuum(keep_h=0) == 4
     assert checkpoint.read("0") == b"kept"
-    assert ids(table) == ["m0", "m1", "m2"]
+    assert ids(table) == made
     assert len(data_files(table)) == 1
 
 
@@ -228,7 +231,6 @@ def test_an_earlier_version_can_be_read(table: ArchiveTable) -> None:
 
 
 def test_a_folder_without_a_table_is_told(tmp_path: Path) -> None:
-    """Reading it says what makes one."""
     with pytest.raises(PipelineFailed, match="veilmq pipeline archive"):
         ArchiveTable(tmp_path).snapshot()
 
@@ -321,7 +323,6 @@ def test_what_expires_during_a_compaction_does_not_come_back(table: ArchiveTable
 
 
 def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """In one sentence, with its reason."""
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(PipelineFailed, match=r"file/archive cannot be used: .+"):
         ArchiveTable(tmp_path / "file" / "archive").create()

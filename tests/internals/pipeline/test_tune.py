@@ -89,7 +89,6 @@ def test_the_receives_of_the_queue_count() -> None:
 
 
 def test_renewing_consumers_get_three_renewals() -> None:
-    """Whatever the work takes."""
     found = recommendation(renewed(20))
     assert found.recommended_s in range(59, 63)
     assert "renew about every" in found.reason
@@ -181,17 +180,16 @@ def test_a_queue_that_was_changed_meanwhile_is_left_alone(client: HttpQueueClien
     assert timeout_s(client) == 45
 
 
-def test_queues_of_others_queues_that_are_gone_and_keys_are_passed_over(
-    client: HttpQueueClient, tmp_path: Path
+@pytest.mark.parametrize(
+    "other",
+    [{"queue": "222222222222/jobs"}, {"queue": "000000000000/gone"}, {"key": "a"}, {"confidence": Confidence.LOW}],
+    ids=["of-others", "gone", "key", "low-confidence"],
+)
+def test_what_is_no_sure_advice_for_a_queue_of_ours_is_passed_over(
+    client: HttpQueueClient, tmp_path: Path, other: dict[str, Any]
 ) -> None:
-    """Nothing is set for them."""
-    found = recommended(client, SLOW)
-    others = [
-        dataclasses.replace(found, queue="222222222222/jobs"),
-        dataclasses.replace(found, queue=found.queue + "-gone"),
-        dataclasses.replace(found, key="a"),
-    ]
-    assert apply(client, others, record=tmp_path / "changes", at_ms=AT_MS) == []
+    found = dataclasses.replace(recommended(client, SLOW), **other)
+    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
     assert timeout_s(client) == 30
 
 
@@ -220,21 +218,13 @@ def test_a_dry_run_changes_nothing_and_what_was_changed_is_undone(client: HttpQu
 
 
 def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, tmp_path: Path) -> None:
-    """Somebody has set the queue since."""
     apply(client, [recommended(client, SLOW)], record=tmp_path / "changes", at_ms=AT_MS)
     client.set(QUEUE, {"visibility_timeout_s": 45})
     assert undo(client, record=tmp_path / "changes", at_ms=AT_MS + 1) == []
     assert timeout_s(client) == 45
 
 
-def test_an_advice_of_low_confidence_is_not_applied(client: HttpQueueClient, tmp_path: Path) -> None:
-    """Whatever it would save."""
-    found = dataclasses.replace(recommended(client, SLOW), confidence=Confidence.LOW)
-    assert apply(client, [found], record=tmp_path / "changes", at_ms=AT_MS) == []
-
-
 def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient) -> None:
-    """Where it has a dead-letter queue."""
     client.create_queue("dead")
     client.set(QUEUE, {"dead_letter_queue": "dead", "receives_max": 3})
     facts = facts_of(client, [QUEUE])[QUEUE]
