@@ -282,7 +282,7 @@ class Flight(NamedTuple):
 class FairShares:
     """The groups of one partition. Instants are of the database's clock."""
 
-    __slots__ = ("_alone", "_flights", "_landings", "_touched", "fairness", "refresh_at_ms", "suspects")
+    __slots__ = ("_alone", "_flights", "_landings", "fairness", "refresh_at_ms", "suspects", "touched")
 
     def __init__(self) -> None:
         self.fairness = Fairness()
@@ -293,7 +293,7 @@ class FairShares:
         self._flights: dict[int, Flight] = {}
         self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
         self._alone = 0
-        self._touched: set[int] | None = None  # positions of which something was heard during a look
+        self.touched: set[int] | None = None  # positions of which something was heard during a look
 
     # What happens.
 
@@ -349,13 +349,9 @@ class FairShares:
         else:
             heappush(self._landings, (flight.lands_at_ms, position))
 
-    def begin_refresh(self) -> None:
-        """From now on it is seen what is in flight; of what is heard meanwhile, that is the later news."""
-        self._touched = set()
-
     def correct(self, found: Mapping[int, Flight], now_ms: int, *, whole: bool) -> None:
         """Take over what was seen in flight, by positions; ``whole`` tells that these are all."""
-        touched, self._touched = self._touched or set(), None
+        touched, self.touched = self.touched or set(), None
         self.pass_time(now_ms)
         for position in found.keys() - touched:
             flight = found[position]
@@ -369,8 +365,8 @@ class FairShares:
                 self.land(position, now_ms)
 
     def _touch(self, position: int) -> None:
-        if self._touched is not None:
-            self._touched.add(position)
+        if self.touched is not None:
+            self.touched.add(position)
 
     def _suspect(self, group: int, now_ms: int) -> None:
         if self.fairness.would_be_noisy(group, self._alone, now_ms):
@@ -420,7 +416,7 @@ class FairQueues:
             return
         began_s = stopwatch_s()
         shares.refresh_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
-        shares.begin_refresh()
+        shares.touched = set()  # what is heard while the rows are read is the later news
         rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         self._hear(rows)
         found = {row["seq"]: _flight(queue, row, row["received_at"]) for row in rows}

@@ -165,7 +165,7 @@ def test_what_was_heard_during_a_look_is_the_later_news() -> None:
     """Eleven were deleted after the look had seen them: they do not come back."""
     seen = shares(40)
     seen.fairness.drained(BUSY)
-    seen.begin_refresh()
+    seen.touched = set()
     for position in range(11):
         seen.land(position, 0)
     seen.correct(flights(0, 40), 0, whole=True)
@@ -174,7 +174,7 @@ def test_what_was_heard_during_a_look_is_the_later_news() -> None:
 
 def test_what_was_given_during_a_look_stays_in_flight() -> None:
     seen = shares(20)
-    seen.begin_refresh()
+    seen.touched = set()
     for position, flight in flights(20, 40).items():
         seen.take_off(position, flight, 0)
     seen.correct(flights(0, 20), 0, whole=True)
