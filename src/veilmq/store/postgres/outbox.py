@@ -152,16 +152,17 @@ async def _store(
     """Store messages in their order; return when there is one, 0 in FIFO queues and for none, and if that is new."""
     if not messages:
         return 0, False
-    counter, encoded = positions.take(len(messages) + 1), msgspec.json.encode(messages).decode()
+    counter = positions.take(len(messages) + 1)
     if queue.settings.fifo:
         rows = await insert_fifo(connection, queue, counter, *_fifo_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):
-            seqs = [row["seq"] for row in rows]
-            await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, encoded)
+            seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
+            await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, received)
         return 0, False
     priorities = sorted({each["priority"] for each in messages})
     status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
-    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, encoded, counter)
+    arrived = msgspec.json.encode(messages).decode()
+    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
     return min(int(row["visible_at"]) for row in rows), status == "UPDATE 1"
 
 

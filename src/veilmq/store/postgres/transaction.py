@@ -509,9 +509,12 @@ def running(node: Node, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitab
                         node.catalog.forget(name)
                 else:
                     await tx.end()
-                    # Behind the answer: a poll that is asked again passes by what the command changed, as its policy.
-                    get_running_loop().call_soon(tx.wake)
-                    return answer
-        raise InternalError
+                    break
+            else:
+                raise InternalError
+        # Behind the answer, so not while the connection is given back, which takes turns of the loop: a poll that is
+        # submitted again passes by what the command has changed, such as its policy.
+        get_running_loop().call_soon(tx.wake)
+        return answer
 
     return handle

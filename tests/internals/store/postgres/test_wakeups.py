@@ -422,3 +422,15 @@ def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.Mo
     with suppress(ZeroDivisionError):
         asyncio.run(_Taking(node, None, cast(Any, SimpleNamespace(origin=1)), terms, (1,), 1).rows())
     assert told == ([] if fails else [("dead", 1)])
+
+
+def test_waiters_are_woken_behind_the_answer(postgres_url: str) -> None:
+    """A poll that is submitted again before it would pass by the policy that the command has taken away."""
+    with hosting_postgres(postgres_url) as host:
+        host.create()
+        seen: list[str] = []
+        host.engine.watch(QUEUE, lambda due_ms: seen.append("wake"))
+        set_queue = commands.SetQueue(queue=QUEUE, settings={"policy": ""})
+        host.do_together(set_queue, told=lambda answer: seen.append("answer"))
+        host.in_loop(lambda: None)
+    assert seen[:2] == ["answer", "wake"]
