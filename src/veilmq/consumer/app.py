@@ -355,7 +355,7 @@ class Consumer:
             prefetch=None if prefetch is None else _checked(0, prefetch=prefetch),
             max_outstanding_bytes=_checked(1, max_outstanding_bytes=max_outstanding_bytes),
             polls=_checked(1, polls=polls),
-            wait_s=_checked(1, SQS_RECEIVE_WAIT_S.maximum, wait=int(span_s(wait))),
+            wait_s=_checked(1, SQS_RECEIVE_WAIT_S.maximum, wait_s=int(span_s(wait))),
             pool=pool_of(function, pool),
             policy=policy,
             strict=strict,

@@ -212,14 +212,20 @@ class NServiceBusPolicy(RenewalPolicy):
         A renewal duration of 0 turns renewals off. ``message_visibility_timeout`` is sent with every receive, in whole
         seconds; ``None`` has the queue's own be read once, and nothing sent.
         """
-        given = {
-            "max_auto_message_visibility_renewal_duration": span_s(max_auto_message_visibility_renewal_duration),
-            "message_visibility_timeout": span_s(message_visibility_timeout or 0),
+        given: dict[str, Span] = {
+            "max_auto_message_visibility_renewal_duration": max_auto_message_visibility_renewal_duration,
+            "message_visibility_timeout": message_visibility_timeout or 0,
         }
-        for name, duration_s in given.items():
-            if duration_s > LEASE_S_MAX:
-                raise ValueError(f"{name} is {duration_s:g} s; it must be from 0 to {LEASE_S_MAX} seconds (12 hours)")
-        self.renewal_s, timeout_s = given.values()
+        lengths_s = []
+        for name, duration in given.items():
+            try:
+                lengths_s.append(span_s(duration))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+            if not lengths_s[-1] <= LEASE_S_MAX:  # nor is NaN
+                why = f"it must be from 0 to {LEASE_S_MAX} seconds (12 hours)"
+                raise ValueError(f"{name} is {lengths_s[-1]:g} s; {why}")
+        self.renewal_s, timeout_s = lengths_s
         self.timeout_s = None if message_visibility_timeout is None else checked_timeout_s(int(timeout_s))
 
     def receive_timeout_s(self, measured: Measured) -> int | None:

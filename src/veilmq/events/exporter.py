@@ -59,7 +59,7 @@ class Target:
 
     def put(self, folder: str, name: str, content: Any) -> None:
         """Write ``content`` (bytes or a buffer) as the file ``name`` in ``folder``, a path below the root."""
-        where = f"{self.root}/{folder}".rstrip("/")
+        where = f"{self.root}/{folder}"
         temporary, path = f"{where}/{_IGNORED}{name}.{self._own}.tmp", f"{where}/{name}"
         if self._filesystem.type_name in _BUCKETS:
             self.write(path, content)
@@ -88,8 +88,8 @@ class Target:
         try:
             self._filesystem.move(temporary, path)
         except OSError:
-            if not self._filesystem.get_file_info(path).is_file:
-                raise
+            if not all(each.is_file for each in self._filesystem.get_file_info([temporary, path])):
+                raise  # another writer may have taken the new one away
             self._filesystem.delete_file(path)
             self._filesystem.move(temporary, path)
 

@@ -255,7 +255,11 @@ class Demo:
                         )
                         for each in pieces[start : start + _SEND_BATCH]
                     ]
-                    client.send_batch(intake, messages)
+                    try:
+                        client.send_batch(intake, messages)
+                    except Exception as error:
+                        failed = f"The producer of the demonstration has failed after {sent} messages: {error}"
+                        raise PipelineFailed(failed) from error
                     sent += len(messages)
                     if stop.wait(max(0.0, begun_s + send_s * sent / len(pieces) - time.monotonic())):
                         return

@@ -14,7 +14,7 @@ from pyarrow import ArrowException, fs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 
-from veilmq.events.exporter import Target, sync
+from veilmq.events.exporter import sync
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -90,10 +90,17 @@ class Place:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file atomically, replacing an existing one."""
-        folder, _, name = path.rpartition("/")
-        filesystem, root = _opened(self.location)
-        Target(filesystem, root, local=isinstance(filesystem, fs.LocalFileSystem)).put(folder, name, content)
+        """Write a file atomically, replacing an existing one.
+
+        Two writers at once may fail, but never leave no file: none deletes what another one has begun.
+        """
+        self.prepare(path)
+        has_folders = _opened(self.location)[0].type_name in {"local", "hdfs"}
+        written = f"{path}.new" if has_folders else path  # an object of a bucket appears only when complete
+        with self.files.open_output_stream(written) as file:
+            file.write(content)
+        if has_folders:
+            self.files.move(written, path)
 
     def sync(self, *paths: str) -> None:
         """Sync local files and folders to disk; other file systems acknowledge only durable writes."""

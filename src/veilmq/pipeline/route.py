@@ -338,5 +338,8 @@ def _written(path: Path, table: RoutingTable) -> RoutingTable:
         if table == before:
             return before
         table = msgspec.structs.replace(table, version=before.version + 1)
-    Place.at(path.parent).write(path.name, msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    part.replace(path)
     return table

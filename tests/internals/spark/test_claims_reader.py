@@ -280,9 +280,10 @@ def test_a_checkpoint_of_the_other_mode_is_refused(kept: str, other: str) -> Non
     assert Offset.of(INITIAL.json(), mode=other) == INITIAL
 
 
-def progress_after(*calls: str) -> Progress:
+def progress_after(*calls: str, ordered: bool = False) -> Progress:
     """Return what was seen after calls; a ``batch`` is one as Spark ordinarily takes it from a number on."""
     progress = Progress()
+    progress.ordered = ordered
     for call in calls:
         name, number = call.split()
         if name != "batch":
@@ -314,9 +315,7 @@ def test_the_order_of_calls_says_which_batches_are_finished(
 
 
 def test_a_trigger_that_is_never_asynchronous_is_believed() -> None:
-    progress = progress_after("batch 0")
-    progress.ordered = True
-    assert progress.finished(1)
+    assert progress_after("batch 0", ordered=True).finished(1)
 
 
 @pytest.mark.parametrize(
