@@ -136,7 +136,8 @@ class Claims(QueueApi):
     ) -> Bound:
         """Bind claim ``number``, or return what it has, waiting up to ``wait_s`` (0 to 20) for a first message."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
-        fields |= {"shard_messages": shard_messages, "wait_s": wait_s, "bytes_max": bytes_max}
+        fields |= {"shard_messages": shard_messages, "wait_s": wait_s}
+        fields |= {} if bytes_max is None else {"bytes_max": bytes_max}  # earlier servers know no such field
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:

@@ -262,7 +262,7 @@ class Dispatcher:
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
         if self._permissions is None:  # else policies may ask for the program of the client, now and later
-            request.fields, request.body = _READ, b""
+            request.fields, request.by_lower_name, request.body = _READ, None, b""
         command = plan.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))

@@ -151,7 +151,8 @@ class HeaderNames(msgspec.Struct, frozen=True, gc=False):
     is_plain: bool
 
 
-_NAMES_MAX, _NAMES_BYTES_MAX = 256, 2_048
+_NAMES_MAX, _NAMES_EACH_MAX, _NAMES_BYTES_MAX = 256, 64, 2_048
+"""How many requests' names are known, and how many and long those of one may be."""
 _names_known: dict[tuple[bytes, ...], HeaderNames] = {}
 
 
@@ -174,7 +175,7 @@ def names_of(fields: dict[bytes, bytes]) -> HeaderNames:
         and len(sent) == len(names)
         and sent.keys().isdisjoint((b"expect", b"transfer-encoding", b"proxy-connection")),
     )
-    if sum(map(len, names)) <= _NAMES_BYTES_MAX:
+    if len(names) <= _NAMES_EACH_MAX and sum(map(len, names)) <= _NAMES_BYTES_MAX:
         if len(_names_known) >= _NAMES_MAX:
             _names_known.clear()
         _names_known[names] = found
@@ -367,7 +368,7 @@ class RequestReader:
         digits = fields.get(names.content_length, b"0") if target else b"0"
         length = int(digits if len(digits) <= _DIGITS_MAX else digits.strip()[-_DIGITS_MAX:])
         end = len(segment) - length
-        if segment[end - len(_HEAD_END) : end] != _HEAD_END:  # there is less or more than one request
+        if end < 0 or segment[end - len(_HEAD_END) : end] != _HEAD_END:  # there is less or more than one request
             end = segment.find(_HEAD_END) + len(_HEAD_END)
         left = self._body_left = end + length - len(segment)
         if not (
@@ -376,11 +377,14 @@ class RequestReader:
             and end <= plain.head_bytes_max
             and length <= plain.body_bytes_max
             and segment.count(b"\r\n", 0, end) == len(fields) + 2  # no header is repeated
-            and parser.should_keep_alive()  # the version is 1.1
+            and parser.should_keep_alive()  # so the version is 1.1, but for one that asks for it by a header
             and len(fields) <= plain.headers_max
             and names.is_plain
             and fields[names.host]
-            and (not names.connection or fields[names.connection].lower() == b"keep-alive")
+            and (
+                not names.connection
+                or (fields[names.connection].lower() == b"keep-alive" and parser.get_http_version() == "1.1")
+            )
         ):
             plain.parser = httptools.HttpRequestParser(plain)
             self._read_closely(segment)

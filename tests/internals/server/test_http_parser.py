@@ -130,7 +130,7 @@ REQUESTS = [
     b"\r\n\r\n",
 ]  # fmt: skip
 
-Read = tuple[bytes, bytes, dict[bytes, bytes], bytes, bool]
+Read = tuple[bytes, bytes, dict[bytes, bytes], bytes, bool, bytes]
 
 
 def read(segments: list[bytes]) -> tuple[list[Read], list[tuple[int, str]]]:
@@ -140,7 +140,9 @@ def read(segments: list[bytes]) -> tuple[list[Read], list[tuple[int, str]]]:
         reading.feed(segment)
         if reading.refused or not all(each.keep_alive for each in reading.read):
             break
-    found = [(each.method, each.target, each.headers, each.body, each.keep_alive) for each in reading.read]
+    found = [
+        (each.method, each.target, each.headers, each.body, each.keep_alive, each.persistence) for each in reading.read
+    ]
     last = next((number for number, each in enumerate(found, 1) if not each[4]), None)
     if last is not None:  # a connection reads nothing behind it
         return found[:last], []
@@ -152,6 +154,18 @@ def test_a_request_in_one_segment_reads_as_one_in_many(request_: bytes) -> None:
     found, refused = read([request_])
     assert len(found) + len(refused) == (request_.strip() != b"")
     assert (found, refused) == read([request_[at : at + 1] for at in range(len(request_))])
+    for at in range(1, len(request_)):
+        assert (found, refused) == read([request_[:at], request_[at:]])
+
+
+@pytest.mark.parametrize("begun", [1, 5, 17])
+def test_a_body_longer_than_what_came_with_its_head_is_awaited(begun: int) -> None:
+    """So far from the end of the segment, counted from its back, as if the end of the head stood there."""
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n"
+    body = b"b" * (len(head % 10) + 2 * begun)
+    found, refused = read([head % len(body) + body[:begun], body[begun:]])
+    assert (found, refused) == read([head % len(body) + body])
+    assert [each[3] for each in found] == [body]
 
 
 @given(st.lists(st.tuples(st.sampled_from(REQUESTS), st.integers(0, 200)), max_size=6), st.booleans())
