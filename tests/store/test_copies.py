@@ -336,3 +336,34 @@ def test_a_store_that_moves_answers_as_before(
 ) -> None:
     terms = {"database": postgres_url, "kinds": kinds}
     run_model(type(machine.__name__, (machine,), terms), examples=5, steps=30)
+
+
+def test_duplicates_stay_duplicates(house: House) -> None:
+    """Also of what was deleted before the copy; for five minutes from their sending, and in their own queue."""
+    host = house.first
+    for name in (FIFO, "000000000000/other"):
+        host.create(name, fifo=True)
+    (answer,) = sent(host, FIFO, fifo("a", "g", "one"))
+    host.delete(*(each.receipt for each in host.receive(1, queue=FIFO)), queue=FIFO)
+    host.advance(100_000)
+    there = house.move()
+    assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
+    assert there.counts(FIFO) == (0, 0, 0)
+    sent(there, "000000000000/other", fifo("another", "g", "one"))
+    assert there.counts("000000000000/other") == (1, 0, 0)
+    there.advance(200_000)
+    assert sent(there, FIFO, fifo("anew", "g", "one")) != [answer]
+    assert there.counts(FIFO) == (1, 0, 0)
+
+
+def test_what_is_past_its_retention_stays_behind(house: House) -> None:
+    """As if it had been looked at then."""
+    host = house.first
+    host.create(retention_s=60)
+    host.send("old")
+    host.advance(59_999)
+    host.send("new")
+    host.advance(1)
+    there = house.move()
+    there.set_queue(retention_s=345_600)
+    assert bodies(there.receive(10)) == ["new"]

@@ -465,3 +465,15 @@ def test_dead_letters_and_tasks_over_crashes(kept: Host) -> None:
         kept.check()
     found = [each for _ in range(3) for each in take(kept, timeout_s=600)]
     assert groups(found) == groups(sorted(bodies))
+
+
+def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
+    """Moved messages are messages of that queue."""
+    pair(kept, receives_max=1)
+    kept.send("a", "b")
+    wear_out(kept, 2)
+    assert kept.counts(DEAD) == (2, 0, 0)
+    kept.purge(DEAD)
+    assert kept.counts(DEAD) == (0, 0, 0)
+    kept.reopen()
+    assert kept.counts(DEAD) == (0, 0, 0)

@@ -326,3 +326,21 @@ def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> N
         assert received(host) == [f"{number}-{body}" for number in range(part)]
         settle(host)
         assert stage(host, *bodies("a"), batch=1) == Staged(messages=1)
+
+
+def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
+    ready.create("000000000000/other")
+    publish(ready, batch=3)
+    assert not publish(ready, batch=3, queue="000000000000/other").again
+    assert not ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=())).again
+
+
+def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
+    stage(ready, *bodies("a", "b"))
+    for wanted in (("a", 3), ("a", 1), ("never", 1)):
+        with pytest.raises(errors.StageMissing):
+            publish(ready, wanted)
+    assert writer(ready) == WriterView(
+        writer=WRITER, batch=None, messages=0, duplicates=0, staged=2, seen_at_ms=ready.clock.now_ms()
+    )
+    assert publish_all(ready, ("a", 2), ("empty", 0)) == Published(messages=2)

@@ -157,3 +157,14 @@ def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
     assert host.counts() == (0, 0, 0)
     host.send("b")
     assert host.receive_one().body == "b"
+
+
+def test_a_send_wakes(host: Host) -> None:
+    """At once, or with the instant at which the delay ends."""
+    host.create()
+    watcher = Watcher(host)
+    host.send("a")
+    host.send("b", delay_s=5)
+    host.send("c", "d", delay_s=7)
+    now_ms = host.clock.now_ms()
+    assert watcher.woken_ms == [now_ms, now_ms + 5_000, now_ms + 7_000]

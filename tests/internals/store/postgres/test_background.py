@@ -187,8 +187,8 @@ def end_in_its_work(nodes: TwoNodes, *, time_ms: int, command: commands.Command 
                 nodes.host.clock.advance(time_ms)
                 if command is not None:
                     nodes.first.submit(command, lambda answer: answer)
-                await until_a_lock_is_awaited(connection)
-                await connection.execute(END_WAITING)
+                assert await until_a_lock_is_awaited(connection)
+                assert await connection.fetch(END_WAITING)
 
     nodes.host.run(end())
     nodes.advance(0)

@@ -676,3 +676,35 @@ def test_types_that_only_sqs_has_are_told_without_their_suffix() -> None:
     sent = {"a": Attribute("Number.float", "1"), "b": Attribute("String.json", "{}")}
     shown = written_properties(sent | {"c": Attribute("Binary.x", data=b"")}, "User")
     assert [part.partition("<")[0] for part in shown.split("<Type>")[1:]] == ["NUMBER", "STRING", "BINARY"]
+
+
+# Which request has which route.
+
+FOUND = [
+    ("GET", "/?accountmeta=true", "", "GetAccountAttributes"),
+    ("PUT", "/?AccountMeta=True", "", "SetAccountAttributes"), ("POST", "/commonbuy/openservice", "", "OpenService"),
+    ("GET", "/queues", "", "ListQueue"), ("GET", "/queues/", "", "ListQueue"), ("PUT", "/queues/q", "", "CreateQueue"),
+    ("PUT", "/queues/q?metaoverride=false", "", "CreateQueue"),
+    ("PUT", "/queues/q?metaOverride=true", "", "SetQueueAttributes"),
+    ("GET", "/queues/q", "", "GetQueueAttributes"), ("DELETE", "/queues/q", "", "DeleteQueue"),
+    ("POST", "/queues/q/messages", "<Message/>", "SendMessage"), ("POST", "/queues/q/messages", "", "SendMessage"),
+    ("POST", "/queues/q/messages", "<a:Messages/>", "BatchSendMessage"),
+    ("GET", "/queues/q/messages", "", "ReceiveMessage"),
+    ("GET", "/queues/q/messages?peekonly=false&waitseconds=1", "", "ReceiveMessage"),
+    ("GET", "/queues/q/messages?numofmessages=1", "", "BatchReceiveMessage"),
+    ("GET", "/queues/q/messages?peekonly=true", "", "PeekMessage"),
+    ("GET", "/queues/q/messages?numOfMessages=2&peekOnly=true", "", "BatchPeekMessage"),
+    ("PUT", "/queues/q/messages?ReceiptHandle=r&VisibilityTimeout=1", "", "ChangeMessageVisibility"),
+    ("DELETE", "/queues/q/messages?ReceiptHandle=r", "", "DeleteMessage"),
+    ("DELETE", "/queues/q/messages", "<ReceiptHandles/>", "BatchDeleteMessage"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "target", "body", "name"), FOUND)
+def test_a_request_finds_its_route(method: str, target: str, body: str, name: str) -> None:
+    assert ROUTES[route_of(request(method, target, body))].name == name
+
+
+def test_every_route_of_queues_is_found_above() -> None:
+    named = {route.name for route in ROUTES.values() if not route.path.startswith("topics")}
+    assert {name for *_, name in FOUND} == named

@@ -480,6 +480,8 @@ ENTRY_CASES = [
         "VisibilityTimeout": 43_201}, "Must be between 0 and 43200"),
     Case("ChangeMessageVisibilityBatch", errors.INVALID_PARAMETER_VALUE, {"ReceiptHandle": "r", "VisibilityTimeout": 9},
         "Total VisibilityTimeout for the message is beyond the limit", failures.LeaseTooLong(43_200)),
+    Case("DeleteMessageBatch", errors.INVALID_PARAMETER_VALUE, {"ReceiptHandle": "r"},
+        "Reason: The receipt handle has expired.", ReceiptState.SUPERSEDED),
 ]  # fmt: skip
 
 
