@@ -7,7 +7,7 @@ import pytest
 from tests.store.host import QUEUE, Host, message
 from veilmq.core import commands
 from veilmq.core.commands import VisibilityChange
-from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState, ShuttingDown
+from veilmq.core.errors import LeaseTooLong, QueueNotFound, ReceiptInvalid, ReceiptState, ShuttingDown
 
 OTHER = "000000000000/other"
 
@@ -168,3 +168,27 @@ def test_a_send_wakes(host: Host) -> None:
     host.send("c", "d", delay_s=7)
     now_ms = host.clock.now_ms()
     assert watcher.woken_ms == [now_ms, now_ms + 5_000, now_ms + 7_000]
+
+
+def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
+    """The receive that follows says that it is gone."""
+    host.create()
+    watcher = Watcher(host, receives=True)
+    host.drop()
+    assert len(watcher.woken_ms) == 1
+    assert isinstance(watcher.answers[0], QueueNotFound)
+
+
+def test_a_withdrawn_receive_takes_nothing(host: Host) -> None:
+    """Its client has gone before its turn came."""
+    host.create()
+    host.send("a")
+    answers: list[Any] = []
+
+    def submit_and_withdraw() -> None:
+        host.engine.submit(commands.Receive(queue=QUEUE), answers.append)
+        host.engine.withdraw(answers.append)
+
+    host.in_loop(submit_and_withdraw)
+    assert answers == []
+    assert host.counts() == (1, 0, 0)

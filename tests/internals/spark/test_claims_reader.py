@@ -340,3 +340,13 @@ def test_an_idle_stream_is_finished_after_some_seconds_of_rest() -> None:
     assert not progress.finished_when_idle(1, 100.0 + IDLE_S - 0.1)
     assert progress.finished_when_idle(1, 100.0 + IDLE_S)
     assert not progress.finished_when_idle(2, 101.0 + IDLE_S), "the rest of another one does not count"
+
+
+def test_a_stream_that_the_queue_does_not_know_goes_on_only_where_it_may_skip(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    client.send(QUEUE, "a")
+    earlier = {"v": 1, "src": "of-another-queue", "n": 3}
+    with pytest.raises(SourceFailed, match="The queue has no record of this stream"):
+        reader(server).latestOffset(earlier, ReadAllAvailable())
+    assert reader(server, onLostClaim="skip").latestOffset(earlier, ReadAllAvailable())["n"] == 1

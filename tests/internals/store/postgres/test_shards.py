@@ -21,8 +21,8 @@ from tests.store.postgres_host import (
 )
 from veilmq.core import commands
 from veilmq.core.commands import SetAccount, ShowAccount
-from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, StoreUnavailable
-from veilmq.core.receipts import CountEvents, ForgetEvents, PlanExport, ReadEvents, decode_events
+from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, ShuttingDown, StoreUnavailable
+from veilmq.core.receipts import KEY_BYTES, CountEvents, ForgetEvents, PlanExport, ReadEvents, decode_events
 from veilmq.core.settings import AccountSettings
 from veilmq.store.port import Finding, StoreError, SurveyQueues, execute
 from veilmq.store.postgres import Shards, databases
@@ -446,3 +446,29 @@ def test_one_with_an_older_schema_says_what_to_do(three: ShardsHost) -> None:
         assert "run `veilmq migrate`" in faults(three)[ONE_STORE]
     finally:
         do_at(three, 1, "UPDATE mq.migration SET number = -number WHERE number < 0")
+
+
+def test_what_every_store_answers_several_databases_answer(host: ShardsHost) -> None:
+    """A receive that is withdrawn before its queue was found takes nothing; an unknown queue has no sources."""
+    host.create()
+    host.send("a")
+
+    async def withdrawn() -> None:
+        answers: list[object] = []
+        host.engine.submit(commands.Receive(queue=QUEUE, count=1), answers.append)
+        host.engine.withdraw(answers.append)
+        await execute(host.engine, commands.ListQueues(account="nobody"))
+
+    host.run(withdrawn())
+    assert host.receive_one().receive_count == 1
+    with pytest.raises(QueueNotFound):
+        host.do(commands.ListDeadLetterSources(queue="000000000000/none"))
+    assert len(host.engine.token_key) == KEY_BYTES
+
+    async def closed() -> list[object]:
+        answers: list[object] = []
+        await host.engine.close()
+        host.engine.submit(commands.ListQueues(account="nobody"), answers.append)
+        return answers
+
+    assert [type(answer) for answer in host._runner.run(closed())] == [ShuttingDown]
