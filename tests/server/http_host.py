@@ -74,9 +74,10 @@ class Held(Noted):
     """A request that the handler has not answered."""
 
     def hurry(self) -> None:
-        """Answer."""
+        """Note it before the answer, which the test may read at once, and answer."""
+        self.told.append("hurry")
         self.request.respond(200, b"", b"hurried")
-        super().hurry()
+        self.event.set()
 
 
 class Large(Noted):
