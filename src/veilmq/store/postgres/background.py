@@ -239,12 +239,12 @@ SLICE_EVENTS = 1_000
 async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
     """Number all events that are committed."""
     await connection.execute(EVENTS["state"])
-    taken = slice_events
-    while taken == slice_events:
+    while True:
         async with connection.transaction():
             state = await connection.fetchrow(EVENTS["lock_state"])
             rows = sorted(await connection.fetch(EVENTS["take"], slice_events), key=itemgetter("number"))
-            taken = len(rows)
+            if not rows:
+                return
             room = max(0, options.events_waiting_max - (state["recorded"] - state["exported"]))
             kept, dropped = rows[:room], rows[room:]
             if kept:
@@ -263,5 +263,6 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
                     numbers.setdefault(row["qp"], []).append(row["number"])
             for origin, of_queue in numbers.items():
                 await connection.execute(EVENTS["drop_expired"], origin, of_queue)
-            if rows:
-                await connection.execute(EVENTS["number"], len(kept), len(dropped))
+            await connection.execute(EVENTS["number"], len(kept), len(dropped))
+        if len(rows) < slice_events:
+            return

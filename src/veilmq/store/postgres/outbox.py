@@ -142,7 +142,7 @@ async def arrive(connection: Any, outbox: Outbox, from_place: int, batch: Batch,
 
 async def _end(connection: Any, name: str, number: int) -> Queue | None:
     """Return the queue where a way begins or ends, which stays as it is in this transaction; ``None`` if it is gone."""
-    row = await connection.fetchrow(f"{SQL['find_queue']} FOR SHARE", name)
+    row = await connection.fetchrow(SQL["find_queue_shared"], name)
     return None if row is None or row["queue_id"] != number else queue_of(row)
 
 

@@ -120,9 +120,11 @@ class Shards:
         else:  # a database that has joined the store says what it is
             self._take(databases.last_known(self._home.database.url))
             for engine in self.shards.values():
-                if self._identity is None and engine is not self._home and await self._reach(engine) is None:
+                if engine is not self._home and await self._reach(engine) is None:
                     async with engine.database.connection() as connection:
                         self._identity = await databases.identity(connection)
+                    if self._identity is not None:
+                        break
             if self._identity is None:
                 others = " No other database of its store that is known here can be asked."
                 raise StoreError(
@@ -296,10 +298,11 @@ class Shards:
 
     async def sweep_places(self) -> None:
         """Forget the places of queues that are gone, unless another node is at that."""
-        turn, after = Turn(self._home.database, _TURN), ""
+        turn = Turn(self._home.database, _TURN)
         try:
             for engine in list(self.shards.values()) if self._home.is_open and await turn.take() else ():
                 home: Any = turn.connection
+                after = ""
                 while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
                     for name in await self._unused(engine, [name for (name,) in rows]):
                         async with home.transaction():
@@ -308,7 +311,6 @@ class Shards:
                                 await home.execute(SHARDS["drop_place"], name)
                                 self._places.pop(name, None)
                     (after,) = rows[-1]
-                after = ""
         except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
             log.warning("places of queues that are gone are forgotten later: %s", error)
         finally:

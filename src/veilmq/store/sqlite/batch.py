@@ -139,24 +139,23 @@ class Batch:
         for entry in self._entries[start:end]:
             command: Any = entry[0]
             kind = type(command)
-            if kind in _HOT:
+            if kind is _SEND and (bytes_left <= 0 or command.queue in held):
+                self._answers[slot] = LATER
+                self._leaves = True
+            elif kind in _HOT:
                 name = command.queue
                 work = works.get(name)
                 if work is None:
                     work = works[name] = _Work()
                 if kind is _SEND:
-                    if bytes_left <= 0 or name in held:
-                        self._answers[slot] = LATER
-                        self._leaves = True
-                    else:
-                        work.sends.append((slot, command))
-                        size = 0
-                        for new in command.messages:
-                            size += len(new.body) + len(new.properties) + BATCH_ROW_BYTES
-                        bytes_left -= size
-                        work.bytes += size
-                        if work.bytes >= _QUEUE_BYTES_MAX:
-                            held.add(name)
+                    work.sends.append((slot, command))
+                    size = 0
+                    for new in command.messages:
+                        size += len(new.body) + len(new.properties) + BATCH_ROW_BYTES
+                    bytes_left -= size
+                    work.bytes += size
+                    if work.bytes >= _QUEUE_BYTES_MAX:
+                        held.add(name)
                 elif kind is _RECEIVE:
                     work.receives.append((slot, command))
                 else:

@@ -137,7 +137,7 @@ class SqliteClaimed(ClaimTransaction):
         session.write_bytes_left -= (session.options.claim_slice_rows - effort_left) * BATCH_ROW_BYTES
         if queue is not None:
             _return(session, queue, claim, back)
-            if claim.state == claims.ACKNOWLEDGED:
+            if deletes:
                 queue.deleted += messages
             _refile(session, queue, {row[2:4] for row in (*gone, *back)})
         return effort_left <= 0
