@@ -82,8 +82,17 @@ def forward(
         carrier, how = _carrier(stack, client, endpoint, intake, plain=plain)
         stop = stack.enter_context(stop_on_signals())
         print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
-        options = {"workers": workers, "timeout_s": timeout, "wait_s": wait}
-        forwarder = Forwarder(client, router, carrier, intake=intake, until_empty=until_empty, stop=stop, **options)
+        forwarder = Forwarder(
+            client,
+            router,
+            carrier,
+            intake=intake,
+            workers=workers,
+            timeout_s=timeout,
+            wait_s=wait,
+            until_empty=until_empty,
+            stop=stop,
+        )
         stack.enter_context(exported(forwarder_metrics(intake, forwarder.totals)))
         stack.enter_context(metrics_served(metrics_port, command="forward"))
         totals = forwarder.run(report=_progress(intake, every), every_s=every)

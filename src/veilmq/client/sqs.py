@@ -202,14 +202,14 @@ class QueueClient:
 
     def _listed(self, action: str, reply_type: type[Any], **members: Any) -> list[str]:
         """Return the names of queues on all pages."""
-        urls, token, more = list[str](), None, True
-        while more:
+        urls, token = list[str](), None
+        while True:
             page_members = _given(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
             page = self._caller.call(action, page_members, reply_type)
             urls += page.queue_urls or []
             token = page.next_token
-            more = bool(token)
-        return [url.rpartition("/")[2] for url in urls]
+            if not token:
+                return [url.rpartition("/")[2] for url in urls]
 
     def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
         """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
@@ -265,10 +265,13 @@ class QueueClient:
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
         """Store up to ten messages; if a reply was lost, they may be stored twice."""
-        entries = [_sending(message, Id=str(number)) for number, message in enumerate(messages)]
-        members = {"QueueUrl": self._url(queue), "Entries": entries}
-        reply = self._caller.call("SendMessageBatch", members, _Entries[SendMessageBatchResultEntry])
-        return _in_order(reply, lambda e: SentMessage(id=e.message_id, sequence=e.sequence_number), len(messages))
+        return self._batch(
+            "SendMessageBatch",
+            queue,
+            [_sending(message) for message in messages],
+            _Entries[SendMessageBatchResultEntry],
+            lambda entry: SentMessage(id=entry.message_id, sequence=entry.sequence_number),
+        )
 
     def receive(
         self,
@@ -322,10 +325,8 @@ class QueueClient:
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
-        entries = [{"Id": str(number), "ReceiptHandle": receipt} for number, receipt in enumerate(receipts)]
-        members = {"QueueUrl": self._url(queue), "Entries": entries}
-        reply = self._caller.call("DeleteMessageBatch", members, _Entries[ChangedResultEntry])
-        return _in_order(reply, lambda entry: None, len(receipts))
+        entries = [{"ReceiptHandle": receipt} for receipt in receipts]
+        return self._batch("DeleteMessageBatch", queue, entries, _Entries[ChangedResultEntry], lambda entry: None)
 
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
         """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
@@ -340,13 +341,9 @@ class QueueClient:
         error here: ``RECEIPT_SUPERSEDED``. Only veilmq's server reports it. With ``patience_s`` the request is tried
         once and given up after so many seconds.
         """
-        entries = [
-            {"Id": str(number), "ReceiptHandle": change.receipt, "VisibilityTimeout": change.timeout_s}
-            for number, change in enumerate(changes)
-        ]
-        members, batch = {"QueueUrl": self._url(queue), "Entries": entries}, _Entries[ChangedResultEntry]
-        reply = self._caller.call("ChangeMessageVisibilityBatch", members, batch, patience_s=patience_s)
-        return _in_order(reply, _changed, len(changes))
+        entries = [{"ReceiptHandle": each.receipt, "VisibilityTimeout": each.timeout_s} for each in changes]
+        action, batch = "ChangeMessageVisibilityBatch", _Entries[ChangedResultEntry]
+        return self._batch(action, queue, entries, batch, _changed, patience_s=patience_s)
 
     # ------------------------------------------------------------------------------------------------- names
 
@@ -365,6 +362,28 @@ class QueueClient:
         members = {"QueueUrl": self._url(queue), "AttributeNames": [QUEUE_ARN]}
         reply = self._caller.call("GetQueueAttributes", members, GetQueueAttributesResult)
         return (reply.attributes or {}).get(QUEUE_ARN, "")
+
+    def _batch(
+        self,
+        action: str,
+        queue: str,
+        entries: Sequence[Mapping[str, Any]],
+        reply_type: type["_Entries[Entry]"],
+        result_of: "Callable[[Entry], Result | ClientError]",
+        *,
+        patience_s: float | None = None,
+    ) -> "list[Result | ClientError]":
+        """Carry out an action on ``entries``, whose ids are their numbers; return their results in order."""
+        numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
+        members = {"QueueUrl": self._url(queue), "Entries": numbered}
+        reply = self._caller.call(action, members, reply_type, patience_s=patience_s)
+        results: dict[str, Result | ClientError] = {
+            entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500)
+            for entry in reply.failed or []
+        }
+        results |= {entry.id: result_of(entry) for entry in reply.successful or []}
+        missing = ClientError(UNEXPECTED_REPLY, "The server said nothing about this entry of the batch.", 200)
+        return [results.get(number, missing) for number in map(str, range(len(entries)))]
 
     def _do(self, action: str, queue: str, **members: Any) -> None:
         """Carry out an action on ``queue`` that returns nothing."""
@@ -428,19 +447,6 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
         if first not in settings:
             raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
     return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
-
-
-def _in_order(
-    reply: _Entries[Entry], result_of: Callable[[Entry], Result | ClientError], count: int
-) -> list[Result | ClientError]:
-    """Return the results of a batch in the order of its ``count`` entries, whose ids are their numbers."""
-    results: dict[str, Result | ClientError] = {
-        entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500)
-        for entry in reply.failed or []
-    }
-    results |= {entry.id: result_of(entry) for entry in reply.successful or []}
-    missing = ClientError(UNEXPECTED_REPLY, "The server said nothing about this entry of the batch.", 200)
-    return [results.get(number, missing) for number in map(str, range(count))]
 
 
 def _changed(entry: ChangedResultEntry) -> ClientError | Hidden | None:

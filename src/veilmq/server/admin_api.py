@@ -236,7 +236,8 @@ class InProcessClient:
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)
         no_line: Any = None  # what a request needs of its connection, ``_Awaited`` does itself
-        request = _Awaited(no_line, forwarded.method, forwarded.target, headers, forwarded.body, True)
+        method, target, body = forwarded.method, forwarded.target, forwarded.body
+        request = _Awaited(no_line, method, target, headers, body, True, by_lower_name=headers)
         request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
         request.answer = asyncio.get_running_loop().create_future()
         self._awaited.add(request)

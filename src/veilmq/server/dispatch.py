@@ -251,8 +251,10 @@ class Dispatcher:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
             if content is None:
                 return self._serve_large(request, protocol, context, started_s, caller.caller)
-            if request.names is not None and request.names.trace:
-                caller = traced(caller, request.fields[request.names.trace])
+            names = request.names
+            assert names is not None, "handle has them"
+            if names.trace:
+                caller = traced(caller, request.fields[names.trace])
             plan = exchange.plan = protocol.decode(route.action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))

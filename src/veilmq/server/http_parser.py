@@ -159,8 +159,9 @@ _names_known: dict[tuple[bytes, ...], HeaderNames] = {}
 def names_of(fields: dict[bytes, bytes]) -> HeaderNames:
     """Return the names of headers as they are sent."""
     names = tuple(fields)
-    if names in _names_known:
-        return _names_known[names]
+    known = _names_known.get(names)
+    if known is not None:
+        return known
     sent = {name.lower(): name for name in names}
     found = HeaderNames(
         authorization=sent.get(b"authorization", b""),
@@ -361,7 +362,7 @@ class RequestReader:
             plain.targets.clear()
         method = parser.get_method()
         fields = plain.headers.copy()
-        names = _names_known.get(tuple(fields)) or names_of(fields)
+        names = names_of(fields)
         target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
         plain.headers.clear()
         plain.targets.clear()
@@ -393,7 +394,7 @@ class RequestReader:
         if not left:
             self._complete(request)
             return
-        parser.feed_data(bytes(left))  # its body is kept without it
+        plain.parser = httptools.HttpRequestParser(plain)  # the body is kept without it
         self.plain = request
         self.resting.clear()
         self.feed = self._read_body
@@ -474,7 +475,9 @@ class RequestReader:
     def head(self) -> Request:
         """Return the request of an unfinished body without it, after whose reply the connection ends."""
         assert self._headers is not None, "the head is whole"
-        return Request(self._line, self._parser.get_method(), b"".join(self._target), self._headers, b"", False, CLOSE)
+        target, headers = b"".join(self._target), self._headers
+        method = self._parser.get_method()
+        return Request(self._line, method, target, headers, b"", False, CLOSE, by_lower_name=headers)
 
     def admit(self, hold: Hold) -> None:
         """Count the unfinished body by ``hold`` from now on."""
@@ -520,7 +523,8 @@ class RequestReader:
             self._give_up(flaw)
             return
         keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
-        request = Request(self._line, parser.get_method(), target, headers, bytes(self._spooled), keep_alive)
+        body = bytes(self._spooled)
+        request = Request(self._line, parser.get_method(), target, headers, body, keep_alive, by_lower_name=headers)
         if keep_alive and parser.get_http_version() == "1.0":
             request.persistence = KEEP
         if self.hold is not None or len(request.body) > self._limits.large_body_bytes:

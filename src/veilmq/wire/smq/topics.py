@@ -3,7 +3,6 @@
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from hashlib import md5
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +26,7 @@ from veilmq.core.topics import (
     TopicView,
     read_push_url,
 )
-from veilmq.wire.exchange import Plan, RequestContext
+from veilmq.wire.exchange import Plan, RequestContext, md5
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
@@ -329,15 +328,15 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
     group, tag = read_group(given.get(GROUP)), read_tag(TAG, given)
     carried, carried_bytes = carried_by(message, group, context.caller)
     size_bytes = len(body.encode()) + carried_bytes
+    pushed = encode_properties(Properties(system={TAG: Attribute("String", tag)} if tag else {}))
 
     def make(notification: Notification) -> NewMessage:
         """Return what the queue of a subscription is to store; a pushed one keeps the tag instead of properties."""
-        pushed = Properties(system={TAG: Attribute("String", tag)} if tag else {})
         is_pushed = notification.subscription.push_url
         return NewMessage(
             body=_written(body, tag, notification),
             size_bytes=size_bytes,
-            properties=encode_properties(pushed) if is_pushed else carried,
+            properties=pushed if is_pushed else carried,
             group=None if is_pushed else group,
         )
 

@@ -159,7 +159,8 @@ class BulkStage(Command, frozen=True, kw_only=True):
         return replace(self.first, messages=tuple(messages))
 
 
-# The routes of publications: the fields of each request, and the command that they make.
+# The routes of publications: fields are those of the commands of ``core.claims``, without the queue, which is in the
+# path.
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 

@@ -35,7 +35,7 @@ from veilmq.wire.sqs.queue_attributes import SETTINGS
 from veilmq.wire.sqs.queues import read_tags
 from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import texts, types
-from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json
+from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, fields_type
 
 _OWN_NAME = re.compile(
     rf"[A-Za-z0-9_-]{{1,{limits.SQS_QUEUE_NAME_CHARACTERS_MAX}}}"
@@ -55,28 +55,22 @@ _TYPES: dict[str, Any] = {
 }
 """The types of settings that have others than in ``QueueSettings``."""
 
-SettingFields = msgspec.defstruct(
+SettingFields = fields_type(
     "SettingFields",
     [
         (each.name, _TYPES.get(each.name, each.type) | UnsetType, UNSET)
         for each in msgspec.structs.fields(QueueSettings)
         if each.name not in ("tags", "purges")
     ],
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
 )
 """Settings by the names and with the meanings of ``core.settings.QueueSettings``; those left out stay as they are.
 
 ``None`` means the server's own setting.
 """
 
-CreateFields = msgspec.defstruct(
+CreateFields = fields_type(
     "CreateFields",
     [("settings", SettingFields, SettingFields()), ("tags", dict[str, str], {})],
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
 )
 """The fields of ``create``."""
 

@@ -7,7 +7,7 @@ of queues have characters that would be. So what a signature covers and what is 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Self, TypeVar
@@ -258,7 +258,11 @@ def fields_of(command: type[Command], *, without: tuple[str, ...] = (), **others
     own = [each for each in msgspec.structs.fields(command) if each.name not in ("queue", *without, *others)]
     fields = [(each.name, each.type) if each.required else (each.name, each.type, each.default) for each in own]
     fields += [(name, *each) for name, each in others.items()]
-    name = f"{command.__name__}Fields"
+    return fields_type(f"{command.__name__}Fields", fields)
+
+
+def fields_type(name: str, fields: Iterable[Any]) -> type[msgspec.Struct]:
+    """Return the type of a request's fields, which refuses those that it does not know."""
     return msgspec.defstruct(name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
