@@ -348,7 +348,7 @@ class Consumer:
         """Make ``function`` a handler with these options, which ``docs/consumer.md`` explains; returns it unchanged."""
         policy: Any = lease  # a policy, by its one method that nothing else has
         if not hasattr(lease, "renew_at_s"):
-            policy = Adaptive() if lease == "auto" else Fixed(span_s(lease))  # type: ignore[arg-type]  # span_s refuses
+            policy = Adaptive() if lease == "auto" else Fixed(policy)
         chosen = Options(
             queue=queue or self.queue,
             concurrency=_checked(1, concurrency=concurrency),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -88,6 +88,7 @@ def span_s(span: Span) -> float:
     return span_seconds
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -123,7 +124,7 @@ class Threads:
         self._calls.put((future, function))
         return future
 
-    def run(self, function: Callable[..., T], *args: Any, **named: Any) -> "asyncio.Future[T]":
+    def run(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> "asyncio.Future[T]":
         """Call ``function`` with these arguments in a thread; for coroutines."""
         return asyncio.wrap_future(self.submit(partial(function, *args, **named)))
 

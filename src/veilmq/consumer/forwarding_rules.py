@@ -206,7 +206,7 @@ _WORDS = {"array": "list", "object": "table", "Object": "Table", "`str`": "`stri
 _RULE = re.compile(r"rules\[(\d+)\]\.?")
 
 Name = Annotated[str, Meta(min_length=1)]
-Timeout = Annotated[int, Meta(ge=VISIBILITY_TIMEOUT_S.minimum, le=VISIBILITY_TIMEOUT_S.maximum)]
+Timeout = Annotated[int, VISIBILITY_TIMEOUT_S.constraint]
 
 
 class _RuleFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

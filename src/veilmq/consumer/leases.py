@@ -470,12 +470,11 @@ class LeaseTable:
         if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
             self._finish(lease, now_s)
             return None
-        self.metrics.margin.add(lease.expires_at_s - now_s)
-        if (
-            not lease.tries and lease.wanted_at_s <= now_s
-        ):  # one that is renewed before it is due is not late, nor a retry
-            self.renewing.lateness.add(now_s - lease.wanted_at_s, now_s=now_s)
-            self.metrics.lateness.add(now_s - lease.wanted_at_s)
+        self._calls.append(partial(self.metrics.margin.add, lease.expires_at_s - now_s))
+        late_s = now_s - lease.wanted_at_s
+        if not lease.tries and late_s >= 0:  # one that is renewed before it is due is not late, nor is a retry
+            self.renewing.lateness.add(late_s, now_s=now_s)
+            self._calls.append(partial(self.metrics.lateness.add, late_s))
         lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
         lease.in_flight = True
         return RenewalRequest(lease, for_s, now_s, last=for_s < wanted_s)

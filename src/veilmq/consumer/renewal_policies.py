@@ -212,21 +212,12 @@ class NServiceBusPolicy(RenewalPolicy):
         A renewal duration of 0 turns renewals off. ``message_visibility_timeout`` is sent with every receive, in whole
         seconds; ``None`` has the queue's own be read once, and nothing sent.
         """
-        given: dict[str, Span] = {
-            "max_auto_message_visibility_renewal_duration": max_auto_message_visibility_renewal_duration,
-            "message_visibility_timeout": message_visibility_timeout or 0,
-        }
-        lengths_s = []
-        for name, duration in given.items():
-            try:
-                lengths_s.append(span_s(duration))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-            if not lengths_s[-1] <= LEASE_S_MAX:  # nor is NaN
-                why = f"it must be from 0 to {LEASE_S_MAX} seconds (12 hours)"
-                raise ValueError(f"{name} is {lengths_s[-1]:g} s; {why}")
-        self.renewal_s, timeout_s = lengths_s
-        self.timeout_s = None if message_visibility_timeout is None else checked_timeout_s(int(timeout_s))
+        self.renewal_s = _within(
+            "max_auto_message_visibility_renewal_duration", max_auto_message_visibility_renewal_duration
+        )
+        self.timeout_s: int | None = None
+        if message_visibility_timeout is not None:
+            self.timeout_s = checked_timeout_s(int(_within("message_visibility_timeout", message_visibility_timeout)))
 
     def receive_timeout_s(self, measured: Measured) -> int | None:
         """Return the timeout that was set, if any."""
@@ -374,3 +365,13 @@ def renewal_result(answer: Exception | Hidden | None, *, requested_s: int, elaps
 def plain_code(code: str) -> str:
     """Return ``code`` without the name space and the ``Exception`` that some protocols put around it."""
     return code.rpartition(".")[2].removesuffix("Exception")
+
+
+def _within(name: str, span: Span) -> float:
+    try:
+        length_s = span_s(span)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not length_s <= LEASE_S_MAX:  # nor is NaN
+        raise ValueError(f"{name} is {length_s:g} s; it must be from 0 to {LEASE_S_MAX} seconds (12 hours)")
+    return length_s

@@ -29,6 +29,7 @@ from veilmq.pipeline.session import (
     PipelineFailed,
     ReadOptions,
     Report,
+    prepare,
     read_queue,
     reason_of,
     run_streams,
@@ -93,6 +94,7 @@ def archive(
     """Archive the queues; raises ``PipelineFailed`` if a stream fails. A restarted job continues where it stopped."""
     table = ArchiveTable(options.table)
     table.create()
+    prepare(spark, ArchiveSink)
     maintenance = _Maintenance(spark, table, options, clock_s)
     queries = {
         queue: start_stream(

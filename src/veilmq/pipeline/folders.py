@@ -14,8 +14,6 @@ from pyarrow import ArrowException, fs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 
-from veilmq.events.exporter import sync
-
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 
@@ -72,9 +70,14 @@ class Place:
         filesystem, path = _opened(self.location)
         return fs.SubTreeFileSystem(path, filesystem)
 
+    @property
+    def has_folders(self) -> bool:
+        """Whether the place has folders and renames; buckets have only keys."""
+        return _opened(self.location)[0].type_name in {"local", "hdfs"}
+
     def prepare(self, path: str) -> None:
-        """Create the folder of the file at ``path``, if the place has folders; buckets have only keys."""
-        if _opened(self.location)[0].type_name in {"local", "hdfs"}:
+        """Create the folder of the file at ``path``, if the place has folders."""
+        if self.has_folders:
             self.files.create_dir(str(Path(path).parent), recursive=True)
 
     def names(self) -> list[str]:
@@ -95,15 +98,16 @@ class Place:
         Two writers at once may fail, but never leave no file: none deletes what another one has begun.
         """
         self.prepare(path)
-        has_folders = _opened(self.location)[0].type_name in {"local", "hdfs"}
-        written = f"{path}.new" if has_folders else path  # an object of a bucket appears only when complete
+        written = f"{path}.new" if self.has_folders else path  # an object of a bucket appears only when complete
         with self.files.open_output_stream(written) as file:
             file.write(content)
-        if has_folders:
+        if written != path:
             self.files.move(written, path)
 
     def sync(self, *paths: str) -> None:
         """Sync local files and folders to disk; other file systems acknowledge only durable writes."""
+        from veilmq.events.exporter import sync  # noqa: PLC0415 - with all that an exporter needs
+
         filesystem, root = _opened(self.location)
         for path in paths if isinstance(filesystem, fs.LocalFileSystem) else ():
             sync(Path(root) / path)

@@ -26,15 +26,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer.forwarding import check_targets
-from veilmq.consumer.forwarding_rules import RoutesError, TableRouter
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.cost import TuneOptions, classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, read_queue, run_streams, start_stream
+from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, prepare, read_queue, run_streams, start_stream
 from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name, receives_max_of
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish, task
@@ -83,6 +81,9 @@ def _key(attribute: str) -> Column:
 
 def checked(table: RoutingTable, intake: str) -> RoutingTable:
     """Return ``table`` if it is valid for ``intake``; raises ``PipelineFailed``."""
+    from veilmq.consumer.forwarding import check_targets  # noqa: PLC0415 - tasks import this module, and need none of it
+    from veilmq.consumer.forwarding_rules import RoutesError, TableRouter  # noqa: PLC0415
+
     try:
         check_targets(intake, TableRouter(table).targets)
     except RoutesError as error:
@@ -120,6 +121,7 @@ def forward(
     Raises ``PipelineFailed``.
     """
     checked(options.table, options.intake)
+    prepare(spark, ForwardSink)
     stop = stop or threading.Event()
     folder = Place.at(options.checkpoint)
     content = folder.read(PINNED)

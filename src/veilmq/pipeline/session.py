@@ -217,10 +217,14 @@ class ReadOptions:
     on_lost_claim: str = "fail"
 
 
+def prepare(spark: SparkSession, sink: type[DataSource]) -> None:
+    """Register ``sink``, and make ``spark`` the active session of this thread: the JVM looks up formats in it."""
+    spark.createDataFrame([], "nothing int")  # it is the one that last created a DataFrame from Python values
+    spark.dataSource.register(sink)
+
+
 def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFrame:
-    """Return ``queue`` as a stream, in the session that is then active in this thread."""
-    # The JVM looks up formats in the active session: the one that last created a DataFrame from Python values.
-    spark.createDataFrame([], "nothing int")
+    """Return ``queue`` as a stream; ``prepare`` comes first."""
     options_by_name: dict[str, str | bool | int | None] = {
         "endpoint": options.endpoint,
         "queue": queue,
@@ -237,8 +241,7 @@ def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFra
 def start_stream(
     rows: DataFrame, sink: type[DataSource], *, name: str, checkpoint: Place, continuous: bool, **options: str
 ) -> StreamingQuery:
-    """Write ``rows`` to ``sink`` with these ``options``, until stopped; without ``continuous``, those of now."""
-    rows.sparkSession.dataSource.register(sink)
+    """Write ``rows`` to ``sink``, which is registered, until stopped; without ``continuous``, those of now."""
     # A kill while the first offset is written may leave its temporary file; Spark refuses a folder with that alone.
     offsets = checkpoint / "offsets"
     names = offsets.names()

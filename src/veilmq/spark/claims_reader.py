@@ -60,9 +60,15 @@ class HeldSource:
     def open(cls, name: str, options: SourceOptions, *, hold_s: int) -> Self:
         """Open the source ``name`` and start its heartbeat thread; raises ``ClientError`` and ``Unreachable``."""
         claims = connect(options.connection)
-        consumer, takeover, lease_s = options.consumer, options.takeover, options.lease_s
-        patience_s, how = options.patience_s, {"hold_s": hold_s, "lease_s": lease_s}
-        view = retrying(patience_s, claims.open, name, consumer=consumer, takeover=takeover, **how)
+        view = retrying(
+            options.patience_s,
+            claims.open,
+            name,
+            consumer=options.consumer,
+            takeover=options.takeover,
+            hold_s=hold_s,
+            lease_s=options.lease_s,
+        )
         held = cls(claims, view, options)
         threading.Thread(target=held._beat, name="veilmq-heartbeat", daemon=True).start()
         return held

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 from veilmq.client.messages import ClientError, Unreachable
 
@@ -16,10 +16,11 @@ _log = logging.getLogger("veilmq.spark")
 
 PAUSE_S_MAX = 2.0
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def retrying(patience_s: float, call: Callable[..., T], *args: Any, **named: Any) -> T:
+def retrying(patience_s: float, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
     """Return the result of ``call``; retry it for at most ``patience_s`` while the server fails or does not answer.
 
     Raises ``ClientError`` immediately for a 4xx status; ``ClientError`` or ``Unreachable`` after the last retry.
