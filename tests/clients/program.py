@@ -56,12 +56,10 @@ def packages(*clients: str) -> dict[str, str]:
 
 def answers(server: RunningServer) -> dict[str, Callable[[Report], object]]:
     """Return what a server can be asked to do: `advance` its clock by `ms`, and wait until a receive is `parked`."""
-    return {"advance": lambda report: server.advance(report["ms"]), "parked": lambda _: await_parked(server, 1)}
-
-
-def await_parked(server: RunningServer, polls: int) -> None:
-    while server.parked != polls:
-        pass  # asking passes through the engine, so this turns only as fast as the server does
+    return {
+        "advance": lambda report: server.advance(report["ms"]),
+        "parked": lambda _: server.wait_until(lambda: server.parked == 1),
+    }
 
 
 class Program:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.clients import boto
-from tests.clients.program import ACTIONS, JAVASCRIPT, Program, Report, answers, await_parked, node, packages, python
+from tests.clients.program import ACTIONS, JAVASCRIPT, Program, Report, answers, node, packages, python
 from tests.conftest import EVERYTHING
 from veilmq.testing import RunningServer
 
@@ -153,7 +153,7 @@ def test_a_message_whose_handler_fails_comes_again(server: RunningServer, sqs: A
         program.answer(program.expect("ask", "handle"), {"error": "no luck"})
         assert "no luck" in program.expect("event", "processing_error")["message"]
         if not releases:
-            await_parked(server, 1)
+            server.wait_until(lambda: server.parked == 1)
             server.advance(30_000)
         again = program.expect("ask", "handle")
         assert again["receives"] == [2]
@@ -188,7 +188,7 @@ def test_what_a_batch_handler_leaves_out_comes_again(server: RunningServer, sqs:
         assert handling["bodies"] == list("0123456789")
         program.answer(handling, {"acknowledge": 9})
         assert [program.expect("event", "message_processed")["body"] for _ in range(9)] == list("012345678")
-        await_parked(server, 1)
+        server.wait_until(lambda: server.parked == 1)
         server.advance(30_000)
         again = program.expect("ask", "handle")
         assert (again["bodies"], again["receives"]) == (["9"], [2])
@@ -212,10 +212,10 @@ def test_a_failure_keeps_the_order_of_a_group(server: RunningServer, sqs: Any) -
 
 def test_an_aborted_poll_takes_no_message(server: RunningServer, sqs: Any, url: str) -> None:
     with _consumer(server, url) as (program, running):
-        await_parked(server, 1)
+        server.wait_until(lambda: server.parked == 1)
         program.answer(running, {"abort": True})
         program.expect("event", "stopped")
-        await_parked(server, 0)
+        server.wait_until(lambda: server.parked == 0)
         sqs.send_message(QueueUrl=url, MessageBody="for others")
         assert counts(sqs, url) == (1, 0)
 

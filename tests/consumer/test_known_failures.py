@@ -11,7 +11,7 @@ import pytest
 
 from tests.consumer import acting
 from tests.consumer.simulation import TimedBench, timed_bench
-from tests.consumer.workbench import WAIT, until
+from tests.consumer.workbench import WAIT, event, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Adaptive, Backoff, Context, Fixed, LeaseState, RetryLater
 from veilmq.consumer.renewal_policies import Measured
@@ -95,8 +95,8 @@ async def test_what_the_last_poll_brings_is_not_hidden_for_its_timeout(bench: Ti
         await asyncio.sleep(0)
         send(bench, "too late")
         await stopping
-        assert running.runners[0].counts.events["received"] == 1
-        assert running.runners[0].counts.events["started"] == 0
+        assert event(running, "received") == 1
+        assert event(running, "started") == 0
     assert bench.rivals(QUEUE) == ["too late"]
 
 
@@ -162,7 +162,7 @@ async def test_deletes_are_not_lost_at_the_end_and_leases_last_until_they_are_co
 
     send(bench, *"abc")
     async with bench.working(app) as running:
-        await until(lambda: running.runners[0].counts.events["started"] == 3)
+        await until(lambda: event(running, "started") == 3)
         stopping = asyncio.create_task(running.stop())
         await until(lambda: bench.server.faults.happened)
         await bench.guard(QUEUE, 55)
@@ -199,7 +199,7 @@ async def test_a_renewal_that_arrives_after_the_delete_harms_nothing(bench: Time
         await bench.guard(QUEUE, 100)
         ends["second"].set()
         await bench.settled(running)
-        assert running.runners[0].counts.events["acked"] == 2
+        assert event(running, "acked") == 2
     assert running.exit_code == 0
     assert lost == []
 
@@ -258,7 +258,7 @@ async def test_a_handler_that_lost_its_message_is_told_and_the_margin_follows_th
         await until(lambda: running.runners[0].working)
         bench.client.purge(QUEUE)
         await bench.elapse(30)
-        await until(lambda: running.runners[0].counts.events["left"])
+        await until(lambda: event(running, "left"))
     assert told == [LeaseState.LOST] * 2
     slow = Measured(hold_s=1.0, renewal_s=12.0, renewals=1_000, lateness_s=0.0)
     assert Adaptive().guard_s(slow) > 4 * 12, "four renewals as slow as the slowest percent"

@@ -307,7 +307,7 @@ async def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workben
     async with bench.working(app) as running:
         await begun.wait()
         stopping = asyncio.create_task(bench.stop(running))
-        await until(lambda: running.runners[0].counts.events["released"] == 2)
+        await until(lambda: event(running, "released") == 2)
         go_on.set()
         await stopping
     assert [message.body for message in bench.client.receive(QUEUE, count=10, wait_s=0)] == ["a1", "a2"]

@@ -36,12 +36,12 @@ class Workbench:
 
     @asynccontextmanager
     async def handling(
-        self, handler: Callable[..., Any], *bodies: str, queue: str = "orders", grace: str = "10s", **options: Any
+        self, handler: Callable[..., Any], *bodies: str, grace: str = "10s", **options: Any
     ) -> AsyncIterator[Running]:
-        """Run ``handler`` with these options on ``queue``, to which ``bodies`` were sent; ``sent`` has their ids."""
-        app = self.consumer(queue, grace=grace)
-        app.declare(handler, **{"wait": WAIT, **options})
-        self.sent = [self.client.send(queue, body).id for body in bodies]
+        """Run ``handler`` with these options on ``orders``, to which ``bodies`` were sent; ``sent`` has their ids."""
+        app = self.consumer("orders", grace=grace)
+        app.declare(handler, wait=WAIT, **options)
+        self.sent = [self.client.send("orders", body).id for body in bodies]
         async with self.working(app) as running:
             yield running
 

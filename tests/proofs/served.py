@@ -42,7 +42,7 @@ class Served:
                 self._process = subprocess.Popen([*self.prefix, *command], stdout=log, stderr=log, env=environment)
             else:
                 self._process = Forked(command, stdout=log, stderr=log, env=environment, prefix=self.prefix)
-        wait_until(self._accepts)
+        wait_until(self._accepts, what="the server does not start")
 
     def __enter__(self) -> Self:
         self.start()
@@ -97,11 +97,13 @@ class ServedFolder(Served):
         self.folder = folder
 
 
-def wait_until(condition: Callable[[], object], *, within_s: float = START_S_MAX) -> None:
+def wait_until(
+    condition: Callable[[], object], *, within_s: float = START_S_MAX, what: str = "it does not come about"
+) -> None:
     """Return when `condition()` is true, which is seen from outside alone."""
     give_up_at_s = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < give_up_at_s, "it does not come about"
+        assert time.monotonic() < give_up_at_s, what
         time.sleep(0.02)
 
 

@@ -25,7 +25,6 @@ from functools import partial
 from http.client import HTTPConnection, HTTPException
 from itertools import count
 from pathlib import Path
-from time import sleep
 from typing import Any, NamedTuple
 
 import msgspec
@@ -226,7 +225,7 @@ class Run:
             self.mover.look(caller)
             return not self.mover.is_running
 
-        wait_until(have_ended, within_s=DRAIN_S_MAX)
+        wait_until(have_ended, within_s=DRAIN_S_MAX, what="the move task does not end")
 
     def _print(self, left: list[Counter[str]], dead: list[str], back: list[str]) -> None:
         print(f"\nCRASH_SEED={SEED}: {KILLS} kills, {self.moving} of them while a move task ran")  # noqa: T201
@@ -349,7 +348,7 @@ class Publishers:
                     self._served, "POST", f"{TOPIC}/messages", f"<Message><MessageBody>{body}</MessageBody></Message>"
                 )
             except (OSError, HTTPException):
-                sleep(0.01)
+                time.sleep(0.01)
                 continue
             if status == 201:
                 self.answered.append(body)

@@ -172,7 +172,7 @@ def more_is_deleted(load: Load) -> Callable[[], bool]:
 def await_more(keeping: Keeping) -> None:
     """Return when more was acknowledged than a request that was under way can explain."""
     before = len(keeping.told)
-    wait_until(lambda: len(keeping.told) >= before + 10)
+    wait_until(lambda: len(keeping.told) >= before + 10, what="nobody is served after the failover")
 
 
 def kind_of(violation: str) -> str:

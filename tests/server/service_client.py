@@ -30,11 +30,11 @@ class Answer(NamedTuple):
 class ServiceClient:
     """One connection that speaks ``protocol``; ``headers`` go with each request."""
 
-    def __init__(self, endpoint: str, protocol: str) -> None:
+    def __init__(self, endpoint: str, protocol: str, *, timeout_s: float = 120) -> None:
         self.protocol = protocol
         self.headers: dict[str, str] = {}
         self.address = endpoint.removeprefix("http://")
-        self._connection = HTTPConnection(self.address, timeout=120)
+        self._connection = HTTPConnection(self.address, timeout=timeout_s)
 
     def __enter__(self) -> Self:
         return self

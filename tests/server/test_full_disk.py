@@ -24,10 +24,10 @@ FULL = "The store is full"
 
 
 class Caller(ServiceClient):
-    """Calls the server over one connection of its own; a request that has no answer in two minutes is an error."""
+    """Calls the server over one connection of its own; a request that has no answer in `ANSWER_S_MAX` is an error."""
 
     def __init__(self, served: ServedFolder) -> None:
-        super().__init__(f"http://127.0.0.1:{served.port}", JSON)
+        super().__init__(served.endpoint, JSON, timeout_s=ANSWER_S_MAX)
 
     def on(self, queue: str, action: str, **members: Any) -> Answer:
         return self.ask(action, QueueUrl=f"http://x/000000000000/{queue}", **members)

@@ -27,7 +27,7 @@ def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
 
 
 def bodies(host: Host, queue: str = QUEUE) -> list[str]:
-    return [each.body for each in host.receive(10, queue=queue, timeout_s=0)]
+    return host.bodies(10, queue=queue, timeout_s=0)
 
 
 def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:

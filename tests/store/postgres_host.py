@@ -63,12 +63,11 @@ async def _execute(url: str, statement: str, *arguments: Any) -> None:
         await _execute_alone(url, statement, *arguments)
 
 
-async def until_a_lock_is_awaited(connection: Any) -> int:
-    """Return how many wait, once one does, for a table or a row that ``connection``, or another one, has locked."""
+async def until_a_lock_is_awaited(connection: Any) -> None:
+    """Return once a table or a row is waited for that ``connection``, or another one, has locked."""
     async with asyncio.timeout(60):
-        while not (waiting := await connection.fetchval(_COUNT_WAITING)):
+        while not await connection.fetchval(_COUNT_WAITING):
             await connection.execute("SELECT pg_stat_clear_snapshot()")  # which a transaction keeps
-    return int(waiting)
 
 
 async def _execute_alone(url: str, statement: str, *arguments: Any) -> None:

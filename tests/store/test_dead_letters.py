@@ -194,9 +194,7 @@ def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str,
         assert (host.counts(), host.counts(DEAD)) == ((0, 0, 0), (2, 0, 0))
 
 
-def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(tmp_path: Path) -> None:
     """The reserve was not seen in time: the transaction runs out of room, and is done once more without the move."""
     with on_sqlite(tmp_path / "store").open(database_pages_max=350, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)

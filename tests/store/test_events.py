@@ -443,7 +443,6 @@ class NaiveReceipt:
     received_at_ms: int
     visible_at_ms: int
     ends: list[str] = field(default_factory=list)
-    is_purged: bool = False
 
     @property
     def name(self) -> tuple[str, bytes, int]:

@@ -235,9 +235,6 @@ def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: H
     assert bodies(given) == "lives"
 
 
-# Restarts.
-
-
 # The queue's delay.
 
 

@@ -44,9 +44,8 @@ _CLAIM = r"(?P<source>\w+) (?P<number>\d+)"
 _EPOCH = r"(?: epoch (?P<epoch>\d+))?"
 _SIZES = r"(?: up to (?P<messages_max>\d+))?(?: shards of (?P<shard_messages>\d+))?"
 _BOUND = r"(?P<messages>\d+) messages?(?: in (?P<shards>\d+) shards)?(?P<again> again)?"
-FORMS = {
-    form.partition(" ")[0]: form
-    for form in [
+FORMS = story.by_verb(
+    [
         rf"open (?P<source>\w+) on (?P<queue>\w+){_TERMS} -> (?:epoch (?P<epoch>\d+)|{_FAILED})",
         rf"claim {_CLAIM}{_SIZES}{_EPOCH} -> (?:{_BOUND}|nothing|{_FAILED})",
         rf"read {_CLAIM}(?: shard (?P<shard>\d+))? -> (?:{_FAILED}|(?P<items>.+))",
@@ -58,7 +57,7 @@ FORMS = {
         rf"close (?P<source>\w+)(?: -> {_FAILED})?",
         r"restart",
     ]
-}
+)
 
 STORIES = story.stories(PAGE.read_text(encoding="utf-8"), FORMS)
 

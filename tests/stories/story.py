@@ -83,9 +83,15 @@ _DUPLICATE = r"(?: -> duplicate of (?P<duplicate_of>\w+))?"
 _TIMEOUT = rf"(?: timeout (?P<timeout_s>{DURATION}))?"
 _HANDLE = r"(?P<forged>forged )?(?P<receipt>\w+)(?: on (?P<queue>\w+))?"
 _STATE = "|".join(STATES)
-_FORMS = {
-    form.partition(" ")[0]: form
-    for form in [
+
+
+def by_verb(forms: list[str]) -> dict[str, str]:
+    """Return the forms of lines by the word with which each begins."""
+    return {form.partition(" ")[0]: form for form in forms}
+
+
+_FORMS = by_verb(
+    [
         rf"queue {_NAME}(?P<settings>(?: \w+=\w+)*)(?P<too_soon> -> too soon)?",
         rf"set {_NAME}(?P<settings>(?: \w+=\w+)+)",
         rf"send {_NAME} (?P<bodies>\w+(?: to \w+)?){_GROUP}(?: delay (?P<delay_s>{DURATION}))?{_DUPLICATE}",
@@ -99,7 +105,7 @@ _FORMS = {
         r"answer (?P<poll>\w+) -> (?:(?P<without>not yet|no queue)|(?P<items>.+))",
         r"hang up (?P<poll>\w+)",
     ]
-}
+)
 _ITEM = re.compile(
     rf"(?P<body>\w+)(?: as (?P<receipt>\w+)| again (?P<again>\w+))?(?: count (?P<count>\d+))?"
     rf"(?: first (?P<first>{DURATION}))?(?: from (?P<source>\w+))?"

@@ -13,12 +13,12 @@ import pytest
 from mns.account import Account
 from mns.message_property import MessagePropertyValue
 from mns.mns_common import TopicHelper
-from mns.mns_exception import MNSServerException
 from mns.queue import Message, Queue, QueueMeta
 from mns.subscription import Subscription, SubscriptionMeta
 from mns.topic import Base64TopicMessage, DirectMailInfo, Topic, TopicMessage, TopicMeta
 
 from tests.clients.smq.raw import ask, element, message
+from tests.clients.smq.test_queues import refused
 from tests.server.keys import OWNER as KEYS_OWNER
 from tests.server.keys import REGION as KEYS_REGION
 from tests.server.keys import SECRETS, written
@@ -52,10 +52,6 @@ def subscribe(topic: Topic, name: str = "s", at: str = "", **meta: str) -> Subsc
     made = topic.get_subscription(name)
     made.subscribe(SubscriptionMeta(at or endpoint(), **meta))
     return made
-
-
-def refused(code: str) -> "pytest.RaisesExc[MNSServerException]":
-    return pytest.RaisesExc(MNSServerException, check=lambda error: error.type == code)
 
 
 def received(queue: Queue) -> Message:

@@ -48,7 +48,7 @@ async def test_a_lost_lease_cancels_the_handler_and_touches_nothing(bench: Workb
         bench.client.purge("taken")
         await until(lambda: endings)
         assert lost == [sent]
-        assert running.runners[0].counts.events["left"] == 1
+        assert event(running, "left") == 1
     assert running.exit_code == 0
     assert [ending.kind for ending in endings] == [EndingKind.LEFT]
 
@@ -121,7 +121,7 @@ async def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
 
     bench.client.send_batch("whole", [NewMessage(body=text) for text in "ab"])
     async with bench.working(app) as running:
-        await until(lambda: running.runners[0].counts.events["retried"] == 2)
+        await until(lambda: event(running, "retried") == 2)
 
 
 async def test_batches_hold_one_key_each(bench: Workbench) -> None:
@@ -159,7 +159,7 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
         bench.client.send("keyless", '"c"')
         await until(lambda: len(seen) == 3)
         await bench.settled(running)
-        assert running.runners[0].counts.events["retried"] == 1
+        assert event(running, "retried") == 1
     assert (sorted(seen), bench.counts("keyless")) == (['"a"', '"b"', '"c"'], (0, 1))
 
 
@@ -183,7 +183,7 @@ async def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
     bench.client.send("hooked", "x")
     async with bench.working(app) as running:
         await bench.settled(running)
-    assert running.runners[0].counts.events["acked"] == 1
+    assert event(running, "acked") == 1
 
 
 async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None:
@@ -201,7 +201,7 @@ async def test_one_lost_message_does_not_end_its_batch(bench: Workbench) -> None
     bench.client.send_batch("lossy", [NewMessage(body=text) for text in "ab"])
     async with bench.working(app) as running:
         await until(lambda: seen and not running.runners[0].held)
-        assert running.runners[0].counts.events["lost"] == 1
+        assert event(running, "lost") == 1
     assert seen == [False]
     assert bench.counts("lossy") == (0, 0)
 
@@ -215,7 +215,7 @@ async def test_a_batch_whose_time_is_over_comes_back_whole(bench: Workbench) -> 
 
     bench.client.send_batch("timely", [NewMessage(body=text) for text in "ab"])
     async with bench.working(app) as running:
-        await until(lambda: running.runners[0].counts.events["retried"] == 2)
+        await until(lambda: event(running, "retried") == 2)
 
 
 @pytest.mark.slow

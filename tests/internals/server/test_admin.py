@@ -145,7 +145,6 @@ class Site:
         self.shutdown = Shutdown(grace_s=HOUR_S)
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
-        self.sent = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1_000)
@@ -164,7 +163,6 @@ class Site:
         async def events() -> AsyncIterator[bytes]:
             while self.streaming.is_set():
                 yield b"data: %b\n\n" % (self.answer or b"")
-                self.sent += 1
                 await asyncio.to_thread(threading.Event().wait, 0.02)
 
         return StreamingResponse(events(), media_type="text/event-stream")

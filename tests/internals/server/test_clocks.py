@@ -5,7 +5,6 @@ The machine is a `VirtualClock`; `tests/internals/proofs/test_clocks.py` steps t
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from pyarrow import dataset
 
 from tests.clients.smq import raw
 from tests.internals.server.test_admin import get
-from tests.server.http_host import PATIENCE_S, wait_until
+from tests.server.http_host import PATIENCE_S
 from tests.server.service_client import JSON, Answer, ServiceClient
 from tests.server.test_admin_api import Api
 from tests.server.test_claims import ask as ask_v1
@@ -151,21 +150,16 @@ def test_a_parked_receive_waits_out_its_time(stepped: Stepped, sign: int) -> Non
     stepped.call("SendMessage", MessageBody="delayed", DelaySeconds=10)
     with ThreadPoolExecutor(2) as pool:
         polls = [pool.submit(stepped.receive, queue, WaitTimeSeconds=20) for queue in ("work", "brief")]
-        wait_until(lambda: _parked(stepped) == 2)
+        stepped.server.wait_until(lambda: stepped.server.parked == 2)
         stepped.clock.step_wall(sign * DAYS_MS)
         stepped.server.advance(9_999)
-        assert _parked(stepped) == 2
+        assert stepped.server.parked == 2
         stepped.server.advance(1)
         assert [message["Body"] for message in polls[0].result(PATIENCE_S)] == ["delayed"]
         stepped.server.advance(9_999)
-        assert _parked(stepped) == 1
+        assert stepped.server.parked == 1
         stepped.server.advance(1)
         assert polls[1].result(PATIENCE_S) == []
-
-
-def _parked(stepped: Stepped) -> float:
-    (line,) = re.findall(r"\nveilmq_long_polls_parked (\S+)", get(stepped.server, "/metrics")[1])
-    return float(line)
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)

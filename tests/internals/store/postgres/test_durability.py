@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, execute, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.commands import ReceivedMessage
 from veilmq.core.topics import Forward, ForwardEntry
@@ -38,15 +38,11 @@ _SET = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I {}', current_database()); 
 
 @contextmanager
 def watching(host: PostgresHost) -> Iterator[PostgresHost]:
-    async def execute(statements: str) -> None:
-        async with connected(host.url) as connection:
-            await connection.execute(statements)
-
-    host.run(execute(_WATCH))
+    host.run(execute(host.url, _WATCH))
     try:
         yield host
     finally:
-        host.run(execute("DROP SCHEMA seen CASCADE"))
+        host.run(execute(host.url, "DROP SCHEMA seen CASCADE"))
 
 
 @pytest.fixture

@@ -89,9 +89,9 @@ def blocked(
     """Return what `command`, which waits for `statement`, is answered after `then` and its commit."""
 
     async def ask() -> Any:
-        async with locking(host, statement) as connection, connected(host.url) as looking:
+        async with locking(host, statement) as connection:
             asked = asyncio.ensure_future(execute(host.engine, command))
-            await until_a_lock_is_awaited(looking)
+            await until_a_lock_is_awaited(connection)
             if then is not None:
                 await then(connection)
         return await asked

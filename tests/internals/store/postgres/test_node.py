@@ -323,10 +323,6 @@ def test_nodes_know_of_each_other_from_the_next_count_on(
 COUNTERS = count(1)
 
 
-def bodies_of(host: Host, count: int) -> list[str]:
-    return host.bodies(count)
-
-
 def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
     (partition,) = host.values("SELECT qp FROM mq.queue WHERE name = $1", QUEUE)
     terms = partition, [next(COUNTERS)], [8], [0], [bytes(16)], [None], [body]
@@ -346,23 +342,23 @@ def test_what_is_committed_late_is_found_within_a_second(timeless: list[float], 
     queue.advance(10_000)
     first_ms = queue.clock.now_ms()
     queue.send(*"abcdefgh")
-    assert bodies_of(queue, 1) == ["a"]
+    assert queue.bodies(1) == ["a"]
     committed_late(queue, "late", first_ms - 1_000)
     queue.advance(999)
-    assert bodies_of(queue, 1) == ["b"]
+    assert queue.bodies(1) == ["b"]
     queue.advance(1)
-    assert bodies_of(queue, 1) == ["late"]
-    assert bodies_of(queue, 10) == ["c", "d", "e", "f", "g", "h"]
+    assert queue.bodies(1) == ["late"]
+    assert queue.bodies(10) == ["c", "d", "e", "f", "g", "h"]
     committed_late(queue, "latest", first_ms - 2_000)
-    assert bodies_of(queue, 1) == ["latest"]
+    assert queue.bodies(1) == ["latest"]
 
 
 def test_what_is_late_by_a_little_is_found_soon(queue: PostgresHost) -> None:
     queue.advance(10_000)
     queue.send(*map(str, range(40)))
-    assert bodies_of(queue, 1) == ["0"]
+    assert queue.bodies(1) == ["0"]
     committed_late(queue, "nearly", queue.clock.now_ms() - 50)
-    assert "nearly" in [body for _ in range(16) for body in bodies_of(queue, 1)]
+    assert "nearly" in [body for _ in range(16) for body in queue.bodies(1)]
 
 
 def test_priorities_have_their_own_marks(queue: PostgresHost) -> None:
@@ -370,8 +366,8 @@ def test_priorities_have_their_own_marks(queue: PostgresHost) -> None:
     queue.send("old", priority=9)
     queue.advance(10_000)
     queue.send("new", "newer", priority=1)
-    assert bodies_of(queue, 1) == ["new"]
-    assert bodies_of(queue, 2) == ["newer", "old"]
+    assert queue.bodies(1) == ["new"]
+    assert queue.bodies(2) == ["newer", "old"]
 
 
 @pytest.mark.usefixtures("tables")

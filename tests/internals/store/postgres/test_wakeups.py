@@ -12,7 +12,7 @@ import pytest
 from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
 from tests.store.dead_letters import DEAD, kill, pair, start
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import RESTLESS, hosting_postgres
+from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.postgres import PostgresOptions
@@ -424,13 +424,12 @@ def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.Mo
     assert told == ([] if fails else [("dead", 1)])
 
 
-def test_waiters_are_woken_behind_the_answer(postgres_url: str) -> None:
+def test_waiters_are_woken_behind_the_answer(host: PostgresHost) -> None:
     """A poll that is submitted again before it would pass by the policy that the command has taken away."""
-    with hosting_postgres(postgres_url) as host:
-        host.create()
-        seen: list[str] = []
-        host.engine.watch(QUEUE, lambda due_ms: seen.append("wake"))
-        set_queue = commands.SetQueue(queue=QUEUE, settings={"policy": ""})
-        host.do_together(set_queue, told=lambda answer: seen.append("answer"))
-        host.in_loop(lambda: None)
+    host.create()
+    seen: list[str] = []
+    host.engine.watch(QUEUE, lambda due_ms: seen.append("wake"))
+    set_queue = commands.SetQueue(queue=QUEUE, settings={"policy": ""})
+    host.do_together(set_queue, told=lambda answer: seen.append("answer"))
+    host.in_loop(lambda: None)
     assert seen[:2] == ["answer", "wake"]

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core.commands import Peek, Receive, Send
+from veilmq.core.commands import Peek, Send
 from veilmq.store.sqlite import fifo, settling, standard
 
 
@@ -13,16 +13,12 @@ def brief(host: Host) -> Host:
     return host
 
 
-def bodies(host: Host, count: int = 10, timeout_s: int | None = None) -> list[str]:
-    return [each.body for each in host.do(Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages]
-
-
 def test_messages_that_are_sent_together_are_one_row(brief: Host) -> None:
     brief.send("a", "b", "c", "d")
     assert (brief.rows("ready"), brief.rows("visibility")) == (1, 0)
-    assert bodies(brief, 3) == ["a", "b", "c"]
+    assert brief.bodies(3) == ["a", "b", "c"]
     assert (brief.rows("ready"), brief.rows("visibility")) == (1, 3)
-    assert bodies(brief) == ["d"]
+    assert brief.bodies(10) == ["d"]
     assert (brief.rows("ready"), brief.rows("visibility")) == (0, 4)
 
 
@@ -33,7 +29,7 @@ def test_priorities_have_runs_of_their_own(brief: Host) -> None:
     brief.send("low too", priority=9)
     assert (brief.rows("ready"), brief.rows("visibility")) == (3, 1)
     brief.reopen()
-    assert bodies(brief) == ["high", "low", "low too"]
+    assert brief.bodies(10) == ["high", "low", "low too"]
 
 
 @pytest.mark.parametrize("group", [None, "g"])
@@ -50,7 +46,7 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
     brief.stop()
     brief.advance(1_000)
     receives = 1
-    while not (given := bodies(brief)):
+    while not (given := brief.bodies(10)):
         assert brief.due_ms() == brief.clock.now_ms()
         receives += 1
     assert (given, receives) == (["lives"], 6)
