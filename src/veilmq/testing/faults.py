@@ -212,8 +212,8 @@ def _ignore(scene: Scene) -> None:
         _respond(request, {})
 
 
-def _after(name: str, then: Callable[[Scene, ProxiedRequest], object]) -> Fault:
-    """Return the fault whose request is carried out; ``then`` takes the place of its answer."""
+def _answered(then: Callable[[Scene, ProxiedRequest], object]) -> Callable[[Scene], Pending]:
+    """Return how a fault goes whose request is carried out; ``then`` takes the place of its answer."""
 
     def play(scene: Scene) -> Pending:
         def answered(proxied: ProxiedRequest) -> None:
@@ -222,7 +222,7 @@ def _after(name: str, then: Callable[[Scene, ProxiedRequest], object]) -> Fault:
 
         return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
 
-    return Fault(name, play, later=True)
+    return play
 
 
 UNAVAILABLE = Fault("UNAVAILABLE", partial(_refuse, SERVICE_UNAVAILABLE, "The server is not available; try again."))
@@ -240,13 +240,13 @@ THROTTLED_403 = Fault("THROTTLED_403", partial(_refuse, Code(_THROTTLED, "Reques
 REQUEST_DROPPED = Fault("REQUEST_DROPPED", lambda scene: hang_up(scene.request))
 """The connection breaks; nothing is carried out."""
 
-ANSWER_DROPPED = _after("ANSWER_DROPPED", lambda scene, proxied: hang_up(proxied.outer))
+ANSWER_DROPPED = Fault("ANSWER_DROPPED", _answered(lambda scene, proxied: hang_up(proxied.outer)), later=True)
 """It is carried out; then the connection breaks instead of an answer."""
 
 REQUEST_LOST = Fault("REQUEST_LOST", lambda scene: Held(scene.request))
 """A black hole: no answer ever, the connection stays open; nothing is carried out."""
 
-ANSWER_LOST = _after("ANSWER_LOST", lambda scene, proxied: None)
+ANSWER_LOST = Fault("ANSWER_LOST", _answered(lambda scene, proxied: None), later=True)
 """It is carried out; no answer ever, the connection stays open."""
 
 IGNORED = Fault("IGNORED", _ignore)
@@ -270,7 +270,7 @@ def late_answer(*, seconds: float) -> Fault:
     def delay(scene: Scene, proxied: ProxiedRequest) -> None:
         proxied.timer = scene.later(seconds, proxied.deliver)
 
-    return _after(f"late_answer(seconds={seconds:g})", delay)
+    return Fault(f"late_answer(seconds={seconds:g})", _answered(delay), later=True)
 
 
 def failed_entries(*places: int) -> Fault:
