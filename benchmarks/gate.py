@@ -12,15 +12,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from benchmarks import groups, rates, stock, wrk
+from benchmarks import groups, on_postgres, rates, stock, wrk
 from benchmarks.against import checked_out
 from benchmarks.bench import Bench, Opened
 from benchmarks.process import Command
 from benchmarks.rates import CYCLE, CYCLE_TEN, SEND, SEND_TEN, Workload
-from benchmarks.servers import CHECKOUT, ROOMY, Server, veilmq
+from benchmarks.servers import CHECKOUT, ROOMY, Server, veilmq, veilmq_on
 from benchmarks.sqs import Sqs
 from benchmarks.wrk import Load
+from veilmq.testing.postgres_server import PostgresServer
 
 SDK = {"BENCH_HEADS": "sdk"}
 QUEUES = 500
@@ -43,7 +45,10 @@ QUEUES_CYCLE = Workload(figure="cycle", script="queues", per_s=lambda result: re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What runs one after another on one server in a turn; `slow` for a disk with slow syncs."""
+    """What runs one after another on one server in a turn; `slow` for a disk with slow syncs.
+
+    `postgres`: a node on a PostgreSQL of its own; the first turn of each process warms it up and does not count.
+    """
 
     workloads: tuple[Workload, ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -53,6 +58,7 @@ class Row:
     slow: bool = False
     polls: bool = False
     queues: bool = False
+    postgres: bool = False
 
 
 def _fill(per_s: int) -> Callable[[Bench, int, str], object]:
@@ -92,12 +98,18 @@ ROWS: Mapping[str, Row] = {
     "polls": Row(workloads=(), polls=True),
     "slow-send": Row(workloads=(SEND,), slow=True),
     "slow-cycle": Row(workloads=(CYCLE,), slow=True),
+    "postgres": Row(workloads=(CYCLE,), postgres=True),
+    "postgres-ten": Row(workloads=(CYCLE_TEN,), postgres=True),
+    "postgres-fifo": Row(workloads=(CYCLE,), attributes={"FifoQueue": "true"}, environment=FIFO, postgres=True),
 }
 
 
-def server(checkout: Path, *, slow: bool) -> Server:
-    """veilmq of a checkout, on a disk with slow syncs if need be."""
-    made = veilmq(*ROOMY, "--fifo-in-flight-max", "1000000", checkout=checkout)
+def server(checkout: Path, *, slow: bool, database: PostgresServer | None) -> Server:
+    """veilmq of a checkout, on a disk with slow syncs if need be, or on a database."""
+    options = (*ROOMY, "--fifo-in-flight-max", "1000000")
+    if database is not None:
+        return veilmq_on(database.url, *options, checkout=checkout)
+    made = veilmq(*options, checkout=checkout)
 
     def command(port: int, admin_port: int, data: Path) -> Command:
         start = made.command(port, admin_port, data)
@@ -109,16 +121,25 @@ def server(checkout: Path, *, slow: bool) -> Server:
     return replace(made, command=command)
 
 
-Figure = tuple[float, float, float, float]
-"""Messages or requests a second, CPU µs for each, p50 and p99 in ms."""
+class Figure(NamedTuple):
+    """Messages or requests a second, p50 and p99; for each of them the processor of the server and of the database."""
+
+    per_s: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    database_us: float = 0.0
+    wal_bytes: float = 0.0
+
+
 Figures = dict[str, Figure]
 
 
 class Side:
     """A server of one checkout, on an empty folder, with what the row needs."""
 
-    def __init__(self, bench: Bench, row: Row, opened: Opened, handles: Path) -> None:
-        self._bench, self._row, self._opened = bench, row, opened
+    def __init__(self, bench: Bench, row: Row, opened: Opened, handles: Path, database: PostgresServer | None) -> None:
+        self._bench, self._row, self._opened, self._database = bench, row, opened, database
         with Sqs(port=opened.port) as sqs:
             self._url = sqs.create_queue("bench.fifo" if row.attributes else "bench", attributes=row.attributes)
             for n in range(QUEUES if row.queues else 0):
@@ -133,11 +154,17 @@ class Side:
             return {"polls": _polls(self._bench, self._opened, self._url)}
         self._row.each_turn(self._bench, self._opened.port, self._url)
         environment = {**self._environment, "BENCH_RUN": str(number)}
-        return {each.figure: _one(self._bench, self._opened, each, environment) for each in self._row.workloads}
+        return {
+            each.figure: _one(self._bench, self._opened, each, environment, self._database)
+            for each in self._row.workloads
+        }
 
 
-def _one(bench: Bench, opened: Opened, workload: Workload, environment: Mapping[str, str]) -> Figure:
+def _one(
+    bench: Bench, opened: Opened, workload: Workload, environment: Mapping[str, str], database: PostgresServer | None
+) -> Figure:
     load = Load(script=workload.script, seconds=bench.seconds * workload.share, environment=environment)
+    spent = None if database is None else on_postgres.spent(database)
     before = opened.process.usage()
     result = wrk.run(load, url=opened.url)
     after = opened.process.usage()
@@ -146,11 +173,15 @@ def _one(bench: Bench, opened: Opened, workload: Workload, environment: Mapping[
     if sum(result.errors.values()) or result.counts["refused"]:
         raise SystemExit(f"{workload.figure}: {result.errors} {result.counts}")
     per_s = workload.per_s(result)
-    cpu_us = (after.cpu_s - before.cpu_s) / result.duration_s / per_s * 1e6
-    return per_s, cpu_us, result.p50_ms, result.p99_ms
+    messages = per_s * result.duration_s
+    figure = Figure(per_s, (after.cpu_s - before.cpu_s) / messages * 1e6, result.p50_ms, result.p99_ms)
+    if database is None or spent is None:
+        return figure
+    cost = on_postgres.cost(spent, on_postgres.spent(database), messages=round(messages), seconds=result.duration_s)
+    return figure._replace(database_us=cost.cpu_us, wal_bytes=cost.wal_bytes)
 
 
-def _polls(bench: Bench, opened: Opened, url: str) -> tuple[float, float, float, float]:
+def _polls(bench: Bench, opened: Opened, url: str) -> Figure:
     environment = {**SDK, "BENCH_QUEUE_URL": url}
     polling: list[wrk.LoadResult] = []
 
@@ -168,7 +199,7 @@ def _polls(bench: Bench, opened: Opened, url: str) -> tuple[float, float, float,
     (polled,) = polling
     per_s = polled.counts["deletes"] / bench.seconds
     cpu_us = (after.cpu_s - before.cpu_s) / bench.seconds / per_s * 1e6
-    return per_s, cpu_us, sending.p50_ms, polled.p99_ms
+    return Figure(per_s, cpu_us, sending.p50_ms, polled.p99_ms)
 
 
 def compare(bench: Bench, name: str, processes: int, turns: int, checkouts: tuple[Path, Path]) -> Iterator[str]:
@@ -182,8 +213,12 @@ def compare(bench: Bench, name: str, processes: int, turns: int, checkouts: tupl
         with ExitStack() as stack:
             sides = {}
             for checkout in checkouts:
-                opened = stack.enter_context(bench.opened(server(checkout, slow=row.slow)))
-                sides[checkout] = Side(bench, row, opened, stack.enter_context(bench.folder()) / "handles")
+                database = stack.enter_context(on_postgres.database(bench)) if row.postgres else None
+                opened = stack.enter_context(bench.opened(server(checkout, slow=row.slow, database=database)))
+                handles = stack.enter_context(bench.folder()) / "handles"
+                sides[checkout] = Side(bench, row, opened, handles, database)
+                if row.postgres:
+                    sides[checkout].turn(turns)
             for turn in range(turns):
                 order = checkouts if turn % 2 == pair % 2 else checkouts[::-1]
                 got = {checkout: sides[checkout].turn(turn) for checkout in order}
@@ -195,22 +230,27 @@ def compare(bench: Bench, name: str, processes: int, turns: int, checkouts: tupl
 
 def _short(old: Figures, new: Figures) -> str:
     return " ".join(
-        f"{figure}: {old[figure][0]:,.0f} → {new[figure][0]:,.0f} = {new[figure][0] / old[figure][0]:.3f}"
-        f" (CPU {old[figure][1]:.1f} → {new[figure][1]:.1f} µs)"
+        f"{figure}: {old[figure].per_s:,.0f} → {new[figure].per_s:,.0f} = {new[figure].per_s / old[figure].per_s:.3f}"
+        f" (CPU {old[figure].cpu_us:.1f} → {new[figure].cpu_us:.1f} µs)"
         for figure in old
     )
 
 
-def _line(name: str, figure: str, pairs: Sequence[tuple[tuple[float, ...], tuple[float, ...]]]) -> str:
-    ratios = [new[0] / old[0] for old, new in pairs]
-    cpu = [new[1] / old[1] for old, new in pairs]
-    old, new = (median(pair[side][0] for pair in pairs) for side in (0, 1))
-    p99 = [median(pair[side][3] for pair in pairs) for side in (0, 1)]
+def _line(name: str, figure: str, pairs: Sequence[tuple[Figure, Figure]]) -> str:
+    ratios = [new.per_s / old.per_s for old, new in pairs]
+    cpu = [new.cpu_us / old.cpu_us for old, new in pairs]
+    old, new = (median(pair[side].per_s for pair in pairs) for side in (0, 1))
+    p50 = median(new.p50_ms / old.p50_ms for old, new in pairs)
+    p99 = median(new.p99_ms / old.p99_ms for old, new in pairs)
     each = " ".join(f"{ratio:.2f}" for ratio in ratios)
-    return (
+    line = (
         f"| {name} | {figure} | {old:,.0f} | {new:,.0f} | {median(ratios):.2f} | {min(ratios):.2f}–{max(ratios):.2f} | "
-        f"{median(cpu):.2f} | {p99[0]:.0f} → {p99[1]:.0f} | {each} |"
+        f"{median(cpu):.2f} | {p50:.2f} | {p99:.2f} | {each} |"
     )
+    if all(old.wal_bytes for old, _ in pairs):
+        database = median(new.database_us / old.database_us for old, new in pairs)
+        line += f" database {database:.2f} | WAL {median(new.wal_bytes / old.wal_bytes for old, new in pairs):.2f} |"
+    return line
 
 
 def main() -> int:

@@ -58,9 +58,10 @@ def veilmq(*options: str, checkout: Path = CHECKOUT) -> Server:
     return _serving("veilmq", ("veilmq.__main__",), "--data", "{data}", *options, checkout=checkout)
 
 
-def veilmq_on(url: str, *options: str) -> Server:
+def veilmq_on(url: str, *options: str, checkout: Path = CHECKOUT) -> Server:
     """A node on the database at `url`; it keeps nothing in its folder."""
-    return _serving("veilmq on PostgreSQL", ("veilmq.__main__", "asyncpg"), "--store", url, *options)
+    modules = ("veilmq.__main__", "asyncpg")
+    return _serving("veilmq on PostgreSQL", modules, "--store", url, *options, checkout=checkout)
 
 
 def _serving(name: str, modules: tuple[str, ...], *options: str, checkout: Path = CHECKOUT) -> Server:
