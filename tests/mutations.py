@@ -255,7 +255,8 @@ class Suite:
         self._database = sqlite3.connect(recorded / "coverage.db")
         self._seconds = _seconds(recorded / "tests.xml")
         self._tests = {
-            number: name.partition("|")[0] for number, name in self._database.execute("SELECT id, context FROM context")
+            number: _without_group(name.rpartition("|")[0])
+            for number, name in self._database.execute("SELECT id, context FROM context")
         }
         self._files = {
             path[path.rindex(str(SOURCE)) :]: number
@@ -341,9 +342,16 @@ def _places(edit: Edit) -> Iterator[tuple[str, int]]:
 def _seconds(report: Path) -> dict[str, float]:
     cases = ET.parse(report).getroot().iter("testcase")
     return {
-        f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": float(case.get("time", 0))
+        _without_group(f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"): float(
+            case.get("time", 0)
+        )
         for case in cases
     }
+
+
+def _without_group(test: str) -> str:
+    """Return the id of a test without the name of its group, which pytest-xdist appends."""
+    return re.sub(r"@[^@\[\]]+$", "", test)
 
 
 def record(checkout: Path, recorded: Path, arguments: list[str]) -> int:
@@ -480,6 +488,8 @@ def main() -> int:
                 copies.put(work)
 
         for number, done in enumerate(as_completed([threads.submit(judged, *each) for each in left]), 1):
+            if done.exception() is not None:
+                threads.shutdown(cancel_futures=True)
             verdict = done.result()
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(verdict), ensure_ascii=False) + "\n")
