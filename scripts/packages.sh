@@ -21,7 +21,8 @@ with_apt() {
     fi
     for package in $1; do
         if apt-cache show "$package" >/dev/null 2>&1; then
-            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq \
+                --no-install-recommends "$package"
             return
         fi
     done
