@@ -56,7 +56,8 @@ setup-tests:
 setup-bucket: setup setup-java
 	@scripts/install-bucket.sh
 
-setup-test-all:
+setup-test-all: setup
+	@scripts/install-clients.sh all
 	@PIP_CONSTRAINT=tests/test-all.txt scripts/setup.sh test-all .venv-test-all
 
 setup-mutations: setup

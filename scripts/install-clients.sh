@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the queue clients that tests/clients runs against a real server, each apart from .venv and from the others:
 # what tests/clients/python/<client>.txt pins into .clients/<client>, what tests/clients/javascript/package-lock.json pins
-# into node_modules beside it.
+# into node_modules beside it. With the argument `all` also those that make test-all alone runs, some of which are compiled.
 # Does nothing for a client that is there as pinned. Never fails: it says what is missing and why, and the tests
 # of that client then skip on a laptop and fail in CI.
 set -eu
@@ -56,8 +56,48 @@ javascript_client() {
     install javascript tests/clients/javascript/node_modules "$(cksum <tests/clients/javascript/package-lock.json)" node_modules
 }
 
+# A client that is built from tests/clients/FOLDER by a program: compiled NAME FOLDER PROGRAM COMMAND...
+compiled_client() {
+    name=$1 folder=tests/clients/$2 program=$3
+    shift 3
+    if ! command -v "$program" >/dev/null 2>&1; then
+        rm -f ".clients/$name.stamp"
+        echo "veilmq: the tests of the client $name need $program; without it, they do not run." >&2
+        return 0
+    fi
+    install "$name" ".clients/$name" "$(find "$folder" -type f | sort | xargs cat | cksum)" "$@"
+}
+
+go_program() {
+    go build -C tests/clients/go -o "$PWD/.clients/go_sdk/sdk" .
+}
+
+rust_program() {
+    cargo build --locked --manifest-path tests/clients/rust/Cargo.toml --target-dir .clients/rust_sdk
+}
+
+java_programs() {
+    mvn --batch-mode --quiet --file tests/clients/java "-Doutput=$PWD/.clients/java" compile dependency:copy-dependencies \
+        -DincludeScope=runtime "-DoutputDirectory=$PWD/.clients/java/lib"
+}
+
+php_packages() {
+    mkdir -p .clients/php
+    scripts/install-php.sh
+}
+
 python_client boto3_query &
 python_client celery_sqs &
 python_client sqs_extended &
 javascript_client &
 wait
+if [ "${1:-}" = all ]; then
+    python_client aioboto3_sqs &
+    python_client dramatiq_sqs &
+    python_client taskiq_sqs &
+    compiled_client go_sdk go go go_program
+    compiled_client java java mvn java_programs
+    compiled_client rust_sdk rust cargo rust_program
+    install php .clients/php "$(cksum <scripts/install-php.sh)" php_packages
+    wait
+fi

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from tests.clients.program import JAVASCRIPT, node
+from tests.clients.test_other_programs import CLIENTS
 from tests.proofs.forking import run
 from tests.tidy.tree import ROOT
 from veilmq.cli.top_look import Look, QueueRow
@@ -115,7 +116,7 @@ def _versions() -> dict[str, str]:
 
 def test_versions() -> None:
     rows = re.findall(r"^\| (?!client |---)([^|]+) \| ([^|]+) \|", PAGE, re.MULTILINE)
-    assert dict(rows) == _versions()
+    assert dict(rows) == _versions() | {client.title: client.version for client in CLIENTS.values()}
 
 
 def test_programs() -> None:

@@ -1,0 +1,45 @@
+"""dramatiq-sqs as a client: a task, and one that fails at first. See ../test_other_programs.py."""
+
+import os
+import queue
+from typing import Any
+
+import dramatiq
+from dramatiq_sqs import SQSBroker
+
+from tests.clients.python.conversation import ask, say
+
+broker = SQSBroker(namespace="tasks", endpoint_url=os.environ["VEILMQ_ENDPOINT"])
+dramatiq.set_broker(broker)
+done: "queue.Queue[Any]" = queue.Queue()
+attempts: list[str] = []
+
+
+@dramatiq.actor
+def add(first: int, second: int) -> None:
+    """Say the sum."""
+    done.put(first + second)
+
+
+@dramatiq.actor(min_backoff=1_000, max_backoff=1_000, max_retries=1)
+def flaky() -> None:
+    """Fail at first."""
+    attempts.append("flaky")
+    if len(attempts) == 1:
+        raise ValueError("at first")
+    done.put(len(attempts))
+
+
+worker = dramatiq.Worker(broker, worker_threads=1)
+worker.start()
+add.send(3, 4)
+assert done.get(timeout=30) == 7
+say(step="task")
+flaky.send()
+while done.empty():
+    ask("parked")
+    ask("advance", ms=1_000)
+assert done.get() == 2
+say(step="retry")
+ask("parked")
+worker.stop(timeout=0)
