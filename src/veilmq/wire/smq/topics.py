@@ -35,14 +35,14 @@ from veilmq.wire.smq.queues import ATTRIBUTES
 from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, checked_name, element, texts
 from veilmq.wire.sqs.members import GROUP, escaped
 
-_TOPIC_NAME = smq.NameRule(
+TOPIC_NAME = smq.NameRule(
     re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*"),
     limits.SMQ_TOPIC_NAME_CHARACTERS_MAX,
     errors.TOPIC_NAME_LENGTH_ERROR,
     errors.TOPIC_NAME_INVALID,
 )
-_SUBSCRIPTION_NAME = smq.NameRule(
-    _TOPIC_NAME.pattern,
+SUBSCRIPTION_NAME = smq.NameRule(
+    TOPIC_NAME.pattern,
     limits.SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX,
     errors.SUBSCRIPTION_NAME_LENGTH_ERROR,
     errors.SUBSCRIPTION_NAME_INVALID,
@@ -51,12 +51,12 @@ _SUBSCRIPTION_NAME = smq.NameRule(
 
 def topic_of(request: SmqRequest, context: RequestContext) -> str:
     """Return the store's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
-    return f"{context.account}/{checked_name(request.path[1], _TOPIC_NAME)}"
+    return f"{context.account}/{checked_name(request.path[1], TOPIC_NAME)}"
 
 
 def subscription_of(request: SmqRequest) -> str:
     """Return the name of the subscription in the path; raises ``SmqError`` for what is no name."""
-    return checked_name(request.path[3], _SUBSCRIPTION_NAME)
+    return checked_name(request.path[3], SUBSCRIPTION_NAME)
 
 
 def own_name(full: str) -> str:
@@ -191,9 +191,9 @@ Value = TypeVar("Value")
 _STRATEGY = "NotifyStrategy"
 _FORMAT = "NotifyContentFormat"
 _FILTER = "FilterTag"
-_STRATEGIES = {"BACKOFF_RETRY": RetryStrategy.BACKOFF, "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY}
-_FORMATS = {"XML": NotificationFormat.XML, "JSON": NotificationFormat.JSON, "SIMPLIFIED": NotificationFormat.SIMPLIFIED}
-_NAMES = {value: name for names in (_STRATEGIES, _FORMATS) for name, value in names.items()}
+STRATEGIES = {"BACKOFF_RETRY": RetryStrategy.BACKOFF, "EXPONENTIAL_DECAY_RETRY": RetryStrategy.EXPONENTIAL_DECAY}
+FORMATS = {"XML": NotificationFormat.XML, "JSON": NotificationFormat.JSON, "SIMPLIFIED": NotificationFormat.SIMPLIFIED}
+_NAMES = {value: name for names in (STRATEGIES, FORMATS) for name, value in names.items()}
 
 
 def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
@@ -209,8 +209,8 @@ def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
         queue=queue,
         push_url=push_url,
         filter_tag=read_tag(_FILTER, given),
-        strategy=_one_of(_STRATEGY, given, _STRATEGIES) or RetryStrategy.BACKOFF,
-        format=_one_of(_FORMAT, given, _FORMATS) or NotificationFormat.XML,
+        strategy=_one_of(_STRATEGY, given, STRATEGIES) or RetryStrategy.BACKOFF,
+        format=_one_of(_FORMAT, given, FORMATS) or NotificationFormat.XML,
     )
     return Plan(topics.Subscribe(subscription=subscription), smq.made(subscription_url(topic, name, context)))
 
@@ -218,7 +218,7 @@ def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
 def set_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetSubscriptionAttributes: the strategy; a body that does not name one changes nothing."""
     topic, name = topic_of(request, context), subscription_of(request)
-    strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), _STRATEGIES)
+    strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), STRATEGIES)
     if strategy is None:
         return Plan(topics.ShowSubscription(topic=topic, name=name), smq.nothing)
     return Plan(topics.SetSubscription(topic=topic, name=name, strategy=strategy), smq.nothing)

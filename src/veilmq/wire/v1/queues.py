@@ -114,8 +114,8 @@ def _create(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCal
     account, _, name = request.queue.partition("/")
     if account_of(account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"Queues are made in the caller's own account, which is {context.account}.")
-    _check_new(name, fifo=fields.settings.fifo is True)
-    settings, tags = _changes(fields.settings, request, context), read_tags(fields.tags, request.queue)
+    check_new(name, fifo=fields.settings.fifo is True)
+    settings, tags = read_settings(fields.settings, request.queue, context), read_tags(fields.tags, request.queue)
 
     def answer(view: QueueView) -> Reply:
         return as_json(CreatedQueue(queue=view.queue, url=queue_url(view.queue, context), is_new=view.is_new))
@@ -142,7 +142,8 @@ def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall
     return ApiCall(commands.ShowQueue(queue=request.queue, counts=True), answer)
 
 
-def _changes(fields: Any, request: ApiRequest, context: RequestContext) -> dict[str, SettingValue]:
+def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str, SettingValue]:
+    """Return the ``SettingFields`` of ``queue`` as changes of ``QueueSettings``; raises ``SqsError``."""
     given: dict[str, Any] = {
         name: value for name in fields.__struct_fields__ if (value := getattr(fields, name)) is not UNSET
     }
@@ -157,20 +158,20 @@ def _changes(fields: Any, request: ApiRequest, context: RequestContext) -> dict[
     sources = given.get("redrive_sources", ())
     if len(sources) > limits.SQS_REDRIVE_SOURCES_MAX:
         raise _unfit("redrive_sources", f"may name {limits.SQS_REDRIVE_SOURCES_MAX} queues")
-    account = request.queue.partition("/")[0]
+    account = queue.partition("/")[0]
     if given.get("dead_letter_queue"):
         given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
-        if given["dead_letter_queue"] == request.queue:
-            raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(request.queue)))
+        if given["dead_letter_queue"] == queue:
+            raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(queue)))
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in sources)
     if "policy" in given:
-        given |= SETTINGS["Policy"].kind.read("policy", given["policy"], request.queue, context)
+        given |= SETTINGS["Policy"].kind.read("policy", given["policy"], queue, context)
     return given
 
 
-def _check_new(name: str, *, fifo: bool) -> None:
-    """Refuse a name that neither SQS nor SMQ can make; .fifo at its end is for FIFO queues."""
+def check_new(name: str, *, fifo: bool) -> None:
+    """Raise ``SqsError`` for a name that neither SQS nor SMQ can make; .fifo at its end is for FIFO queues."""
     stem = name.removesuffix(FIFO_SUFFIX)
     if stem != name and (not fifo or len(name) > limits.SQS_QUEUE_NAME_CHARACTERS_MAX):
         raise SqsError(
@@ -444,7 +445,7 @@ ROUTES = (
     Route(b"POST", b"queues", b"set", "SetQueueAttributes",
           "Change settings of a queue: an object of them; messages in flight keep their deadlines.",
           lambda request, fields, context: ApiCall(
-              commands.SetQueue(queue=request.queue, settings=_changes(fields, request, context))
+              commands.SetQueue(queue=request.queue, settings=read_settings(fields, request.queue, context))
           ), body=SettingFields, errors=_SETTINGS),
 )
 # fmt: on
