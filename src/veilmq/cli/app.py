@@ -13,6 +13,7 @@ from functools import cache
 from cyclopts import App, CycloptsError, UnknownOptionError
 
 from veilmq import __version__
+from veilmq.cli.apply import apply
 from veilmq.cli.backup import backup
 from veilmq.cli.claims_close import close
 from veilmq.cli.claims_evict import evict
@@ -83,6 +84,7 @@ def build() -> App:
     )
     app.command(serve)
     app.command(_queue())
+    app.command(apply)
     app.command(_clock())
     app.command(_events())
     app.command(send)

@@ -35,7 +35,7 @@ from veilmq.server.long_polling import LongPolls
 from veilmq.server.permissions import Permissions, PolicyDecisions
 from veilmq.server.pushes import PushError, TopicService, push_identity
 from veilmq.server.queue_statistics import QueueStatistics
-from veilmq.server.settings import ServerSettings
+from veilmq.server.settings import ServerSettings, SettingError
 from veilmq.server.stores import exporter_to, open_store, place_of
 from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
@@ -75,10 +75,15 @@ async def serve(
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
     requests in front of the server's: a test's faults. Raises ``StoreError``, ``BindError``, ``EventsError``,
-    ``PushError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
+    ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
     events_to = place_of(settings)
+    declarations = None
+    if settings.queues_file is not None:
+        from veilmq.server.declarations import Declarations  # noqa: PLC0415 - a client's imports slow the start
+
+        declarations = Declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
     async with AsyncExitStack() as closing:
@@ -108,6 +113,8 @@ async def serve(
         shutdown.end_with(closing, exports)
         shutdown.end_with(closing, topics.pusher)
         in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
+        if declarations is not None:
+            await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
         shown = (polls, connections, exports)
         console = ConsoleService(
             settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, data_port=data_port
@@ -154,7 +161,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     try:
         with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
             runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
-    except (StoreError, process.BindError, EventsError, PushError, *authentication.ERRORS) as error:
+    except (StoreError, process.BindError, EventsError, PushError, SettingError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
     except StoreFailedError as error:

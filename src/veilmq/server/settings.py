@@ -311,6 +311,9 @@ class ServerSettings:
         "Regions that queues are in: one, the server's own; by-request, those that requests name.",
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
+    queues_file: Path | None = _setting(
+        None, _FILE, "File of queues and topics that the start makes or updates; also tables of the settings file."
+    )
     audit_log: Path | None = _setting(
         None, _FILE, "File that records changes by the console and its API; without it audit.jsonl in data."
     )
@@ -495,6 +498,9 @@ REMEDY = (
 FILE_NAME = "veilmq.toml"
 """Read from the working directory when no file is named, if it is there."""
 
+DECLARATIONS = ("queues", "topics")
+"""The tables of a settings file that are no settings, but what ``queues_file`` names: the file is then that one."""
+
 FILE_VARIABLE = "VEILMQ_CONFIG"
 """Names the settings file."""
 
@@ -551,6 +557,10 @@ def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, 
         raise SettingError("config", value=path, problem=f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise SettingError("config", value=path, problem=f"is not a TOML file: {error}") from None
+    declared = [name for name in DECLARATIONS if isinstance(found.get(name), dict) and found.pop(name) is not None]
+    if declared and found.setdefault("queues_file", str(path)) != str(path):
+        problem = f"the file has the table {declared[0]} too; keep one of them"
+        raise SettingError("queues_file", value=found["queues_file"], origin=f"file {path}", problem=problem)
     _refuse_unknown(found, known=[row.name for row in SETTINGS], origin=f"file {path}")
     return _read({name: Given(value, f"file {path}") for name, value in found.items()})
 

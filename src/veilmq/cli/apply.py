@@ -1,0 +1,97 @@
+"""``veilmq apply``."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from veilmq.cli.confirmation import confirm
+from veilmq.cli.connection import connect
+from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.options import Endpoint, Json, Yes
+from veilmq.cli.printing import print_json
+from veilmq.client.transport import DEFAULT_ENDPOINT
+
+if TYPE_CHECKING:
+    from veilmq.client.plan import Plan
+
+DIFFERS = 3
+"""The exit code of ``--dry-run`` where the server is not as declared."""
+
+_SIGNS = {"create": "+", "change": "~", "delete": "-"}
+
+
+def _switch(text: str) -> Parameter:
+    return Parameter(negative=(), show_default=False, help=text)
+
+
+def apply(
+    file: Annotated[Path, Parameter(help="File of queues and topics: TOML, or ElasticMQ's (.conf).")],
+    /,
+    *,
+    dry_run: Annotated[bool, _switch(f"Change nothing; exit code {DIFFERS} if something would be changed.")] = False,
+    prune: Annotated[bool, _switch("Delete the queues and topics that are not in the file.")] = False,
+    yes: Yes = False,
+    json: Json = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> int:
+    """Make or update the queues and topics that a file declares, and print what changes."""
+    from veilmq.client.declared import DeclaredError, read_declared
+    from veilmq.client.plan import PlanRefused, make_plan
+    from veilmq.client.topics import Topics
+    from veilmq.client.transport import Transport, key_of
+    from veilmq.server.settings import SETTINGS
+
+    try:
+        declared = read_declared(file, others=[row.name for row in SETTINGS])
+    except DeclaredError as error:
+        raise UsageError(str(error)) from error
+    connect(endpoint).close()  # refuses what is no URL, and says where it stood
+    key = key_of(os.environ)
+    transport, topics = Transport(endpoint, key=key), Topics(Transport(endpoint), key=key)
+    try:
+        plan = make_plan(declared, transport=transport, topics=topics, prune=prune)
+    except PlanRefused as error:
+        raise CommandFailed(f"{error} Nothing was changed.") from error
+    for note in declared.notes:
+        print(f"veilmq: {note}", file=sys.stderr)
+    if not json:
+        for line in _lines(plan):
+            print(line, flush=True)
+    if dry_run:
+        _conclude(plan, dry_run=True, json=json)
+        return DIFFERS if plan.steps else 0
+    if doomed := [step.name for step in plan.steps if step.action == "delete"]:
+        confirm(f"Delete {', '.join(doomed)} and all messages in them at {endpoint}?", yes=yes)
+    plan.apply()
+    _conclude(plan, dry_run=False, json=json)
+    return 0
+
+
+def _lines(plan: "Plan") -> Iterator[str]:
+    for step in plan.steps:
+        yield f"{_SIGNS[step.action]} {step.kind} {step.name}"
+        for each in step.differences:
+            old = "" if step.action == "create" else f"{_shown(each.old)} -> "
+            yield f"    {each.attribute}: {old}{_shown(each.new)}"
+
+
+def _shown(value: Any) -> str:
+    import msgspec
+
+    if value is None or value in ("", []):
+        return "none"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _conclude(plan: "Plan", *, dry_run: bool, json: bool) -> None:
+    counts = plan.counts()
+    if json:
+        parts = ("action", "kind", "name", "differences")
+        steps = [{part: getattr(step, part) for part in parts} for step in plan.steps]
+        print_json({"steps": steps, **counts, "applied": not dry_run})
+    else:
+        print(("Would be: " if dry_run else "") + ", ".join(f"{count} {word}" for word, count in counts.items()))

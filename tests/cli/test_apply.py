@@ -1,0 +1,424 @@
+"""`veilmq apply` against real servers: queues and topics that a file declares."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Veilmq
+from tests.server.keys import OWNER, REGION, SECRETS, written
+from tests.tidy.tree import ROOT
+from veilmq.client import ClientError, HttpQueueClient
+from veilmq.client.api import Settings
+from veilmq.client.topics import Topics
+from veilmq.client.transport import SigningKey, Transport
+from veilmq.core.settings import QueueSettings
+from veilmq.testing import RunningServer
+
+QUEUE = "arn:aws:sqs:us-east-1:000000000000"
+POLICY = {"Effect": "Allow", "Principal": {"AWS": "111111111111"}, "Action": "SQS:SendMessage"}
+TOML = f"""
+port = 9324  # a setting of the server, which is passed over
+
+[queues.orders]
+visibility_timeout_s = 60
+DelaySeconds = 900
+dead_letter_queue = "orders-dead"
+policy = {{ Version = "2012-10-17", Statement = {json.dumps(POLICY).replace(": ", " = ")} }}
+tags = {{ team = "shop", empty = "" }}
+
+[queues.orders-dead]
+delay_s = 604_800
+MessageRetentionPeriod = "1209600"
+RedriveAllowPolicy = {{ redrivePermission = "byQueue", sourceQueueArns = ["{QUEUE}:orders"] }}
+
+[queues."in-order.fifo"]
+ContentBasedDeduplication = true
+RedrivePolicy = {{ deadLetterTargetArn = "{QUEUE}:failed.fifo", maxReceiveCount = 4 }}
+
+[queues."failed.fifo"]
+
+[topics.news]
+message_bytes_max = 2048
+LoggingEnabled = true
+
+[topics.news.subscriptions.to-orders]
+queue = "orders"
+format = "JSON"
+filter_tag = "Urgent"
+"""
+ELASTICMQ = """
+include classpath("application.conf")
+
+// The address of ElasticMQ itself
+node-address { protocol = http, host = "*", port = 9324, context-path = "" }
+rest-sqs { enabled = true, bind-port = 9324, bind-hostname = "0.0.0.0", sqs-limits = strict }
+generate-node-address = false
+queues-storage { enabled = true, path = "/data/queues.conf" }
+
+queues {
+  work {
+    defaultVisibilityTimeout = 10 seconds
+    delay = 5s
+    receiveMessageWait = "1 second"
+    deadLettersQueue {
+      name = "work-failed"
+      maxReceiveCount = 3 // from 1 to 1000
+    }
+    fifo = false
+    contentBasedDeduplication = false
+    copyTo = "audit"
+    tags { team = shop, stage = 5, "is live" = true }
+  }
+  work-failed { }
+  audit { delay = 0 }
+  moved { moveTo = "audit" }
+  in-order {
+    fifo = true
+    contentBasedDeduplication = true
+    deadLettersQueue { name = ordered-failed, maxReceiveCount = 1 }
+  }
+  "ordered-failed" { fifo = true, defaultVisibilityTimeout = 2 minutes }
+}
+
+aws { region = us-west-2, accountId = 000000000000 }
+"""
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def server(
+    request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[RunningServer]:
+    with RunningServer(**place(request.param)) as running:
+        monkeypatch.setenv("VEILMQ_ENDPOINT", running.endpoint)
+        yield running
+
+
+@pytest.fixture
+def here(veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpQueueClient]:
+    """A client of one server in memory, where the store does not matter."""
+    monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_server.endpoint)
+    with HttpQueueClient(veilmq_server.endpoint) as opened:
+        yield opened
+
+
+PAGE = (ROOT / "docs" / "declared-queues.md").read_text(encoding="utf-8")
+
+
+def declare(text: str, name: str = "queues.toml") -> str:
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def settings_of(server: RunningServer, queue: str) -> QueueSettings:
+    with Settings(server.endpoint, queue) as settings:
+        return settings.show().settings
+
+
+def test_fifty_queues_twice(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """The second time nothing changes; a change by hand is shown, and put right."""
+    queues = [
+        f"[queues.q{number}]\nvisibility_timeout_s = {number}\n"
+        f'dead_letter_queue = "q{number + 1}"\ntags = {{ n = "{number}" }}'
+        for number in range(49)
+    ]
+    file = declare("\n".join([*queues, "[queues.q49]"]))
+    first = veilmq("apply", file)
+    assert (first.code, first.err) == (0, "")
+    lines = first.out.splitlines()
+    assert lines[:2] == ["+ queue q49", "+ queue q48"]  # what others name comes first
+    assert lines[2:6] == [
+        *("    visibility_timeout_s: 48", "    dead_letter_queue: q49", "    receives_max: 10", "    tags.n: 48")
+    ]
+    assert lines[-1] == "50 created, 0 changed, 0 deleted, 0 unchanged"
+    shown = {name: client.show(name) for name in client.list_queues()}
+    assert len(shown) == 50
+    unchanged = "0 created, 0 changed, 0 deleted, 50 unchanged\n"
+    assert veilmq("apply", file).out == unchanged
+    assert {name: client.show(name) for name in shown} == shown
+    assert (veilmq("apply", file, "--dry-run").code, veilmq("apply", file, "--dry-run").out) == (
+        0,
+        f"Would be: {unchanged}",
+    )
+
+    client.set("q7", {"visibility_timeout_s": 300, "retention_s": 60})
+    client.tag("q7", {"n": "x", "by": "hand"})
+    difference = "~ queue q7\n    visibility_timeout_s: 300 -> 7\n    tags.by: hand -> none\n    tags.n: x -> 7\n"
+    found = veilmq("apply", file, "--dry-run")
+    counted = "0 created, 1 changed, 0 deleted, 49 unchanged\n"
+    assert (found.code, found.out) == (3, f"{difference}Would be: {counted}")
+    assert client.show("q7").settings.visibility_timeout_s == 300
+    assert veilmq("apply", file).out == difference + counted
+    assert client.show("q7").settings == shown["q7"].settings.changed({"retention_s": 60})  # the file does not name it
+    assert client.tags("q7") == {"n": "7"}
+
+
+def test_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """By their names of SQS and by ours, in tables and texts; once they are there, nothing is left to do."""
+    file = declare(TOML, "veilmq.toml")
+    assert veilmq("apply", file).out.endswith("6 created, 0 changed, 0 deleted, 0 unchanged\n")
+    orders = settings_of(server, "orders")
+    policy = {"Version": "2012-10-17", "Statement": POLICY}
+    assert json.loads(orders.policy) == policy
+    assert orders.changed({"policy": ""}) == QueueSettings(
+        visibility_timeout_s=60,
+        delay_s=900,
+        dead_letter_queue="000000000000/orders-dead",
+        receives_max=10,
+        tags={"team": "shop", "empty": ""},
+    )
+    assert settings_of(server, "orders-dead") == QueueSettings(
+        delay_s=604_800,
+        retention_s=1_209_600,
+        redrive_permission="listed",
+        redrive_sources=("000000000000/orders",),
+    )
+    assert settings_of(server, "in-order.fifo") == QueueSettings(
+        fifo=True, content_deduplication=True, dead_letter_queue="000000000000/failed.fifo", receives_max=4
+    )
+    topics = Topics(Transport(server.endpoint))
+    news, subscription = topics.show("news"), topics.show("news/subscriptions/to-orders")
+    assert news is not None
+    assert (news["MaximumMessageSize"], news["LoggingEnabled"]) == ("2048", "True")
+    assert subscription is not None
+    assert subscription["Endpoint"] == "acs:mns::000000000000:queues/orders"
+    assert (subscription["FilterTag"], subscription["NotifyContentFormat"]) == ("Urgent", "JSON")
+    # a policy that another client wrote with other spaces is the same
+    with Settings(server.endpoint, "orders") as settings:
+        settings.set({"policy": json.dumps(policy, indent=2)})
+    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+    topics.set("news", {"MaximumMessageSize": "1024"})
+    topics.create("news/subscriptions/other", {"Endpoint": "acs:mns::000000000000:queues/orders"})
+    topics.create("old", {})
+    lines = veilmq("apply", file, "--prune", "--yes").out.splitlines()
+    assert lines[:2] == ["~ topic news", "    MaximumMessageSize: 1024 -> 2048"]
+    assert lines[2:] == ["- subscription news/other", "- topic old", "0 created, 1 changed, 2 deleted, 5 unchanged"]
+    assert (topics.names(), topics.names("news")) == (["news"], ["to-orders"])
+    assert veilmq("apply", file, "--prune", "--dry-run").code == 0
+
+
+@pytest.mark.parametrize("order", ["source first", "target first"])
+def test_dead_letter_queues_come_first(order: str, here: HttpQueueClient, veilmq: Veilmq) -> None:
+    """Also one that lets its sources in by the same file, and one that is on the server alone."""
+    here.create_queue("there")
+    tables = [
+        '[queues.a]\ndead_letter_queue = "b"\nreceives_max = 2',
+        '[queues.b]\ndead_letter_queue = "there"\nredrive_permission = "listed"\nredrive_sources = ["a"]',
+    ]
+    file = declare("\n".join(tables if order == "source first" else tables[::-1]))
+    assert veilmq("apply", file).code == 0
+    assert here.dead_letter_sources("b") == ["a"]
+    assert here.dead_letter_sources("there") == ["b"]
+    # the other way round: each of the two changes before the other allows it
+    closed = 'redrive_permission = "none"\nredrive_sources = []'
+    declare(f'[queues.b]\ndead_letter_queue = "a"\n{closed}\n[queues.a]\ndead_letter_queue = ""')
+    assert veilmq("apply", file).code == 0
+    assert (here.dead_letter_sources("a"), here.dead_letter_sources("b")) == (["b"], [])
+    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 2 unchanged\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[queues.new]\n[queues.plain]\nfifo = true", "queue plain: fifo: A queue is a FIFO queue or a standard one"),
+        ('[queues.new]\n[queues."plain.fifo"]\nfifo = false', "queues.plain.fifo: A name that ends in .fifo is for"),
+        ('[queues.new]\ndead_letter_queue = "none"', "queue new: The dead-letter queue none does not exist; create it"),
+        ('[queues.new]\ndead_letter_queue = "f.fifo"\n[queues."f.fifo"]', "f.fifo is of another type than new"),
+        ('[queues.new]\ndead_letter_queue = "c"\n[queues.c]\nredrive_permission = "none"', "c does not allow new"),
+        ("[queues.new]\nreceives_max = 3", "queue new: receives_max: A dead-letter queue and the number of receives"),
+        ("[queues.new]\nContentBasedDeduplication = true", "queue new: content_deduplication: Only FIFO queues"),
+        ('[queues.new]\n[topics.t.subscriptions.s]\nqueue = "none"', "t/s: there is no queue none; declare it."),
+    ],
+    ids=["fifo", "no-fifo", "missing", "type", "permission", "half", "not-fifo", "target"],
+)
+def test_what_is_refused_changes_nothing(text: str, words: str, here: HttpQueueClient, veilmq: Veilmq) -> None:
+    here.create_queue("plain")
+    answer = veilmq("apply", declare(text))
+    assert (answer.code, answer.out) == (2 if ".fifo: A name" in words else 1, "")
+    assert words in answer.err
+    assert here.list_queues() == ["plain"]
+
+
+def test_an_endpoint_of_a_subscription_stays(here: HttpQueueClient, veilmq: Veilmq) -> None:
+    text = '[queues.a]\n[queues.b]\n[topics.t.subscriptions.s]\nstrategy = "BACKOFF_RETRY"\n'
+    assert veilmq("apply", declare(text + 'queue = "a"')).code == 0
+    answer = veilmq("apply", declare(text + 'queue = "b"'))
+    answer.fails(1, "subscription t/s: queue cannot be changed; give the subscription another name, and --prune")
+    changed = text.replace("BACKOFF", "EXPONENTIAL_DECAY") + 'Endpoint = "acs:mns:x:000000000000:queues/a"'
+    lines = veilmq("apply", declare(changed)).out.splitlines()
+    assert lines[:2] == ["~ subscription t/s", "    NotifyStrategy: BACKOFF_RETRY -> EXPONENTIAL_DECAY_RETRY"]
+    assert veilmq("apply", declare(changed)).out == "0 created, 0 changed, 0 deleted, 4 unchanged\n"
+
+
+def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueueClient, veilmq: Veilmq) -> None:
+    file = declare("[queues.kept]")
+    here.create_queue("by-hand")
+    here.create_queue("kept", {"dead_letter_queue": "by-hand", "receives_max": 3})
+    Topics(Transport(os.environ["VEILMQ_ENDPOINT"])).create("news", {})
+    veilmq("apply", file, "--prune", "--yes").fails(
+        1, "queue kept: its dead-letter queue by-hand would be deleted; declare it, too. Nothing was changed."
+    )
+    here.set("kept", {"dead_letter_queue": "", "receives_max": 0})
+    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 1 unchanged\n"
+    found = veilmq("apply", file, "--prune", "--dry-run")
+    assert (found.code, found.out.splitlines()[0]) == (3, "- queue by-hand")
+    asked = veilmq("apply", file, "--prune")
+    assert (asked.code, "add --yes if you are sure" in asked.err) == (2, True)
+    assert here.list_queues() == ["by-hand", "kept"]
+    done = veilmq("apply", file, "--prune", "--yes", "--json")
+    step = {"action": "delete", "kind": "queue", "name": "by-hand", "differences": []}
+    assert json.loads(done.out) == {
+        "steps": [step],
+        "created": 0,
+        "changed": 0,
+        "deleted": 1,
+        "unchanged": 1,
+        "applied": True,
+    }
+    assert here.list_queues() == ["kept"]
+    assert Topics(Transport(os.environ["VEILMQ_ENDPOINT"])).names() == ["news"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[queues.a]\nvisibility_timeout_s = = 3", "is no TOML file: Invalid value (at line 2, column 24)"),
+        ("[queues.a]\nvisibilty_timeout_s = 3", "queues.a: unknown attribute visibilty_timeout_s; did you mean visib"),
+        ("[queues.a]\nxyz = 3", "queues.a: unknown attribute xyz; there are visibility_timeout_s,"),
+        ("[queues.a]\nvisibility_timeout_s = 43201", "queues.a: visibility_timeout_s: must be 0 to 43200."),
+        ("[queues.a]\nVisibilityTimeout = 43201", "parameter VisibilityTimeout. Reason: Must be a whole number"),
+        ("[queues.a]\nDelaySeconds = 901", "DelaySeconds. Reason: Must be a whole number between 0 and 900."),
+        ('[queues.a]\nvisibility_timeout_s = "3"', "queues.a: visibility_timeout_s: expected `int`, got `str`."),
+        ("[queues.a]\nDelaySeconds = 3\ndelay_s = 3", "queues.a: delay_s: is given twice"),
+        ('[queues.a]\ndead_letter_queue = "a"', "queues.a: The queue a cannot be its own dead-letter queue"),
+        ('[queues.a]\ndead_letter_queue = "b"\n[queues.b]\ndead_letter_queue = "a"', "form a cycle, a -> b -> a; end"),
+        ('[queues.a]\nRedrivePolicy = { maxReceiveCount = 3 }', "does not contain mandatory attribute: deadLetterTar"),
+        ('[queues.a]\npolicy = { Statement = 3 }', "Statement must be an object or a list of objects."),
+        ("[queues.a]\ntags = { a = 1 }", "queues.a: tags: must be a table of texts"),
+        ("[queues.a]\ndelay_s = 99999999999999999999", "queues.a: delay_s: must be 0 to 604800."),
+        ('[queues."a b"]', "queues.a b: A name has up to 80 letters"),
+        ("queues = 3", "queues: must be a table, as [queues]."),
+        ("[queues]\na = 3", "queues.a: must be a table, as [queues.a]."),
+        ("[queue.a]", "unknown key queue; did you mean queues?"),
+        ("[topics.a_b]", "topics.a_b: The topic name you provided is invalid."),
+        ("[topics.a]\nmessage_bytes_max = 1", "topics.a: The value of MaximumMessageSize should between 1024 and"),
+        ("[topics.a]\nmessage_bytes_max = 1024\nMaximumMessageSize = 1024", "topics.a: message_bytes_max: is given tw"),
+        ("[topics.a.subscriptions.s]", "topics.a: subscriptions.s: give queue, the name of a queue, or url,"),
+        ('[topics.a.subscriptions.s]\nurl = "mailto:x"', "subscriptions by mail and SMS are not supported"),
+        ('[topics.a.subscriptions.s]\nqueue = "q"\nformat = "CSV"', "NotifyContentFormat: must be one of XML, JSON,"),
+    ],
+)  # fmt: skip
+def test_bad_files(text: str, words: str, here: HttpQueueClient, veilmq: Veilmq) -> None:
+    answer = veilmq("apply", declare(text))
+    answer.fails(2, "veilmq: queues.toml: ")
+    assert words.lower() in answer.err.lower()
+    assert here.list_queues() == []
+
+
+@pytest.mark.parametrize(("kind", "unchanged"), [("toml", 6), ("text", 4)])
+def test_the_files_on_the_page(kind: str, unchanged: int, here: HttpQueueClient, veilmq: Veilmq) -> None:
+    """The diff on the page is that of its own example, after the change by hand that it describes."""
+    (text,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    file = declare(text, "queues.toml" if kind == "toml" else "elasticmq.conf")
+    assert veilmq("apply", file).code == 0
+    assert veilmq("apply", file).out == f"0 created, 0 changed, 0 deleted, {unchanged} unchanged\n"
+    if kind == "toml":
+        (shown,) = re.findall(r"--dry-run\n(.*?)\$ echo", PAGE, re.DOTALL)
+        here.set("orders", {"visibility_timeout_s": 30})
+        here.tag("orders", {"team": "mail"})
+        assert veilmq("apply", file, "--dry-run").out == shown
+
+
+def test_a_file_that_cannot_be_read(veilmq: Veilmq) -> None:
+    veilmq("apply", "none.toml").fails(2, "none.toml: cannot be read: No such file or directory.")
+    veilmq("apply", declare(ELASTICMQ, "a.toml")).fails(2, "(The name of a HOCON file ends in .conf.)")
+    veilmq("apply", declare("[queues.a]"), "--endpoint", "here").fails(2, "--endpoint: 'here' is not an endpoint")
+
+
+def test_a_file_of_elasticmq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """All keys that its README has; what has no effect is said."""
+    file = declare(ELASTICMQ, "elasticmq.conf")
+    done = veilmq("apply", file)
+    assert done.code == 0, done.err
+    assert done.out.endswith("6 created, 0 changed, 0 deleted, 0 unchanged\n")
+    assert settings_of(server, "work") == QueueSettings(
+        visibility_timeout_s=10,
+        delay_s=5,
+        receive_wait_s=1,
+        dead_letter_queue="000000000000/work-failed",
+        receives_max=3,
+        tags={"team": "shop", "stage": "5", "is live": "true"},
+    )
+    assert settings_of(server, "in-order.fifo") == QueueSettings(
+        fifo=True, content_deduplication=True, dead_letter_queue="000000000000/ordered-failed.fifo", receives_max=1
+    )
+    assert settings_of(server, "ordered-failed.fifo") == QueueSettings(fifo=True, visibility_timeout_s=120)
+    notes = done.err.splitlines()
+    assert [note.partition(" has no effect")[0] for note in notes] == [
+        "veilmq: queues.work: copyTo = audit",
+        "veilmq: queues.moved: moveTo = audit",
+        "veilmq: aws, generate-node-address, node-address, queues-storage, rest-sqs:",
+    ]
+    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("queues { a { x = ", "is no HOCON file (at line 1, column 18)."),
+        ("queues { a { visibilityTimeout = 3 s } }", "queues.a: unknown key visibilityTimeout; there are defaultVisi"),
+        (
+            "queues { a { deadLettersQueue { name = b } } }",
+            "queues.a.deadLettersQueue: needs name and maxRec",
+        ),
+        ("queues { a { deadLettersQueue { to = b } } }", "queues.a.deadLettersQueue: unknown key to; there are name,"),
+        ("queues { a { delay = 10 } }", "queues.a.delay: must be whole seconds, as 10 seconds; a number alone is mil"),
+        ("queues { a { delay = soon } }", "queues.a.delay: must be whole seconds"),
+        ("queues { a { delay = 16 minutes } }\nqueues.a.delay = 8 days", "queues.a: delay_s: must be 0 to 604800."),
+        ('queues { a { delay = "999999999999 days" } }', "queues.a.delay: must be whole seconds"),
+        ('\n\ninclude classpath("x")\nqueues = [', "is no HOCON file (at line 4, column "),
+        ("queues { a = 3 }", "queues.a: must be an object, in braces."),
+        ("queues = ${none}", "is no HOCON file that can be read: Cannot resolve variable ${none}"),
+    ],
+)
+def test_bad_files_of_elasticmq(text: str, words: str, veilmq: Veilmq) -> None:
+    veilmq("apply", declare(text, "bad.conf")).fails(2, "veilmq: bad.conf: ", words)
+
+
+def test_a_file_of_elasticmq_needs_an_extra(veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyhocon", None)
+    words = "elasticmq.conf: HOCON needs the module pyhocon: pip install 'veilmq[hocon]'."
+    veilmq("apply", declare(ELASTICMQ, "elasticmq.conf")).fails(2, words)
+
+
+def test_with_accounts(veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues by the signature of SQS, topics by that of SMQ; what the server refuses says how far it got."""
+    file = declare(TOML)
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
+        monkeypatch.setenv("VEILMQ_ENDPOINT", server.endpoint)
+        monkeypatch.setenv("AWS_REGION", REGION)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+            monkeypatch.delenv(name, raising=False)
+        veilmq("apply", file).fails(1, "(MissingAuthenticationToken)")
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOWNER")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS["AKIDOWNER"])
+        assert veilmq("apply", file).out.endswith("6 created, 0 changed, 0 deleted, 0 unchanged\n")
+        assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+        key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
+        found = Topics(Transport(server.endpoint), key=key).show("news/subscriptions/to-orders")
+        assert found is not None
+        assert found["Endpoint"] == f"acs:mns::{OWNER}:queues/orders"
+        wrong = SigningKey(id="AKIDOWNER", secret="wrong", region=REGION)
+        with pytest.raises(ClientError) as caught:
+            Topics(Transport(server.endpoint), key=wrong).names()
+        assert caught.value.code == "SignatureDoesNotMatch"
+        url = '[queues.a]\n[topics.t.subscriptions.s]\nurl = "http://127.0.0.1:1/"'
+        answer = veilmq("apply", declare(url))
+        assert answer.code == 1
+        for words in ("subscription t/s: ", "push_allow", "(2 of 3 steps are done.) (EndpointInvalid)"):
+            assert words in answer.err
