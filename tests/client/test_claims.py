@@ -90,6 +90,22 @@ def test_a_shard_without_messages_has_no_batches(queues: HttpQueueClient, claims
     assert list(claims.read("s", number=1)) == []
 
 
+def test_a_claim_is_bounded_by_bytes(queues: HttpQueueClient, claims: Claims) -> None:
+    for body in ("a", "b", "c"):
+        queues.send("jobs", body * 1_000_000)
+    claims.open("s")
+    assert claims.claim("s", epoch=1, number=1, messages_max=10, bytes_max=2_097_152).messages == 2
+    assert claims.claim("s", epoch=1, number=2, messages_max=10).messages == 1
+
+
+def test_a_shard_that_does_not_exist(queues: HttpQueueClient, claims: Claims) -> None:
+    queues.send("jobs", "a")
+    claims.open("s")
+    claims.claim("s", epoch=1, number=1, messages_max=1)
+    with pytest.raises(ClientError, match="no shard 1; they are 0 to 0"):
+        list(claims.read("s", number=1, shard=1))
+
+
 def test_the_queue_may_be_a_url(server: RunningServer, queues: HttpQueueClient) -> None:
     """Then nobody is asked for it."""
     with Claims(server.endpoint, queues.queue_url("jobs")) as claims:

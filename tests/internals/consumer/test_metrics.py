@@ -72,6 +72,10 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
         assert value("lease_length_seconds", **labels) is not None
         assert value("guard_seconds", **labels) is not None
         assert [value(f"{name}_time_seconds_count", **labels) for name in ("handle", "hold")] == [1, 1]
+        hold_s, handle_s = (value(f"{name}_time_seconds_sum", **labels) for name in ("hold", "handle"))
+        assert hold_s is not None
+        assert handle_s is not None
+        assert handle_s <= hold_s < 90
         assert value("renew_calls_total") == 0
         assert value("renew_entries_total", result="renewed") == 0
         assert value("margin_at_renewal_seconds_count") == 0
