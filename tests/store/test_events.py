@@ -409,6 +409,17 @@ def test_a_claim_ends_the_receipts_before_it_and_gives_none(host: Host) -> None:
     assert len(outcomes(host)) == 2
 
 
+def test_a_claim_ends_no_receipts_of_messages_that_it_leaves(host: Host) -> None:
+    host.send("taken", "left")
+    host.receive(2, timeout_s=1)
+    host.advance(2_000)
+    epoch = host.do(claims.OpenSource(queue=QUEUE, source="s")).epoch
+    host.do(claims.Claim(queue=QUEUE, source="s", epoch=epoch, number=1, messages_max=1))
+    assert outcomes(host) == [("expired", 1_000)]
+    host.delete(host.receive_one().receipt)
+    assert outcomes(host) == [("expired", 1_000), ("expired", 1_000), ("deleted", 0)]
+
+
 def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
     host.send("a")
     host.receive(timeout_s=1)
