@@ -15,13 +15,13 @@ done: "queue.Queue[Any]" = queue.Queue()
 attempts: list[str] = []
 
 
-@dramatiq.actor
+@dramatiq.actor  # type: ignore[untyped-decorator]
 def add(first: int, second: int) -> None:
     """Say the sum."""
     done.put(first + second)
 
 
-@dramatiq.actor(min_backoff=1_000, max_backoff=1_000, max_retries=1)
+@dramatiq.actor(min_backoff=1_000, max_backoff=1_000, max_retries=1)  # type: ignore[untyped-decorator]
 def flaky() -> None:
     """Fail at first."""
     attempts.append("flaky")

@@ -20,7 +20,7 @@ broker = SQSBroker(
 done: "asyncio.Queue[int]" = asyncio.Queue()
 
 
-@broker.task
+@broker.task  # type: ignore[untyped-decorator]
 async def add(first: int, second: int) -> None:
     """Say the sum."""
     done.put_nowait(first + second)
