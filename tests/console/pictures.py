@@ -188,10 +188,10 @@ SHOWN = FOLDER / "pictures.md"
 _HEIGHT_MAX = 1_500
 _COLOURS = 256
 
-_HEAD = """# Pictures of the console
+_HEAD = """# Screenshots of the console
 
-Every page as a browser shows it, in light and dark, on a wide screen and on a telephone. `make screenshots` makes them
-anew: a shop in the middle of its day, on a clock that stands still.
+Every page in a browser, light and dark, on a wide screen and on a telephone. `make screenshots` takes them again, with the same
+messages and the clock stopped.
 """
 
 
