@@ -393,7 +393,7 @@ def test_the_table_names_every_setting_its_range_and_its_attribute() -> None:
     for field in SettingFields.__struct_fields__:
         (row,) = [line for line in rows if f"`{field}`" in line.split(" | ")[0]]
         allowed = RANGES.get(field)
-        if allowed is not None and "kept" not in row:
+        if allowed is not None and "stored" not in row:
             least = 1 if field == "receives_max" else allowed.minimum  # and 0 for none
             assert f"{least} to {allowed.maximum}" in row
             default = getattr(QueueSettings(), field)

@@ -29,7 +29,7 @@ class Range:
         return Meta(ge=self.minimum, le=self.maximum)
 
 
-# What the engine takes: the widest of all protocols.
+# The widest values of all protocols.
 VISIBILITY_TIMEOUT_S = Range(minimum=0, maximum=43_200, default=30)
 DELAY_S = Range(minimum=0, maximum=604_800, default=0)
 RETENTION_S = Range(minimum=60, maximum=1_209_600, default=345_600)
@@ -140,7 +140,7 @@ SMQ_XML_DEPTH_MAX = 8  # elements within each other; valid requests have five
 SMQ_XML_ELEMENTS_MAX = 8_192  # of a request; the widest valid batch has some 6,600
 SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # of an element's name, and of its attributes together
 
-# The HTTP server. A SendMessageBatch of 1 MiB may grow sixfold when every character is escaped in JSON.
+# The HTTP server. JSON that escapes every character makes a SendMessageBatch of 1 MiB six times as long.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576
 HTTP_LARGE_BODY_BYTES = 65_536  # a longer one reserves its bytes of the budget before it is read
 HTTP_BODY_STEP_BYTES = 1_048_576  # that a chunked body reserves at a time

@@ -162,14 +162,14 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 
 def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
-    """SendMessage: one message, stored before it is answered."""
+    """SendMessage: sends one message; the reply means that it is on disk."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     outgoing = _outgoing(request, queue, context)
     return Plan(Send(queue=queue, messages=(outgoing.message,)), outgoing.respond)
 
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
-    """SendMessageBatch: up to ten messages, each stored or refused alone; none where one lacks group or id of FIFO."""
+    """SendMessageBatch: sends up to ten messages, each alone; stores none if one lacks its group or id of FIFO."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     prepare = partial(_outgoing, queue=queue, context=context)
     batch = members.Batch(request.entries, "SendMessageBatchRequestEntry", prepare)
@@ -289,7 +289,7 @@ SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
 
 
 def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> Plan:
-    """ReceiveMessage: up to ten messages, hidden from other consumers; waits for one as long as the request says."""
+    """ReceiveMessage: returns up to ten messages and hides them from other consumers; may wait for the first one."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     if (count := request.max_number_of_messages) is not None:
         check_number("MaxNumberOfMessages", count)
@@ -382,7 +382,7 @@ _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
-    """DeleteMessage: succeeds for every receipt that this queue once issued; on FIFO queues not for an expired one."""
+    """DeleteMessage: deletes a message; succeeds for any receipt of the queue, on FIFO queues unless expired."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     receipt = request.receipt_handle
     if not receipt:
@@ -397,7 +397,7 @@ def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Pl
 
 
 def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
-    """DeleteMessageBatch: up to ten receipts, each deleted or refused alone."""
+    """DeleteMessageBatch: deletes up to ten messages, each deleted or refused alone."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     batch = members.Batch(
         request.entries, "DeleteMessageBatchRequestEntry", lambda entry: required("ReceiptHandle", entry.receipt_handle)
@@ -416,7 +416,7 @@ def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestCon
 
 
 def change_message_visibility(request: ChangeMessageVisibilityRequest, context: RequestContext) -> Plan:
-    """ChangeMessageVisibility: hides a message for that long from now on, or releases it with 0."""
+    """ChangeMessageVisibility: hides a message for that long from now, or releases it with 0."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     change = _change(request)
 
@@ -425,7 +425,7 @@ def change_message_visibility(request: ChangeMessageVisibilityRequest, context: 
 
 
 def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest, context: RequestContext) -> Plan:
-    """ChangeMessageVisibilityBatch: up to ten changes, each made or refused alone."""
+    """ChangeMessageVisibilityBatch: changes up to ten messages, each changed or refused alone."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     batch = members.Batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
 

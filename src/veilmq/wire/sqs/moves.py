@@ -95,7 +95,7 @@ _handle = msgspec.json.Decoder(_Handle)
 
 
 def start_message_move_task(request: StartMessageMoveTaskRequest, context: RequestContext) -> Plan:
-    """StartMessageMoveTask: moves the messages of a dead-letter queue to where they came from, or to one queue."""
+    """StartMessageMoveTask: moves the messages of a dead-letter queue to their sources, or to one queue."""
     source = _queue(_SOURCE, required(_SOURCE, request.source_arn), context)
     destination = _queue(_DESTINATION, request.destination_arn, context) if request.destination_arn else None
     check_number(_RATE, request.max_number_of_messages_per_second)
@@ -117,7 +117,7 @@ def start_message_move_task(request: StartMessageMoveTaskRequest, context: Reque
 
 
 def cancel_message_move_task(request: CancelMessageMoveTaskRequest, context: RequestContext) -> Plan:
-    """CancelMessageMoveTask: stops a running task; what is moved stays moved."""
+    """CancelMessageMoveTask: stops a running task; moved messages stay moved."""
     source, task = task_of(required("TaskHandle", request.task_handle), context)
 
     def respond(result: Any) -> CancelMessageMoveTaskResult:
@@ -127,7 +127,7 @@ def cancel_message_move_task(request: CancelMessageMoveTaskRequest, context: Req
 
 
 def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: RequestContext) -> Plan:
-    """ListMessageMoveTasks: the latest tasks of a dead-letter queue, newest first; the one that runs has a handle."""
+    """ListMessageMoveTasks: lists the latest tasks of a dead-letter queue, newest first; a running one has a handle."""
     source = _queue(_SOURCE, required(_SOURCE, request.source_arn), context)
     check_number("ListMessageMoveTasks.MaxResults", request.max_results)
 

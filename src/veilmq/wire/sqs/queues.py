@@ -125,7 +125,7 @@ _VALUE = re.compile(rf"{_CHARACTERS}{{0,{limits.SQS_TAG_VALUE_CHARACTERS_MAX}}}"
 
 
 def tag_queue(request: TagQueueRequest, context: RequestContext) -> Plan:
-    """TagQueue: puts tags on a queue; one that is there already gets the new value."""
+    """TagQueue: adds tags to a queue; an existing tag gets the new value."""
     queue = queue_of(request.queue_url, context)
     if not request.tags:
         raise errors.missing_parameter("Tags")
@@ -139,7 +139,7 @@ def tag_queue(request: TagQueueRequest, context: RequestContext) -> Plan:
 
 
 def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
-    """UntagQueue: removes tags by their keys; those that are not there do not matter."""
+    """UntagQueue: removes tags by their keys; missing ones are ignored."""
     queue = queue_of(request.queue_url, context)
     keys = request.tag_keys or [""]
     for key in keys:
@@ -148,7 +148,7 @@ def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
 
 
 def list_queue_tags(request: members.QueueRequest, context: RequestContext) -> Plan:
-    """ListQueueTags: all tags of a queue."""
+    """ListQueueTags: lists all tags of a queue."""
 
     command = commands.ShowQueue(queue=queue_of(request.queue_url, context))
     return Plan(command, lambda result: ListQueueTagsResult(tags=answered(result).settings.tags or None))
@@ -183,7 +183,7 @@ def _check_key(key: str) -> None:
 
 
 def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
-    """CreateQueue: makes the queue, or finds it when every attribute given has the value that it has."""
+    """CreateQueue: creates the queue, or returns it if it exists with the given attributes."""
     attributes = request.attributes or {}
     queue = new_queue(
         request.queue_name, context, fifo=attributes.get(queue_attributes.FIFO_QUEUE, "").lower() == "true"
@@ -202,7 +202,7 @@ def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
 
 
 def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
-    """GetQueueUrl: of a queue of the caller, or of the account that the request names."""
+    """GetQueueUrl: returns the URL of a queue of the caller, or of the account that the request names."""
     name = request.queue_name
     if name is None:
         raise errors.missing_parameter("QueueName")
@@ -214,7 +214,7 @@ def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
 
 
 def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
-    """ListQueues: the caller's queues by name; pages only where MaxResults is given, as on AWS."""
+    """ListQueues: lists the caller's queues by name; in pages only if MaxResults is given, as on AWS."""
     check_number("MaxResults", request.max_results)
     prefix = request.queue_name_prefix or ""
     listing = Listing("ListQueues", prefix, context)
@@ -237,7 +237,7 @@ def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
 
 
 def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, context: RequestContext) -> Plan:
-    """ListDeadLetterSourceQueues: the queues whose RedrivePolicy names this one; pages where MaxResults is given."""
+    """ListDeadLetterSourceQueues: lists the queues whose RedrivePolicy names this one; in pages with MaxResults."""
     queue = queue_of(request.queue_url, context)
     check_number("MaxResults", request.max_results)
     listing = Listing("ListDeadLetterSourceQueues", queue, context)
@@ -259,17 +259,17 @@ def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, c
 
 
 def delete_queue(request: members.QueueRequest, context: RequestContext) -> Plan:
-    """DeleteQueue: with all its messages."""
+    """DeleteQueue: deletes a queue with all its messages."""
     return Plan(commands.DeleteQueue(queue=queue_of(request.queue_url, context)), nothing)
 
 
 def purge_queue(request: members.QueueRequest, context: RequestContext) -> Plan:
-    """PurgeQueue: deletes all messages, those in flight too."""
+    """PurgeQueue: deletes all messages, also those in flight."""
     return Plan(commands.PurgeQueue(queue=queue_of(request.queue_url, context)), nothing)
 
 
 def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestContext) -> Plan:
-    """GetQueueAttributes: those named, or All."""
+    """GetQueueAttributes: returns the named attributes, or All."""
     queue = queue_of(request.queue_url, context)
     names = request.attribute_names or []
     for name in names:
@@ -284,7 +284,7 @@ def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestCon
 
 
 def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestContext) -> Plan:
-    """SetQueueAttributes: those given; the others, and leases in flight, stay as they are."""
+    """SetQueueAttributes: sets the given attributes; the others, and leases in flight, do not change."""
     queue = queue_of(request.queue_url, context)
     attributes = request.attributes
     if not attributes:
@@ -310,7 +310,7 @@ _LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_POLICY_LABEL_CHARACTERS_MAX}
 
 
 def add_permission(request: AddPermissionRequest, context: RequestContext) -> Plan:
-    """AddPermission: lets other accounts do some things with a queue, by a statement in its policy."""
+    """AddPermission: permits other accounts some actions on a queue, by a statement in its policy."""
     queue = queue_of(request.queue_url, context)
     label, actions, accounts = _label(request.label), request.actions, request.aws_account_ids
     if not actions:
@@ -338,7 +338,7 @@ def add_permission(request: AddPermissionRequest, context: RequestContext) -> Pl
 
 
 def remove_permission(request: RemovePermissionRequest, context: RequestContext) -> Plan:
-    """RemovePermission: removes the statement of a label from the policy of a queue."""
+    """RemovePermission: removes the statement with a label from the policy of a queue."""
     queue = queue_of(request.queue_url, context)
     return Plan(EditQueue(queue=queue, setting="policy", edit=Revoke(_label(request.label))), _edited)
 
