@@ -190,8 +190,8 @@ _COLOURS = 256
 
 _HEAD = """# Screenshots of the console
 
-Every page in a browser, light and dark, on a wide screen and on a telephone. `make screenshots` takes them again, with the same
-messages and the clock stopped.
+Every page in a browser, light and dark, on a wide screen and on a telephone. `make screenshots` takes them again, with
+the same messages and the clock stopped.
 """
 
 
