@@ -332,11 +332,18 @@ def _places(edit: Edit) -> Iterator[tuple[str, int]]:
     if not edit.query:
         yield edit.file, edit.line
         return
-    named = re.compile(rf'"{edit.query}"')
-    for path in sorted((ROOT / edit.file).parent.rglob("*.py")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            if named.search(line):
-                yield str(path.relative_to(ROOT)), number
+    folder = (ROOT / edit.file).parent
+    modules = sorted((folder.parent if folder.name == "queries" else folder).rglob("*.py"))
+    for name in (f'"{edit.query}"', f'"{Path(edit.file).name}"'):  # the doctor's have sentences for names
+        found = [
+            (str(path.relative_to(ROOT)), number)
+            for path in modules
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+            if name in line
+        ]
+        if found:
+            yield from found
+            return
 
 
 def _seconds(report: Path) -> dict[str, float]:
