@@ -37,6 +37,7 @@ from tests.proofs.loads import (
     BACK,
     DEAD,
     DRAIN_S_MAX,
+    MOVES_PER_S,
     PATIENCE_S,
     RECEIVES_MAX,
     Callers,
@@ -225,7 +226,11 @@ class Run:
             self.mover.look(caller)
             return not self.mover.is_running
 
-        wait_until(have_ended, within_s=DRAIN_S_MAX, what="the move task does not end")
+        waiting, _ = counts(caller)  # each whole second moves so many of them
+        within_s = DRAIN_S_MAX + waiting / MOVES_PER_S
+        wait_until(
+            have_ended, within_s=within_s, what=f"the move task does not end: {self.mover.tasks}, {waiting} wait"
+        )
 
     def _print(self, left: list[Counter[str]], dead: list[str], back: list[str]) -> None:
         print(f"\nCRASH_SEED={SEED}: {KILLS} kills, {self.moving} of them while a move task ran")  # noqa: T201
