@@ -27,9 +27,6 @@ WHERE msg.qp = $1 AND msg.seq = ANY($3) AND msg.seq = chosen.seq
 -- name: bind_fifo
 SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
--- name: evict_fifo
-SELECT mq.fifo_move_on($1, $2, ARRAY[$3::bigint], NULL, NULL, $5, $6, $4)
-
 -- name: find
 -- Where a message of the claim $2 is.
 SELECT seq FROM mq.message WHERE qp = $1 AND claim = $2 AND id = $3

@@ -27,9 +27,10 @@ SELECT ready.* FROM (
 ) AS ready
 ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
 
--- name: move_on
--- A row for each that was moved.
-SELECT * FROM generate_series(1, mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea[], $5::bytea[], $6, $7, NULL))
+-- name: move
+-- Moves the messages at the positions $3 to the partition $2, where they have the ids $4 and the properties $5, or as dead letters of
+-- the queue $8 (null: they are none); $6 is where the counter begins, $7 the retention in ms. Tells how many.
+SELECT mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea[], $5::bytea[], $6, $7, $8)
 
 -- name: lock
 -- The groups of the messages at the positions $2; a statement of its own, so that what follows sees what was waited for.
@@ -97,7 +98,7 @@ SELECT * FROM mq.fifo_act($1, $2::bigint[], $3::bigint[], $4::bigint[], $5::bool
 
 -- name: change
 SELECT * FROM mq.fifo_act(
-    $1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $9, $10, $11
+    $1, $2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::bigint[], $8::bigint[], $9::boolean[], $6, $10, $11
 )
 
 -- name: in_flight
@@ -111,16 +112,3 @@ SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
     ORDER BY of_group.eligible_at
     LIMIT $2
 ) counted
-
--- name: count
-SELECT
-    count(*) FILTER (WHERE due <= now) AS visible,
-    count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
-    count(*) FILTER (WHERE due > now AND receive_count = 0) AS delayed,
-    min(sent_at) FILTER (WHERE sent_at > now - $2) AS oldest_sent_at
-FROM mq.fifo_msg, (
-    SELECT mq.now_ms() AS now,
-        ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed,
-        (SELECT delay FROM mq.part WHERE qp = $1) AS delay
-) clock CROSS JOIN LATERAL mq.due(visible_at, sent_at, receive_count, delay) AS due
-WHERE qp = $1 AND (sent_at > now - $2 OR claim IS NOT NULL)

@@ -235,14 +235,14 @@ def _terms(name: str, queue: Queue, turn: Sequence[_ReceiptRequest]) -> Iterator
     yield [each.receipt.generation for each in turn]
     yield [each.receipt.epoch for each in turn]
     yield [each.command.any_epoch for each in turn]
-    if name == "change":
-        yield [each.timeout_s * SECOND_MS for each in turn]
-        yield [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn]
-        yield [each.command.renew_receipt for each in turn]
     yield retention_ms(queue)
     if not queue.settings.fifo:  # where all live, or do not act
         yield [each.command.only_live for each in turn]
         yield [each.command.any_receive for each in turn]
+    if name == "change":
+        yield [each.timeout_s * SECOND_MS for each in turn]
+        yield [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn]
+        yield [each.command.renew_receipt for each in turn]
     yield from queues.terms_of_log(queue)
 
 

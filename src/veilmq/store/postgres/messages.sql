@@ -231,6 +231,8 @@ SELECT seq, body FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
 -- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live; $8 which act although a later
 -- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed:
 -- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does.
+-- Behind "change:" stands what moves deadlines instead: $9 timeouts in ms, $10 the longest leases in ms or null, $11 whether the
+-- old receipts die; a change that is not short would make the lease too long, and is not made.
 WITH found AS MATERIALIZED (
     SELECT msg.row_id, msg.seq, msg.visible_at, clock.now,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
@@ -238,80 +240,52 @@ WITH found AS MATERIALIZED (
         -- One column, as the planner takes an OR of two for so likely that it reads whole partitions.
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
             OR asked.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
-        -- log: msg.generation <> asked.generation AS is_of_another,
+        -- log: msg.generation <> asked.generation AS is_of_another, -- no change
+        -- change: msg.epoch, clock.now + asked.timeout AS until, msg.group_key, msg.receive_count, msg.sent_at, asked.renew,
+        -- change: -- log: msg.was,
+        -- change: asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
+        -- change:     OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short,
         asked.only_live
-    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[])
-            AS asked (seq, generation, epoch, any_epoch, only_live, any_receive)
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[]
+            -- change: , $9::bigint[], $10::bigint[], $11::boolean[]
+        ) AS asked (seq, generation, epoch, any_epoch, only_live, any_receive
+            -- change: , timeout, lease_max, renew
+        )
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         CROSS JOIN LATERAL (
-            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch FROM mq.msg
+            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch
+                -- change: , msg.received_at, msg.group_key, msg.receive_count, msg.sent_at
+                -- change: -- log: , mq.receipt_of(msg) AS was
+            FROM mq.msg
             WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $6
                 AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
             FOR UPDATE
         ) msg
-), deleted AS (
-    DELETE FROM mq.msg USING found
-    WHERE msg.qp = $1 AND msg.ctid = found.row_id
-        AND found.acts AND (NOT found.only_live OR found.visible_at > found.now)
+), done AS (
+    DELETE FROM mq.msg USING found -- no change
+    -- change: UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
+    -- change: -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
+    -- change: FROM found
+    WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.acts AND (NOT found.only_live OR found.visible_at > found.now)
+        -- change: AND found.is_short
     RETURNING msg.seq
-        -- log: , mq.receipt_of(msg) AS was, found.is_of_another
+        -- log: , mq.receipt_of(msg) AS was, found.is_of_another -- no change
+        -- change: -- log: , found.was, found.until <= found.now AS is_released
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM deleted,
--- log:         unnest(CASE WHEN NOT is_of_another THEN mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms())
--- log:             WHEN (was).log & 3 <> 1 THEN NULL
--- log:             WHEN (was).visible_at > mq.now_ms() THEN ARRAY['deleted_by_earlier'] ELSE ARRAY['expired'] END) AS outcome,
--- log:         mq.event_of($9, $10, outcome, was, NULL) AS event
+-- log:     SELECT event.* FROM done,
+-- log:         unnest(CASE WHEN NOT is_of_another THEN mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms()) -- no change
+-- log:             WHEN (was).log & 3 <> 1 THEN NULL -- no change
+-- log:             WHEN (was).visible_at > mq.now_ms() THEN ARRAY['deleted_by_earlier'] ELSE ARRAY['expired'] END) AS outcome, -- no change
+-- log:         mq.event_of($9, $10, outcome, was, NULL) AS event -- no change
+-- change: -- log: unnest(mq.outcomes('release', (was).log, true)) AS outcome, mq.event_of($12, $13, outcome, was, NULL) AS event
+-- change: -- log: WHERE is_released
 )
 SELECT seq, is_current, is_earlier, visible_at, now,
-    acts AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT deleted.seq FROM deleted)) AS is_missed
-FROM found
-
--- name: change
--- Receipts as above; $6 timeouts in ms, $7 the longest leases in ms or null, $8 whether the old receipts die, $9 retention in
--- ms, $10 which act only while they live, $11 which although they are superseded. A row tells as above what the message was; a change that is not short would make the lease
--- too long, and is not made.
-WITH found AS MATERIALIZED (
-    SELECT msg.row_id, msg.seq, msg.visible_at, msg.epoch, clock.now, clock.now + asked.timeout AS until,
-        msg.group_key, msg.receive_count, msg.sent_at,
-        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
-        asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
-        -- One column, as the planner takes an OR of two for so likely that it reads whole partitions.
-        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
-            OR asked.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
-        asked.only_live, asked.renew,
-        -- log: msg.was,
-        asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
-            OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
-    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $6::bigint[], $7::bigint[], $8::boolean[], $10::boolean[],
-            $11::boolean[]) AS asked (seq, generation, epoch, any_epoch, timeout, lease_max, renew, only_live, any_receive)
-        CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
-        CROSS JOIN LATERAL (
-            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.received_at, msg.generation, msg.epoch,
-                -- log: mq.receipt_of(msg) AS was,
-                msg.group_key, msg.receive_count, msg.sent_at
-            FROM mq.msg
-            WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $9
-                AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
-            FOR UPDATE
-        ) msg
-), changed AS (
-    UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
-        -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
-    FROM found
-    WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.is_short
-        AND found.acts AND (NOT found.only_live OR found.visible_at > found.now)
-    RETURNING msg.seq
-        -- log: , found.was, found.until <= found.now AS is_released
--- log: ), noted AS (
--- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM changed, unnest(mq.outcomes('release', (was).log, true)) AS outcome,
--- log:         mq.event_of($12, $13, outcome, was, NULL) AS event
--- log:     WHERE is_released
-)
-SELECT seq, is_current, is_earlier, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
-    is_short AND acts AND (NOT only_live OR visible_at > now)
-        AND seq <> ALL(ARRAY(SELECT changed.seq FROM changed)) AS is_missed
+    -- change: until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
+    acts AND (NOT only_live OR visible_at > now)
+        -- change: AND is_short
+        AND seq <> ALL(ARRAY(SELECT done.seq FROM done)) AS is_missed
 FROM found
 
 -- name: in_flight
@@ -347,15 +321,17 @@ SELECT counted, next_at, mq.now_ms() AS now FROM mq.in_flight WHERE qp = $1
 -- name: count
 -- Claimed ones count as in flight, past their retention of $2 ms too, until they are acknowledged.
 SELECT
-    count(*) FILTER (WHERE visible_at <= now) AS visible,
+    count(*) FILTER (WHERE due <= now) AS visible,
     count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
-    count(*) FILTER (WHERE visible_at > now AND receive_count = 0) AS delayed,
+    count(*) FILTER (WHERE due > now AND receive_count = 0) AS delayed,
     min(sent_at) FILTER (WHERE is_kept) AS oldest_sent_at
 FROM (
     SELECT msg.*, clock.now, clock.doomed,
+        visible_at AS due, -- no fifo
+        -- fifo: mq.due(visible_at, sent_at, receive_count, clock.delay) AS due,
         sent_at > clock.now - $2 AND (sent_at > clock.ended_until OR seq >= clock.ended_before) AS is_kept
     FROM mq.msg, (
-        SELECT mq.now_ms() AS now, ended_until, ended_before,
+        SELECT mq.now_ms() AS now, ended_until, ended_before, delay,
             ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged') AS doomed
         FROM mq.part WHERE qp = $1
     ) clock

@@ -8,9 +8,10 @@ A coalescer has the commands of one kind on one queue. While one of its statemen
 and go out together when it is back; so under light load a command travels alone and at once, under heavy load a hundred
 share a round trip. (Measured: four to seven times less work for the database.)
 
-A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "fifo:" or
-"fair:" it is on messages of such queues. On a logged queue it is another one than elsewhere, where nothing is paid:
-with the lines behind "log:" it writes an event for each receipt that it ends (``mq.outcomes``). What an event says of
+A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "change:"
+it moves deadlines, behind "fifo:" or "fair:" it is on messages of such queues. On a logged queue it is another one than
+elsewhere, where nothing is paid: with the lines behind "log:" it writes an event for each receipt that it ends
+(``mq.outcomes``). What an event says of
 the receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for
 the delete that may come late.
 """
@@ -59,8 +60,10 @@ def locking(statements: Mapping[str, str], columns: str) -> str:
     """
 
 
+STANDARD["change"] = variant(STANDARD["delete"], "change")
+_ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "received_at")
 FIFO = {
-    **{name: of_fifo(STANDARD[name]) for name in ("bodies", "bury", "end_receipts", "found", "inspect", "received_at")},
+    **{name: of_fifo(STANDARD[name]) for name in _ALIKE},
     **load("veilmq.store.postgres", "fifo.sql"),
 }
 for _statements in (STANDARD, FIFO):
@@ -131,9 +134,7 @@ class Catalog:
         row = await connection.fetchrow(SQL["find_queue"], name)
         if row is None:
             return None
-        queue = queue_of(row, self._options.event_log)
-        if self._kept_longer_ms:
-            queue = queue._replace(kept_longer_ms=self._kept_longer_ms)
+        queue = queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)
         self._known[name] = queue, get_running_loop().time() + self._options.fresh_s
         return queue
 
@@ -298,36 +299,27 @@ async def note_late(
     """
     if not (queue.logs and (useless or earlier)):
         return
-    expired = useless.get(ReceiptState.EXPIRED, ())
-    ended = await _end(connection, queue, queue.partition, expired)
-    superseded = [each for each in expired if each.position not in ended]  # by a receive since they were looked at
-    await _correct(connection, queue, [*superseded, *useless.get(ReceiptState.SUPERSEDED, ()), *earlier])
-    left = await _correct(connection, queue, useless.get(ReceiptState.GONE, ()))
+    end, terms = sql_of_log(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
+    # Those that it does not end were superseded by a receive since they were looked at.
+    superseded = await _left(connection, useless.get(ReceiptState.EXPIRED, ()), end, queue.partition, *terms)
+    superseded += [*useless.get(ReceiptState.SUPERSEDED, ()), *earlier]
+    await _left(connection, superseded, EVENTS["correct"], queue.origin)
+    left = await _left(connection, useless.get(ReceiptState.GONE, ()), EVENTS["correct"], queue.origin)
     if left:  # what ended them may not have been seen yet
         rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
         for partition in (queue.partition, *(number for (number,) in rows)):
-            ended = await _end(connection, queue, partition, left)
-            left = [each for each in left if each.position not in ended]
+            left = await _left(connection, left, end, partition, *terms)
 
 
-async def _correct(connection: Any, queue: Queue, gone: Sequence[Receipt]) -> list[Receipt]:
-    """Correct the ends that are written; return the receipts that have none."""
-    rows = await connection.fetch(EVENTS["correct"], queue.origin, *_columns(gone)) if gone else ()
-    corrected = {seq for (seq,) in rows}
-    return [each for each in gone if each.position not in corrected]
-
-
-async def _end(connection: Any, queue: Queue, partition: int, receipts: Sequence[Receipt]) -> set[int]:
-    """Write the late ends of those that are open; return their positions."""
+async def _left(
+    connection: Any, receipts: Sequence[Receipt], statement: str, partition: int, *terms: Any
+) -> list[Receipt]:
+    """Run a statement on receipts, which tells the positions of those whose end it writes; return the others."""
     if not receipts:
-        return set()
-    terms = (*_columns(receipts), retention_ms(queue), queue.origin, queue.name)
-    return {seq for (seq,) in await connection.fetch(sql_of_log(queue)["end_receipts"], partition, *terms)}
-
-
-def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int]]:
-    ordered = sorted({(each.position, each.generation) for each in receipts})
-    return [position for position, _ in ordered], [generation for _, generation in ordered]
+        return []
+    named = zip(*sorted({(each.position, each.generation) for each in receipts}), strict=True)
+    ended = {seq for (seq,) in await connection.fetch(statement, partition, *named, *terms)}
+    return [each for each in receipts if each.position not in ended]
 
 
 class Measured:
@@ -358,12 +350,11 @@ async def awaited(
     connection: Any, queues: Sequence[Queue], *, fifo: bool, behind: list[int] | None = None
 ) -> Sequence[Any]:
     """Return of each queue, all of one kind, when it has its next message, and whether its partition is in use."""
-    terms = (
-        [queue.partition for queue in queues],
-        [retention_ms(queue) for queue in queues],
-        *(() if fifo else (behind,)),
-    )
-    rows: Sequence[Any] = await connection.fetch(WAKEUPS["awaited_groups" if fifo else "awaited"], *terms)
+    partitions = [queue.partition for queue in queues]
+    if fifo:
+        rows: Sequence[Any] = await connection.fetch(WAKEUPS["awaited_groups"], partitions)
+    else:
+        rows = await connection.fetch(WAKEUPS["awaited"], partitions, list(map(retention_ms, queues)), behind)
     return rows
 
 

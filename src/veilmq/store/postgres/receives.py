@@ -80,6 +80,14 @@ async def target_of(connection: Any, catalog: queues.Catalog, queue: Queue) -> Q
     return target
 
 
+def dead_letter_terms(node: Node, queue: Queue, target: Queue | None) -> tuple[int, int | None, str, int]:
+    """Return what the functions of FIFO queues have to know of dead letters, which go to ``target``."""
+    partition, counter = None, 0
+    if target is not None:
+        partition, counter = target.partition, node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE)
+    return queue.settings.receives_max, partition, queue.name, counter
+
+
 async def move(connection: Any, node: Node, queue: Queue, target: Queue, seqs: list[int], *terms: Any) -> int:
     """Move messages of a standard queue, locked in the transaction, as the last terms of the statement say.
 
@@ -107,19 +115,16 @@ def properties_of(queue: Queue, row: Any) -> bytes:
 
 async def receive(node: Node, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
     """Lease what is visible, up to the number that each command names."""
-    # Those that waited were counted before, and what is refused does not count.
-    too_many: set[int] = set()
     per_s_max = queue.settings.receives_per_s_max
+    # Those that waited were counted before, and what is refused does not count.
     new = [place for place, command in enumerate(together) if command.requested_at_ms is None] if per_s_max else []
-    if new:
-        admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(new), per_s_max, SECOND_MS)
-        too_many = set(new[admitted:])
-    served = [command for place, command in enumerate(together) if place not in too_many] if too_many else together
+    if not new:
+        return await _served(node, connection, queue, together)
+    admitted = await connection.fetchval(STANDARD["admit"], queue.origin, len(new), per_s_max, SECOND_MS)
+    too_many = set(new[admitted:])
+    served = [command for place, command in enumerate(together) if place not in too_many]
     received = iter(await _served(node, connection, queue, served))
-    return [
-        ReceivesThrottled(queue.settings.receives_per_s_max) if place in too_many else next(received)
-        for place in range(len(together))
-    ]
+    return [ReceivesThrottled(per_s_max) if place in too_many else next(received) for place in range(len(together))]
 
 
 async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:
@@ -284,19 +289,11 @@ class _Taking:
 
     async def _lease_fifo(self, target: Queue | None) -> list[Any]:
         """Lease messages of groups as they came up, each in order; dead letters leave in the same statement."""
-        queue, node = self.queue, self.node
+        queue = self.queue
         rows = await self.connection.fetch(
             FIFO["receive"],
-            queue.partition,
-            self.count,
-            self.terms.timeout_ms,
-            getrandbits(queues.GENERATION_BITS),
-            retention_ms(queue),
-            *self.requested,
-            queue.settings.receives_max,
-            None if target is None else target.partition,
-            queue.name,
-            0 if target is None else node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE),
+            *(queue.partition, self.count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)),
+            *(retention_ms(queue), *self.requested, *dead_letter_terms(self.node, queue, target)),
             *queues.terms_of_log(queue),
         )
         if target is not None and any(row["seq"] is None for row in rows):

@@ -37,7 +37,7 @@ from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import LANE, Node
 from veilmq.store.postgres.outbox import OUTBOX
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
-from veilmq.store.postgres.receives import move, properties_of, target_of
+from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Leased, Row, StoredMessage, Waiting
@@ -49,8 +49,6 @@ CLAIMS["choose"] = queues.locking(STANDARD, "seq, receive_count, group_key")
 LONG_S = 0.1
 _COSTS_KEPT = 50
 _COUNTED_MAX = 10_000
-
-
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
 
@@ -69,14 +67,6 @@ def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[in
             dead.append(row["seq"])
             bytes_left -= row["size_bytes"]
     return living, dead, False
-
-
-_INSPECTING = {
-    None: "inspect",
-    MessageState.VISIBLE: "inspect_visible",
-    MessageState.IN_FLIGHT: "inspect_in_flight",
-    MessageState.DELAYED: "inspect_delayed",
-}
 
 
 class _Transaction(claims.ClaimTransaction):
@@ -213,7 +203,7 @@ class _Transaction(claims.ClaimTransaction):
         if queue.settings.fifo:
             properties = [properties_of(queue, each.row) or None for each in messages]
             terms = queue.partition, target.partition, seqs, ids, properties, self._node.positions.take(len(seqs) + 1)
-            moved = len(await self._fetch(FIFO["move_on"], *terms, retention_ms(queue)))
+            moved: int = await self._connection.fetchval(FIFO["move"], *terms, retention_ms(queue), None)
             self._groups_of[target.name] = target
         else:
             moved = await move(self._connection, self._node, queue, target, seqs, None, 0, ids)
@@ -267,25 +257,25 @@ class _Transaction(claims.ClaimTransaction):
     async def inspect(
         self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        first: tuple[Any, ...] = () if state is None else (passed_max + count,)
-        if state is None or queue.settings.fifo:
-            statement = sql(queue)[_INSPECTING[state]]
-        else:
-            statement, first = STANDARD["inspect_at"], (*first, state.value)
-        return await self._stored(queue, statement, count, retention_ms(queue), *first)
+        if state is None:
+            return await self._stored(queue, sql(queue)["inspect"], count)
+        if queue.settings.fifo:
+            return await self._stored(queue, FIFO[f"inspect_{state.name.lower()}"], count, passed_max + count)
+        return await self._stored(queue, STANDARD["inspect_at"], count, passed_max + count, state.value)
 
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
-        return await self._stored(queue, sql(queue)["received_at"], seqs, retention_ms(queue))
+        return await self._stored(queue, sql(queue)["received_at"], seqs)
 
     async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
         if queue.settings.fifo or not self._node.fair.has(queue):
-            return await self._stored(queue, sql(queue)["peek"], count, retention_ms(queue))
-        noisy = await self._node.fair.noisy(self._connection, queue, judge=False)
-        return await self._stored(queue, FAIR["peek"], count, retention_ms(queue), noisy)
+            return await self._stored(queue, sql(queue)["peek"], count)
+        return await self._stored(
+            queue, FAIR["peek"], count, await self._node.fair.noisy(self._connection, queue, judge=False)
+        )
 
-    async def _stored(self, queue: Queue, statement: str, *terms: Any) -> list[StoredMessage]:
-        rows = await self._fetch(_stored(statement, fifo=queue.settings.fifo), queue.partition, *terms)
-        found = [StoredMessage(*row) for row in rows]
+    async def _stored(self, queue: Queue, statement: str, which: Any, *rest: Any) -> list[StoredMessage]:
+        terms = queue.partition, which, retention_ms(queue), *rest
+        found = [StoredMessage(*row) for row in await self._fetch(_stored(statement, fifo=queue.settings.fifo), *terms)]
         return [
             each._replace(properties=properties_of(queue, each._asdict())) if each.source else each for each in found
         ]
@@ -345,10 +335,7 @@ class _Transaction(claims.ClaimTransaction):
     async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
         generation, kept_ms = getrandbits(queues.GENERATION_BITS), retention_ms(queue)
         terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
-        sink: tuple[int | None, str, int] = (None, queue.name, 0)
-        if target is not None:
-            sink = (target.partition, queue.name, self._node.positions.take(limits.DEAD_LETTERS_PER_RECEIVE))
-        of_dead = (queue.settings.receives_max, *sink, limits.DEAD_LETTERS_PER_RECEIVE)
+        of_dead = (*dead_letter_terms(self._node, queue, target), limits.DEAD_LETTERS_PER_RECEIVE)
         bound, shards, letters = await self._connection.fetchrow(
             CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *queues.terms_of_log(queue)
         )
@@ -387,9 +374,8 @@ class _Transaction(claims.ClaimTransaction):
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
             await queues.hold(self._connection, target)
-            counter = self._node.positions.take(2)
-            terms = (queue.partition, target.partition, seq, queue.name, counter, retention_ms(queue))
-            await self._connection.execute(CLAIMS["evict_fifo"], *terms)
+            terms = (queue.partition, target.partition, [seq], None, None, self._node.positions.take(2))
+            await self._connection.execute(FIFO["move"], *terms, retention_ms(queue), queue.name)
             self.notify(target.name)
         elif not await self._send_dead(queue, target, [seq]):
             raise PartitionRetired

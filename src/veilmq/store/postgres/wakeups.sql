@@ -26,9 +26,9 @@ FROM (SELECT mq.now_ms() AS now) AS clock, unnest($1::bigint[], $2::bigint[]) WI
     LEFT JOIN mq.part ON part.qp = asked.qp AND NOT part.retired
 
 -- name: awaited_groups
--- The same of partitions of FIFO queues, whose groups know, also when retention ends what is in flight. ($2 is not needed.)
+-- The same of partitions of FIFO queues, whose groups know, also when retention ends what is in flight.
 SELECT asked.place, part.qp IS NOT NULL AS is_used, mq.now_ms() AS now, (
     SELECT eligible_at FROM mq.fifo_group WHERE qp = asked.qp AND eligible_at < 1::bigint << 61 ORDER BY eligible_at LIMIT 1
 ) AS visible_at
-FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS asked (qp, retention, place)
+FROM unnest($1::bigint[]) WITH ORDINALITY AS asked (qp, place)
     LEFT JOIN mq.part ON part.qp = asked.qp AND NOT part.retired

@@ -144,6 +144,7 @@ STATEMENTS: dict[str, dict[str, str]] = {
     "shared": shared(),
     "of FIFO queues": FIFO,
     "of fair queues": {"send": FAIR["send"]},
+    "changes": {"change": STANDARD["change"]},
     "locks": {"choose": STANDARD["choose"], "choose_claimed": CLAIMS["choose"]},
     "of FIFO queues in claims": {"read": CLAIMS["read_fifo"]},
     "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
