@@ -25,7 +25,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from veilmq.core.commands import Clock, Timer, Wake
+from veilmq.core.commands import Clock, Wake
 from veilmq.core.errors import QueueNotFound, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.port import Figure, counter, gauge
@@ -35,58 +35,33 @@ from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Que
 log = logging.getLogger(__name__)
 
 BYTES_MAX = 7_500
-_BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
 
 
-class Notice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """``node`` says it. Names are full names of queues, instants are the database's."""
+Entry = tuple[str, str, bool | int | str | None]
+"""What a node says of a queue, by its full name.
 
-    node: str
-    due_ms: dict[str, int] = {}
-    """Queues that have, or may have, a message, or a place for one, at an instant."""
-    awaited: dict[str, bool] = {}
-    """Queues that have waiters at the node; false: no more."""
-    full: list[str] = []
-    """Queues where it found no place for another message in flight."""
-    changed: list[str] = []
-    """Queues that were changed, purged or deleted: what others know of them is old."""
-    moves: bool = False
-    """A move task was begun or cancelled."""
-    hello: bool = False
-    """The node has begun to listen, and asks what the others wait for."""
-    alive: bool = False
-    """It listens still, and has nothing to say."""
-
+``due_ms``: the instant, of the database, from which there is, or may be, a message or a place for one. ``awaited``:
+whether it has waiters at the node. ``full``: the node found no place there for another message in flight. ``changed``,
+purged or deleted: what others know of it is old. And, of no queue, ``moves``: a move task was begun or cancelled;
+``hello``: the node has begun to listen, and asks what the others wait for; ``alive``: it listens still.
+"""
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Notice)
+_decode = msgspec.json.Decoder(tuple[str, list[Entry]]).decode
 
 
-def packed(node: str, entries: Iterable[tuple[str, str, Any]]) -> list[str]:
-    """Return the texts of as few notices as have room for ``entries``: field, queue and value of each entry."""
-    notices: list[dict[str, Any]] = []
+def packed(node: str, entries: Iterable[Entry]) -> list[str]:
+    """Return the texts of as few notices of ``node`` as have room for ``entries``."""
+    notices: list[list[Entry]] = []
     left = 0
-    for field, queue, value in entries:
-        size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
-        if size_bytes > left or not notices:
-            notices.append({})
+    for entry in entries:
+        size_bytes = len(_encode(entry)) + 1
+        if size_bytes > left:
+            notices.append([])
             left = BYTES_MAX
         left -= size_bytes
-        if not queue:
-            notices[-1][field] = value
-        elif value is None:
-            notices[-1].setdefault(field, []).append(queue)
-        else:
-            notices[-1].setdefault(field, {})[queue] = value
-    return [_encode(Notice(node=node, **fields)).decode() for fields in notices]
-
-
-def unpacked(text: str) -> Notice | None:
-    """Return the notice of a text; ``None`` where it is not one of ours."""
-    try:
-        return _decoder.decode(text)
-    except msgspec.DecodeError:
-        return None
+        notices[-1].append(entry)
+    return [_encode((node, each)).decode() for each in notices]
 
 
 REFRESH_MS = 10 * SECOND_MS
@@ -170,7 +145,6 @@ class Watches:
         self._round_ms = int(round_s * SECOND_MS)
         self._clock = clock
         self._catalog = catalog
-        self._start = start
         self._wakes: dict[str, Wake] = {}
         self._rounds = Mover(step=self._round, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
         self._upkeep = Mover(step=self._keep_up, clock=clock, start=start, poll_ms_max=REFRESH_MS)
@@ -181,8 +155,8 @@ class Watches:
         self._echoed = False
         self._pending: dict[tuple[str, str], Any] = {}
         self._announced: set[str] = set()
-        self._is_out = False
-        self._timer: Timer | None = None
+        self._sender = Mover(step=self._send, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
+        self._is_sending = False
         self._rests_until_ms = 0
         self._sent = 0
         self._received = 0
@@ -208,13 +182,10 @@ class Watches:
     async def stop(self) -> None:
         """Say what is left to say, and listen no more."""
         self._stopped = True
-        self._rounds.stop()
-        self._upkeep.stop()
-        if self._timer is not None:
-            self._timer.cancel()
-        for queue in self._announced:
-            self._pending["awaited", queue] = False
-        if not self._is_out:
+        for mover in (self._rounds, self._upkeep, self._sender):
+            mover.stop()
+        self._pending |= {("awaited", queue): False for queue in self._announced}
+        if not self._is_sending:
             await self._send()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -391,60 +362,47 @@ class Watches:
         """Say that there is, or may be, a message at ``due_ms``."""
         self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
 
-    def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
+    def _say(self, kind: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
         if self._connection is not None:
-            self._pending[field, queue] = value
-            self._send_later(after_ms)
-
-    def _send_later(self, after_ms: int = 0) -> None:
-        if self._is_out or self._timer is not None:
-            return
-        now_ms = self._clock.now_ms()
-        if (at_ms := max(now_ms + after_ms, self._rests_until_ms)) > now_ms:
-            self._timer = self._clock.call_at(at_ms, self._begin_to_send)
-        else:
-            self._begin_to_send()
-
-    def _begin_to_send(self) -> None:
-        self._timer = None
-        self._is_out = True
-        self._start(self._send())
+            self._pending[kind, queue] = value
+            self._sender.schedule(max(after_ms, self._rests_until_ms - self._clock.now_ms()))
 
     async def _send(self) -> None:
+        self._rests_until_ms = self._clock.now_ms() + REST_MS
         entries, self._pending = self._pending, {}
         texts = packed(self.name, [(*entry, value) for entry, value in entries.items()])
         connection = self._connection
         if texts and connection is not None:
+            self._is_sending = True
             try:
                 await connection.execute(WAKEUPS["notify"], texts, timeout=_ANSWER_S)
             except _FAILURES:
                 connection.terminate()  # which is noticed like any other end of it
+            self._is_sending = False
         self._sent += len(texts)
-        self._rests_until_ms = self._clock.now_ms() + REST_MS
-        self._is_out = False
-        if self._pending:
-            self._send_later()
 
     # What other nodes say.
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        notice = unpacked(text)
-        if notice is None:
+        try:
+            node, entries = _decode(text)
+        except msgspec.DecodeError:  # not one of ours
             return
-        if notice.node == self.name:
+        if node == self.name:
             self._echoed = self._arrive = True
             return
         self._received += 1
-        for queue, is_awaited in notice.awaited.items():
-            (self.interests.note if is_awaited else self.interests.drop)(notice.node, queue)
-        for queue in notice.full:
-            self.interests.note(notice.node, queue, is_full=True)
-        for queue in notice.changed:
-            self._catalog.forget(queue)
-            self.wake_here(queue, 0)
-        for queue, due_ms in notice.due_ms.items():
-            self.wake_here(queue, due_ms)
-        if notice.moves:
-            self.schedule_moves()
-        if notice.hello:
-            self._announce()
+        for kind, queue, value in entries:
+            if kind == "awaited":
+                (self.interests.note if value else self.interests.drop)(node, queue)
+            elif kind == "full":
+                self.interests.note(node, queue, is_full=True)
+            elif kind == "due_ms" and isinstance(value, int):
+                self.wake_here(queue, value)
+            elif kind == "changed":
+                self._catalog.forget(queue)
+                self.wake_here(queue, 0)
+            elif kind == "moves":
+                self.schedule_moves()
+            elif kind == "hello":
+                self._announce()
