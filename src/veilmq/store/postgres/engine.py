@@ -11,7 +11,6 @@ for a while, it lets go of it. The next one finds the range that was planned, an
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any, Self, TypeVar
 
 import asyncpg
@@ -52,15 +51,11 @@ T = TypeVar("T")
 Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""
 
-Together = tuple[Work, Callable[[Any], int]]
-"""Carries commands of one kind on one queue out together; and how many messages one of them brings."""
-
 
 class PostgresEngine(Node):
     """``core.commands.Engine`` on one database, that at ``place`` of a store. Methods belong to the loop's thread.
 
-    ``together`` and ``alone`` have an entry for each type of command. The other parts are workers, of which each says
-    how exactly one node at a time does its work.
+    ``together`` and ``alone`` have an entry for each type of command.
     """
 
     def __init__(self, database: Database, *, options: PostgresOptions, clock: DatabaseClock, place: int = 0) -> None:
@@ -73,15 +68,13 @@ class PostgresEngine(Node):
         self.opening = asyncio.Lock()
         self._measured = Measured()
         self._lines: dict[tuple[str, type[Command]], Coalescer] = {}
-        self.together: dict[type[Command], Together] = {
+        self.together: dict[type[Command], tuple[Work, Callable[[Any], int]]] = {
             commands.Send: (partial(self.on_queue, send, relaxed=False), lambda command: len(command.messages)),
-            commands.Receive: (partial(self.on_queue, receive, relaxed=True), attrgetter("count")),
+            commands.Receive: (partial(self.on_queue, receive, relaxed=True), lambda command: command.count),
             commands.Delete: (partial(self.on_queue, delete, relaxed=True), lambda command: len(command.receipts)),
-            commands.ChangeVisibility: (
-                partial(self.on_queue, change, relaxed=True),
-                lambda command: len(command.changes),
-            ),
+            commands.ChangeVisibility: (partial(self.on_queue, change, relaxed=True), lambda each: len(each.changes)),
         }
+        """What commands of one kind on one queue do together, and how many messages one of them brings."""
         self.workers: dict[type[Command], Mover] = {}
         """What does slices of work in the background, by the step that does one."""
         for kind in STEPS:

@@ -30,6 +30,7 @@ import msgspec
 from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
+from veilmq.store.port import Figure, counter
 from veilmq.store.postgres.database import IN_DOUBT, POLL_MS, Mover
 from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node, Positions
@@ -76,7 +77,7 @@ class Batch(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """``queue`` is where the batch came to, visible from ``due_ms`` on; ``None`` where the queue is gone.
+    """``queue`` is where the batch came to, visible from ``due_ms`` on (0: at once); ``None`` where the queue is gone.
 
     ``last_number`` is of another batch that has arrived. A queue ``is_changed`` that has messages of another priority
     than ever before, or with groups.
@@ -90,9 +91,8 @@ class Arrived(NamedTuple):
 
 async def due(connection: Any) -> list[Outbox]:
     """Return the outboxes that have something to be relayed."""
-    return [
-        Outbox._make([*rest, read_settings(settings).fifo]) for *rest, settings in await connection.fetch(OUTBOX["due"])
-    ]
+    rows = await connection.fetch(OUTBOX["due"])
+    return [Outbox._make([*between, read_settings(settings).fifo]) for *between, settings in rows]
 
 
 async def take(connection: Any, outbox: Outbox, done: Batch | None) -> Batch | None:
@@ -136,8 +136,7 @@ async def arrive(connection: Any, outbox: Outbox, from_place: int, batch: Batch,
         number, token = await connection.fetchrow(OUTBOX["arrived"], *whence)
         is_ours = (number, token) == (batch.number, batch.token)
         return Arrived(queue, last_number=None if is_ours else number)
-    due_ms, is_changed = await _store(connection, queue, batch.messages, positions)
-    return Arrived(queue, due_ms, is_changed=is_changed)
+    return await _store(connection, queue, batch.messages, positions)
 
 
 async def _end(connection: Any, name: str, number: int) -> Queue | None:
@@ -146,24 +145,22 @@ async def _end(connection: Any, name: str, number: int) -> Queue | None:
     return None if row is None or row["queue_id"] != number else queue_of(row)
 
 
-async def _store(
-    connection: Any, queue: Queue, messages: list[dict[str, Any]], positions: Positions
-) -> tuple[int, bool]:
-    """Store messages in their order; return when there is one, 0 in FIFO queues and for none, and if that is new."""
+async def _store(connection: Any, queue: Queue, messages: list[dict[str, Any]], positions: Positions) -> Arrived:
+    """Store messages in their order."""
     if not messages:
-        return 0, False
+        return Arrived(queue)
     counter = positions.take(len(messages) + 1)
     if queue.settings.fifo:
         rows = await insert_fifo(connection, queue, counter, *_fifo_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):
             seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
             await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, received)
-        return 0, False
+        return Arrived(queue)
     priorities = sorted({each["priority"] for each in messages})
     status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
     arrived = msgspec.json.encode(messages).decode()
     rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
-    return min(int(row["visible_at"]) for row in rows), status == "UPDATE 1"
+    return Arrived(queue, min(row["visible_at"] for row in rows), is_changed=status == "UPDATE 1")
 
 
 def _fifo_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
@@ -220,9 +217,7 @@ class Relay(Mover):
         self._directory = directory
         self._tidy_at_ms = 0
         self.relayed = 0
-        """How many messages have arrived."""
         self.failures = 0
-        """How often one way or the other was not free."""
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
         """Return a queue elsewhere as its outbox stands for it, to which messages of ``source`` can be moved.
@@ -252,6 +247,13 @@ class Relay(Mover):
         self._node.database.calls[id(connection)] = self.schedule
         # Its number is one that no queue here has.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
+
+    def figures(self) -> list[Figure]:
+        """Return what was relayed."""
+        return [
+            counter("store_outbox_relayed", "Messages relayed to other databases.", self.relayed),
+            counter("store_outbox_failures", "Times that some could not be relayed.", self.failures),
+        ]
 
     # The relay.
 

@@ -68,12 +68,12 @@ INSERT INTO mq.shard_of (name, place) SELECT name, 0 FROM mq.queue ON CONFLICT (
 -- Of the home: the next $3 names behind $2 of those whose place is $1.
 SELECT name FROM mq.shard_of WHERE place = $1 AND name > $2 ORDER BY name LIMIT $3
 
--- name: take_place
--- Of the home: the place of a queue, for this transaction to remove; no row while somebody makes the queue.
-SELECT place FROM mq.shard_of WHERE name = $1 AND place = $2 FOR UPDATE SKIP LOCKED
+-- name: take_places
+-- Of the home: those of the names $1 whose place is $2, for this transaction to remove; none that somebody makes the queue of.
+SELECT name FROM mq.shard_of WHERE name = ANY($1::text[]) AND place = $2 FOR UPDATE SKIP LOCKED
 
--- name: drop_place
-DELETE FROM mq.shard_of WHERE name = $1
+-- name: drop_places_of
+DELETE FROM mq.shard_of WHERE name = ANY($1::text[])
 
 -- name: unused
 -- Of each: those of the names $1 that neither a queue has nor one had just now.

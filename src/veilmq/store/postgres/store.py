@@ -304,20 +304,23 @@ class Shards:
                 home: Any = turn.connection
                 after = ""
                 while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
-                    for name in await self._unused(engine, [name for (name,) in rows]):
-                        async with home.transaction():
-                            held = await home.fetchval(SHARDS["take_place"], name, engine.place)
-                            if held is not None and await self._unused(engine, [name]):
-                                await home.execute(SHARDS["drop_place"], name)
-                                self._places.pop(name, None)
                     (after,) = rows[-1]
+                    if unused := await self._unused(engine, rows):
+                        async with home.transaction():  # looked up again, while none of them can be made
+                            held = await home.fetch(SHARDS["take_places"], unused, engine.place)
+                            dropped = await self._unused(engine, held)
+                            await home.execute(SHARDS["drop_places_of"], dropped)
+                        for name in dropped:
+                            self._places.pop(name, None)
         except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
             log.warning("places of queues that are gone are forgotten later: %s", error)
         finally:
             turn.leave()
 
-    async def _unused(self, engine: PostgresEngine, names: list[str]) -> list[str]:
+    async def _unused(self, engine: PostgresEngine, rows: Sequence[Any]) -> list[str]:
+        """Return which of the names in ``rows`` no queue has there, as far as that can be known."""
         with suppress(StoreUnavailable):
+            names = [name for (name,) in rows]
             return [name for (name,) in await self._ask(engine, lambda at: at.fetch(SHARDS["unused"], names))]
         return []
 
@@ -562,27 +565,18 @@ class Shards:
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def figures(self) -> Sequence[Figure]:
-        """Return what the database tells; of several by its number, or, where a figure has a label, together.
-
-        And what is relayed from one to another.
-        """
+        """Return what the database tells; of several by its number, or, where a figure has a label, together."""
         if len(self.shards) == 1:
             return self._home.figures()
         merged: dict[str, Figure] = {}
         for engine in self._open_ones():
-            for figure in engine.figures():
+            for figure in (*engine.figures(), *self.relays[engine.place].figures()):
                 samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
                 for value, sample in figure.samples.items():
                     key = value if figure.label else str(engine.place + 1)
                     samples[key] = samples[key] + sample if key in samples else sample
                 merged[figure.name] = figure._replace(samples=samples, label=figure.label or "database")
-        relayed = {str(place + 1): float(relay.relayed) for place, relay in self.relays.items()}
-        failures = {str(place + 1): float(relay.failures) for place, relay in self.relays.items()}
-        return [
-            *merged.values(),
-            Figure("store_outbox_relayed", "Messages relayed to other databases.", "counter", relayed, "database"),
-            Figure("store_outbox_failures", "Times that some could not be relayed.", "counter", failures, "database"),
-        ]
+        return list(merged.values())
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""
