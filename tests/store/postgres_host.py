@@ -24,6 +24,7 @@ from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopyRefused
 from veilmq.store.port import Finding
 from veilmq.store.postgres import PostgresOptions, Shards
+from veilmq.store.postgres.database import Database
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import invariants, migrate
@@ -263,7 +264,8 @@ class PostgresHost(Host):
 
 
 async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions | None = None) -> PostgresEngine:
-    engine = PostgresEngine.at(url, clock=clock, options=options or PostgresOptions())
+    options = options or PostgresOptions()
+    engine = PostgresEngine(Database(url, options=options, clock=clock), options=options, clock=clock)
     try:
         await engine.database.open()
         async with engine.database.connection() as connection:

@@ -20,7 +20,7 @@ from veilmq.store.claims import ClaimStep
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.background import number_events
-from veilmq.store.postgres.database import DatabaseClock, PostgresOptions
+from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.schema import _queries
 from veilmq.store.postgres.transaction import running, sweep
@@ -74,7 +74,7 @@ class Node(PostgresEngine):
 
     def __init__(self, connection: Any, *, options: PostgresOptions, clock: VirtualClock) -> None:
         database = cast(Any, OneConnection(connection))
-        super().__init__(database, options=options, clock=DatabaseClock(clock))
+        super().__init__(database, options=options, clock=clock)
         self.book = _BOOK
         for step in STEPS:
             self.schedulers[step] = lambda: None

@@ -257,12 +257,9 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
                 await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
             if dropped and not state["dropped"]:
                 log.warning("events are dropped: too many wait to be exported")
-            numbers: dict[int, list[int]] = {}
-            for row in dropped:
-                if row["outcome"] == "expired":
-                    numbers.setdefault(row["qp"], []).append(row["number"])
-            for origin, of_queue in numbers.items():
-                await connection.execute(EVENTS["drop_expired"], origin, of_queue)
+            expired = [(row["qp"], row["number"]) for row in dropped if row["outcome"] == "expired"]
+            if expired:
+                await connection.executemany(EVENTS["drop_expired"], expired)
             await connection.execute(EVENTS["number"], len(kept), len(dropped))
         if len(rows) < slice_events:
             return

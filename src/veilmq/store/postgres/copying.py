@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 import asyncpg
@@ -55,9 +54,7 @@ class CopyLock:
             raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the connection, and with it what was not committed."""
         self.connection.terminate()
         if isinstance(error, TROUBLE):

@@ -16,11 +16,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import asyncpg
-from asyncpg import DeadlockDetectedError, SerializationError, UniqueViolationError
 
 from veilmq.core.commands import Clock, Done, Timer
 from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUnavailable, VeilmqError
@@ -76,7 +74,7 @@ OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
 """What is no single command's fault, of those that travel together."""
 
 
-COLLISIONS = (DeadlockDetectedError, SerializationError, UniqueViolationError)
+COLLISIONS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
 """What nodes do to each other now and then; nothing was done, and trying again helps."""
 COLLISIONS_MAX = 5
 
@@ -208,9 +206,7 @@ class _Turn:
         database.breaker.worked()
         return self._connection
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         database, connection = self._database, self._connection
         if isinstance(error, (*IN_DOUBT, *ELSEWHERE)):
             for lost in database.on_lost:

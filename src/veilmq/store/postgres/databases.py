@@ -132,7 +132,7 @@ async def members(home: Any) -> list[Member]:
 
 
 async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
-    """Note that the database at ``place`` is at ``url``; within a transaction that ``locked`` the list.
+    """Note that the database at ``place`` is at ``url``; within a transaction that has locked the list.
 
     ``is_sure`` says that the database there knows so itself. Raises ``PlaceRefused`` where another one has the place.
     """
@@ -147,14 +147,6 @@ async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
             f"number {place + 1} of the store is {kept.url}; name the first database alone, and add others with "
             "`veilmq database add`."
         )
-
-
-@asynccontextmanager
-async def locked(home: Any) -> AsyncIterator[None]:
-    """Have one transaction at a time change the list."""
-    async with home.transaction():
-        await home.fetchval(SHARDS["lock_members"])
-        yield
 
 
 def last_known(home_url: str) -> list[Member]:
@@ -290,7 +282,8 @@ async def add(home_url: str, url: str) -> Listed:
             ) from error
         await migrate(other)
         store = await found(home)
-        async with locked(home):
+        async with home.transaction():
+            await home.execute(SHARDS["lock_members"])
             place = await _place_for(home, store, other, kept_url)
             await register(home, place, kept_url, is_sure=True)
         try:
@@ -327,7 +320,8 @@ async def remove(home_url: str, name: str) -> Listed:
     """
     async with _ready(home_url) as home:
         store = await found(home)
-        async with locked(home):
+        async with home.transaction():
+            await home.execute(SHARDS["lock_members"])
             kept = [member for member in await members(home) if not member.removed]
             member = next((each for each in kept if name in (str(each.place + 1), each.url)), None)
             if member is None and name == "1":

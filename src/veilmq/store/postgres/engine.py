@@ -11,7 +11,7 @@ for a while, it lets go of it. The next one finds the range that was planned, an
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -58,8 +58,8 @@ class PostgresEngine(Node):
     ``together`` and ``alone`` have an entry for each type of command.
     """
 
-    def __init__(self, database: Database, *, options: PostgresOptions, clock: DatabaseClock, place: int = 0) -> None:
-        super().__init__(database, options=options, clock=clock)
+    def __init__(self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int = 0) -> None:
+        super().__init__(database, options=options, clock=DatabaseClock(clock))
         self.place = place
         self.token_key = b""
         self.is_open = False
@@ -80,23 +80,17 @@ class PostgresEngine(Node):
         for kind in STEPS:
             step = partial(running(self, COLD[kind], changes=True), kind())
             pause_ms_min = BUSY_MS if kind is MoveStep else 1
-            worker = Mover(step=step, clock=clock, start=self.start, pause_ms_min=pause_ms_min)
+            worker = Mover(step=step, clock=self.clock, start=self.start, pause_ms_min=pause_ms_min)
             self.workers[kind], self.schedulers[kind] = worker, worker.schedule
         self.watches.schedule_moves = self.workers[MoveStep].schedule
         self.schedulers[MoveStep] = self.watches.moves_changed
         self.janitor = Janitor(self, sweep=partial(sweep, self))
         self.clock_guard = ClockGuard(self)
-        self._clock_check = Mover(step=self.clock_guard.check, clock=clock, start=self.start)
+        self._clock_check = Mover(step=self.clock_guard.check, clock=self.clock, start=self.start)
         self.alone: dict[type[Command], Alone] = {
             kind: running(self, run, changes=kind not in READS) for kind, run in COLD.items()
         }
         self.events = EventExport(self)
-
-    @classmethod
-    def at(cls, url: str, *, clock: SystemClock, options: PostgresOptions, place: int = 0) -> Self:
-        """Return the engine of a database that was not reached yet."""
-        database = Database(url, options=options, clock=clock)
-        return cls(database, options=options, clock=DatabaseClock(clock), place=place)
 
     def begin(self, receipt_key: bytes, token_key: bytes) -> None:
         """Begin with the work that goes on by itself, as the database was reached; commands need not wait for it."""

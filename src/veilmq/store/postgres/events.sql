@@ -47,4 +47,4 @@ UPDATE mq.event_state SET recorded = recorded + $1, dropped = dropped + $2
 
 -- name: drop_expired
 -- Whose end was dropped is told of no more.
-DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = ANY($2::bigint[])
+DELETE FROM mq.expired_receipt WHERE qp = $1 AND number = $2

@@ -20,7 +20,7 @@ The doctor changes nothing and may run beside nodes: it checks the invariants of
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -52,9 +52,7 @@ _WORDS = {
     "bytes": "bytea",
     "keyed": "",
 }
-_IS_THERE = "SELECT to_regclass('mq.migration') IS NOT NULL"
 _FOUND = "SELECT coalesce(max(number), 0), coalesce(max(ends), 0) FROM mq.migration"
-_APPLIED = "INSERT INTO mq.migration (number, ends) VALUES ($1, $2)"
 _NODES = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
@@ -81,7 +79,7 @@ async def read_format(connection: Any, scripts: Sequence[Script] | None = None) 
     than the first that was released.
     """
     scripts = scripts or all_scripts()
-    if not await connection.fetchval(_IS_THERE):
+    if not await connection.fetchval("SELECT to_regclass('mq.migration') IS NOT NULL"):
         return 0, [_whole(scripts)]
     found, ends = await connection.fetchrow(_FOUND)
     first, last = scripts[0].number - 1, scripts[-1].number
@@ -124,7 +122,7 @@ async def migrate(
                 )
             for script in pending:
                 await connection.execute(script.text)
-                await connection.execute(_APPLIED, script.number, script.ends)
+                await connection.execute("INSERT INTO mq.migration VALUES ($1, $2)", script.number, script.ends)
             if pending:
                 await connection.execute(_text("functions.sql"))
     except asyncpg.LockNotAvailableError as error:
@@ -234,49 +232,46 @@ CONNECT_S = 5.0
 async def examine(connection: Any, *, durability: Durability) -> Report:
     """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and what ``asyncpg`` does."""
     promise = await Promise.of(connection, durability)
-    findings = await _settings(connection, promise.doubts)
-    found, pending = await read_format(connection)
-    if not found:
-        return Report([*findings, Finding("there is a schema", ok=False, detail=_MIGRATE)], {})
-    known = all_scripts()[-1].number
-    lacks = f"it has {found}, this version needs {known}: {_MIGRATE}" if pending else ""
-    findings.append(Finding("the schema has all that this version needs", ok=not lacks, detail=lacks))
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
-        findings += await invariants(connection)
-        facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
-    return Report(findings, facts | {"durability": str(promise)})
-
-
-_MIGRATE = "run `veilmq migrate`, or start a server"
-
-
-async def _settings(connection: Any, doubts: list[str]) -> list[Finding]:
     version, standby, autovacuum = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('autovacuum')::bool"
     )
-    old = "" if version >= _VERSION_MIN else "its version is older than 15, which nobody has tried"
-    asleep = "" if autovacuum else "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
-    return [
-        Finding("the server is of a version that is supported", ok=not old, detail=old),
-        Finding("the server is the primary", ok=not standby, detail="it is a standby" if standby else ""),
-        Finding("autovacuum is on", ok=autovacuum, detail=asleep),
-        Finding("what is acknowledged is durable", ok=not doubts, detail="; ".join(doubts)),
-    ]
+    asleep = "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
+    found, pending = await read_format(connection)
+    known, remedy = all_scripts()[-1].number, "run `veilmq migrate`, or start a server"
+    lacks = f"it has {found}, this version needs {known}: {remedy}"
+    of_server = {
+        "the server is of a version that is supported": ""
+        if version >= _VERSION_MIN
+        else "its version is older than 15, which nobody has tried",
+        "the server is the primary": "it is a standby" if standby else "",
+        "autovacuum is on": "" if autovacuum else asleep,
+        "what is acknowledged is durable": "; ".join(promise.doubts),
+    }
+    if not found:
+        return Report(findings(of_server | {"there is a schema": remedy}))
+    of_schema = {"the schema has all that this version needs": lacks if pending else ""}
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        of_rows = await invariants(connection)
+        facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
+    return Report([*findings(of_server | of_schema), *of_rows], facts | {"durability": str(promise)})
 
 
 async def invariants(connection: Any) -> list[Finding]:
     """Return whether what the database has agrees with itself."""
-    findings = []
+    details = {}
     for check, query in _queries("check"):
         count, example = await connection.fetchrow(query)
-        detail = f"{count} rows break this, the first at {example}" if count else ""
-        findings.append(Finding(check=check, ok=not count, detail=detail))
-    return findings
+        details[check] = f"{count} rows break this, the first at {example}" if count else ""
+    return findings(details)
+
+
+def findings(details: Mapping[str, str]) -> list[Finding]:
+    """Return what was found of each check: nothing where it holds."""
+    return [Finding(check, ok=not detail, detail=detail) for check, detail in details.items()]
 
 
 def _queries(kind: str) -> list[tuple[str, str]]:
-    text = files(__package__).joinpath("doctor.sql").read_text(encoding="utf-8")
-    _, *parts = _PART.split(text)
+    _, *parts = _PART.split(_text("doctor.sql"))
     return [
         (name, query) for found, name, query in zip(parts[::3], parts[1::3], parts[2::3], strict=True) if found == kind
     ]

@@ -29,7 +29,7 @@ from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEve
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.database import UNREACHABLE, Mover, PostgresOptions, Turn, failure_of, sentence
+from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, Turn, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, Relay, arrive
@@ -151,7 +151,8 @@ class Shards:
         async with self._home.database.connection() as connection:
             with named(self._home.database.url):
                 home = self._identity = await databases.found(connection)
-            async with databases.locked(connection):
+            async with connection.transaction():
+                await connection.execute(SHARDS["lock_members"])
                 for engine in given:
                     with named(engine.database.url):
                         is_sure = engine in reached and await engine.read(
@@ -164,7 +165,8 @@ class Shards:
 
     def _add(self, place: int, url: str) -> PostgresEngine:
         if place not in self.shards:
-            self.shards[place] = PostgresEngine.at(url, clock=self._machine_clock, options=self._options, place=place)
+            known: Any = {"options": self._options, "clock": self._machine_clock}
+            self.shards[place] = PostgresEngine(Database(url, **known), place=place, **known)
         return self.shards[place]
 
     def _take(self, members: Sequence[databases.Member]) -> None:
