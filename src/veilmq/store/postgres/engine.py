@@ -37,6 +37,7 @@ from veilmq.store.postgres.database import (
 )
 from veilmq.store.postgres.messages import change, delete, send
 from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.outbox import Relay
 from veilmq.store.postgres.queues import Coalescer, Measured, Work
 from veilmq.store.postgres.receives import receive
 from veilmq.store.postgres.transaction import running, sweep
@@ -58,7 +59,10 @@ class PostgresEngine(Node):
     ``together`` and ``alone`` have an entry for each type of command.
     """
 
-    def __init__(self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int = 0) -> None:
+    def __init__(
+        self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int = 0, store: Any = None
+    ) -> None:
+        """``store`` is the ``store.Shards`` that it is one of, if it is."""
         super().__init__(database, options=options, clock=DatabaseClock(clock))
         self.place = place
         self.token_key = b""
@@ -86,7 +90,11 @@ class PostgresEngine(Node):
         self.schedulers[MoveStep] = self.watches.moves_changed
         self.janitor = Janitor(self, sweep=partial(sweep, self))
         self.clock_guard = ClockGuard(self)
-        self._clock_check = Mover(step=self.clock_guard.check, clock=self.clock, start=self.start)
+        clock_check = Mover(step=self.clock_guard.check, clock=self.clock, start=self.start)
+        self._by_itself = [*self.workers.values(), clock_check]
+        if store is not None:
+            self.catalog.elsewhere, self.catalog.outbox = store, Relay(self, place, directory=store)
+            self._by_itself.append(self.catalog.outbox)
         self.alone: dict[type[Command], Alone] = {
             kind: running(self, run, changes=kind not in READS) for kind, run in COLD.items()
         }
@@ -99,7 +107,7 @@ class PostgresEngine(Node):
         self.is_open = True
         if self.options.listens:
             self.watches.open()
-        for worker in (*self.workers.values(), self._clock_check):
+        for worker in self._by_itself:
             worker.schedule()
         self.janitor.schedule(JANITOR_MS)
 
@@ -194,7 +202,7 @@ class PostgresEngine(Node):
 
     def rest(self) -> None:
         """Begin no more of the work that goes on by itself."""
-        for worker in (*self.workers.values(), self._clock_check, self.janitor):
+        for worker in (*self._by_itself, self.janitor):
             worker.stop()
 
     async def close(self) -> None:

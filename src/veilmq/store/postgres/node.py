@@ -263,20 +263,11 @@ _LANDINGS_SPARE = 1_000
 
 
 class Flight(NamedTuple):
-    """A message in flight since an instant; it lands when it is visible, or kept no longer.
+    """A message in flight, which lands by itself when it is visible or kept no longer; others have no group."""
 
-    Without a group it counts among the others.
-    """
-
-    visible_at_ms: int
+    lands_at_ms: int
     group: int | None
     since_ms: int
-    kept_until_ms: int
-
-    @property
-    def lands_at_ms(self) -> int:
-        """When it lands by itself."""
-        return min(self.visible_at_ms, self.kept_until_ms)
 
 
 class FairShares:
@@ -314,12 +305,12 @@ class FairShares:
         if self.fairness.has_many(flight.group):
             self.suspects.add(flight.group)
 
-    def move(self, position: int, visible_at_ms: int) -> bool:
+    def move(self, position: int, lands_at_ms: int) -> bool:
         """Note another deadline; tell whether the message was known to be in flight."""
         self._touch(position)
         flight = self._flights.get(position)
         if flight is not None:
-            self._await_landing(position, flight._replace(visible_at_ms=visible_at_ms))
+            self._await_landing(position, flight._replace(lands_at_ms=lands_at_ms))
         return flight is not None
 
     def land(self, position: int, now_ms: int) -> None:
@@ -358,8 +349,8 @@ class FairShares:
             known = self._flights.get(position)
             if known is None or known.since_ms < flight.since_ms:
                 self.take_off(position, flight, now_ms)
-            elif known.visible_at_ms != flight.visible_at_ms:
-                self.move(position, flight.visible_at_ms)
+            elif known.lands_at_ms != flight.lands_at_ms:
+                self.move(position, flight.lands_at_ms)
         if whole:
             for position in self._flights.keys() - found.keys() - touched:
                 self.land(position, now_ms)
@@ -419,7 +410,7 @@ class FairQueues:
         shares.touched = set()  # what is heard while the rows are read is the later news
         rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         self._hear(rows)
-        found = {row["seq"]: _flight(queue, row, row["received_at"]) for row in rows}
+        found = {row["seq"]: flight_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
         shares.correct(found, self._now_ms(), whole=len(rows) < _FLIGHTS_READ_MAX)
         if shares.suspects:
             for row in await connection.fetch(FAIR["turns"], queue.partition, list(shares.suspects), kept_ms):
@@ -444,7 +435,7 @@ class FairQueues:
         self._hear(rows)
         shares = self.of(queue)
         for row in rows:
-            shares.take_off(row["seq"], _flight(queue, row, row["now"]), row["now"])
+            shares.take_off(row["seq"], flight_of(queue, row, row["visible_at"], row["now"]), row["now"])
 
     def drained(self, queue: Queue, rows: Iterable[Any]) -> None:
         """Note which of the groups that had to wait have nothing to give any more."""
@@ -465,8 +456,9 @@ class FairQueues:
             return
         shares = self.of(queue)
         shares.pass_time(row["now"])
-        if not shares.move(row["seq"], row["until"]) and row["receive_count"] and row["visible_at"] <= row["now"]:
-            flight = Flight(row["until"], row["group_key"], row["now"], row["sent_at"] + retention_ms(queue))
+        flight = flight_of(queue, row, row["until"], row["now"])
+        is_new = not shares.move(row["seq"], flight.lands_at_ms)
+        if is_new and row["receive_count"] and row["visible_at"] <= row["now"]:
             shares.take_off(row["seq"], flight, row["now"])
 
     def _hear(self, rows: Sequence[Any]) -> None:
@@ -482,8 +474,9 @@ def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:
     return [None if each.group is None else group_key(each.group) for each in messages]
 
 
-def _flight(queue: Queue, row: Any, since_ms: int) -> Flight:
-    return Flight(row["visible_at"], row["group_key"], since_ms, row["sent_at"] + retention_ms(queue))
+def flight_of(queue: Queue, row: Any, visible_at_ms: int, since_ms: int) -> Flight:
+    """Return the flight of a message that is hidden until then, or until its retention ends."""
+    return Flight(min(visible_at_ms, row["sent_at"] + retention_ms(queue)), row["group_key"], since_ms)
 
 
 @lru_cache(maxsize=16_384)  # senders name the same groups again and again

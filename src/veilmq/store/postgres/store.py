@@ -32,7 +32,7 @@ from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, Turn, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, Relay, arrive
+from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, arrive
 from veilmq.store.postgres.queues import SQL, Queue
 from veilmq.store.urls import bare, without_passwords
 
@@ -68,8 +68,6 @@ class Shards:
         self._places: dict[str, int] = {}  # of queues that were met
         self._exported_place = 0
         self._removed: set[int] = set()  # the places of databases that were removed
-        self.relays: dict[int, Relay] = {}
-        """Those that are at work, by the places from which they relay."""
         self.shards: dict[int, PostgresEngine] = {}
         """All databases by their places, the home at 0; some are not open yet."""
         self._home = self._add(0, urls[0])
@@ -161,16 +159,15 @@ class Shards:
                         await databases.register(connection, engine.place, engine.database.url, is_sure=is_sure)
             members = await databases.members(connection)
         self._take(members)
-        databases.keep(self._home.database.url, members)
 
     def _add(self, place: int, url: str) -> PostgresEngine:
         if place not in self.shards:
             known: Any = {"options": self._options, "clock": self._machine_clock}
-            self.shards[place] = PostgresEngine(Database(url, **known), place=place, **known)
+            self.shards[place] = PostgresEngine(Database(url, **known), place=place, store=self, **known)
         return self.shards[place]
 
-    def _take(self, members: Sequence[databases.Member]) -> None:
-        """Have the databases be those of ``members``; raises ``StoreError`` for one without a known URL."""
+    def _take(self, members: list[databases.Member]) -> None:
+        """Have the databases be those of ``members``, and keep them; raises ``StoreError`` for one without a URL."""
         unknown: list[int] = []
         for member in members:
             place, url, is_removed = member.place, member.url, member.removed
@@ -190,6 +187,7 @@ class Shards:
                 f"{self._home.database.place} does not know the URL of database {unknown[0]} of its store: start a "
                 "server with the URLs of all once, in their order, or add it with `veilmq database add`."
             )
+        databases.keep(self._home.database.url, members)
 
     async def refresh(self) -> None:
         """Look which databases there are, and open those that are new."""
@@ -199,9 +197,7 @@ class Shards:
 
     async def _refresh(self) -> None:
         try:
-            members = await self._ask(self._home, databases.members)
-            self._take(members)
-            databases.keep(self._home.database.url, members)
+            self._take(await self._ask(self._home, databases.members))
         except (StoreUnavailable, StoreError) as error:
             log.warning("which databases there are is looked up later: %s", error)
         finally:
@@ -225,12 +221,8 @@ class Shards:
             # Numbers of queues are of one database, and receipts of no other.
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
-        relay = Relay(engine, place, directory=self)
-        self.relays[place] = engine.catalog.outbox = relay
-        engine.catalog.elsewhere = self
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
-        relay.schedule()
 
     async def _open_late(self, engine: PostgresEngine) -> None:
         """Have a database take part if that is possible now; a log line says why not."""
@@ -244,9 +236,7 @@ class Shards:
         """Have a database take part no more."""
         del self.shards[engine.place]
         self._places.clear()
-        relay = self.relays.pop(engine.place, None)
-        if relay is not None:
-            relay.stop()
+        engine.rest()
         self._home.start(engine.close())
 
     def _opened(self, place: int) -> PostgresEngine:
@@ -572,7 +562,7 @@ class Shards:
             return self._home.figures()
         merged: dict[str, Figure] = {}
         for engine in self._open_ones():
-            for figure in (*engine.figures(), *self.relays[engine.place].figures()):
+            for figure in (*engine.figures(), *engine.catalog.outbox.figures()):
                 samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
                 for value, sample in figure.samples.items():
                     key = value if figure.label else str(engine.place + 1)
@@ -598,7 +588,7 @@ class Shards:
     async def close(self) -> None:
         """Answer what was submitted, and end all connections."""
         self._closing = True
-        for worker in (*(worker for worker, _ in self._workers), *self.relays.values()):
+        for worker, _ in self._workers:
             worker.stop()
         for engine in self.shards.values():
             engine.rest()  # else some are busy whenever others are not

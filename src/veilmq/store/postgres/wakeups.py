@@ -86,21 +86,14 @@ class Interests:
 
     def drop(self, node: str, queue: str) -> None:
         """Take note that it does so no more."""
-        nodes = self._until_ms.get(queue, {})
-        nodes.pop(node, None)
-        if not nodes:
-            self._until_ms.pop(queue, None)
+        self._until_ms.get(queue, {}).pop(node, None)
+        if not self.has(queue):
             self._full.discard(queue)
 
     def has(self, queue: str) -> bool:
         """Tell whether any node awaits ``queue``."""
-        nodes = self._until_ms.get(queue)
-        if not nodes:
-            return False
-        now_ms = self._clock.now_ms()
-        for node in [node for node, until_ms in nodes.items() if until_ms <= now_ms]:
-            self.drop(node, queue)
-        return bool(nodes)
+        nodes, now_ms = self._until_ms.get(queue), self._clock.now_ms()
+        return nodes is not None and any(until_ms > now_ms for until_ms in nodes.values())
 
     def give_place(self, queue: str) -> bool:
         """Tell whether a node waits for a place there, which is notified now, and says so again if it finds none."""
@@ -110,8 +103,11 @@ class Interests:
 
     def prune(self) -> None:
         """Forget what is old."""
-        for queue in list(self._until_ms):
-            self.has(queue)
+        for queue, nodes in list(self._until_ms.items()):
+            for node in [node for node, until_ms in nodes.items() if until_ms <= self._clock.now_ms()]:
+                self.drop(node, queue)
+            if not nodes:
+                del self._until_ms[queue]
 
     def clear(self) -> None:
         """Know of nothing."""

@@ -166,7 +166,7 @@ def test_messages_for_a_queue_in_a_removed_database_come_back(host: ShardsHost) 
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
     host.receive(1, timeout_s=0)
-    host.engine.relays[0].stop()  # nothing is relayed
+    host.engine.shards[0].catalog.outbox.stop()  # nothing is relayed
     assert host.receive(1) == []
     host.drop(DEAD)
     host.values("UPDATE mq.database SET removed = true")  # all the same

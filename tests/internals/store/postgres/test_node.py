@@ -14,11 +14,12 @@ from tests.internals.store.postgres.nodes import TwoNodes
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
+from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
 from veilmq.store.postgres import node as node_module
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.node import FairShares, Flight, LowWater, keys_of
-from veilmq.store.postgres.queues import BEGINNING, STANDARD
+from veilmq.store.postgres.node import FairShares, Flight, LowWater, flight_of, keys_of
+from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
 from veilmq.testing import VirtualClock
 
 NOISY, QUIET = "noisy", "quiet"
@@ -139,10 +140,7 @@ HOUR_MS = 3_600_000
 
 
 def flights(first: int, end: int, *, since_ms: int = 0) -> dict[int, Flight]:
-    return {
-        position: Flight(visible_at_ms=HOUR_MS, group=BUSY, since_ms=since_ms, kept_until_ms=2 * HOUR_MS)
-        for position in range(first, end)
-    }
+    return {position: Flight(lands_at_ms=HOUR_MS, group=BUSY, since_ms=since_ms) for position in range(first, end)}
 
 
 def shares(number: int) -> FairShares:
@@ -188,9 +186,10 @@ def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
 
 
 def test_a_message_lands_when_its_retention_ends() -> None:
-    seen = FairShares()
+    seen, row = FairShares(), {"group_key": BUSY, "sent_at": -1_000}
+    queue = Queue(1, QUEUE, QueueSettings(retention_s=1), 0, 0, 1, 1)
     for position in range(30):
-        seen.take_off(position, Flight(HOUR_MS, BUSY, 0, 0), 0)
+        seen.take_off(position, flight_of(queue, row, HOUR_MS, 0), 0)
     seen.pass_time(1)
     assert seen.noisy(1) == []
 
@@ -198,7 +197,7 @@ def test_a_message_lands_when_its_retention_ends() -> None:
 def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
     seen = shares(40)
     for position in range(100, 131):
-        seen.take_off(position, Flight(HOUR_MS, BUSY + 1, 0, 2 * HOUR_MS), 0)
+        seen.take_off(position, Flight(HOUR_MS, BUSY + 1, 0), 0)
     assert seen.noisy(0, judge=False) == [BUSY + 1, BUSY]
     assert seen.noisy(0) == [BUSY + 1, BUSY]
 
@@ -209,7 +208,7 @@ def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
     tracemalloc.start()
     before = tracemalloc.take_snapshot()
     for position in range(10, 50_000):
-        seen.take_off(position, Flight(HOUR_MS, BUSY, 0, HOUR_MS), 0)
+        seen.take_off(position, Flight(HOUR_MS, BUSY, 0), 0)
         seen.land(position, 0)
     grown_bytes = sum(each.size_diff for each in tracemalloc.take_snapshot().compare_to(before, "filename"))
     tracemalloc.stop()

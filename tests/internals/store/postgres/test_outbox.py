@@ -31,7 +31,7 @@ def host(shard_urls: list[str]) -> Iterator[ShardsHost]:
 
 
 def stop_relays(host: ShardsHost) -> None:
-    for relay in host.engine.relays.values():
+    for relay in [each.catalog.outbox for each in host.engine.shards.values()]:
         relay.stop()
 
 
