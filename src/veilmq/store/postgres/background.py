@@ -96,9 +96,9 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
     await _all(node, connection, "forget_expired", queue.origin, rows_max, *expired)
     terms = queue.partition, retention_ms(queue), rows_max
+    late, ended_before = await connection.fetchrow(SQL["unfinished"], queue.partition) or (0, 0)
     if queue.settings.fifo:
-        late = await connection.fetchval(SQL["late"], queue.partition)
-        if late is not None:  # the groups follow a new delay
+        if late:  # the groups follow a new delay
             last: Any = (0, 0)
             while last is not None:
                 last = await settle_late(connection, queue, *last)
@@ -109,10 +109,9 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
         await _all(node, connection, "forget_accepted", queue.origin, rows_max)
         await _all(node, connection, "forget_attempts", queue.origin, rows_max, ATTEMPT_S * SECOND_MS)
     else:
-        ended_before = await connection.fetchval(SQL["ended_before"], queue.partition)
         deleted = await _all(node, connection, "sweep", *terms, of_log=terms_of_log(queue))
         await _all(node, connection, "sweep_turns", queue.partition, rows_max)
-        if ended_before is not None:
+        if ended_before:
             await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
     if deleted:
         node.watches.wake(queue.name, 0)
@@ -121,7 +120,8 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
 async def settle_late(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
     """Have some groups follow a new delay, behind one; return the last of them where there may be more."""
     terms = queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
-    return await connection.fetchrow(SQL["settle_late"], *terms)
+    settled = await connection.fetch(SQL["settle_late"], *terms)
+    return settled[-1][:2] if len(settled) == _GROUPS_PER_SLICE else None
 
 
 async def _all(node: Node, connection: Any, name: str, *terms: Any, of_log: Sequence[Any] = ()) -> int:

@@ -2,7 +2,7 @@
 
 -- name: ready
 -- How many messages of a standard queue are visible, and when the oldest was sent.
-SELECT count(*) AS visible, min(ready.sent_at) AS oldest_sent_at
+SELECT count(*) AS visible, min(ready.sent_at) AS oldest_sent_at_ms
 FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT msg.sent_at FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()

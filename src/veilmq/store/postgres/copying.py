@@ -226,8 +226,8 @@ class DatabaseTarget:
         connection = self._lock.connection
         partition = self._partitions[queue.number]
         if queue.settings.fifo:
-            records = [(*self._row(partition, each, each.position), each.group) for each in messages]
-            await self._copy("fifo_msg", (*_COLUMNS, "group_id"), records)
+            records: Any = [(*self._row(partition, each, each.position), each.group) for each in messages]
+            await connection.copy_records_to_table("fifo_msg", columns=(*_COLUMNS, "group_id"), records=records)
             return
         groups = keys_of(messages)
         priorities = [each.priority + (each.group is not None) * LANE for each in messages]
@@ -236,10 +236,7 @@ class DatabaseTarget:
             (*self._row(partition, each, self._seq(each)), priority, group)
             for each, priority, group in zip(messages, priorities, groups, strict=True)
         ]
-        await self._copy("msg", (*_COLUMNS, "priority", "group_key"), records)
-
-    async def _copy(self, table: str, columns: Sequence[str], records: Sequence[Any]) -> None:
-        await self._lock.connection.copy_records_to_table(table, schema_name="mq", columns=columns, records=records)
+        await connection.copy_records_to_table("msg", columns=(*_COLUMNS, "priority", "group_key"), records=records)
 
     def _seq(self, message: CopiedMessage) -> int:
         if message.has_history or message.position >> COUNTER_BITS == message.sent_at_ms:
@@ -266,14 +263,15 @@ class DatabaseTarget:
             for key, each in latest.items()
             for queue in (self._fifo if each.queue is None else [each.queue])
         ]
-        await self._copy("accepted", ("qp", "key", "expires_at", "seq", "id"), records)
+        columns = ("qp", "key", "expires_at", "seq", "id")
+        await self._lock.connection.copy_records_to_table("accepted", columns=columns, records=records)
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """See ``Target``."""
-        await self._copy(table, TABLES[table], rows)
+        connection, columns = self._lock.connection, TABLES[table]
+        await connection.copy_records_to_table(table, columns=columns, records=rows)
         if rows and table in ("move", "topic"):  # which are numbered
-            last = max(row[0] for row in rows)
-            await self._lock.connection.execute(SQL["number_behind"], f"mq.{table}", TABLES[table][0], last)
+            await connection.execute(SQL["number_behind"], f"mq.{table}", columns[0], max(row[0] for row in rows))
 
     async def finish(self) -> None:
         """See ``Target``."""
@@ -326,7 +324,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.P
 
 async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
     columns = [name for (name,) in await source.connection.fetch(SQL["columns"], f"mq.{table}")]
-    terms: dict[str, Any] = {"schema_name": "mq", "columns": columns, "format": "binary"}
+    terms: dict[str, Any] = {"columns": columns, "format": "binary"}
     parts: asyncio.Queue[bytes] = asyncio.Queue(_PARTS_AHEAD)
 
     async def read() -> None:

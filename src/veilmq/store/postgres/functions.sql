@@ -411,25 +411,6 @@ BEGIN
     RETURN v_chosen;
 END $$;
 
--- Looks at up to p_count turns that are due, and removes those of groups without messages: retention left them behind. Tells
--- how many those were.
-CREATE OR REPLACE FUNCTION mq.fair_sweep(p_qp bigint, p_count integer) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_lane smallint; v_empty bigint[] := '{}';
-BEGIN
-    FOR v_lane IN SELECT each FROM mq.part, unnest(priorities) AS each WHERE qp = p_qp AND each > 100 LOOP
-        v_empty := v_empty || ARRAY(
-            SELECT due.group_key FROM (
-                SELECT group_key FROM mq.fair_turn WHERE qp = p_qp AND priority = v_lane AND at <= mq.now_ms()
-                ORDER BY at LIMIT p_count
-            ) AS due
-            WHERE NOT EXISTS (SELECT FROM mq.msg WHERE qp = p_qp AND priority = v_lane AND msg.group_key = due.group_key)
-        );
-    END LOOP;
-    IF v_empty <> '{}' THEN PERFORM mq.fair_settle(p_qp, v_empty); END IF;
-    RETURN cardinality(v_empty);
-END $$;
-
 -- The events that a receipt gets when that is done to its message; none if its end is written already. (All of it is immutable,
 -- so that the planner puts it in place of the call.)
 CREATE OR REPLACE FUNCTION mq.outcomes(p_how text, p_log bigint, p_is_live boolean) RETURNS text[]
@@ -740,26 +721,6 @@ BEGIN
     RETURN NULL;
 EXCEPTION WHEN data_exception THEN
     RETURN NULL;
-END $$;
-
--- Settles up to p_count groups behind one that were filed by another delay; tells of the last one where there may be more.
-CREATE OR REPLACE FUNCTION mq.fifo_settle_late(
-    p_qp bigint, p_retention bigint, p_at bigint, p_head bigint, p_count integer
-) RETURNS TABLE(eligible_at bigint, head bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    v_groups text[] := '{}'; each record;
-BEGIN
-    FOR each IN SELECT of_group.group_id, of_group.eligible_at, of_group.head
-        FROM mq.part JOIN mq.fifo_group AS of_group ON of_group.qp = part.qp
-        WHERE part.qp = p_qp AND of_group.qp = p_qp AND (of_group.eligible_at, of_group.head) > (p_at, p_head)
-            AND of_group.eligible_at BETWEEN part.late_from AND part.late_until AND of_group.leased = '{}'
-        ORDER BY of_group.eligible_at, of_group.head LIMIT p_count FOR UPDATE OF of_group SKIP LOCKED
-    LOOP
-        v_groups := v_groups || each.group_id;
-        PERFORM mq.fifo_settle(p_qp, each.group_id, p_retention);
-    END LOOP;
-    IF cardinality(v_groups) = p_count THEN RETURN QUERY SELECT each.eligible_at, each.head; END IF;
 END $$;
 
 CREATE OR REPLACE TRIGGER fair_earlier AFTER UPDATE ON mq.msg FOR EACH ROW

@@ -324,7 +324,7 @@ SELECT
     count(*) FILTER (WHERE due <= now) AS visible,
     count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
     count(*) FILTER (WHERE due > now AND receive_count = 0) AS delayed,
-    min(sent_at) FILTER (WHERE is_kept) AS oldest_sent_at
+    min(sent_at) FILTER (WHERE is_kept) AS oldest_sent_at_ms
 FROM (
     SELECT msg.*, clock.now, clock.doomed,
         visible_at AS due, -- no fifo

@@ -44,12 +44,21 @@ SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
     ORDER BY seq LIMIT $3
 ), $2, 'expire', $4, $5))
 
--- name: late
-SELECT late_until FROM mq.part WHERE qp = $1 AND late_until > 0
+-- name: unfinished
+-- Until when groups are to follow a new delay, and up to which position a shorter retention has ended messages; 0 for neither.
+SELECT late_until, ended_before FROM mq.part WHERE qp = $1
 
 -- name: settle_late
--- Has up to $5 groups of a queue with a retention of $2 ms follow a new delay, behind the one at $3 and $4.
-SELECT * FROM mq.fifo_settle_late($1, $2, $3, $4, $5)
+-- Has up to $5 groups of a queue with a retention of $2 ms, which were filed by another delay, follow the present one, behind the
+-- group at $3 and $4. Tells where they were.
+WITH late AS MATERIALIZED (
+    SELECT of_group.group_id, of_group.eligible_at, of_group.head
+    FROM mq.part JOIN mq.fifo_group AS of_group ON of_group.qp = part.qp
+    WHERE part.qp = $1 AND of_group.qp = $1 AND (of_group.eligible_at, of_group.head) > ($3::bigint, $4::bigint)
+        AND of_group.eligible_at BETWEEN part.late_from AND part.late_until AND of_group.leased = '{}'
+    ORDER BY of_group.eligible_at, of_group.head LIMIT $5 FOR UPDATE OF of_group SKIP LOCKED
+)
+SELECT eligible_at, head, mq.fifo_settle($1, group_id, $2) FROM late
 
 -- name: settled
 UPDATE mq.part SET late_until = 0 WHERE qp = $1 AND late_until = $2
@@ -58,9 +67,6 @@ UPDATE mq.part SET late_until = 0 WHERE qp = $1 AND late_until = $2
 -- Nothing is left of what a shorter retention had ended, as of position $2.
 UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_before = $2
     AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1 AND claim IS NOT NULL)
-
--- name: ended_before
-SELECT ended_before FROM mq.part WHERE qp = $1 AND ended_before > 0
 
 -- name: forget_accepted
 DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
@@ -103,7 +109,19 @@ DELETE FROM mq.fair_turn
 WHERE qp = $1 AND group_key = ANY(ARRAY(SELECT group_key FROM mq.fair_turn WHERE qp = $1 ORDER BY group_key LIMIT $2))
 
 -- name: sweep_turns
-SELECT FROM generate_series(1, mq.fair_sweep($1, $2))
+-- Of up to $2 turns of each priority that are due, removes those of groups without messages: retention left them behind.
+WITH empty AS MATERIALIZED (
+    SELECT due.group_key FROM mq.part, unnest(priorities) AS of_part (lane), LATERAL (
+        SELECT group_key FROM mq.fair_turn WHERE qp = $1 AND priority = of_part.lane AND at <= mq.now_ms() ORDER BY at LIMIT $2
+    ) AS due
+    WHERE part.qp = $1 AND of_part.lane > 100
+        AND NOT EXISTS ( -- one by one
+            SELECT FROM mq.msg WHERE msg.qp = $1 AND msg.priority = of_part.lane AND msg.group_key = due.group_key OFFSET 0
+        )
+), settled AS MATERIALIZED (
+    SELECT mq.fair_settle($1, array_agg(group_key)) FROM empty HAVING count(*) > 0
+)
+SELECT FROM empty CROSS JOIN settled
 
 -- name: drop_part
 -- Once it is empty, no queue remembers anything under it, and nobody who began before it was retired can still store there.

@@ -139,9 +139,7 @@ class _Transaction(claims.ClaimTransaction):
     async def counts(self, queue: Queue) -> QueueCounts:
         row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
         totals = self._node.totals[queue.number]
-        passed = {name: totals[name] for name in ("redelivered", "sent", "received", "deleted")}
-        present = {name: row[name] for name in ("visible", "in_flight", "delayed")}
-        return QueueCounts(**present, oldest_sent_at_ms=row["oldest_sent_at"], **passed)
+        return QueueCounts(**row, **{name: totals[name] for name in ("redelivered", "sent", "received", "deleted")})
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         await self.run("retire_part", queue.partition, await self.now())
@@ -402,7 +400,7 @@ class _Transaction(claims.ClaimTransaction):
             return known[1]
         statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
         row = await self._connection.fetchrow(statement, queue.partition, retention_ms(queue))
-        counted = Backlog(row["visible"], row["oldest_sent_at"])
+        counted = Backlog(row["visible"], row["oldest_sent_at_ms"])
         cost_s = get_running_loop().time() - began_s
         if len(self._node.backlogs) >= _COUNTED_MAX:
             self._node.backlogs.clear()

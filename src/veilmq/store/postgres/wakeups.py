@@ -92,8 +92,8 @@ class Interests:
 
     def has(self, queue: str) -> bool:
         """Tell whether any node awaits ``queue``."""
-        nodes, now_ms = self._until_ms.get(queue), self._clock.now_ms()
-        return nodes is not None and any(until_ms > now_ms for until_ms in nodes.values())
+        nodes = self._until_ms.get(queue)
+        return nodes is not None and max(nodes.values(), default=0) > self._clock.now_ms()
 
     def give_place(self, queue: str) -> bool:
         """Tell whether a node waits for a place there, which is notified now, and says so again if it finds none."""
