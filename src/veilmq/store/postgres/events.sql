@@ -29,9 +29,6 @@ SELECT qp FROM mq.part WHERE queue_id = $1 AND retired ORDER BY qp
 -- name: state
 INSERT INTO mq.event_state (one) VALUES (true) ON CONFLICT DO NOTHING
 
--- name: lock_state
-SELECT recorded, exported, dropped FROM mq.event_state FOR UPDATE
-
 -- name: take
 -- Up to $1 events that are committed; those that another node takes are its.
 DELETE FROM mq.event

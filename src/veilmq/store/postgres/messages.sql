@@ -305,18 +305,19 @@ SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
 ) counted
 
 -- name: claim_count
--- Whoever gets a row counts, and nobody else for $2 ms.
-INSERT INTO mq.in_flight AS before (qp, next_at) VALUES ($1, mq.now_ms() + $2)
-ON CONFLICT (qp) DO UPDATE SET next_at = excluded.next_at WHERE before.next_at <= mq.now_ms()
-RETURNING qp
+-- Tells the last count. Where it says that it is claimed, the caller counts, and nobody else for $2 ms.
+WITH claimed AS (
+    INSERT INTO mq.in_flight AS before (qp, next_at) VALUES ($1, mq.now_ms() + $2)
+    ON CONFLICT (qp) DO UPDATE SET next_at = excluded.next_at WHERE before.next_at <= mq.now_ms()
+    RETURNING qp
+)
+SELECT EXISTS (SELECT FROM claimed) AS is_claimed, counted, next_at, mq.now_ms() AS now
+FROM (VALUES (1)) AS always LEFT JOIN mq.in_flight ON qp = $1
 
 -- name: note_count
 INSERT INTO mq.in_flight (qp, counted, next_at) VALUES ($1, $2, mq.now_ms() + $3)
 ON CONFLICT (qp) DO UPDATE SET counted = excluded.counted, next_at = excluded.next_at
 RETURNING counted, next_at, mq.now_ms() AS now
-
--- name: counted
-SELECT counted, next_at, mq.now_ms() AS now FROM mq.in_flight WHERE qp = $1
 
 -- name: count
 -- Claimed ones count as in flight, past their retention of $2 ms too, until they are acknowledged.

@@ -230,10 +230,9 @@ class InFlight:
             is_free = 2 * (before.in_flight + before.own) < quota
             if now_ms < (max(before.again_ms, before.at_ms + _INTERVAL_MS_WHILE_FREE) if is_free else before.again_ms):
                 return before
-        own, row = 0 if before is None else max(0, before.own), None
-        if await connection.fetchval(STANDARD["claim_count"], queue.partition, _INTERVAL_MS) is None:
-            row = await connection.fetchrow(STANDARD["counted"], queue.partition)  # by one that saw not all of ``own``
-        if row is None or row["counted"] is None:
+        own = 0 if before is None else max(0, before.own)  # which the one that has counted did not see all of
+        row = await connection.fetchrow(STANDARD["claim_count"], queue.partition, _INTERVAL_MS)
+        if row["is_claimed"] or row["counted"] is None:
             began_s = stopwatch_s()
             counted = (await self._count(connection, queue, quota))["in_flight"]
             interval_ms = _interval_ms(began_s)

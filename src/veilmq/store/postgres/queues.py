@@ -75,6 +75,7 @@ WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
 SQL |= {f"{name}_shared": SQL[name].replace("UPDATE", "SHARE") for name in ("lock_queue", "lock_writer")}
 SQL["find_queue_shared"] = f"{SQL['find_queue']} FOR SHARE"
+SQL["lock_event_state"] = EVENTS["lock_state"] = f"{SQL['event_state']} FOR UPDATE"
 
 
 class Queue(NamedTuple):

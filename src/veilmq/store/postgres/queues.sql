@@ -25,9 +25,6 @@ INSERT INTO mq.setting (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDAT
 -- name: now
 SELECT mq.now_ms()
 
--- name: lock_event_state
-SELECT FROM mq.event_state FOR UPDATE
-
 -- name: event_state
 SELECT recorded, planned, exported, dropped FROM mq.event_state
 
