@@ -380,7 +380,7 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]
     """
     partition, now_ms, bound_at_ms = queue.partition, session.now_ms, claim.bound_at_ms
     if queue.fifo:
-        session.many("return_ordered", [(now_ms, partition, row[3], row[0]) for row in rows])
+        session.many("ordered_change", [(now_ms, row[5], partition, row[3], row[0]) for row in rows])
         session.settle_ended()
         new: list[tuple[int, int]] = []
         for seq, *_ in sorted(rows):

@@ -135,8 +135,8 @@ WHERE partition = ? AND lane = ? AND visible_at > ? AND visible_at <= ?;
 
 -- name: standard_ends_after
 -- Leases and delays in the order of their ends.
-SELECT visible_at, receive_count FROM visibility INDEXED BY visible
-WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at LIMIT ?;
+SELECT visible_at, receive_count, seq, lane FROM visibility INDEXED BY visible
+WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at, seq LIMIT ?;
 
 -- name: standard_between
 SELECT seq, lane, grp, visible_at, receive_count FROM visibility
@@ -276,14 +276,14 @@ WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 ORDER BY 1 LIMIT ?3;
 SELECT seq FROM message
 WHERE seq >= (SELECT first_seq FROM ordered_run WHERE partition = ? ORDER BY last_seq LIMIT 1) ORDER BY seq LIMIT 1;
 
--- name: ordered_below
--- But for claimed ones.
+-- name: ordered_between
+-- As standard_between, but for claimed ones.
 SELECT o.seq, 8, o.grp, o.visible_at, o.receive_count
-FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND min(r.last_seq, ?2)
+FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND min(r.last_seq, ?3)
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
-WHERE r.partition = ?1 AND r.last_seq <= coalesce(
-    (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?2), ?2
-) AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?3;
+WHERE r.partition = ?1 AND r.last_seq >= ?2 AND r.last_seq <= coalesce(
+    (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?3), ?3
+) AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?4;
 
 -- name: ordered_waiting
 -- Those that follow the queue's delay and are not due.
@@ -292,29 +292,10 @@ FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AN
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
 WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
 
--- name: standard_hidden
--- Those that were received, or those that were not, among the first ?4 of a lane that are hidden.
-SELECT visible_at, seq, lane FROM (
-    SELECT visible_at, seq, lane, receive_count FROM visibility INDEXED BY visible
-    WHERE partition = ?1 AND lane = ?2 AND visible_at > ?3 ORDER BY visible_at, seq LIMIT ?4
-) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
-
--- name: ordered_from
--- Of the first ?5 messages in the order of sending, but for claimed ones, those that are visible at ?4; where ?6 is true,
--- only those of them that follow the queue's delay, which is ?3.
-SELECT seq, NULL FROM (
-    SELECT o.seq, o.visible_at
-    FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
-        CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
-    WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?5
-) WHERE coalesce(visible_at, (seq >> 20) + ?3) <= ?4 AND (visible_at IS NULL OR NOT ?6) LIMIT ?7;
-
 -- name: ordered_hidden_apart
--- The same of a FIFO queue, but for what its groups count.
-SELECT visible_at, seq, NULL FROM (
-    SELECT visible_at, seq, receive_count FROM ordered INDEXED BY ordered_apart
-    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
-) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
+-- The first ?4 that are hidden until ?3 at the latest, but for what their groups count.
+SELECT visible_at, receive_count, seq, NULL FROM ordered INDEXED BY ordered_apart
+WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4;
 
 -- name: ordered_in_flight
 -- What the first ?3 groups that wait have in flight until the instant until which they wait.
@@ -540,9 +521,6 @@ DELETE FROM message WHERE seq BETWEEN ? AND ?;
 -- name: return_claimed
 -- What is claimed from ?5 to ?6, visible at ?2 with the generation ?3, received at ?4.
 INSERT INTO visibility SELECT ?1, seq, ?7, ?2, ?8, ?9, ?3, ?10, ?4, ?11, 0 FROM message WHERE seq BETWEEN ?5 AND ?6;
-
--- name: return_ordered
-UPDATE ordered SET visible_at = ? WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: grow_ordered_run
 UPDATE ordered_run SET messages = messages + 1

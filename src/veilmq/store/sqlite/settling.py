@@ -367,10 +367,10 @@ def delete_below(
     """
     session.settle_ended()
     is_fifo = lanes is None
-    query, first = ("ordered_below", ()) if is_fifo else ("standard_between", (0,))
-    rows = session.rows(query, partition, *first, end - 1, most)
+    kind = KIND[is_fifo]
+    rows = session.rows(f"{kind}_between", partition, 0, end - 1, most)
     session.events.end(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
-    session.many(f"{KIND[is_fifo]}_delete", [(partition, row[2], row[0]) for row in rows])
+    session.many(f"{kind}_delete", [(partition, row[2], row[0]) for row in rows])
     for lane in lanes or ():
         last, runs = 0, session.execute(SQL["ready_runs"], (partition, lane, 0, -1))
         for start, run_end in runs:

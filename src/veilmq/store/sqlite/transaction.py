@@ -209,44 +209,45 @@ class _Transaction(SqliteClaimed):
     def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
         session, now_ms = self._session, self._session.now_ms
         floor, first = queue.floor(now_ms), passed_max + count
-        if state is None:
-            if queue.fifo:
-                return self._ordered(queue, floor, NEVER_MS, count, count)
+        rows: Iterable[Any]
+        if state in (MessageState.IN_FLIGHT, MessageState.DELAYED):
+            rows = sorted(self._hidden(queue, state is MessageState.IN_FLIGHT, floor, count, first))
+            return [row[1:] for row in rows[:count]]
+        if queue.fifo:
+            rows = session.execute(SQL["ordered_between"], (queue.partition, floor, NEVER_MS, first))
+            if state is not None:
+                last = (now_ms - queue.delay_ms + 1) << SEQ_SHIFT  # of those that follow the queue's delay
+                rows = (row for row in rows if (row[0] < last if row[3] is None else row[3] <= now_ms))
+        elif state is None:
             lanes = [(floor, queue.partition, lane, -1, count) for lane in queue.lanes]
             waiting = [session.execute(BARE["ready_take"], lane) for lane in lanes]
             returned = session.rows("standard_between", queue.partition, floor, NEVER_MS, count)
-            return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
-        if state is MessageState.VISIBLE:
-            if queue.fifo:
-                return self._ordered(queue, floor, now_ms, first, count)
+            rows = merge(returned, *waiting, key=itemgetter(0))
+        else:
             found = [standard.visible(session, queue, lane, first, BARE) for lane in queue.lanes]
-            return _first(merge(*found, key=standard.by_visibility), floor, count, first)
-        is_received = state is MessageState.IN_FLIGHT
-        if queue.fifo:
-            hidden = self._hidden_in_groups(queue, first, is_received, floor, count)
-        else:
-            places = [(queue.partition, lane, now_ms, first, is_received, floor, count) for lane in queue.lanes]
-            hidden = [row for place in places for row in session.rows("standard_hidden", *place)]
-        return [row[1:] for row in sorted(hidden)[:count]]
+            rows = merge(*found, key=standard.by_visibility)
+        return _first(rows, floor, count, first)
 
-    def _ordered(
-        self, queue: Queue, floor: int, until_ms: int, first: int, count: int, *, floating: bool = False
-    ) -> list[Any]:
-        """Return messages of a FIFO queue in order: of the ``first`` ones those visible at ``until_ms``."""
-        terms = queue.partition, floor, queue.delay_ms, until_ms, first, floating, count
-        return self._session.rows("ordered_from", *terms)
-
-    def _hidden_in_groups(self, queue: Queue, first: int, is_received: bool, floor: int, count: int) -> list[Any]:
-        rows, now_ms = self._session.rows, self._session.now_ms
-        if is_received:
-            found: list[Any] = rows("ordered_in_flight", queue.partition, now_ms, first, floor, count)
+    def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, first: int) -> list[Any]:
+        """Return visible_at, seq and lane of what is in flight or delayed, the ``count`` first ones among them."""
+        session, now_ms, partition = self._session, self._session.now_ms, queue.partition
+        found: list[Any] = []
+        if not queue.fifo:
+            hidden = standard.ends_after(session, queue, now_ms, first)
         else:
-            unended = (now_ms - queue.delay_ms + 1) << SEQ_SHIFT
-            waiting = self._ordered(queue, max(floor, unended), NEVER_MS, first, count, floating=True)
-            found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
-        until_ms = found[-1][0] if len(found) == count else NEVER_MS  # what is behind does not count
-        terms = now_ms, until_ms, first, is_received, floor, count
-        return found + rows("ordered_hidden_apart", queue.partition, *terms)
+            if is_received:  # together with their groups
+                found = session.rows("ordered_in_flight", partition, now_ms, first, floor, count)
+            else:
+                start = max(floor, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
+                rows = session.execute(SQL["ordered_between"], (partition, start, NEVER_MS, first))
+                waiting = (seq for seq, _, _, visible_at_ms, _ in rows if visible_at_ms is None)
+                found = [((seq >> SEQ_SHIFT) + queue.delay_ms, seq, None) for seq in islice(waiting, count)]
+            until_ms = found[-1][0] if len(found) == count else NEVER_MS  # what is behind does not count
+            hidden = [session.execute(SQL["ordered_hidden_apart"], (partition, now_ms, until_ms, first))]
+        for ends in hidden:
+            ours = ((row[0], *row[2:]) for row in ends if (row[1] > 0) == is_received and row[2] >= floor)
+            found += islice(ours, count)
+        return found
 
 
 def _first(rows: Iterable[Any], floor: int, count: int, first: int) -> list[Any]:
