@@ -181,13 +181,13 @@ class _Source:
         return self.beat_at_ms + self.hold_ms
 
     @property
-    def hold_has_ended(self) -> bool:
-        return self.now_ms >= self.hold_until_ms and bool(self.held)
+    def overdue(self) -> list[BoundClaim]:
+        """The open claims that its hold has ended."""
+        return self.held if self.now_ms >= self.hold_until_ms else []
 
     def as_seen(self) -> "_Source":
         """Return what readers see of it: its claims are lost once its hold has ended, though that is not written."""
-        if self.hold_has_ended:
-            self._note_ended(self.held, _LOST)
+        self._note_ended(self.overdue, _LOST)
         return self
 
     def _note_ended(self, claims: Iterable[BoundClaim], state: str) -> None:
@@ -226,8 +226,7 @@ class _Source:
     async def put(self) -> None:
         """Write it; its hold is checked when it ends."""
         columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
-        times = self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms
-        await self.tx.run("put_source", *columns, *times)
+        await self.tx.run("put_source", *columns, self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms)
 
     async def beat(self, hold_s: int | None = None, lease_s: int | None = None) -> None:
         """Renew lease and hold, of other lengths where they are given; write it."""
@@ -256,28 +255,17 @@ class _Source:
             self.claims = {number: each for number, each in self.claims.items() if each.state != state}
         await _advance(self.tx, queue, begun)
 
-    async def expire(self, queue: QueueRow) -> None:
-        """Have its claims lost if its hold has ended."""
-        if self.hold_has_ended:
-            await self.end(queue, self.held, _LOST)
 
-    async def detach(self, claims: Sequence[BoundClaim]) -> None:
-        """Part claims from it, all up to the last; each is forgotten once it has ended."""
-        if claims:
-            await _detach(self.tx, self.origin, self.name, claims[-1].number)
-            for each in claims:
-                del self.claims[each.number]
-
-    async def forget(self) -> None:
-        """Delete it; it has no open claim."""
-        await self.detach(list(self.claims.values()))
-        await self.tx.run("delete_source", self.origin, self.name)
-
-
-async def _detach(tx: Transaction, origin: int, source: str | None, last: int) -> None:
-    """Part claims up to the number ``last`` from their source, of all sources without one."""
+async def _detach(tx: Transaction, origin: int, source: str | None, last: int = _SEQ_MAX) -> None:
+    """Part claims up to the number ``last`` from their source, of all without one; each is forgotten when it ends."""
     await tx.run("detach_claims", origin, source, last)
     await tx.run("delete_ended_claims", origin)
+
+
+async def _forget(tx: Transaction, origin: int, source: str | None) -> None:
+    """Delete a source, all without one, that has no open claim."""
+    await _detach(tx, origin, source)
+    await tx.run("delete_sources", origin, source)
 
 
 async def _source(
@@ -292,7 +280,7 @@ async def _source(
     if not rows:
         raise errors.SourceNotFound(name)
     source = await _Source.of(tx, rows[0], await tx.now())
-    await source.expire(queue)
+    await source.end(queue, source.overdue, _LOST)
     if epoch is not None and epoch != source.epoch:
         raise errors.EpochFenced(epoch, source.epoch)
     return queue, source
@@ -300,7 +288,6 @@ async def _source(
 
 @changes
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
-    """Begin a new epoch."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     await tx.lock("sources", queue.origin)  # two sources of one consumer are not opened at one time
     rows = list(await tx.locked("sources_of_consumer", queue.origin, command.source, command.consumer))
@@ -309,7 +296,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
         rows += await tx.rows("insert_source", queue.origin, command.source, now_ms)
     found = {row[1]: await _Source.of(tx, row, now_ms) for row in rows}
     for each in found.values():
-        await each.expire(queue)
+        await each.end(queue, each.overdue, _LOST)
     ours = found.pop(command.source)
     taken = next((rival for rival in found.values() if rival.held), None)
     if taken is not None and not command.takeover:
@@ -327,7 +314,6 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
 
 @changes
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
-    """Renew lease and hold."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     await source.beat(command.hold_s, command.lease_s)
     return await source.shown(queue, lately=True)
@@ -335,7 +321,6 @@ async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceVi
 
 @changes
 async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
-    """Bind, go on binding, or return what was bound."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     number = command.number
     if number > source.last + 1:
@@ -359,8 +344,8 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
         if not again and not bound.messages:
             await tx.run("drop_claim", bound.id)
-            return await _nothing(tx, queue, number, places, expires=part.expires)
-        bound = await _written(tx, bound) if more else await _whole(tx, bound)
+            return await _nothing(tx, queue, number, places, more=part.expires)
+        bound = await (_written if more else _whole)(tx, bound)
     source.last = max(number, source.last)
     await source.beat()
     return claims.Bound(number=number, messages=bound.messages, shards=bound.shards, more=more, again=again)
@@ -378,14 +363,12 @@ async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
     return await _written(tx, bound._replace(state=_OPEN, shards=max(1, bound.shards)))
 
 
-async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, expires: bool) -> claims.Bound:
-    more, due_ms = expires, None
+async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, more: bool) -> claims.Bound:
     if not more and queue.settings.fifo:  # all groups may be blocked by a claim that ends
         for row in await tx.locked("ending_claim", queue.origin):
             await _advance(tx, queue, BoundClaim(*row))
             more = True
-    if not more and places:  # else the end of a claim notifies
-        due_ms = await tx.next_visible_ms(queue)
+    due_ms = await tx.next_visible_ms(queue) if places and not more else None  # else the end of a claim notifies
     return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
@@ -397,7 +380,10 @@ async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -
     if number > source.last:
         raise errors.ClaimGap(number, source.last)
     if number > source.acknowledged:
-        await source.detach(source.passed)
+        if source.passed:
+            await _detach(tx, queue.origin, source.name, source.acknowledged)
+        for each in source.passed:
+            del source.claims[each.number]
         source.acknowledged = number
         await source.put()
         await source.end(queue, [each for each in source.held if each.number <= number], ACKNOWLEDGED)
@@ -435,7 +421,6 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
 
 @reads
 async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> list[SourceView]:
-    """Return the sources, those with open claims first."""
     queue = await tx.queue(command.queue)
     now_ms = await tx.now()
     rows = await tx.rows("sources", queue.origin, now_ms, command.count)
@@ -451,7 +436,6 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
 
 @changes
 async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceView:
-    """Give the messages of a claim back."""
     queue, source = await _source(tx, command.queue, command.source)
     with suppress(errors.ClaimReleased):
         await source.end(queue, [source.open_claim(command.number)], _RELEASED)
@@ -460,15 +444,13 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
 
 @changes
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
-    """Give everything back and forget the source."""
     queue, source = await _source(tx, command.queue, command.source)
     await source.end(queue, source.held, _RELEASED)
-    await source.forget()
+    await _forget(tx, queue.origin, source.name)
 
 
 @changes
 async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceView:
-    """Move one message to the dead-letter queue."""
     queue, source = await _source(tx, command.queue, command.source)
     bound = source.open_claim(command.number)
     seq = await tx.find_claimed(bound, command.message)
@@ -501,8 +483,7 @@ async def lose_all(tx: Transaction, queue: QueueRow) -> None:
 async def forget_all(tx: Transaction, queue: QueueRow) -> None:
     """Forget all sources of a queue that is deleted."""
     await lose_all(tx, queue)
-    await _detach(tx, queue.origin, None, _SEQ_MAX)
-    await tx.run("delete_sources", queue.origin)
+    await _forget(tx, queue.origin, None)
 
 
 @changes
@@ -532,14 +513,14 @@ async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
     """See whether the hold of a source has ended, or its time; return whether that was a slice of work."""
     forgotten_ms = source.beat_at_ms + _SILENCE_MS
     if not source.held and source.now_ms >= forgotten_ms:
-        await source.forget()
+        await _forget(tx, source.origin, source.name)
         return False
-    is_due = source.hold_has_ended
-    check_at_ms = source.hold_until_ms if source.held and not is_due else forgotten_ms
-    if is_due:
+    overdue = source.overdue
+    check_at_ms = source.hold_until_ms if source.held and not overdue else forgotten_ms
+    if overdue:
         tx.need_room()
         queue = await tx.of_origin(source.origin)
         assert queue is not None, "the sources of a queue are forgotten with it"
-        await source.expire(queue)
+        await source.end(queue, overdue, _LOST)
     await tx.run("check_source_later", source.origin, source.name, check_at_ms)
-    return is_due
+    return bool(overdue)

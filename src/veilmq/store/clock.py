@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from veilmq.core.commands import Timer
+from veilmq.core.commands import Clock, Timer
 
 UNTRUSTED_MS_MAX = 3_600_000
 """Longest time that an unsynchronised clock may apply across a restart of the machine."""
@@ -93,7 +93,7 @@ class Mark(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(Mark).decode
 
 
-class SystemClock:
+class SystemClock(Clock):
     """``core.commands.Clock`` of an embedded store, on the clocks of this machine.
 
     The arguments replace single ones of these, for tests of processes that "boot" anew.
@@ -129,7 +129,6 @@ class SystemClock:
         return self._wall_ns() // NS_PER_MS
 
     def now_ms(self) -> int:
-        """Return the present instant of the store; never less than before."""
         return self._boot_ns() // NS_PER_MS + self._offset_ms
 
     def ahead_ms(self, now_ms: int) -> int:
@@ -145,7 +144,6 @@ class SystemClock:
         return (now_ms if at_ms is None else at_ms) + self.ahead_ms(now_ms)
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` once ``now_ms() >= at_ms``, in the running event loop."""
         return _Alarm(clock=self, at_ms=at_ms, callback=callback)
 
     # Restarts.

@@ -124,7 +124,6 @@ _cached_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 @changes
 async def plan_export(tx: Transaction, command: receipts.PlanExport) -> receipts.EventRange | None:
-    """Choose the next range, or return the one that was chosen before."""
     await tx.lock("event_state")
     ((_, last, exported, _),) = await tx.rows("event_state")
     first = exported + 1
@@ -159,7 +158,6 @@ async def read_events(tx: Transaction, command: receipts.ReadEvents) -> receipts
 
 @changes
 async def forget_events(tx: Transaction, command: receipts.ForgetEvents) -> receipts.Forgotten:
-    """Note that a range is exported, and remove a slice of what is."""
     await tx.run("export_events", command.last)
     gone = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
     return receipts.Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
@@ -167,6 +165,5 @@ async def forget_events(tx: Transaction, command: receipts.ForgetEvents) -> rece
 
 @changes
 async def count_events(tx: Transaction, command: receipts.CountEvents) -> receipts.EventCounts:
-    """Return how many events there are."""
     ((recorded, _, exported, dropped),) = await tx.rows("event_state")
     return receipts.EventCounts(recorded=recorded, exported=exported, dropped=dropped)

@@ -21,7 +21,6 @@ from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, reads
 
 @reads
 async def inspect_queue(tx: Transaction, command: commands.InspectQueue) -> list[SeenMessage]:
-    """Show what there is, in the order of sending, or what is in one state."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
     if command.state is not None:
@@ -34,7 +33,6 @@ async def inspect_queue(tx: Transaction, command: commands.InspectQueue) -> list
 
 @reads
 async def inspect_leases(tx: Transaction, command: commands.InspectLeases) -> list[commands.SeenLease]:
-    """Show the leases that end first."""
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
     leases = sorted([each for each in found if not each.is_claimed], key=_visibility)

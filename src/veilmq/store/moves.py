@@ -15,7 +15,7 @@ target are stored there, in the order of the command.
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate, groupby
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -41,7 +41,7 @@ class MoveStep(commands.Command, frozen=True, kw_only=True):
 
 
 class _Task(NamedTuple):
-    """A task whose turn it is, and when the next of the others is due."""
+    """A task that is running."""
 
     number: int
     queue: int
@@ -51,12 +51,10 @@ class _Task(NamedTuple):
     moved: int
     to_move: int
     starter: str | None
-    others_at_ms: int | None
 
 
 @changes
 async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
-    """Begin a task; its first slice follows at once."""
     source = await tx.queue(command.source, lock="queue_shared")
     if not await tx.has_sources(source.name):
         raise errors.NotADeadLetterQueue(source.name)
@@ -77,7 +75,6 @@ async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
 
 @changes
 async def cancel(tx: Transaction, command: commands.CancelMove) -> MoveTask:
-    """End a task that is running."""
     source = await tx.queue(command.source)
     row = await tx.row("cancel_move", source.number, command.task)
     if row is None:
@@ -87,7 +84,6 @@ async def cancel(tx: Transaction, command: commands.CancelMove) -> MoveTask:
 
 @reads
 async def list_moves(tx: Transaction, command: commands.ListMoves) -> list[MoveTask]:
-    """Return the latest tasks of a queue, newest first."""
     source = await tx.queue(command.source)
     return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
 
@@ -99,22 +95,18 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     Raises ``StoreFull``: moving takes room before it gives any back.
     """
     now_ms = await tx.now()
-    due_ms: list[int | None] = []
     for row in await tx.unlocked("due_move", now_ms):
         tx.need_room()
-        task = _Task(*row)
-        due_ms += [await _advance(tx, task, now_ms), task.others_at_ms]
-    if not due_ms:
-        due_ms = [await tx.value("next_move")]
-    return min((max(0, at_ms - now_ms) for at_ms in due_ms if at_ms is not None), default=None)
+        await _advance(tx, _Task(*row), now_ms)
+    next_at_ms = await tx.value("next_move")
+    return None if next_at_ms is None else max(0, next_at_ms - now_ms)
 
 
-async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
-    """Do a slice of a task; return when its next one is due, ``None`` if it has ended."""
+async def _advance(tx: Transaction, task: _Task, now_ms: int) -> None:
     source = await tx.find(task.source)
     if source is None or source.number != task.queue:
         await tx.run("delete_moves", task.queue)
-        return None
+        return
     left, rate = task.to_move - task.moved, task.moves_per_s_max
     count = min(MOVE_SLICE_MESSAGES if rate is None else max(1, rate // _SLICES_PER_S), left)
     waiting, more = await tx.choose(source, count)
@@ -127,9 +119,7 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> int | None:
     is_over = moved >= left or (len(going) == len(waiting) and not more)
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
     rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
-    next_at_ms = now_ms + rest_ms
-    await tx.run("update_move", task.number, moved, next_at_ms, status.value, failure)
-    return next_at_ms if status is MoveStatus.RUNNING else None
+    await tx.run("update_move", task.number, moved, now_ms + rest_ms, status.value, failure)
 
 
 async def _going(
@@ -159,16 +149,6 @@ async def _going(
     return going, None, False
 
 
-class _ForwardedMessage(NamedTuple):
-    """A message that is forwarded: the place of its answer, what it was, and what is sent to ``target``."""
-
-    place: int
-    message: Leased
-    target: QueueRow
-    new: NewMessage
-    is_dead: bool
-
-
 @changes
 async def forward(tx: Transaction, command: Forward) -> list[Any]:
     """Move the message of each live receipt; return a ``Forwarded`` or an error for each; raises ``StoreFull``."""
@@ -176,26 +156,31 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
     tx.need_room()
     answers: list[Any] = [None] * len(command.entries)
     going = await _forwardable(tx, intake, command, answers)
-    for target in {each.target.number: each.target for each in going}.values():
-        here = [each for each in going if each.target.number == target.number]
-        for is_dead, run in groupby(here, attrgetter("is_dead")):
-            places, messages, _, new, _ = zip(*run, strict=True)
+    moved: list[Leased] = []
+    for target in {target.number: target for target, *_ in going}.values():
+        here = [each for each in going if each[0].number == target.number]
+        for is_dead, run in groupby(here, itemgetter(1)):
+            _, _, places, messages, new = zip(*run, strict=True)
             if is_dead:  # it leaves the intake by that
                 sent = await tx.bury(intake, target, messages, new)
             else:
                 sent = await tx.store(target, new, [each.id for each in messages])
+                moved += messages
             for place, message, stored in zip(places, messages, sent, strict=True):
                 is_duplicate = stored.id != message.id
                 answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
-    if moved := [each.message for each in going if not each.is_dead]:
+    if moved:
         await tx.delete(intake, moved)
     return answers
 
 
 async def _forwardable(
     tx: Transaction, intake: QueueRow, command: Forward, answers: list[Any]
-) -> list[_ForwardedMessage]:
-    """Return what is forwarded, in order; put the error of each other entry among ``answers``."""
+) -> list[tuple[QueueRow, bool, int, Leased, NewMessage]]:
+    """Return what is forwarded, in order; put the error of each other entry among ``answers``.
+
+    That is where it goes, whether as a dead letter, the place of its answer, what it was, and what is sent.
+    """
     receipts: dict[int, Receipt] = {}
     for place, entry in enumerate(command.entries):
         answers[place] = errors.ReceiptInvalid()
@@ -205,7 +190,7 @@ async def _forwardable(
                 receipts[place] = receipt
     leased = await tx.leased(intake, sorted({receipt.position for receipt in receipts.values()}))
     found = {each.receipt.position: each for each in leased}
-    going: list[_ForwardedMessage] = []
+    going: list[tuple[QueueRow, bool, int, Leased, NewMessage]] = []
     held: set[str | None] = set()
     targets: dict[str, QueueRow] = {}
     for place, receipt in receipts.items():
@@ -234,7 +219,7 @@ async def _forwardable(
             new = forwarded_message(*sent, target.settings, entry.reasons)
             if entry.reasons is None:
                 new = replace(new, dedup_id=str(UUID(bytes=message.id)))
-            going.append(_ForwardedMessage(place, message, target, new, entry.reasons is not None))
+            going.append((target, entry.reasons is not None, place, message, new))
             del found[receipt.position]
         except errors.VeilmqError as error:
             answers[place] = error

@@ -27,7 +27,7 @@ from veilmq.core.errors import StageMissing, StageRefused, VeilmqError
 from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
-from veilmq.store.queues import checked
+from veilmq.store.queues import NEVER_MS, checked
 from veilmq.store.transaction import QueueRow, Row, Transaction, changes, made_of, reads
 
 PIECE_MESSAGES = 500
@@ -61,7 +61,6 @@ class _Writer(NamedTuple):
     duplicates: int
 
     def has_published(self, batch: int) -> bool:
-        """Return whether ``batch``, or a later one, was published."""
         return self.batch is not None and batch <= self.batch
 
 
@@ -79,14 +78,9 @@ class _Publication(NamedTuple):
     messages_per_s_max: int | None
     next_at_ms: int
 
-    def is_due(self, now_ms: int) -> bool:
-        """Return whether a client may do the next slice."""
-        return self.messages_per_s_max is None or self.next_at_ms <= now_ms
-
 
 @changes
 async def stage(tx: Transaction, command: Stage) -> Staged:
-    """Keep the messages, all of them or none."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     tx.need_room()
     messages = _kept(command.messages, queue.settings)
@@ -125,7 +119,8 @@ async def publish(tx: Transaction, command: Publish) -> Published:
         terms = _text(stages), command.messages_per_s_max
         await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
     is_taken = False  # by another transaction
-    if len(stages) <= _DECIDED_WITH_SLICE and (first := await _entering(tx, writer)) and first.is_due(now_ms):
+    first = await _entering(tx, writer) if len(stages) <= _DECIDED_WITH_SLICE else None
+    if first is not None and (first.messages_per_s_max is None or first.next_at_ms <= now_ms):
         rows = await tx.unlocked("entering_at", first.number, now_ms)
         is_taken = not rows
         for row in rows:
@@ -143,7 +138,6 @@ async def publish(tx: Transaction, command: Publish) -> Published:
 
 @changes
 async def abandon(tx: Transaction, command: Abandon) -> None:
-    """Have what is staged for the batch dropped."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     writer = await _find(tx, queue.origin, command.writer, "writer")
     if writer is not None:
@@ -152,7 +146,6 @@ async def abandon(tx: Transaction, command: Abandon) -> None:
 
 @reads
 async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
-    """Return the writers of a queue."""
     queue = await tx.queue(command.queue)
     rows = await tx.rows("writers_of", queue.origin, command.count)
     return [made_of(row, WriterView) for row in rows]
@@ -256,11 +249,13 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
     due = await tx.unlocked("due_publication", now_ms)
     for row in due:
         await _advance(tx, _Publication(*row), now_ms)
-    next_at_ms: int | None = await tx.value("next_slice", _SILENCE_MS)
-    if next_at_ms is None:
-        return None
+    times_ms = [row[-1] for row in await tx.rows("due_publication", NEVER_MS)]
+    seen_at_ms = await tx.value("first_seen")
+    if seen_at_ms is not None:
+        times_ms.append(seen_at_ms + _SILENCE_MS)
+    left_ms = min(times_ms, default=now_ms) - now_ms
     # Where nothing was found, another transaction is at what is due.
-    return next_at_ms - now_ms if next_at_ms > now_ms else 0 if due else _PAUSE_MS
+    return None if not times_ms else left_ms if left_ms > 0 else 0 if due else _PAUSE_MS
 
 
 async def _entering(tx: Transaction, writer: _Writer) -> _Publication | None:

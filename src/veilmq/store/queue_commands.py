@@ -32,7 +32,6 @@ def _view(queue: QueueRow, counts: QueueCounts | None = None) -> QueueView:
 
 @changes
 async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueView:
-    """Add the queue, or find it with the settings of the command."""
     while (queue := await tx.find(command.queue)) is None:
         await _check_name(tx, command)
         settings = checked_settings(None, {**command.defaults, **command.settings})
@@ -72,7 +71,6 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
 
 @changes
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
-    """Remove the queue, whose name rests."""
     await remove(tx, await tx.queue(command.queue, lock="queue"))
     await tx.run("end_cooldown", _PURGED, command.queue)
     await tx.run("begin_cooldown", _DELETED, command.queue, await tx.now())
@@ -127,7 +125,6 @@ async def forget_cooldowns(tx: Transaction) -> None:
 
 @changes
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
-    """Change settings."""
     queue = await tx.queue(command.queue, lock="queue")
     settings = checked_settings(queue.settings, command.settings)
     if "dead_letter_queue" in command.settings:
@@ -137,7 +134,6 @@ async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
 
 @changes
 async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
-    """Change one setting by what it is."""
     queue = await tx.queue(command.queue, lock="queue")
     value = command.edit(getattr(queue.settings, command.setting))
     await tx.change(queue, checked_settings(queue.settings, {command.setting: value}), await tx.now())
@@ -153,14 +149,12 @@ async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
 
 @reads
 async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
-    """Return what the queue is, and how many messages are in which state."""
     queue = await tx.queue(command.queue)
     return _view(queue, await tx.counts(queue) if command.counts else None)
 
 
 @reads
 async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
-    """Return one page of names."""
     account = f"{command.account}/"
     prefix = account + command.prefix
     rows = await tx.rows("queue_names", prefix, account + command.after, prefix + LAST, command.count + 1)
@@ -175,7 +169,6 @@ async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePag
 
 @reads
 async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources) -> QueuePage:
-    """Return one page of the queues whose dead-letter queue the named one is."""
     queue = await tx.queue(command.queue)
     rows = await tx.rows("queue_sources", queue.name, command.after, command.count + 1)
     return QueuePage(names=[name for (name,) in rows[: command.count]], more=len(rows) > command.count)
@@ -183,19 +176,16 @@ async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources)
 
 @reads
 async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
-    """Return the first queues by name, and how many there are."""
     rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
     return Survey([name for (name,) in rows], await tx.value("count_queues"))
 
 
 @reads
 async def show_account(tx: Transaction, command: ShowAccount) -> AccountSettings:
-    """Return what the account has set; all is as at first where it has set nothing."""
     kept = await tx.value("setting", f"account {command.account}")
     return AccountSettings() if kept is None else _read_account(kept)
 
 
 @changes
 async def set_account(tx: Transaction, command: SetAccount) -> None:
-    """Put other settings in place of the account's."""
     await tx.run("put_setting", f"account {command.account}", msgspec.json.encode(command.settings))

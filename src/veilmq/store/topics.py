@@ -53,7 +53,6 @@ def _subscribed(row: Row) -> topics.SubscriptionView:
 
 @changes
 async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.TopicView:
-    """Add the topic, or find it with the settings of the command."""
     while (row := await tx.row("topic", command.topic)) is None:
         tx.need_room()
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
@@ -69,7 +68,6 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
 
 @changes
 async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
-    """Change settings."""
     number, topic = await _find(tx, command.topic, lock=True)
     settings = topic.settings.changed(command.settings)
     await tx.run("update_topic", number, msgspec.json.encode(settings), await tx.now())
@@ -77,7 +75,6 @@ async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
 
 @changes
 async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
-    """Remove the topic, its subscriptions and their own queues."""
     number, _ = await _find(tx, command.topic, lock=True)
     for each in await _subscriptions(tx, number):
         await _end(tx, each)
@@ -87,13 +84,11 @@ async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
 
 @reads
 async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.TopicView:
-    """Return what the topic is."""
     return await _counted(tx, *await _find(tx, command.topic))
 
 
 @reads
 async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.TopicPage:
-    """Return one page of topics."""
     account = f"{command.account}/"
     prefix = account + command.prefix
     rows = await tx.rows("topics", prefix, account + command.after, prefix + LAST, command.count + 1)
@@ -114,7 +109,6 @@ async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> top
 
 @changes
 async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.SubscriptionView:
-    """Add the subscription, with a queue of its own if it is pushed, or find the same one."""
     wanted = command.subscription
     number, _ = await _find(tx, wanted.topic, lock=True)
     for row in await tx.rows("subscription", number, wanted.name):
@@ -138,7 +132,6 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
 
 @changes
 async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> None:
-    """Change the strategy."""
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
     changed = replace(view.subscription, strategy=command.strategy)
     await tx.run("update_subscription", number, command.name, msgspec.json.encode(changed), await tx.now())
@@ -147,7 +140,6 @@ async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> 
 
 @changes
 async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
-    """Remove the subscription, and its own queue."""
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
     await _end(tx, view.subscription)
     await tx.run("delete_subscription", number, command.name)
@@ -155,14 +147,12 @@ async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
 
 @reads
 async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -> topics.SubscriptionView:
-    """Return what the subscription is."""
     _, view = await _subscription(tx, command.topic, command.name)
     return view
 
 
 @reads
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
-    """Return one page of subscriptions."""
     (number, _), prefix = await _find(tx, command.topic), command.prefix
     rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + LAST, command.count + 1)
     found = [_subscribed(row) for row in rows[: command.count]]
@@ -171,7 +161,6 @@ async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions)
 
 @reads
 async def list_pushes(tx: Transaction, command: topics.ListPushes) -> list[topics.Subscription]:
-    """Return all subscriptions that are pushed."""
     return [_read_subscription(content) for (content,) in await tx.rows("pushes")]
 
 
@@ -204,7 +193,6 @@ def _changed(tx: Transaction, subscription: topics.Subscription) -> None:
 
 @changes
 async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.PublishedMessage:
-    """Store the message in the queue of each subscription that wants its tag."""
     number, topic = await _find(tx, command.topic)
     if command.size_bytes > topic.settings.message_bytes_max:
         raise errors.MessageTooLong(topic.settings.message_bytes_max)

@@ -30,11 +30,9 @@ WHERE qp = $1 AND name = $2;
 -- name: check_source_later
 UPDATE source SET look_at = $3 WHERE qp = $1 AND name = $2;
 
--- name: delete_source
-DELETE FROM source WHERE qp = $1 AND name = $2;
-
 -- name: delete_sources
-DELETE FROM source WHERE qp = $1;
+-- The source $2, all without one.
+DELETE FROM source WHERE qp = $1 AND name = coalesce($2, name);
 
 -- name: due_source
 -- One whose hold, or time, may have ended.

@@ -23,11 +23,9 @@ UPDATE move SET status = 'cancelled' WHERE queue_id = $1 AND id = $2 AND status 
 RETURNING id, source, destination, moves_per_s_max, status, moved, to_move, started_at, failure;
 
 -- name: due_move
--- The task that has waited longest, and when the next of the others is due.
-SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter, (
-    SELECT min(other.next_at) FROM move AS other WHERE other.status = 'running' AND other.number <> move.number
-)
-FROM move WHERE status = 'running' AND next_at <= $1 ORDER BY next_at LIMIT 1;
+-- The task that has waited longest.
+SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter FROM move
+WHERE status = 'running' AND next_at <= $1 ORDER BY next_at LIMIT 1;
 
 -- name: next_move
 SELECT min(next_at) FROM move WHERE status = 'running';

@@ -99,12 +99,5 @@ WHERE next_at <= $1 AND (stages = '{}' OR NOT EXISTS (
     WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
 )) ORDER BY next_at LIMIT 1;
 
--- name: next_slice
--- When there is something to do; writers are silent for $1 ms before they are forgotten.
-SELECT min(at) FROM (
-    SELECT min(next_at) AS at FROM publication AS mine WHERE stages = '{}' OR NOT EXISTS (
-        SELECT 1 FROM publication AS before
-        WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
-    )
-    UNION ALL SELECT min(seen_at) + $1 FROM writer
-) AS due;
+-- name: first_seen
+SELECT min(seen_at) FROM writer;

@@ -51,14 +51,12 @@ class SqliteClaimed(ClaimTransaction):
         self._session = session
 
     async def bind(self, queue: Any, claim: BoundClaim, wish: Wish) -> Part:
-        """Bind a slice of the visible messages."""
         settle_time(self._session, queue)
         return _Binding(self._session, queue, claim, wish).bind()
 
     async def read_claim(
         self, queue: Any, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
     ) -> Sequence[tuple[int, ClaimedMessage]]:
-        """Return up to ``count`` messages of a shard from ``seq`` on."""
         if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
             raise CursorInvalid  # it is of the store that this one was converted from; reading begins anew
         ((_, ahead_ms),) = self._session.rows("claim_terms", claim.id)
@@ -76,7 +74,6 @@ class SqliteClaimed(ClaimTransaction):
         return page
 
     async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
-        """Return the seq of the message of that id."""
         row = self._session.row("find_claimed", claim.id, message)
         return None if row is None else int(row[0])
 
@@ -96,7 +93,6 @@ class SqliteClaimed(ClaimTransaction):
         _refile(session, queue, {(lane, group)})
 
     async def end_slice(self, queue: Any, claim: BoundClaim) -> bool:
-        """Delete a slice of a claim, or give one back; tell whether there may be more."""
         session = self._session
         if queue is not None and queue.partition != claim.partition:
             queue = None  # the partition of its messages is retired
@@ -148,7 +144,6 @@ class SqliteClaimed(ClaimTransaction):
         return Backlog(now.visible, now.oldest_sent_at_ms)
 
     async def next_visible_ms(self, queue: Any) -> int | None:
-        """Return the instant from which a message is visible."""
         due_ms = standard.next_message_ms(self._session, queue)
         return None if due_ms >= NEVER_MS else due_ms
 

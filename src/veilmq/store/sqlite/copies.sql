@@ -66,13 +66,6 @@ SELECT partition, grp, 0, 0, coalesce(max(seq) FILTER (WHERE receive_count > 0),
        coalesce(max(seq) FILTER (WHERE visible_at IS NOT NULL AND receive_count = 0), 0), 0
 FROM ordered WHERE partition = ? GROUP BY grp RETURNING grp;
 
--- name: add_fair_groups
-INSERT INTO fair_group (partition, lane, grp, head_at, head_seq)
-SELECT partition, lane, grp, visible_at, seq FROM (
-    SELECT *, row_number() OVER (PARTITION BY partition, lane, grp ORDER BY visible_at, seq) AS place
-    FROM visibility WHERE grp IS NOT NULL
-) WHERE place = 1;
-
 -- name: renumbered
 SELECT seq FROM renumbered WHERE queue_id = ? AND position = ?;
 

@@ -20,7 +20,16 @@ import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.store.clock import SystemClock
-from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
+from veilmq.store.copying import (
+    SLICE,
+    TABLES,
+    CopiedDeduplication,
+    CopiedMessage,
+    CopiedQueue,
+    Progress,
+    Source,
+    Target,
+)
 from veilmq.store.port import Finding, Report
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import database, fifo
@@ -243,7 +252,6 @@ class FolderSource(Source):
         self.now_ms = self._now_ms + self.ahead_ms
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
-        """See ``Source``."""
         return self._connection.execute(text, values).fetchall()
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
@@ -270,7 +278,7 @@ class FolderSource(Source):
         ]
 
 
-class FolderTarget:
+class FolderTarget(Target):
     """``store.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left.
 
     Rows are written as the operations would have left them. A message keeps its position as its seq where that is one
@@ -299,7 +307,6 @@ class FolderTarget:
         self._unfinished.remove()
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
-        """See ``Target``."""
         self._connection.execute("BEGIN")
         self._connection.executemany(SQL["put_setting"], values.items())
         self._connection.execute(SQL["number_behind"], (last_queue,))
@@ -308,7 +315,6 @@ class FolderTarget:
         self._session.now_ms = now_ms
 
     async def add_queue(self, queue: CopiedQueue) -> None:
-        """See ``Target``."""
         ((partition,),) = self._session.rows("insert_part", queue.number)
         encoded = msgspec.json.encode(queue.settings)  # an earlier version wrote fewer of them
         times = queue.created_at_ms, queue.modified_at_ms
@@ -317,7 +323,6 @@ class FolderTarget:
         self._last_seq = self._taken_seq = 0
 
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
-        """See ``Target``."""
         session, filled = self._session, self._session.queue(queue.name)
         placed: list[tuple[int, int]] = []  # lane and seq
         for each in messages:
@@ -327,6 +332,8 @@ class FolderTarget:
                 lane = each.priority + (0 if group is None else GROUPED)
                 row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
                 session.stage(SQL["add_visibility"], [row])
+                if group is not None:
+                    session.stage(SQL["admit_fair_group"], [(filled.partition, lane, group, each.visible_at_ms, seq)])
             else:
                 placed.append((each.priority, seq))
         runs = runs_of(placed)
@@ -369,7 +376,6 @@ class FolderTarget:
         return seq
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
-        """See ``Target``."""
         log = self._session.deduplication_log
         for logged_at_ms, together in groupby(entries, key=attrgetter("logged_at_ms")):
             for each in together:
@@ -378,7 +384,6 @@ class FolderTarget:
             log.keep()
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """See ``Target``."""
         columns, places = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))
         self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)
 
@@ -389,7 +394,6 @@ class FolderTarget:
             found = [group for (group,) in session.rows("add_group_cursors", queue.partition)]
             for start in range(0, len(found), SLICE):
                 fifo.refile(session, queue, found[start : start + SLICE])
-        session.run("add_fair_groups")
         session.finish()
         self._connection.execute("COMMIT")
         self._connection.close()

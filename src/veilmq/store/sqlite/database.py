@@ -17,10 +17,9 @@ import logging
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import apsw
 from filelock import FileLock, Timeout
@@ -106,7 +105,7 @@ class FolderError(StoreError):
     """The data folder cannot be used; the text says why and what to do."""
 
 
-class FolderLock:
+class FolderLock(AbstractContextManager["FolderLock"]):
     """The right to use a data folder, held until ``release``."""
 
     def __init__(self, folder: Path) -> None:
@@ -130,9 +129,6 @@ class FolderLock:
         with suppress(OSError):  # only a hint for people, and the disk may be full
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.release()
 
@@ -145,10 +141,10 @@ class FolderLock:
 def is_in_use(folder: Path) -> bool:
     """Tell whether a process has the folder; nothing in it is changed."""
     try:
-        with (folder / _LOCK_NAME).open() as lock:
+        with suppress(FileNotFoundError), (folder / _LOCK_NAME).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except (FileNotFoundError, BlockingIOError) as error:
-        return isinstance(error, BlockingIOError)
+    except BlockingIOError:
+        return True
     return False
 
 
@@ -171,15 +167,14 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             list(connection.execute(schema(__package__, **_WORDS)))
             connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    except BaseException as error:
+    except FolderError:
         connection.close()
-        if isinstance(error, apsw.NotADBError):
-            raise FolderError(_foreign(where)) from None
-        if isinstance(error, apsw.Error):
-            raise FolderError(
-                f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it."
-            ) from error
         raise
+    except apsw.Error as error:
+        connection.close()
+        is_foreign = isinstance(error, apsw.NotADBError)
+        remedy = f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it."
+        raise FolderError(_foreign(where) if is_foreign else remedy) from error
     return connection
 
 
@@ -202,11 +197,10 @@ def database_of(folder: Path, option: str = "--data") -> Path:
     path = folder / DATABASE_NAME
     if path.is_file():
         return path
+    what = f"no {DATABASE_NAME}: name a data folder with {option}."
     if (folder / OLD_NAME).is_file():
-        raise FolderError(
-            f"{folder} has {OLD_NAME}, which an earlier version made: start veilmq serve with it, which converts it."
-        )
-    raise FolderError(f"{folder} has no {DATABASE_NAME}: name a data folder with {option}.")
+        what = f"{OLD_NAME}, which an earlier version made: start veilmq serve with it, which converts it."
+    raise FolderError(f"{folder} has {what}")
 
 
 def sync(path: Path) -> None:

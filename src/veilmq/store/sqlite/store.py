@@ -19,7 +19,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -83,9 +83,8 @@ class Committer:
         self._work: SimpleQueue[bool] = SimpleQueue()
         self._ended = Event()  # the thread needs the GIL no more
         self._giving: asyncio.TimerHandle | None = None
-        self._thread: Thread | None = None
-        if in_thread:
-            self._thread = Thread(target=self._run, name="veilmq-committer", daemon=True)
+        self._thread = Thread(target=self._run, name="veilmq-committer", daemon=True) if in_thread else None
+        if self._thread is not None:
             self._thread.start()
 
     def commit(self) -> None:
@@ -159,12 +158,12 @@ class SqliteStore:
         self._pending: deque[Entry] = deque()
         self._refusal: VeilmqError | None = None
         self._running = False  # a batch is arranged, or being made durable
-        self._closed = False
         self._rest = asyncio.Event()
         self._mark_due_ms = 0
         self._mark_alone = False  # the next mark is written whether or not its batch changes anything
-        self._lock = None if folder is None else FolderLock(folder)
-        try:
+        with ExitStack() as held:
+            if folder is not None:
+                held.enter_context(FolderLock(folder))
             connection = database.open_connection(folder, options)
             self._database = Database(connection, folder, options=options)
             self._session = Session(connection, options=options, database=self._database)
@@ -174,12 +173,9 @@ class SqliteStore:
             self._batch = Batch(self._session)
             self._database.check_room()
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
-        except BaseException:
-            if self._lock is not None:
-                self._lock.release()
-            raise
-        steps: tuple[type[Command], ...] = (Sweep, *STEPS)
-        for step in steps:
+            held.callback(self._end)
+            self._held = held.pop_all()
+        for step in (Sweep, *STEPS):
             scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
             scheduler.schedule()
         self._doubting = Scheduler(step=self._settle_clock, clock=clock)
@@ -199,12 +195,12 @@ class SqliteStore:
         else:
             self._pending.append((command, done))
             if not self._running:
-                self._arrange()
+                self._running = True
+                self._loop.call_soon(self._run)
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
-        entry = next((each for each in self._pending if each[1] == done), None)
-        if entry is not None:
+        for entry in [each for each in self._pending if each[1] == done]:
             self._pending.remove(entry)
 
     def watch(self, queue: str, wake: Wake) -> None:
@@ -226,17 +222,14 @@ class SqliteStore:
         while self._running:
             self._rest.clear()
             await self._rest.wait()
-        if not self._closed:
-            self._closed = True
-            self._committer.close()
-            try:
-                if not self.has_failed:
-                    with suppress(apsw.Error):  # a full disk has an earlier mark
-                        self._session.run("put_mark", self.clock.mark())
-                self._database.close()
-            finally:
-                if self._lock is not None:
-                    self._lock.release()
+        self._held.close()
+
+    def _end(self) -> None:
+        self._committer.close()
+        if not self.has_failed:
+            with suppress(apsw.Error):  # a full disk has an earlier mark
+                self._session.run("put_mark", self.clock.mark())
+        self._database.close()
 
     def _stop_background(self) -> None:
         self._doubting.stop()
@@ -261,11 +254,9 @@ class SqliteStore:
 
     def warnings(self) -> list[str]:
         """Return what is wrong although requests are answered."""
-        warnings = [database.LONG_LOG] if self._database.log_is_long else []
         held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
-        if doubt is not None and held_ms:
-            warnings.insert(0, f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}")
-        return warnings
+        held = [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}"] if doubt is not None and held_ms else []
+        return held + [database.LONG_LOG] * self._database.log_is_long
 
     async def trust_clock(self) -> str:
         """Take the present time for right; see ``store.port.Store``."""
@@ -318,10 +309,6 @@ class SqliteStore:
 
     # Batches.
 
-    def _arrange(self) -> None:
-        self._running = True
-        self._loop.call_soon(self._run)
-
     def _run(self) -> None:
         now_ms, mark, alone = self.clock.now_ms(), None, self._mark_alone
         if now_ms >= self._mark_due_ms:
@@ -358,9 +345,9 @@ class SqliteStore:
         if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):
             self._loop.call_soon(self._deliver)
             return
-        self._running = False
-        if self._pending:
-            self._arrange()
+        self._running = bool(self._pending)
+        if self._running:
+            self._loop.call_soon(self._run)
         else:
             self._rest.set()
 
