@@ -14,10 +14,8 @@ import asyncio
 import ctypes
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -51,20 +49,13 @@ def wall_s() -> float:
 
 def kernel_synchronised() -> bool:
     """Return whether the kernel calls its clock synchronised; False where it does not say."""
-    read = _adjtimex()
-    timex = ctypes.create_string_buffer(_TIMEX_BYTES)
+    if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
+        return False
+    library, timex = ctypes.CDLL(None), ctypes.create_string_buffer(_TIMEX_BYTES)
+    read = getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
     if read is None or read(timex) < 0:
         return False
     return not ctypes.c_int.from_buffer(timex, _STATUS_OFFSET).value & _UNSYNCHRONISED
-
-
-@cache
-def _adjtimex() -> Any:
-    if ctypes.sizeof(ctypes.c_long) == ctypes.sizeof(ctypes.c_int64):
-        with suppress(OSError):
-            library = ctypes.CDLL(None)
-            return getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
-    return None
 
 
 class Since(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ def event_of(
     return *message, *lease, extensions, receive_count, batch_size, batch_position
 
 
-def routing_key(properties: bytes, attribute: str) -> str:
+def routing_key(properties: bytes | None, attribute: str) -> str:
     """Return the routing key of a message with these properties: the text of its ``attribute``."""
     if not properties:
         return ""

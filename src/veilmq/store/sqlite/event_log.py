@@ -21,20 +21,8 @@ import msgspec
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Outcome, Receipt, ReceiptClosed, encode_events
-from veilmq.store.events import (
-    EXPIRED_KEPT_MAX,
-    EXPIRED_KEPT_S,
-    LOG_CLOSED,
-    Event,
-    Logged,
-    event_of,
-    log_begun,
-    log_extended,
-    log_is_open,
-    log_placed,
-    read_log,
-    routing_key,
-)
+from veilmq.store import events
+from veilmq.store.events import EXPIRED_KEPT_S, LOG_CLOSED, Event, Logged, event_of, log_is_open, read_log, routing_key
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 
@@ -88,25 +76,25 @@ class EventLog:
 
         Events have the instants that users see; what is kept for a late delete is store time.
         """
-        events, expired = self.staged, self._expired
+        staged, expired = self.staged, self._expired
         self.staged, self._expired = [], {}
         recorded, _, exported, dropped = self._execute(SQL["event_state"]).get
         if self._database.is_short or recorded - exported >= self._options.events_waiting_max:
             if not dropped:
                 log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
-            self._execute(SQL["drop_events"], (len(events),))
+            self._execute(SQL["drop_events"], (len(staged),))
             return
         if ahead_ms:
-            events = [
+            staged = [
                 tuple([value + ahead_ms if place in _INSTANTS else value for place, value in enumerate(event)])
-                for event in events
+                for event in staged
             ]
-        self._execute(SQL["insert_event_batch"], (recorded + 1, len(events), encode_events(events)))
+        self._execute(SQL["insert_event_batch"], (recorded + 1, len(staged), encode_events(staged)))
         self._executemany(SQL["insert_expired"], [(*key, *kept) for key, kept in expired.items()])
 
     def sweep(self, rows_max: int) -> bool:
         """Forget some of the receipts kept for too long, or behind too many others; tell whether there may be more."""
-        terms = rows_max, self.now_ms - EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
+        terms = rows_max, self.now_ms - EXPIRED_KEPT_S * SECOND_MS, events.EXPIRED_KEPT_MAX
         return len(self._execute(SQL["forget_expired"], terms).fetchall()) == rows_max
 
     # Leases.
@@ -152,7 +140,7 @@ class EventLog:
         again, now_ms = [row[0] for row in rows if row[2]], self.now_ms
         if again:
             self.end(queue.log, queue.partition, again, fifo=queue.fifo)
-        begun = log_begun(len(rows), now_ms - requested_at_ms)
+        begun = events.log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
         for place, row in enumerate(rows):
             seq, _, receive_count, epoch, _, message_id, body, properties, source, _, _, group, _ = row
@@ -167,7 +155,7 @@ class EventLog:
                     self._hashes[queue.partition, group] = None if found is None else found[0]
                 group_hash = self._hashes[queue.partition, group]
             sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.shares else None
-            log = log_placed(begun, place)
+            log = events.log_placed(begun, place)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases
@@ -191,7 +179,7 @@ class EventLog:
     def changed(self, logged: Logged, lease: Lease, *, released: bool) -> None:
         """Take note that the deadline of a lease, still the old one, is about to be moved; the caller keeps it."""
         if not released:
-            lease[_LOG] = log_extended(lease[_LOG])
+            lease[_LOG] = events.log_extended(lease[_LOG])
         elif log_is_open(lease[_LOG]):
             self._note(logged, lease, Outcome.NACKED, self.now_ms)
             lease[_LOG] |= LOG_CLOSED

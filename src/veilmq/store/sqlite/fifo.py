@@ -27,15 +27,7 @@ from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.session import Deduplication, Row, Session
-from veilmq.store.sqlite.standard import (
-    EXPIRED_PASSED_MAX,
-    LATER,
-    Answers,
-    DeadLetterSink,
-    Giving,
-    Sends,
-    Taker,
-)
+from veilmq.store.sqlite.standard import EXPIRED_PASSED_MAX, LATER, Answers, DeadLetterSink, Giving, Sends, Taker
 from veilmq.store.transaction import Given
 
 PASSED_OVER_MAX = 100

@@ -17,16 +17,10 @@ from operator import itemgetter
 from random import getrandbits
 from typing import Any, NamedTuple
 
-from veilmq.core import commands
+from veilmq.core import commands, limits
 from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
-from veilmq.core.limits import (
-    BATCH_ROW_BYTES,
-    DEAD_LETTER_BYTES_PER_RECEIVE,
-    DEAD_LETTERS_PER_RECEIVE,
-    PRIORITY,
-    SECOND_MS,
-)
+from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY, SECOND_MS
 from veilmq.core.messages import NewMessage, routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
@@ -93,12 +87,12 @@ class DeadLetterSink:
         self._receives_max = receives_max
         self._move = move
         self._dead: list[Row] = []
-        self._bytes_left = DEAD_LETTER_BYTES_PER_RECEIVE
+        self._bytes_left = limits.DEAD_LETTER_BYTES_PER_RECEIVE
 
     @property
     def is_over(self) -> bool:
         """Whether no more may be moved in this receive."""
-        return len(self._dead) >= DEAD_LETTERS_PER_RECEIVE or self._bytes_left <= 0
+        return len(self._dead) >= limits.DEAD_LETTERS_PER_RECEIVE or self._bytes_left <= 0
 
     def takes(self, row: Row) -> bool:
         """Tell whether the message of a row as it is offered is a dead letter."""
