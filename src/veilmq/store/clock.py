@@ -188,21 +188,19 @@ class _Alarm:
     """A timer that sleeps again when the loop wakes it before its instant."""
 
     def __init__(self, *, clock: SystemClock, at_ms: int, callback: Callable[[], object]) -> None:
-        self._clock = clock
-        self._at_ms = at_ms
-        self._callback = callback
+        self._clock, self._at_ms, self._callback = clock, at_ms, callback
         self._loop = asyncio.get_running_loop()
-        self._handle = self._arm()
+        self._arm()
 
     def cancel(self) -> None:
         self._handle.cancel()
 
-    def _arm(self) -> asyncio.TimerHandle:
+    def _arm(self) -> None:
         delay_s = max(0, self._at_ms - self._clock.now_ms()) / _MS_PER_S
-        return self._loop.call_later(min(delay_s, _ALARM_S_MAX), self._ring)
+        self._handle = self._loop.call_later(min(delay_s, _ALARM_S_MAX), self._ring)
 
     def _ring(self) -> None:
         if self._clock.now_ms() < self._at_ms:
-            self._handle = self._arm()
+            self._arm()
         else:
             self._callback()

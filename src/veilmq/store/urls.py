@@ -9,9 +9,6 @@ from urllib.parse import parse_qs, urlsplit
 SCHEMES = ("postgresql", "postgres")
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://(?:(?!://)[!-~])+")
-_HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(?P<port>.*))?")
-_PORT = re.compile("[0-9]{1,5}")
-_PORT_MAX = 65_535
 _BETWEEN = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
 _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @: a password may have others
 _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
@@ -29,13 +26,11 @@ def _has_ports(url: str) -> bool:
     """Return whether each port in ``url`` is one: the driver would report it late, in its own words."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # a bracket without its other one
+        options = [f":{port}" for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
+        places = [*parts.netloc.rpartition("@")[2].split(","), *options]
+        return all(urlsplit(f"//{place}").port != 0 for place in places)
+    except ValueError:  # of a port that is none, or a bracket without its other one
         return False
-    hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
-    ports = [host["port"] for host in hosts if host is not None]
-    optional = [port for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
-    named = [port for port in (*ports, *optional) if port]
-    return len(ports) == len(hosts) and all(_PORT.fullmatch(each) and 1 <= int(each) <= _PORT_MAX for each in named)
 
 
 def bare(url: str) -> str:

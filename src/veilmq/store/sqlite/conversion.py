@@ -123,9 +123,7 @@ def _check_space(connection: apsw.Connection, folder: Path) -> None:
     """Raise ``FolderError`` where there is no room for the new database beside the old one and its log."""
     pages = connection.pragma("page_count") - connection.pragma("freelist_count")
     needed = pages * connection.pragma("page_size") * 3 // 2 + _SPARE_BYTES
-    log = folder / f"{OLD_NAME}-wal"
-    if log.is_file():
-        needed += log.stat().st_size  # it is moved into the database first
+    needed += sum(log.stat().st_size for log in folder.glob(f"{OLD_NAME}-wal"))  # it is moved into the database first
     disk = os.statvfs(folder)
     left = sum(each.stat().st_size for each in _unfinished(folder).glob("*"))  # by an attempt that was interrupted
     free = disk.f_bavail * disk.f_frsize + left
