@@ -7,7 +7,6 @@ opens one (``server/stores.py``).
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from veilmq.core.commands import Clock, Command, Engine
@@ -97,8 +96,7 @@ def counter(name: str, text: str, value: float) -> Figure:
     return Figure(name, text, "counter", {"": value})
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One check of a doctor: what should hold, whether it does, and where it does not."""
 
     check: str
@@ -106,12 +104,11 @@ class Finding:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """All findings, and what the store holds by name (numbers of queues, messages, …)."""
 
-    findings: list[Finding] = field(default_factory=list)
-    facts: dict[str, str | int] = field(default_factory=dict)
+    findings: list[Finding]
+    facts: dict[str, str | int]
 
     @property
     def ok(self) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import Outcome, Receipt, ReceiptClosed, encode_events
 from veilmq.store import events
-from veilmq.store.events import EXPIRED_KEPT_S, LOG_CLOSED, Event, Logged, event_of, log_is_open, read_log, routing_key
+from veilmq.store.events import EXPIRED_KEPT_MAX, LOG_CLOSED, Event, Logged, log_is_open, read_log, routing_key
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 
@@ -94,7 +94,7 @@ class EventLog:
 
     def sweep(self, rows_max: int) -> bool:
         """Forget some of the receipts kept for too long, or behind too many others; tell whether there may be more."""
-        terms = rows_max, self.now_ms - EXPIRED_KEPT_S * SECOND_MS, events.EXPIRED_KEPT_MAX
+        terms = rows_max, self.now_ms - events.EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
         return len(self._execute(SQL["forget_expired"], terms).fetchall()) == rows_max
 
     # Leases.
@@ -209,13 +209,12 @@ class EventLog:
             else:
                 self._expire(logged, lease)
         key = receipt.position, receipt.generation
-        row = (
-            (self._expired.pop(key)[1],) if key in self._expired else self._execute(SQL["take_expired"], key).fetchone()
-        )
-        if row is not None:
-            self._correct(_decode(row[0]))
-        elif lease is None and (expired := self._late_of_unswept(queue, logged, receipt)) is not None:
-            self._correct(expired)
+        staged = self._expired.pop(key, None)
+        expired = self._execute(SQL["take_expired"], key).get if staged is None else staged[1]
+        if expired is not None:
+            self._correct(_decode(expired))
+        elif lease is None and (late := self._late_of_unswept(queue, logged, receipt)) is not None:
+            self._correct(late)
 
     def _delete(self, logged: Logged, lease: Lease) -> None:
         if self.now_ms < lease[_VISIBLE_AT]:
@@ -252,6 +251,8 @@ class EventLog:
         if outcome is Outcome.EXPIRED:
             visible_at_ms = closed_at_ms
         what = (logged.queue, key, group_hash, size, message_id, generation)
-        event = event_of(*what, sent_at_ms, given_at_ms, visible_at_ms, receive_count, log, outcome, closed_at_ms)
+        event = events.event_of(
+            *what, sent_at_ms, given_at_ms, visible_at_ms, receive_count, log, outcome, closed_at_ms
+        )
         self.staged.append(event)
         return event

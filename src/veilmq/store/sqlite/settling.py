@@ -250,13 +250,12 @@ def _delete_as_received(session: Session, found: list[_Receipts], *, is_fifo: bo
 
 def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, list[Any]]:
     """Return the rows of the messages of ``receipts`` by seq: seq, visible_at, receives, generation, epoch, ..."""
-    partition = queue.partition
-    seqs = {receipt[1] for receipt in receipts}
+    partition, seqs = queue.partition, {receipt[1] for receipt in receipts}
     if queue.log is not None:
-        rows = {lease[0]: lease for lease in session.events.find(partition, seqs, fifo=queue.fifo)}
+        found: Iterable[Any] = session.events.find(partition, seqs, fifo=queue.fifo)
     else:
         found = session.executemany(SQL[f"{KIND[queue.fifo]}_find"], [(partition, seq) for seq in seqs])
-        rows = {row[0]: list(row) for row in found}
+    rows = {row[0]: list(row) for row in found}
     if queue.claims and not queue.fifo:
         claimed = session.executemany(SQL["claimed_receipt"], [(partition, seq) for seq in seqs - rows.keys()])
         rows |= {row[0]: list(row) for row in claimed}
@@ -316,7 +315,7 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
     if queue.claims:
         ((claimed,),) = session.rows("claimed_count", queue.partition)
         for (also,) in session.rows("claimed_oldest", queue.partition, queue.floor(now_ms)):
-            oldest = also if oldest is None else min(oldest, also)
+            oldest = min(oldest or also, also)
     if queue.fifo and queue.delay_ms:
         ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
     return QueueCounts(
@@ -435,11 +434,10 @@ def send_on(session: Session, source: Queue, target: Queue, rows: list[Row]) -> 
 
 def _count_moved(session: Session, source: Queue, target: Queue, rows: list[Row], seqs: list[int]) -> None:
     now_ms = session.now_ms
-    if not target.fifo:
-        moved = [(target.partition, row[1], row[11], now_ms, seq) for row, seq in zip(rows, seqs, strict=True)]
-        session.many("admit_fair_group", [row for row in moved if row[2] is not None])
     for row, seq in zip(rows, seqs, strict=True):
         count_in(target, row[1], seq)
+        if row[11] is not None and not target.fifo:
+            session.run("admit_fair_group", target.partition, row[1], row[11], now_ms, seq)
     source.messages -= len(rows)
     session.touch(source)
     session.touch(target)
