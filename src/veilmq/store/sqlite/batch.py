@@ -1,10 +1,9 @@
 """A batch: the commands of one transaction, gathered by queue and applied a kind at a time.
 
 Within a batch the commands of one queue are applied in this order: deletes and changes that came before its first
-receive, sends, receives, the other deletes and changes. That is an order in which they could have come: no command of a
-batch was answered before another one was submitted. Commands of one connection keep theirs, as a receive is begun only
-when what its connection sent before is answered: behind a receive stand deletes and changes, which follow it, and
-sends, which it does not see (``standard.Taker``).
+receive, sends, receives, the other deletes and changes. They could have come so: no command of a batch was answered
+before another one was submitted. Commands of one connection keep their order: a receive begins when what its connection
+sent before is answered, and does not see the sends that stand behind it (``standard.Taker``).
 
 Every other command is a barrier: what came before it is applied first. Once sends or receives of one queue have filled
 half of the batch's bytes, the rest of them waits for the next batch, and commands on other queues pass. Receives

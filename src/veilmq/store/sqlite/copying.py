@@ -50,11 +50,8 @@ _UNFINISHED = ".new"
 def examine(folder: Path) -> Report:
     """Check every invariant of a data folder, and change nothing; raises ``FolderError`` without a veilmq database.
 
-    It may run beside a server: it reads one snapshot. What it checks stands in ``doctor.sql``, one query an invariant,
-    behind the views that they share; SQLite's own check of the file comes first.
-
-    The folder of a server that was killed has a write-ahead log, or a rollback journal, that belongs to the database.
-    It is read along with it, and everything stays as it is: the next start recovers it, not the doctor.
+    It may run beside a server: it reads one snapshot. ``doctor.sql`` has a query for each invariant. The write-ahead
+    log or journal that a killed server left is read along, and stays: the next start recovers it, not the doctor.
     """
     path = database.database_of(folder)
     while True:
@@ -181,12 +178,12 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
     """Copy the store in ``folder``, whether or not it is served, to ``to``; return what it holds, as the doctor does.
 
     ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
-    under the name ``store.db``, without what a server keeps beside it. ``progress`` is called after each step with the
-    pages that are copied and the pages in all. The copy is checked before it takes its name. Raises ``FolderError``
-    when there is no store, the target exists, its disk is full, or the copy is not sound; nothing is left then.
+    under the name ``store.db``. ``progress`` is called with the pages that are copied and the pages in all. Raises
+    ``FolderError`` when there is no store, the target exists, its disk is full, or the copy is not sound; nothing is
+    left then.
 
-    The reader keeps one transaction from the first page to the last, so the copy is the store as it was between two
-    batches. The server goes on; its write-ahead log grows until the reader is done.
+    One transaction reads all pages, so the copy is the store as it was between two batches. The server goes on; its
+    write-ahead log grows meanwhile.
     """
     source, flags = database.database_of(folder), apsw.SQLITE_OPEN_READONLY
     unfinished = Unfinished(to)

@@ -2,14 +2,13 @@
 
 A folder belongs to one process at a time. A newer format is refused.
 
-``synchronous=FULL``: a commit is one sync. The log is moved into the database when it is long, by the commit that finds
-it so, in place of SQLite's own checkpoints. Another process that reads (a backup, the sqlite3 shell) keeps what it sees
-in the log, which then grows; moving it is tried again once a second, since each try costs the more the longer the log
-is.
+``synchronous=FULL``: a commit is one sync. The commit that finds the log long moves it into the database, in place of
+SQLite's own checkpoints. Another process that reads (a backup, the sqlite3 shell) keeps what it sees in the log; moving
+it is then tried again once a second, since each try costs the more the longer the log is.
 
 Sends are refused before room runs out, so that what is stored can still be received and deleted. The disk is inspected
-after every commit, in the thread that committed: that costs about a microsecond. While room is short, a send that is
-refused and the janitor inspect it again, at most once a second: nothing else may be committing.
+after every commit, in the thread that committed: that costs about a microsecond. While room is short, refused sends and
+the janitor inspect it again, at most once a second: nothing else may be committing.
 """
 
 import fcntl
@@ -279,10 +278,7 @@ class Database:
 
     @property
     def moves_log(self) -> bool:
-        """Whether the next commit moves the log into the database, which takes some milliseconds.
-
-        It does when the log is long, and when pages were given back: the file shrinks by that.
-        """
+        """Whether the next commit moves the log: it is long, or pages were given back, and the file shrinks by that."""
         is_due = self._gave_back or self._log_pages >= self._log_pages_max
         return is_due and (not self._move_again_s or stopwatch_s() >= self._move_again_s)
 

@@ -273,10 +273,9 @@ class Session:
 
 
 class GroupNumbers:
-    """The numbers of message groups, with a cache of those that were used lately.
+    """The numbers of message groups of FIFO queues: that of its first message, found by a hash of the group's name.
 
-    A group has the number of its first message, found by a hash of its name; in standard queues its hash is its number.
-    The janitor removes the numbers of groups without messages.
+    There is a cache of those that were used lately. The janitor removes the numbers of groups without messages.
     """
 
     def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
@@ -359,13 +358,11 @@ class DeduplicationLog:
     """What FIFO queues accepted lately, found by deduplication key: a log in the order of time, and chains through it.
 
     Keys are hashes, so a table ordered by them would be written to at another page with each message. Here the entries
-    of a batch are appended as one row, and go with it when they are five minutes old. An entry is found through its
-    chain: a hash of the key names a slot, which has the number of the latest entry of that hash, and each entry has the
-    number of the one before it. Nearly all messages are no duplicates, and nearly always the slot says so without
-    reading: it is empty, or what it leads to is no longer there. Entries are numbered from 1 on.
+    of a batch, numbered from 1 on, are appended as one row, and go with it when they are five minutes old. A hash of
+    the key names a slot, which has the number of the latest entry of that hash, and each entry has the number of the
+    one before it. For nearly all messages, which are no duplicates, the slot says so without reading.
 
-    The slots, of a fixed number, are in memory alone; they are filled when the log is opened, which takes half a second
-    for each million entries.
+    The slots are in memory alone; they are filled when the log is opened, in half a second for a million entries.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:

@@ -1,18 +1,17 @@
 """What becomes of messages that were received: receipts settle them, time ends them, and they move to other queues.
 
-Receipts: nearly all deletes bring the receipt of the latest receive, whose deadline is as the receipt says: then one
-statement for all queues of a kind deletes the rows that are as the receipts have them, and nothing is read but, in FIFO
-queues, the groups of the messages. Everything else reads the rows of all receipts first, applies the commands to them
-in order, and writes what has become of them.
+Receipts: nearly all deletes bring the receipt of the latest receive, with the present deadline: then one statement for
+all queues of a kind deletes the rows that are as the receipts have them, and only groups of FIFO queues are read.
+Everything else reads the rows of all receipts, applies the commands in order, and writes what has become of the rows.
 
 Time: commands keep totals up, and what the passing of time alone makes visible is counted out here, which reads the
 index only once something hidden can have become visible.
 
-Moves, in the transaction of the command that moves. A dead letter of a standard queue keeps its row and its seq, and so
-the time at which it was sent. Any other message gets a seq behind all that its new queue has: a dead letter of a FIFO
-queue, and what is sent on as a new message, with another id and without a past. All are visible at once where they come
-to; what is left of their groups in the queue that they leave is the caller's to file anew. Where the dead-letter queue
-cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and is delivered once more.
+Moves: a dead letter of a standard queue keeps its row and its seq, and so the time at which it was sent. Any other
+message gets a seq behind all others: a dead letter of a FIFO queue, and what is sent on as a new message, with another
+id and without a past. All are visible at once where they come to; the caller files the groups anew that they leave.
+Where the dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and
+is delivered once more.
 """
 
 from collections.abc import Iterable, Iterator

@@ -6,13 +6,12 @@ applied only after the one before it is durable, so every answer describes a sta
 When a commit fails in a way that leaves open what is on disk (a failed sync above all), all pending commands get
 ``OutcomeUnknown`` and the store stops for good; ``on_fatal`` ends the process, and the next start recovers.
 
-Where a commit is made is decided by the usual length of a sync, batch by batch. COMMIT blocks for that long and needs
-no Python, so in a thread it costs one release of the GIL and the loop goes on parsing. But handing over costs too (two
-switches of threads, and the loop has the GIL first): where syncs are quick, a batch in place was measured at 10 % more
-requests a second. A commit that moves the log always has the thread. Only commits in place tell the length: in the
-thread the wait for the GIL would count too. So while the thread has the commits, a few are made in place: a slow disk
-keeps the loop for one sync in many. A loop of many short turns starves the thread of the GIL: it releases the GIL and
-takes it again before the thread wakes up, for up to 100 ms. So the loop sleeps for a moment while a commit takes long.
+Where a commit is made is decided by the usual length of a sync. In a thread COMMIT releases the GIL, and the loop goes
+on parsing; but handing over costs two switches of threads: where syncs are quick, a batch in place was measured at 10 %
+more requests a second. A commit that moves the log always has the thread. Only commits in place tell the length (in the
+thread the wait for the GIL would count too), so a few are made there: a slow disk keeps the loop for one sync in many.
+A loop of many short turns takes the GIL again before the thread wakes up, for up to 100 ms. So the loop sleeps for a
+moment while a commit takes long.
 """
 
 import asyncio
