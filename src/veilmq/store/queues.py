@@ -14,8 +14,8 @@ from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.messages import NewMessage, group_of, require_id
 from veilmq.core.settings import QueueSettings, RoutingTable, read_table
-from veilmq.store.events import Logged
-from veilmq.store.transaction import read_settings
+from veilmq.store.events import Logged, is_logged
+from veilmq.store.transaction import Options, read_settings
 
 NEVER_MS = (1 << 62) - 1
 """An instant that never comes."""
@@ -87,19 +87,18 @@ class Queue:
     __slots__ = (
         "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted",
         "expires_at_ms", "fair", "fifo", "floor_seq", "hidden_until_ms", "in_flight", "in_flight_max", "lanes",
-        "log", "messages", "modified_at_ms", "name", "number", "origin", "partition", "received", "redelivered",
-        "retention_ms", "rules", "sent", "settings", "shares", "throttle", "touched", "wake",
+        "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition", "received",
+        "redelivered", "retention_ms", "rules", "sent", "settings", "shares", "throttle", "touched", "wake",
     )  # fmt: skip
 
-    def __init__(self, row: Sequence[Any], wake: Wake | None) -> None:
+    def __init__(self, row: Sequence[Any], options: Options, wake: Wake | None) -> None:
         """``row`` has number, name, settings, its times, origin, partition, totals, and whether there are claims."""
         self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
         totals: Sequence[int] = row[6:]
         self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq, claims = totals
         self.claims = bool(claims)
         """Whether any message may be claimed; what is claimed is not among ``messages``."""
-        self.wake = wake
-        self.log: Logged | None = None
+        self.options, self.wake = options, wake
         self.throttle: Throttle | None = None
         self.lanes: tuple[int, ...] = ()
         self.fair: object | None = None
@@ -129,8 +128,9 @@ class Queue:
         self._follow(settings)
 
     def _follow(self, encoded: bytes) -> None:
-        """Take new settings; the caller sets ``in_flight_max`` and ``log``."""
+        """Take new settings; what they leave open is as the options say."""
         self.settings = settings = read_settings(encoded)
+        options = self.options
         self.fifo = settings.fifo
         self.delay_ms = settings.delay_s * SECOND_MS
         self.retention_ms = settings.retention_s * SECOND_MS
@@ -138,7 +138,9 @@ class Queue:
         per_s_max = settings.receives_per_s_max
         if self.throttle is None or self.throttle.per_s_max != per_s_max:
             self.throttle = Throttle(per_s_max=per_s_max) if per_s_max else None
-        self.in_flight_max = 0
+        in_flight_max = options.fifo_in_flight_max if self.fifo else options.in_flight_max
+        self.in_flight_max = in_flight_max if settings.in_flight_max is None else settings.in_flight_max
+        self.log = Logged(self.name, self.retention_ms) if is_logged(settings, options.event_log) else None
         self.expires_at_ms = 0
 
     def floor(self, now_ms: int) -> int:

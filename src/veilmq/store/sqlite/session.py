@@ -22,7 +22,6 @@ from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import IdSource
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
 from veilmq.store.cold import Scheduler
-from veilmq.store.events import Logged, is_logged
 from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
@@ -193,8 +192,7 @@ class Session:
         """Return the queue of that full name, if there is one."""
         queue = self.queues.get(name)
         if queue is None and (row := self.row("queue_by_name", name)) is not None:
-            queue = self.queues[name] = Queue(row, self.wakes.get(name))
-            self._apply_options(queue)
+            queue = self.queues[name] = Queue(row, self.options, self.wakes.get(name))
             lane = -1
             while not queue.fifo:
                 ((lane,),) = self.rows("first_lane_after", queue.partition, lane)
@@ -211,13 +209,6 @@ class Session:
             raise QueueNotFound(name)
         return queue
 
-    def _apply_options(self, queue: Queue) -> None:
-        """Put the in-flight limit and the log in force, which the queue may leave to the store's options."""
-        own, options = queue.settings.in_flight_max, self.options
-        theirs = options.fifo_in_flight_max if queue.fifo else options.in_flight_max
-        queue.in_flight_max = theirs if own is None else own
-        queue.log = Logged(queue.name, queue.retention_ms) if is_logged(queue.settings, options.event_log) else None
-
     def reload(self, queue: Queue) -> bool:
         """Have ``queue`` follow its row, which was changed; forget it and return ``False`` where that was deleted."""
         row = self.row("queue_by_name", queue.name)
@@ -227,7 +218,6 @@ class Session:
                 self._touched.remove(queue)
             return False
         queue.reload(row, self.now_ms)
-        self._apply_options(queue)
         return True
 
     # Seqs.

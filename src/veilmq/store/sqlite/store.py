@@ -174,7 +174,8 @@ class SqliteStore:
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
             held.callback(self._end)
             self._held = held.pop_all()
-        for step in (Sweep, *STEPS):
+        steps: tuple[type[Command], ...] = (Sweep, *STEPS)
+        for step in steps:
             scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
             scheduler.schedule()
         self._doubting = Scheduler(step=self._settle_clock, clock=clock)
