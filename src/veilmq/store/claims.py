@@ -223,10 +223,11 @@ class _Source:
     async def shown(self, queue: QueueRow, *, lately: bool = False) -> SourceView:
         return self.view(await self.tx.backlog(queue, lately=lately))
 
-    async def put(self) -> None:
-        """Write it; its hold is checked when it ends."""
+    async def put(self, check_at_ms: int | None = None) -> None:
+        """Write it; its hold is checked then, or when it ends."""
         columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
-        await self.tx.run("put_source", *columns, self.hold_ms, self.lease_ms, self.beat_at_ms, self.hold_until_ms)
+        times = self.hold_ms, self.lease_ms, self.beat_at_ms, check_at_ms or self.hold_until_ms
+        await self.tx.run("put_source", *columns, *times)
 
     async def beat(self, hold_s: int | None = None, lease_s: int | None = None) -> None:
         """Renew lease and hold, of other lengths where they are given; write it."""
@@ -522,5 +523,5 @@ async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
         queue = await tx.of_origin(source.origin)
         assert queue is not None, "the sources of a queue are forgotten with it"
         await source.end(queue, overdue, _LOST)
-    await tx.run("check_source_later", source.origin, source.name, check_at_ms)
+    await source.put(check_at_ms)
     return bool(overdue)

@@ -28,6 +28,7 @@ from veilmq.core.messages import NewMessage, decode_properties, forwarded_messag
 from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
+from veilmq.store.queues import NEVER_MS
 from veilmq.store.transaction import Leased, QueueRow, Transaction, Waiting, changes, made_of, reads
 
 _SLICES_PER_S = 10  # of a task with a rate
@@ -51,6 +52,7 @@ class _Task(NamedTuple):
     moved: int
     to_move: int
     starter: str | None
+    next_at_ms: int
 
 
 @changes
@@ -98,8 +100,8 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     for row in await tx.unlocked("due_move", now_ms):
         tx.need_room()
         await _advance(tx, _Task(*row), now_ms)
-    next_at_ms = await tx.value("next_move")
-    return None if next_at_ms is None else max(0, next_at_ms - now_ms)
+    following = await tx.row("due_move", NEVER_MS)
+    return None if following is None else max(0, _Task(*following).next_at_ms - now_ms)
 
 
 async def _advance(tx: Transaction, task: _Task, now_ms: int) -> None:

@@ -243,16 +243,14 @@ def _text(stages: list[int]) -> str:
 async def step(tx: Transaction, command: PublicationStep) -> int | None:
     """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
     now_ms = await tx.now()
-    for writer, origin in await tx.unlocked("silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS):
+    for writer, origin, _ in await tx.unlocked("silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS):
         await _hand_over(tx, origin, writer, _ALL_BATCHES, now_ms)
         await tx.run("delete_writer", writer)
     due = await tx.unlocked("due_publication", now_ms)
     for row in due:
         await _advance(tx, _Publication(*row), now_ms)
     times_ms = [row[-1] for row in await tx.rows("due_publication", NEVER_MS)]
-    seen_at_ms = await tx.value("first_seen")
-    if seen_at_ms is not None:
-        times_ms.append(seen_at_ms + _SILENCE_MS)
+    times_ms += [row[-1] + _SILENCE_MS for row in await tx.rows("silent_writers", NEVER_MS, 1)]
     left_ms = min(times_ms, default=now_ms) - now_ms
     # Where nothing was found, another transaction is at what is due.
     return None if not times_ms else left_ms if left_ms > 0 else 0 if due else _PAUSE_MS

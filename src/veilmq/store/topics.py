@@ -78,7 +78,7 @@ async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
     number, _ = await _find(tx, command.topic, lock=True)
     for each in await _subscriptions(tx, number):
         await _end(tx, each)
-    await tx.run("delete_subscriptions", number)
+    await tx.run("delete_subscriptions", number, None)
     await tx.run("delete_topic", number)
 
 
@@ -117,7 +117,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
             if getattr(existing.subscription, field) != getattr(wanted, field):
                 raise errors.SubscriptionExists(wanted.topic, wanted.name, field)
         return existing
-    if await tx.value("count_subscriptions", number) >= SMQ_SUBSCRIPTIONS_MAX:
+    if len(await _subscriptions(tx, number)) >= SMQ_SUBSCRIPTIONS_MAX:
         raise errors.TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
     tx.need_room()
     if wanted.push_url:
@@ -142,7 +142,7 @@ async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> 
 async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     number, view = await _subscription(tx, command.topic, command.name, lock=True)
     await _end(tx, view.subscription)
-    await tx.run("delete_subscription", number, command.name)
+    await tx.run("delete_subscriptions", number, command.name)
 
 
 @reads

@@ -27,9 +27,6 @@ RETURNING qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at;
 UPDATE source SET consumer = $3, epoch = $4, acknowledged = $5, last = $6, hold = $7, lease = $8, beat_at = $9, look_at = $10
 WHERE qp = $1 AND name = $2;
 
--- name: check_source_later
-UPDATE source SET look_at = $3 WHERE qp = $1 AND name = $2;
-
 -- name: delete_sources
 -- The source $2, all without one.
 DELETE FROM source WHERE qp = $1 AND name = coalesce($2, name);

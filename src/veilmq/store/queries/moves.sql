@@ -24,11 +24,8 @@ RETURNING id, source, destination, moves_per_s_max, status, moved, to_move, star
 
 -- name: due_move
 -- The task that has waited longest.
-SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter FROM move
+SELECT number, queue_id, source, destination, moves_per_s_max, moved, to_move, starter, next_at FROM move
 WHERE status = 'running' AND next_at <= $1 ORDER BY next_at LIMIT 1;
-
--- name: next_move
-SELECT min(next_at) FROM move WHERE status = 'running';
 
 -- name: update_move
 -- $2 more messages were moved; the next slice is due at $3.

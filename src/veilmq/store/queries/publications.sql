@@ -26,7 +26,7 @@ UPDATE writer SET batch = $2, messages = $3, duplicates = 0, seen_at = $4 WHERE 
 UPDATE writer SET duplicates = duplicates + $3 WHERE writer_id = $1 AND batch = $2;
 
 -- name: silent_writers
-SELECT writer_id, qp FROM writer WHERE seen_at <= $1 ORDER BY seen_at LIMIT $2;
+SELECT writer_id, qp, seen_at FROM writer WHERE seen_at <= $1 ORDER BY seen_at LIMIT $2;
 
 -- name: delete_writer
 DELETE FROM writer WHERE writer_id = $1;
@@ -98,6 +98,3 @@ WHERE next_at <= $1 AND (stages = '{}' OR NOT EXISTS (
     SELECT 1 FROM publication AS before
     WHERE before.writer_id = mine.writer_id AND before.number < mine.number AND before.stages <> '{}'
 )) ORDER BY next_at LIMIT 1;
-
--- name: first_seen
-SELECT min(seen_at) FROM writer;

@@ -25,9 +25,6 @@ SELECT content, created_at, modified_at FROM subscription WHERE topic_id = $1 AN
 SELECT content, created_at, modified_at FROM subscription
 WHERE topic_id = $1 AND name >= $2 AND name > $3 AND name < $4 ORDER BY name LIMIT $5;
 
--- name: count_subscriptions
-SELECT count(*) FROM subscription WHERE topic_id = $1;
-
 -- name: pushes
 SELECT content FROM subscription WHERE pushed ORDER BY topic_id, name;
 
@@ -37,8 +34,6 @@ INSERT INTO subscription (topic_id, name, content, pushed, created_at, modified_
 -- name: update_subscription
 UPDATE subscription SET content = $3, modified_at = $4 WHERE topic_id = $1 AND name = $2;
 
--- name: delete_subscription
-DELETE FROM subscription WHERE topic_id = $1 AND name = $2;
-
 -- name: delete_subscriptions
-DELETE FROM subscription WHERE topic_id = $1;
+-- The one named $2, all without it.
+DELETE FROM subscription WHERE topic_id = $1 AND name = coalesce($2, name);

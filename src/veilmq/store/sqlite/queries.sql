@@ -6,11 +6,8 @@ FROM queue q JOIN part p ON p.qp = q.qp WHERE q.name = ?;
 -- name: queue_sources
 SELECT name FROM queue WHERE dead_letter_queue = ? AND dead_letter_queue <> '' AND name > ? ORDER BY name LIMIT ?;
 
--- name: retired_part
-SELECT qp, log_queue, retired_at FROM part WHERE retired ORDER BY qp LIMIT 1;
-
--- name: retired_of_queue
-SELECT qp, retired_at FROM part INDEXED BY part_retired WHERE retired AND log_queue = ?;
+-- name: retired_parts
+SELECT qp, log_queue, retired_at FROM part INDEXED BY part_retired WHERE retired ORDER BY qp LIMIT ?;
 
 -- name: delete_part
 DELETE FROM part WHERE qp = ?;
@@ -478,9 +475,6 @@ UPDATE claim SET remaining = remaining + ?1, bytes = bytes + ?2, ahead = coalesc
 -- How many messages of a partition are claimed, or are being given back.
 SELECT coalesce(sum(remaining), 0) FROM claim WHERE part = ? AND state <> 'acknowledged';
 
--- name: claimed_oldest
-SELECT max(first_seq, ?2) FROM claimed WHERE partition = ?1 AND last_seq >= ?2 ORDER BY last_seq LIMIT 1;
-
 -- name: claimed_from
 -- What is claimed, or is being given back, in the order of sending.
 SELECT m.seq, c.lane FROM claimed c CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
@@ -497,11 +491,6 @@ WHERE c.claim_id = ?1 AND c.shard = ?2 AND c.last_seq >= ?3 ORDER BY c.last_seq 
 SELECT m.seq FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
 WHERE c.claim_id = ?1 AND m.id = ?2 LIMIT 1;
 
--- name: claimed_receipt
--- As standard_find, of a message that had a row of its own; no receipt has the generation.
-SELECT last_seq, 4611686018427387903, receive_count, -1, epoch, first_received_at, grp, lane FROM claimed
-WHERE partition = ? AND last_seq = ? AND first_received_at IS NOT NULL;
-
 -- name: claimed_of
 -- With the size of a body that is to be deleted (?3); that of a run is measured by itself.
 SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard,
@@ -509,6 +498,7 @@ SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, 
 FROM claimed INDEXED BY claimed_of WHERE claim_id = ?1 ORDER BY shard, last_seq LIMIT ?2;
 
 -- name: claimed_at
+-- The run that has a message, or the next one.
 SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard FROM claimed
 WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
 

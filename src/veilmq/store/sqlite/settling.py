@@ -255,9 +255,11 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
     else:
         found = session.executemany(SQL[f"{KIND[queue.fifo]}_find"], [(partition, seq) for seq in seqs])
     rows = {row[0]: list(row) for row in found}
-    if queue.claims and not queue.fifo:
-        claimed = session.executemany(SQL["claimed_receipt"], [(partition, seq) for seq in seqs - rows.keys()])
-        rows |= {row[0]: list(row) for row in claimed}
+    if queue.claims and not queue.fifo:  # one that had a row of its own; no receipt has the generation
+        claimed = session.executemany(SQL["claimed_at"], [(partition, seq) for seq in seqs - rows.keys()])
+        for seq, _, lane, group, receives, epoch, first_at_ms, _ in claimed:
+            if seq in seqs and first_at_ms is not None:
+                rows[seq] = [seq, NEVER_MS, receives, -1, epoch, first_at_ms, group, lane]
     return rows
 
 
@@ -313,8 +315,9 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
     claimed = waiting = 0
     if queue.claims:
         ((claimed,),) = session.rows("claimed_count", queue.partition)
-        for (also,) in session.rows("claimed_oldest", queue.partition, queue.floor(now_ms)):
-            oldest = min(oldest or also, also)
+        floor = queue.floor(now_ms)
+        for _, first, *_ in session.rows("claimed_at", queue.partition, floor):
+            oldest = min(oldest or NEVER_MS, max(first, floor))
     if queue.fifo and queue.delay_ms:
         ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
     return QueueCounts(

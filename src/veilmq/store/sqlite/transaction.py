@@ -289,7 +289,7 @@ def sweep(session: Session, command: Sweep) -> int:
     """
     now_ms, left = session.now_ms, _ROWS_PER_SWEEP
     session.database.recheck_room(now_ms)
-    while left > 0 and (retired := session.row("retired_part")) is not None:
+    while left > 0 and (retired := session.row("retired_parts", 1)) is not None:
         left -= _PARTITION_ROWS + _sweep_partition(session, retired, left)
     inspected = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
     for number, name, *_ in inspected:
@@ -313,7 +313,7 @@ def sweep(session: Session, command: Sweep) -> int:
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
     gave_back = session.database.give_back()
     more = many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
-    return _PAUSE_MS if more or session.row("retired_part") is not None else _SWEEP_MS
+    return _PAUSE_MS if more or session.row("retired_parts", 1) is not None else _SWEEP_MS
 
 
 def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
