@@ -23,6 +23,7 @@ from veilmq.core.claims import ClaimedMessage, ClaimState, ClaimView, SourceView
 from veilmq.core.commands import Command
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
 from veilmq.core.settings import dead_letter_refusal
+from veilmq.store.queues import NEVER_MS
 from veilmq.store.transaction import QueueRow, Row, Transaction, changes, reads
 
 ACKNOWLEDGED = "acknowledged"
@@ -497,17 +498,17 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim", None)]
     if not ending or ending[0].state != ACKNOWLEDGED:
         for row in await tx.unlocked("due_source", now_ms):
-            if await _check_hold(tx, await _Source.of(tx, row, now_ms)):
+            if await _check_hold(tx, await _Source.of(tx, row[:-1], now_ms)):
                 ending = []
     for bound in ending:
         queue = await tx.of_origin(bound.origin)
         if queue is not None and queue.partition == bound.partition and bound.state != ACKNOWLEDGED:
             tx.need_room()
         await _advance(tx, queue, bound)
-    ((check_at_ms, is_ending),) = await tx.rows("claims_due")
-    if is_ending or check_at_ms is None:
-        return _PAUSE_MS if is_ending else None
-    return check_at_ms - now_ms if check_at_ms > now_ms else _PAUSE_MS
+    if await tx.rows("ending_claim", None):
+        return _PAUSE_MS
+    following = await tx.row("due_source", NEVER_MS)
+    return None if following is None else max(following[-1] - now_ms, 0) or _PAUSE_MS
 
 
 async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:

@@ -106,9 +106,9 @@ async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None
     """Retire the partition of a queue once other transactions are held off, in the order of locks."""
     await tx.locked("source_names", queue.origin)
     await tx.run("empty_publications", queue.origin)  # what is staged and not published is not the queue's yet
+    log = (queue.origin, queue.name) if is_logged(queue.settings, tx.options.event_log) else (None, None)
+    await tx.run("retire_part", queue.partition, await tx.now(), *log)  # the janitor records the ends of its receipts
     await tx.retire(queue, is_deleted=is_deleted)
-    if is_logged(queue.settings, tx.options.event_log):  # the janitor ends receipts in the partition's events
-        await tx.run("log_retired", queue.partition, queue.origin, queue.name)
 
 
 async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:

@@ -249,7 +249,7 @@ class Transaction(Protocol):
         """Count the messages of a queue by state."""
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
-        """Retire the partition of a queue, whose row is locked; ``is_deleted``: the queue is about to be deleted."""
+        """Note that the partition of a queue is retired; ``is_deleted``: the queue is about to be deleted."""
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
         """Give a queue, whose row is locked, other settings.

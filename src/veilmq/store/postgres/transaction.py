@@ -142,7 +142,6 @@ class _Transaction(claims.ClaimTransaction):
         return QueueCounts(**row, **{name: totals[name] for name in ("redelivered", "sent", "received", "deleted")})
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
-        await self.run("retire_part", queue.partition, await self.now())
         if is_deleted:
             await self._connection.execute(OUTBOX["forget_arrivals"], queue.origin)
             self.after(lambda: self._node.totals.pop(queue.number, None))

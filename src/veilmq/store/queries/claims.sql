@@ -33,7 +33,7 @@ DELETE FROM source WHERE qp = $1 AND name = coalesce($2, name);
 
 -- name: due_source
 -- One whose hold, or time, may have ended.
-SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
+SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at, look_at FROM source
 WHERE look_at <= $1 ORDER BY look_at LIMIT 1;
 
 -- name: claims_of
@@ -74,7 +74,3 @@ DELETE FROM claim WHERE qp = $1 AND source IS NULL AND NOT is_ending;
 -- Of the queue $1, of all without one; what is acknowledged first: its end makes room.
 SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
 WHERE is_ending AND qp = coalesce($1, qp) ORDER BY state <> 'acknowledged', claim_id LIMIT 1;
-
--- name: claims_due
--- When a source is to be checked, and whether a claim ends.
-SELECT (SELECT min(look_at) FROM source), EXISTS (SELECT 1 FROM claim WHERE is_ending);

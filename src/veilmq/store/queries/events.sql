@@ -1,7 +1,3 @@
--- name: log_retired
--- What is in flight in a partition that is retired is of the logged queue $3, whose first partition is $2.
-UPDATE part SET log_origin = $2, log_queue = $3 WHERE qp = $1;
-
 -- The export of events.
 
 -- name: events_planned_to

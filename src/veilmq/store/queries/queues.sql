@@ -31,7 +31,8 @@ UPDATE queue SET settings = $2, modified_at = $3 WHERE queue_id = $1;
 DELETE FROM queue WHERE queue_id = $1;
 
 -- name: retire_part
-UPDATE part SET retired = true, retired_at = $2 WHERE qp = $1;
+-- What is in flight there is of the logged queue $4, if that is given, whose first partition is $3.
+UPDATE part SET retired = true, retired_at = $2, log_origin = $3, log_queue = $4 WHERE qp = $1;
 
 -- name: begin_cooldown
 INSERT INTO pause (kind, name, begun_at) VALUES ($1, $2, $3)

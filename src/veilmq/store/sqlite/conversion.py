@@ -253,10 +253,10 @@ class ConversionTarget(FolderTarget):
         """Add messages of purged queues of whose receipts no event says yet how they ended."""
         session = self._session
         for lane, priority, fifo, name, ended_at_ms in self._old("purged"):
-            home = self._old("home", name)
-            number, origin = home[0] if home else (0, 0)
+            home = session.find(name)
+            number, origin = (0, 0) if home is None else (home.number, home.origin)
             ((partition,),) = session.rows("insert_part", number)
-            self._connection.execute(OLD["retire"], (partition, ended_at_ms, name, origin))
+            session.run("retire_part", partition, ended_at_ms, origin, name)
             self._last_seq = self._taken_seq = 0
             for slice_ in self._rows(lane, priority, fifo=fifo):
                 for each in (stored.message for stored in slice_ if log_is_open(stored.message.log)):

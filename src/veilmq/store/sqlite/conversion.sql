@@ -43,12 +43,6 @@ WHERE m.position BETWEEN ?1 << 41 AND ((?1 + 1) << 41) - 1 ORDER BY m.position;
 SELECT lane.number, priority, kind = 2, logged_lane.queue, ended_at_ms
 FROM old.logged_lane JOIN old.lane ON lane.number = logged_lane.lane WHERE lane.queue IS NULL ORDER BY lane.number;
 
--- name: home
-SELECT queue_id, origin FROM main.queue WHERE name = ?;
-
--- name: retire
-UPDATE main.part SET retired = 1, retired_at = ?2, log_queue = ?3, log_origin = ?4 WHERE qp = ?1;
-
 -- name: attempts
 SELECT key, taken, attempted_at_ms FROM old.attempt;
 

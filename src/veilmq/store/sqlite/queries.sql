@@ -117,13 +117,9 @@ SET partition = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0,
     first_received_at = NULL, log = 0
 WHERE partition = ? AND seq = ?;
 
--- name: carry_message
-UPDATE message SET properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ?
-WHERE seq = ?;
-
 -- name: renumber_message
 UPDATE message
-SET seq = ?, grp = ?, id = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = NULL
+SET seq = ?, grp = ?, id = ?, properties = ?, source = ?, receives_before = ?, first_received_at_ms = ?, moved_at_ms = ?
 WHERE seq = ?;
 
 -- name: standard_count_due

@@ -422,7 +422,10 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
     else:
         now_ms, seqs = session.now_ms, [row[0] for row in rows]
         session.many("standard_move", [(target.partition, now_ms, source.partition, seq) for seq in seqs])
-        session.many("carry_message", [(row[7], *past, now_ms, row[0]) for row, past in zip(rows, pasts, strict=True)])
+        moved = [
+            (row[0], row[11], row[5], row[7], *past, now_ms, row[0]) for row, past in zip(rows, pasts, strict=True)
+        ]
+        session.many("renumber_message", moved)
     _count_moved(session, source, target, rows, seqs)
     return seqs
 
@@ -466,7 +469,7 @@ def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], w
         for group, seq in firsts.items():
             ((name_hash,),) = session.rows("group_hash", source.partition, group)
             groups[group] = session.group_numbers.of_hash(partition, name_hash, seq)
-    renumbered = [(seq, groups[row[11]], *its, row[0]) for (seq, row), its in zip(moves, what, strict=True)]
+    renumbered = [(seq, groups[row[11]], *its, None, row[0]) for (seq, row), its in zip(moves, what, strict=True)]
     session.many("renumber_message", renumbered)
     if source.fifo:
         ordered = [(partition, groups[row[11]], seq, now_ms, source.partition, row[11], row[0]) for seq, row in moves]

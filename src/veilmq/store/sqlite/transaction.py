@@ -77,7 +77,6 @@ class _Transaction(SqliteClaimed):
         return settling.counts(self._session, queue)
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
-        self._session.run("retire_part", queue.partition, self._session.now_ms)
         self.schedule(Sweep)
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:

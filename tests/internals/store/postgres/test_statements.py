@@ -245,7 +245,6 @@ OF_ALL = {
         "the exporter takes the events of a whole database": "events.sql take",
         "a relay looks where there is something to do": "outbox.sql due, outbox.sql ended, outbox.sql note_ends",
         "finds the partition, by the name of its queue": "queues.sql find_queue",
-        "a node looks when sources have something to do": "shared claims_due",
         "a node looks where sources have something to do": "shared due_source",
         "finds the partition, by the queues that it is between": "outbox.sql known_outbox",
         "an operator removes a database": "shards.sql has_events, shards.sql is_waiting",
