@@ -78,6 +78,10 @@ class _Publication(NamedTuple):
     messages_per_s_max: int | None
     next_at_ms: int
 
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether a client may do the next slice."""
+        return self.messages_per_s_max is None or self.next_at_ms <= now_ms
+
 
 @changes
 async def stage(tx: Transaction, command: Stage) -> Staged:
@@ -120,11 +124,12 @@ async def publish(tx: Transaction, command: Publish) -> Published:
         await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
     is_taken = False  # by another transaction
     first = await _entering(tx, writer) if len(stages) <= _DECIDED_WITH_SLICE else None
-    if first is not None and (first.messages_per_s_max is None or first.next_at_ms <= now_ms):
-        rows = await tx.unlocked("entering_at", first.number, now_ms)
-        is_taken = not rows
-        for row in rows:
-            await _enter(tx, _Publication(*row), queue, now_ms, CLIENT_MS)
+    if first is not None and first.is_due(now_ms):
+        rows = [_Publication(*row) for row in await tx.unlocked("entering", writer.number)]
+        mine = [each for each in rows if each.number == first.number and each.is_due(now_ms)]
+        is_taken = not mine
+        for each in mine:
+            await _enter(tx, each, queue, now_ms, CLIENT_MS)
     writer = await _find(tx, queue.origin, command.writer) or writer
     first = await _entering(tx, writer)
     due_ms = None

@@ -193,7 +193,7 @@ def test_what_was_found(interleaving: Interleaving, calls: str, schedules: list[
         ("publications", "writer", ("publish", "publish")),
         ("publications", "writer_shared", ("stage", "publish")),
         ("publications", "due_publication", ("enter", "enter")),
-        ("publications", "entering_at", ("publish first", "enter")),
+        ("publications", "entering", ("publish first", "enter")),
         ("publications late", "silent_writers", ("enter", "publish")),
         ("topics", "topic", ("set", "set rest")),
         ("moves fifo", "due_move", ("move", "move")),

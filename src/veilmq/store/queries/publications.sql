@@ -86,11 +86,6 @@ UPDATE publication SET stages = '{}' WHERE qp = $1 AND stages <> '{}';
 SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication
 WHERE writer_id = $1 AND stages <> '{}' ORDER BY number LIMIT 1;
 
--- name: entering_at
--- That publication, if it still has something to enter at the instant $2.
-SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication
-WHERE number = $1 AND stages <> '{}' AND (messages_per_s_max IS NULL OR next_at <= $2);
-
 -- name: due_publication
 -- The one that has waited longest for its slice; no later one of a writer before an earlier one is in the queue.
 SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication AS mine

@@ -193,8 +193,7 @@ class ConversionTarget(FolderTarget):
             queue = CopiedQueue(number, name, read_settings(encoded), *times)
             await self.add_queue(queue)
             ours = self._session.queue(queue.name)
-            for lane, priority in self._old("lanes", queue.number):
-                ((ended_to_ms,),) = self._old("ended_to", lane)
+            for lane, priority, ended_to_ms in self._old("lanes", queue.number):
                 if ended_to_ms is not None:  # the floor is behind what retention has ended
                     ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
                 for slice_ in self._rows(lane, priority, fifo=queue.settings.fifo):

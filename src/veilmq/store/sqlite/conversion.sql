@@ -14,13 +14,12 @@ SELECT coalesce(max(seq), 0) FROM old.sqlite_sequence WHERE name = 'queue';
 SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.queue ORDER BY number;
 
 -- name: lanes
-SELECT number, priority FROM old.lane WHERE queue = ? ORDER BY priority, sequence_base, number;
-
--- name: ended_to
--- The last instant of sending of what retention has ended in a lane, and nothing has deleted yet.
-SELECT max(coalesce(first_sent_at_ms, sent_at_ms)) FROM old.lane JOIN old.message
-    ON position BETWEEN lane.number << 41 AND direct_floor - 1
-    OR position BETWEEN (lane.number << 41) + (1 << 40) AND delayed_floor - 1 WHERE lane.number = ?;
+-- And the last instant of sending of what retention has ended in each, and nothing has deleted yet.
+SELECT number, priority, (
+    SELECT max(coalesce(first_sent_at_ms, sent_at_ms)) FROM old.message
+    WHERE position BETWEEN lane.number << 41 AND direct_floor - 1
+        OR position BETWEEN (lane.number << 41) + (1 << 40) AND delayed_floor - 1
+) FROM old.lane WHERE queue = ? ORDER BY priority, sequence_base, number;
 
 -- name: messages
 -- Those of a lane, in order, with the columns of CopiedMessage (the group is its hash) and the claim that has them. In a FIFO
