@@ -122,6 +122,8 @@ class ClaimTransaction(Transaction, Protocol):
 
     async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:
         """Count what waits; ``lately``: what was counted a while ago will do where counting takes long."""
+        now = await self.counts(queue)
+        return Backlog(now.visible, now.oldest_sent_at_ms)
 
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
         """Return the instant from which a message is visible; ``None`` when none comes by itself."""

@@ -16,14 +16,14 @@ from veilmq.core.claims import ClaimedMessage
 from veilmq.core.errors import CursorInvalid
 from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
 from veilmq.store import claims
-from veilmq.store.claims import Backlog, BoundClaim, ClaimTransaction, Part, Wish
+from veilmq.store.claims import BoundClaim, ClaimTransaction, Part, Wish
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.settling import bury, count_in, counts, settle_time, sink_of
+from veilmq.store.sqlite.settling import bury, count_in, settle_time, sink_of
 from veilmq.store.sqlite.standard import GENERATION_BITS
 
 # Efforts, in rows that are merely deleted.
@@ -70,7 +70,6 @@ class SqliteClaimed(ClaimTransaction):
             bytes_max -= len(body) + len(properties)
             if bytes_max <= 0:
                 break
-        rows.close()
         return page
 
     async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
@@ -137,11 +136,6 @@ class SqliteClaimed(ClaimTransaction):
                 queue.deleted += messages
             _refile(session, queue, {row[2:4] for row in (*gone, *back)})
         return effort_left <= 0
-
-    async def backlog(self, queue: Any, *, lately: bool) -> Backlog:
-        """Count what waits, which costs nothing."""
-        now = counts(self._session, queue)
-        return Backlog(now.visible, now.oldest_sent_at_ms)
 
     async def next_visible_ms(self, queue: Any) -> int | None:
         due_ms = standard.next_message_ms(self._session, queue)

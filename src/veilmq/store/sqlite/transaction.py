@@ -97,8 +97,7 @@ class _Transaction(SqliteClaimed):
             fifo.notify(session, queue)
 
     def need_room(self) -> None:
-        database = self._session.database
-        if database.is_short and database.recheck_room(self._session.now_ms):
+        if self._session.database.recheck_room(self._session.now_ms):
             raise StoreFull
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
