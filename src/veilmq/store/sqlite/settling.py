@@ -413,19 +413,21 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
     They keep their ids, and count receives and the time since the first one on.
     """
     settle_time(session, target)
-    pasts = [(source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows]
+    what: list[Row] = [
+        (row[5], row[7], source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows
+    ]
     if source.fifo:
         # Two that shared a deduplication id are told apart by their own ids (SQS, "Using dead-letter queues").
-        kept = [encode_properties(replace(decode_properties(row[7]), dedup_id=str(UUID(bytes=row[5])))) for row in rows]
-        what = [(row[5], own, *past) for row, own, past in zip(rows, kept, pasts, strict=True)]
+        what = [
+            (own, encode_properties(replace(decode_properties(properties), dedup_id=str(UUID(bytes=own)))), *past)
+            for own, properties, *past in what
+        ]
         seqs = _renumber(session, source, target, rows, what)
     else:
         now_ms, seqs = session.now_ms, [row[0] for row in rows]
         session.many("standard_move", [(target.partition, now_ms, source.partition, seq) for seq in seqs])
-        moved = [
-            (row[0], row[11], row[5], row[7], *past, now_ms, row[0]) for row, past in zip(rows, pasts, strict=True)
-        ]
-        session.many("renumber_message", moved)
+        kept = [(row[0], row[11], *its, now_ms, row[0]) for row, its in zip(rows, what, strict=True)]
+        session.many("renumber_message", kept)
     _count_moved(session, source, target, rows, seqs)
     return seqs
 

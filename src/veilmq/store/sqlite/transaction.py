@@ -177,6 +177,7 @@ class _Transaction(SqliteClaimed):
         self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
         settle_time(self._session, queue)
+        self._session.flush()
         found = self._unclaimed(queue, state, count, passed_max)
         if queue.claims and state in (None, MessageState.IN_FLIGHT):
             found += self._session.rows("claimed_from", queue.partition, count)
