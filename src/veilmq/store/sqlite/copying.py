@@ -19,17 +19,9 @@ import apsw
 import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
+from veilmq.store import copying
 from veilmq.store.clock import SystemClock
-from veilmq.store.copying import (
-    SLICE,
-    TABLES,
-    CopiedDeduplication,
-    CopiedMessage,
-    CopiedQueue,
-    Progress,
-    Source,
-    Target,
-)
+from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
 from veilmq.store.port import Finding, Report
 from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import database, fifo
@@ -275,7 +267,7 @@ class FolderSource(Source):
         ]
 
 
-class FolderTarget(Target):
+class FolderTarget(copying.Target):
     """``store.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left.
 
     Rows are written as the operations would have left them. A message keeps its position as its seq where that is one

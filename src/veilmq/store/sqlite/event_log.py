@@ -248,12 +248,10 @@ class EventLog:
 
     def _note(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
         _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id = lease[:_KEY]
-        key, sent_at_ms, given_at_ms = lease[_KEY:]
         if outcome is Outcome.EXPIRED:
             visible_at_ms = closed_at_ms
-        what = (logged.queue, key, group_hash, size, message_id, generation)
-        event = events.event_of(
-            *what, sent_at_ms, given_at_ms, visible_at_ms, receive_count, log, outcome, closed_at_ms
-        )
+        what = (logged.queue, lease[_KEY], group_hash, size, message_id, generation)
+        times = lease[_SENT_AT], lease[_GIVEN_AT], visible_at_ms
+        event = events.event_of(*what, *times, receive_count, log, outcome, closed_at_ms)
         self.staged.append(event)
         return event
