@@ -13,7 +13,7 @@ no end; its client stays as long as it reads. The end of the server is bounded l
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -206,7 +206,7 @@ NO_EXPORT = "This server exports no events: start it with --events-to."
 
 @dataclass
 class Admin:
-    """The operator's pages of one server."""
+    """The operator's pages of one server; ``in_flight_max`` is of queues without a quota of their own, by ``fifo``."""
 
     engine: Store
     polls: LongPolls
@@ -215,15 +215,20 @@ class Admin:
     metrics: Metrics
     topics: TopicCounts
     console: ConsoleService
+    in_flight_max: Mapping[bool, int]
 
     def __post_init__(self) -> None:
-        self._counts = QueueCountCache(self.engine)
+        self._counts = QueueCountCache(self.engine, in_flight_max=self.in_flight_max)
         self._showing = asyncio.Lock()
+        monitoring = [
+            Route("/health/live", self._live),
+            Route("/health/ready", self._ready),
+            Route("/metrics", self._show_metrics),
+        ]
+        self.monitoring = Starlette(routes=monitoring)
         self.app = Starlette(
             routes=[
-                Route("/health/live", self._live),
-                Route("/health/ready", self._ready),
-                Route("/metrics", self._show_metrics),
+                *monitoring,
                 Route("/events/flush", self._flush_events, methods=["POST"]),
                 Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
                 Mount("/api", self.console.api),
@@ -248,6 +253,13 @@ class Admin:
             proxies=guard.proxies,
         )
         return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=self.console.live.close)
+
+    def serving_monitoring(
+        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown
+    ) -> AbstractAsyncContextManager[None]:
+        """Serve health and metrics alone on ``listeners``, which are those of ``host``, while the context lasts."""
+        guarded = AdminGuard(self.monitoring, own_name=host, any_name=not is_loopback(listeners), has_console=False)
+        return serving(guarded, listeners, shutdown=shutdown, ending=lambda: None)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
@@ -300,6 +312,8 @@ class Admin:
                 topics=self.topics,
                 store=self.engine.figures(),
                 http_bytes=self.connections.budget.parts(),
+                ready=not await readiness_checks(self.connections, self.engine),
+                degraded=bool(self.engine.warnings()),
             )
             text = await asyncio.to_thread(exposition, snapshot)
         return Response(text, media_type=CONTENT_TYPE_LATEST)

@@ -54,6 +54,7 @@ class Bound:
 
     endpoint: str
     admin_endpoint: str
+    metrics_endpoint: str | None
     engine: Store
     polls: LongPolls
     stop: Callable[[], None]
@@ -96,6 +97,8 @@ async def serve(
         closing.callback(process.close, listeners)
         admin_listeners = process.bind(settings.admin_host, settings.admin_port, setting="admin_port")
         closing.callback(process.close, admin_listeners)
+        metrics_listeners = _bind_metrics(settings)
+        closing.callback(process.close, metrics_listeners)
 
         time, address = engine.clock, process.authority(listeners[0])
         endpoint = f"{guard.scheme}://{address}"
@@ -119,14 +122,20 @@ async def serve(
         console = ConsoleService(
             settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, data_port=data_port
         )
-        admin = Admin(engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=console)
+        in_flight_max = {False: settings.in_flight_max, True: settings.fifo_in_flight_max}
+        admin = Admin(engine, *shown, dispatcher.metrics, topics.counts, console, in_flight_max=in_flight_max)
         await closing.enter_async_context(
             admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
         )
+        if metrics_listeners:
+            await closing.enter_async_context(
+                admin.serving_monitoring(metrics_listeners, host=settings.metrics_host, shutdown=shutdown)
+            )
         acceptors = await _accept(connections, guard, listeners)
         bound = Bound(
             endpoint=endpoint,
             admin_endpoint=f"{guard.scheme}://{process.authority(admin_listeners[0])}",
+            metrics_endpoint=f"http://{process.authority(metrics_listeners[0])}" if metrics_listeners else None,
             engine=engine,
             polls=polls,
             stop=shutdown.request,
@@ -176,11 +185,13 @@ def announce(bound: Bound, stream: TextIO) -> None:
     sign = (
         "Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.\n"
     )
+    endpoint = bound.metrics_endpoint
+    monitoring = "" if endpoint is None else f"  health and metrics alone are at {endpoint}\n"
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {bound.engine.kept}
   the console, health and metrics are at {bound.admin_endpoint}
-{sign if bound.signed else ""}Send a first message from another terminal:
+{monitoring}{sign if bound.signed else ""}Send a first message from another terminal:
   {program} queue create hello --endpoint {bound.endpoint}
   {program} send hello 'Hello, world' --endpoint {bound.endpoint}
 """
@@ -208,6 +219,12 @@ def _as_typed(path: str) -> str:
     whole = Path(path).absolute()
     shown = whole.relative_to(here) if whole.is_relative_to(here) else whole
     return shlex.quote(str(shown))
+
+
+def _bind_metrics(settings: ServerSettings) -> list[socket.socket]:
+    if settings.metrics_port is None:
+        return []
+    return process.bind(settings.metrics_host, settings.metrics_port, setting="metrics_port")
 
 
 def _dispatcher(

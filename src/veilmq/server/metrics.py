@@ -11,6 +11,7 @@ others. At most ``SHOWN_MAX`` queues are shown.
 import asyncio
 import enum
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,6 +21,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from veilmq.core import limits
 from veilmq.core.claims import ClaimState, ListSources, ListWriters
 from veilmq.core.commands import Engine, QueueCounts, QueueView, ShowQueue
 from veilmq.core.limits import SECOND_MS
@@ -37,19 +39,25 @@ class Counted(NamedTuple):
     """What there is in a queue.
 
     ``claims`` has the messages of each claim that is held and since when it is bound, ``None`` where no source is open;
-    ``staged`` is ``None`` without writers.
+    ``staged`` is ``None`` without writers, ``in_flight_max`` where it is not known.
     """
 
     counts: QueueCounts
     claims: Sequence[tuple[int, int]] | None = None
     staged: int | None = None
+    in_flight_max: int | None = None
+    dead_letter_queue: str = ""
+
+
+_IN_FLIGHT = {False: limits.IN_FLIGHT.default, True: limits.FIFO_IN_FLIGHT.default}
 
 
 class QueueCountCache:
-    """What was last counted of each queue."""
+    """What was last counted of each queue; ``in_flight_max`` is of those without a quota of their own, by ``fifo``."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, in_flight_max: Mapping[bool, int] = _IN_FLIGHT) -> None:
         self._engine = engine
+        self._in_flight_max = in_flight_max
         self._counts: dict[str, Counted] = {}  # in the order in which they were counted
 
     async def inspect(self, names: list[str]) -> list[tuple[str, Counted]]:
@@ -77,7 +85,11 @@ class QueueCountCache:
                     claims = [(claim.messages, claim.bound_at_ms) for claim in held]
                 if isinstance(staging, list) and staging:
                     staged = sum(writer.staged for writer in staging)
-                self._counts[name] = Counted(view.counts, claims, staged)
+                own = view.settings.in_flight_max
+                in_flight_max = self._in_flight_max[view.settings.fifo] if own is None else own
+                self._counts[name] = Counted(
+                    view.counts, claims, staged, in_flight_max, view.settings.dead_letter_queue
+                )
 
 
 class PushOutcome(enum.Enum):
@@ -130,7 +142,8 @@ class Snapshot:
     """One instant of a server.
 
     ``requests`` are those of ``Metrics.series``; ``queues`` has the full name and what was counted of each that is
-    shown. What the store did not return, as it cannot be reached, is ``None``.
+    shown. What the store did not return, as it cannot be reached, is ``None``. ``ready`` and ``degraded`` are what
+    ``/health/ready`` says.
     """
 
     requests: Sequence[tuple[str, str, Series]]
@@ -144,6 +157,8 @@ class Snapshot:
     topics: TopicCounts = field(default_factory=TopicCounts)
     store: Sequence[Figure] = ()
     http_bytes: Mapping[str, int] = field(default_factory=dict)
+    ready: bool = True
+    degraded: bool = False
 
     def collect(self) -> Iterator[Metric]:
         """Yield what ``prometheus_client`` writes."""
@@ -172,8 +187,12 @@ class Snapshot:
             samples = {queue: value_of(counted, self.now_ms) for queue, counted in self.queues}
             known = {queue: value for queue, value in samples.items() if value is not None}
             yield Figure(f"queue_{name}", text, kind, known, "queue")
+        sources = Counter(counted.dead_letter_queue for _, counted in self.queues if counted.dead_letter_queue)
+        yield Figure("queue_dead_letter_sources", "Queues whose dead letters come here.", "gauge", sources, "queue")
 
     def _figures(self) -> Iterator[Figure]:
+        yield gauge("ready", "1 while requests should be sent here, as /health/ready says.", self.ready)
+        yield gauge("degraded", "1 while something is wrong although requests are answered.", self.degraded)
         events, pushes = self.events, {outcome.value: count for outcome, count in self.topics.pushes.items()}
         yield counter("event_export_failures", "Exports that failed; another try follows.", self.event_export_failures)
         if events is not None:
@@ -205,6 +224,7 @@ def exposition(snapshot: Snapshot) -> bytes:
 _BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[Counted, int], float | None]], ...] = (
     ("messages_visible", "gauge", "Messages that can be received.", lambda it, now_ms: it.counts.visible),
     ("messages_in_flight", "gauge", "Messages that were received and not deleted.", lambda it, _: it.counts.in_flight),
+    ("in_flight_max", "gauge", "Messages that may be in flight at once.", lambda it, _: it.in_flight_max),
     ("messages_delayed", "gauge", "Messages whose delay has not ended.", lambda it, _: it.counts.delayed),
     ("oldest_message_age_seconds", "gauge", "Age of the oldest message not deleted; 0 without any.",
      lambda it, now_ms: _age_s(it.counts.oldest_sent_at_ms, now_ms)),

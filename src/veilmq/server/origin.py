@@ -142,23 +142,27 @@ def _address(text: str) -> Address | None:
         return None
 
 
+_NO_PROXIES = Addresses(None)
+
+
 @dataclass(frozen=True, slots=True)
 class AdminGuard:
     """ASGI middleware that answers 403 to web pages of others, and to clients that the console is not for.
 
-    ``own_name`` is the host that is listened on; ``any_name``: health and metrics take any ``Host`` header;
-    ``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named.
+    ``own_name`` is the host that is listened on; ``any_name``: health and metrics take any ``Host`` header. Where it
+    ``has_console``, ``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named.
     """
 
     app: ASGIApp
     own_name: str
     any_name: bool
-    signed: bool
-    tls: bool
-    proxies: Addresses
+    has_console: bool = True
+    signed: bool = False
+    tls: bool = False
+    proxies: Addresses = _NO_PROXIES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_console = scope["path"] not in _OPERATORS
+        is_console = self.has_console and scope["path"] not in _OPERATORS
         try:
             seen, certified = self.way(scope) if is_console else (scope, False)
             self._check(scope, certified=certified, any_name=self.any_name and not is_console)

@@ -27,6 +27,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -157,10 +158,12 @@ class Kind(NamedTuple):
             return False
 
 
-def whole_number(allowed: Range, placeholder: str = "N") -> Kind:
+def whole_number(allowed: Range, placeholder: str = "N", *, optional: bool = False) -> Kind:
     """Return the kind of a number in a range, or its digits."""
 
-    def read(raw: object) -> int:
+    def read(raw: object) -> int | None:
+        if raw is None and optional:
+            return None
         if isinstance(raw, str) and _NUMBER.fullmatch(raw):
             raw = int(raw)
         if isinstance(raw, bool) or not isinstance(raw, int) or not allowed.holds(raw):
@@ -224,7 +227,8 @@ STORES = Kind(
 _FOLDER = Kind("DIR", "the path of a folder", _read_path)
 _FILE = Kind("FILE", "the path of a file", _read_path)
 _HOST = _text("HOST", "an IP address or a host name", re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?").fullmatch)
-_PORT = whole_number(Range(minimum=0, maximum=65_535, default=0), "PORT")
+_PORTS = Range(minimum=0, maximum=65_535, default=0)
+_PORT = whole_number(_PORTS, "PORT")
 _REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
 _ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)
 _PEERS = _text(
@@ -282,6 +286,12 @@ class ServerSettings:
     port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 takes any free one.")
     admin_host: str = _setting("127.0.0.1", _HOST, "Address of the console, health and metrics.")
     admin_port: int = _setting(9325, _PORT, "Port of the console, health and metrics; 0 takes any free one.")
+    metrics_host: str = _setting("127.0.0.1", _HOST, "Address of metrics_port.")
+    metrics_port: int | None = _setting(
+        None,
+        whole_number(_PORTS, "PORT", optional=True),
+        "Port that has health and metrics alone, always by plain HTTP; 0 takes any free one.",
+    )
     data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; made when missing.")
     store: str | None = _setting(None, STORES, "PostgreSQL database that keeps the queues, instead of data.")
     store_connections: int = _number(
@@ -424,8 +434,14 @@ class ServerSettings:
             for name, other in (pair, pair[::-1]):
                 if getattr(self, name) is None and getattr(self, other) is not None:
                     raise SettingError(name, problem=f"must be given with {other}")
-        if self.port == self.admin_port != 0 and self.host == self.admin_host:
-            raise SettingError("admin_port", value=self.admin_port, problem="must differ from port")
+        self._check_ports()
+
+    def _check_ports(self) -> None:
+        for first, second in combinations(("", "admin_", "metrics_"), 2):
+            name, other = f"{first}port", f"{second}port"
+            port, same_host = getattr(self, other), getattr(self, f"{first}host") == getattr(self, f"{second}host")
+            if port and same_host and getattr(self, name) == port:
+                raise SettingError(other, value=port, problem=f"must differ from {name}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -126,6 +126,56 @@ def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
     assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 
 
+def test_metrics_tell_a_quota_and_where_dead_letters_come(server: RunningServer) -> None:
+    """With these a rule of Prometheus finds queues near their quota, and queues that should be empty."""
+    server.queue("dead")
+    server.queue("jobs", dead_letter_queue="dead", receives_max=3, in_flight_max=7)
+    server.queue("more", dead_letter_queue="dead", receives_max=3)
+    lines = get(server, "/metrics")[1].splitlines()
+    for line in (
+        'veilmq_queue_in_flight_max{queue="000000000000/jobs"} 7.0',
+        f'veilmq_queue_in_flight_max{{queue="000000000000/dead"}} {limits.IN_FLIGHT.default}.0',
+        'veilmq_queue_dead_letter_sources{queue="000000000000/dead"} 2.0',
+    ):
+        assert line in lines
+    assert 'veilmq_queue_dead_letter_sources{queue="000000000000/jobs"}' not in "".join(lines)
+
+
+def test_metrics_tell_whether_the_server_is_ready_and_what_room_there_is(tmp_path: Path) -> None:
+    for reserve, ready in ((0, 1), (2**50, 0)):
+        with RunningServer(data=tmp_path, free_space_reserve_bytes=reserve) as server:
+            lines = get(server, "/metrics")[1].splitlines()
+        assert f"veilmq_ready {ready}.0" in lines
+        assert "veilmq_degraded 0.0" in lines
+        told = dict(line.rsplit(maxsplit=1) for line in lines if line.startswith("veilmq_store_disk_"))
+        assert float(told["veilmq_store_disk_reserve_bytes"]) == reserve
+        assert float(told["veilmq_store_disk_free_bytes"]) > 0
+
+
+def test_health_and_metrics_have_a_port_of_their_own_where_it_is_wanted(tmp_path: Path) -> None:
+    """By plain HTTP beside a certificate, and with nothing of the console: it can be opened to a monitoring network."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    key.write_bytes(issued.private_key_pem.bytes())
+    with RunningServer(metrics_host="0.0.0.0", metrics_port=0, tls_certificate=certificate, tls_key=key) as server:
+        endpoint = (server.bound.metrics_endpoint or "").replace("0.0.0.0", "127.0.0.1")
+
+        def seen(path: str, method: str = "GET", **headers: str) -> int:
+            return urllib3.request(method, endpoint + path, headers=headers, retries=False).status
+
+        assert [seen(path) for path in ("/health/live", "/health/ready", "/metrics")] == [200, 200, 200]
+        assert seen("/metrics", Host="veilmq.internal:9326") == 200
+        assert seen("/metrics", Origin="http://evil.example") == 403
+        assert [seen(path) for path in ("/", "/console/queues", "/api/queues")] == [404, 404, 404]
+        assert [seen(path, "POST") for path in ("/events/flush", "/api/clock/trust")] == [404, 404]
+
+
+def test_there_is_no_port_of_metrics_unless_it_is_wanted(server: RunningServer) -> None:
+    assert server.bound.metrics_endpoint is None
+
+
 PATIENCE_S = 60.0
 HOUR_S = 3_600.0
 GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"

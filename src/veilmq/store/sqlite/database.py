@@ -27,7 +27,7 @@ from veilmq.core import limits
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load, schema, shared
-from veilmq.store.port import StoreError
+from veilmq.store.port import Figure, StoreError, gauge
 from veilmq.store.transaction import Options
 
 log = logging.getLogger(__name__)
@@ -337,6 +337,16 @@ class Database:
             if not is_busy:  # else another process reads what is still in the log
                 self._log_was_moved(0)
 
+    def figures(self) -> list[Figure]:
+        """Return what there is to tell of the file and its disk."""
+        figures = [gauge("store_wal_bytes", "Bytes in the write-ahead log.", self.log_bytes)]
+        with suppress(OSError):
+            if self._folder is not None:
+                free, reserve = _free_bytes(self._folder), self._reserve_bytes
+                figures.append(gauge("store_disk_free_bytes", "Free bytes on the disk of the data folder.", free))
+                figures.append(gauge("store_disk_reserve_bytes", "Free bytes below which sends are refused.", reserve))
+        return figures
+
     def give_back(self, pages_max: int = _PAGES_PER_SLICE, kept: int = _FREE_PAGES_KEPT) -> bool:
         """Return empty pages to the disk with the open transaction, ``kept`` of them not; tell whether any were."""
         pages: int = self._pragma("freelist_count") - kept
@@ -350,8 +360,7 @@ class Database:
         try:
             if self._folder is not None:
                 reserve_bytes = max(self._reserve_bytes, _ROOM_AGAIN_BYTES) if self._ran_out else self._reserve_bytes
-                disk = os.statvfs(self._folder)
-                left_bytes = disk.f_bavail * disk.f_frsize - reserve_bytes
+                left_bytes = _free_bytes(self._folder) - reserve_bytes
                 # What draining has freed inside the file is room, too: it does not shrink at once, and not to nothing.
                 is_short = left_bytes < 0 and left_bytes + self._pragma("freelist_count") * _PAGE_BYTES < 0
             if self._pages_max is not None:
@@ -362,6 +371,11 @@ class Database:
             return self.is_short
         self._ran_out = self._ran_out and is_short
         return is_short
+
+
+def _free_bytes(folder: Path) -> int:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize
 
 
 def ran_out_of_room(error: BaseException) -> bool:

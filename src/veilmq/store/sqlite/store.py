@@ -272,7 +272,7 @@ class SqliteStore:
         held_s = self.clock.held_back_ms() / SECOND_MS
         return [
             gauge("store_time_held_back_seconds", "Time that is held back, as the clock is doubted.", held_s),
-            gauge("store_wal_bytes", "Bytes in the write-ahead log.", self._database.log_bytes),
+            *self._database.figures(),
         ]
 
     async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
