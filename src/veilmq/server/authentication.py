@@ -109,10 +109,13 @@ def load(path: Path) -> dict[str, AccessKey]:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
+            found = os.fstat(file.fileno())
+            mode = found.st_mode
             if not stat.S_ISREG(mode):
                 raise CredentialsError(path, "is no file")
-            if mode & _OTHERS:
+            # A secret that Kubernetes or systemd mounts is root's, for the server's group to read.
+            is_mounted = found.st_uid == 0 != os.geteuid()
+            if mode & (_OTHERS & ~stat.S_IRGRP if is_mounted else _OTHERS):
                 allowed = f"{stat.S_IMODE(mode):04o}"
                 raise CredentialsError(path, f"can be read or changed by others (mode {allowed}); run chmod 600 on it")
             return file.read()

@@ -3,6 +3,7 @@
 Then: who may sign in with a key's id and secret, and who is still known afterwards, by the wall clock.
 """
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,22 @@ def test_an_end_without_an_offset_is_in_utc(path: Path) -> None:
 def test_a_file_that_others_may_touch_is_refused(path: Path, mode: int) -> None:
     path.chmod(mode)
     assert f"(mode {mode:04o}); run chmod 600" in refusal(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of root's")
+@pytest.mark.parametrize(
+    ("mode", "is_refused"), [(0o440, False), (0o640, False), (0o644, True), (0o660, True), (0o444, True)]
+)
+def test_a_secret_of_roots_may_be_for_the_group_of_the_server(
+    path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, *, is_refused: bool
+) -> None:
+    """As Kubernetes and systemd mount one."""
+    monkeypatch.setattr("os.geteuid", lambda: 10_001)
+    path.chmod(mode)
+    if is_refused:
+        assert f"(mode {mode:04o})" in refusal(path)
+    else:
+        assert load(path)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
