@@ -8,6 +8,6 @@ APT_UPDATED=$(mktemp -u)
 export APT_UPDATED
 trap 'rm -f "$APT_UPDATED"' EXIT
 
-for program in java browser haproxy faketime wrk; do
+for program in java browser haproxy faketime wrk deploy; do
     "scripts/install-$program.sh" || true
 done

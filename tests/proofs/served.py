@@ -26,7 +26,7 @@ class Served:
     """`python -m veilmq serve` with `options`; what it says is in the file `log`."""
 
     def __init__(self, *options: str, log: Path) -> None:
-        self.port, self.admin_port = _free_ports(2)
+        self.port, self.admin_port = free_ports(2)
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.admin_endpoint = f"http://127.0.0.1:{self.admin_port}"
         self.options = list(options)
@@ -129,7 +129,7 @@ def starting_nodes(url: str, folder: Path) -> Iterator[StartNode]:
             node.stop()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Return ports that nobody listens on, below those that the system gives to whoever connects or names none.
 
     One of these could be somebody's before the server starts, or while it is down between a kill and the next start:
