@@ -15,9 +15,9 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-test-all setup-mutations setup-tests run demo cluster docs \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-image setup-charts setup-test-all setup-mutations setup-tests run demo cluster docs \
 	test test-all test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-nodes prove-overload mutations build clean
+	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-image prove-nodes prove-overload mutations build clean
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -56,6 +56,12 @@ setup-tests:
 setup-bucket: setup setup-java
 	@scripts/install-bucket.sh
 
+setup-image: setup
+	@scripts/install-image.sh
+
+setup-charts: setup
+	@scripts/install-charts.sh
+
 setup-test-all: setup
 	@scripts/install-clients.sh all
 	@PIP_CONSTRAINT=tests/test-all.txt scripts/setup.sh test-all .venv-test-all
@@ -85,7 +91,7 @@ cluster: setup-cluster ## a cluster on this machine: PostgreSQL with a standby, 
 test: setup-tests check docs ## check, then all that must hold for a commit
 	@$(PYTEST) $(PARALLEL) -m "not everything" $(ARGS)
 
-test-all: setup-tests setup-bucket setup-test-all check docs ## every test in every form: every place of Spark, every kill, archives on S3, Airflow
+test-all: setup-tests setup-bucket setup-image setup-charts setup-test-all check docs ## every test in every form: every place of Spark, every kill, archives on S3, Airflow, the image, the chart
 	@$(PYTEST) $(PARALLEL) $(ARGS)
 
 test-fast: setup ## after each edit: the tests that need no service and no second
@@ -142,6 +148,9 @@ prove-failover: setup ## PostgreSQL's primary loses its power under load, three 
 
 prove-overload: setup ## strangers who flood: memory, and what others wait, beside bodies without a signature, wrong ones, and unread answers
 	@PROVE=whole $(PYTEST) tests/proofs/test_overload.py -s --timeout 600 $(ARGS)
+
+prove-image: setup-image ## the image, built without a registry and run: a message through it, its size, its rights; as a container and unpacked
+	@$(PYTEST) -n0 tests/deploy/test_image.py -s -rA $(ARGS)
 
 prove-nodes: setup ## three nodes on one PostgreSQL, any of them asked, killed sixty times; and how fast one wakes another's long polls
 	@PROVE=whole $(PYTEST) tests/proofs/test_crash.py -k node -s --timeout 3600 $(ARGS)
