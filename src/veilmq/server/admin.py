@@ -13,7 +13,7 @@ no end; its client stays as long as it reads. The end of the server is bounded l
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -42,6 +42,7 @@ from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountCache, Snapshot, TopicCounts, exposition
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
+from veilmq.server.settings import ServerSettings
 from veilmq.server.stores import readiness_checks
 from veilmq.store.port import Store, SurveyQueues, execute
 
@@ -206,8 +207,9 @@ NO_EXPORT = "This server exports no events: start it with --events-to."
 
 @dataclass
 class Admin:
-    """The operator's pages of one server; ``in_flight_max`` is of queues without a quota of their own, by ``fifo``."""
+    """The operator's pages of one server."""
 
+    settings: ServerSettings
     engine: Store
     polls: LongPolls
     connections: Connections
@@ -215,10 +217,9 @@ class Admin:
     metrics: Metrics
     topics: TopicCounts
     console: ConsoleService
-    in_flight_max: Mapping[bool, int]
 
     def __post_init__(self) -> None:
-        self._counts = QueueCountCache(self.engine, in_flight_max=self.in_flight_max)
+        self._counts = QueueCountCache(self.engine, self.settings)
         self._showing = asyncio.Lock()
         monitoring = [
             Route("/health/live", self._live),
@@ -237,16 +238,16 @@ class Admin:
         )
 
     def serving(
-        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown, guard: Security
+        self, listeners: Sequence[socket.socket], *, shutdown: Shutdown, guard: Security
     ) -> AbstractAsyncContextManager[None]:
-        """Serve on ``listeners``, which are those of ``host``, while the context lasts.
+        """Serve on ``listeners``, which are those of ``admin_host``, while the context lasts.
 
         ``guard`` decides whether over TLS alone, and which clients may use the console.
         """
         signed, tls = guard.authentication is not None, None if guard.tls is None else guard.tls.context
         guarded = AdminGuard(
             self.app,
-            own_name=host,
+            own_name=self.settings.admin_host,
             any_name=not is_loopback(listeners),
             signed=signed,
             tls=tls is not None,
@@ -255,10 +256,11 @@ class Admin:
         return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=self.console.live.close)
 
     def serving_monitoring(
-        self, listeners: Sequence[socket.socket], *, host: str, shutdown: Shutdown
+        self, listeners: Sequence[socket.socket], *, shutdown: Shutdown
     ) -> AbstractAsyncContextManager[None]:
-        """Serve health and metrics alone on ``listeners``, which are those of ``host``, while the context lasts."""
-        guarded = AdminGuard(self.monitoring, own_name=host, any_name=not is_loopback(listeners), has_console=False)
+        """Serve health and metrics alone on ``listeners``, those of ``metrics_host``, while the context lasts."""
+        name, any_name = self.settings.metrics_host, not is_loopback(listeners)
+        guarded = AdminGuard(self.monitoring, own_name=name, any_name=any_name, has_console=False)
         return serving(guarded, listeners, shutdown=shutdown, ending=lambda: None)
 
     async def _live(self, request: Request) -> Response:

@@ -122,15 +122,10 @@ async def serve(
         console = ConsoleService(
             settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, data_port=data_port
         )
-        in_flight_max = {False: settings.in_flight_max, True: settings.fifo_in_flight_max}
-        admin = Admin(engine, *shown, dispatcher.metrics, topics.counts, console, in_flight_max=in_flight_max)
-        await closing.enter_async_context(
-            admin.serving(admin_listeners, host=settings.admin_host, shutdown=shutdown, guard=guard)
-        )
+        admin = Admin(settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=console)
+        await closing.enter_async_context(admin.serving(admin_listeners, shutdown=shutdown, guard=guard))
         if metrics_listeners:
-            await closing.enter_async_context(
-                admin.serving_monitoring(metrics_listeners, host=settings.metrics_host, shutdown=shutdown)
-            )
+            await closing.enter_async_context(admin.serving_monitoring(metrics_listeners, shutdown=shutdown))
         acceptors = await _accept(connections, guard, listeners)
         bound = Bound(
             endpoint=endpoint,

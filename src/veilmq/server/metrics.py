@@ -21,11 +21,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from veilmq.core import limits
 from veilmq.core.claims import ClaimState, ListSources, ListWriters
 from veilmq.core.commands import Engine, QueueCounts, QueueView, ShowQueue
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import EventCounts
+from veilmq.server.settings import ServerSettings
 from veilmq.store.port import LATENCY_BOUNDS_S, Figure, Series, counter, execute, gauge
 
 COUNTED_TOGETHER = 32
@@ -49,15 +49,12 @@ class Counted(NamedTuple):
     dead_letter_queue: str = ""
 
 
-_IN_FLIGHT = {False: limits.IN_FLIGHT.default, True: limits.FIFO_IN_FLIGHT.default}
-
-
 class QueueCountCache:
-    """What was last counted of each queue; ``in_flight_max`` is of those without a quota of their own, by ``fifo``."""
+    """What was last counted of each queue; ``settings`` have the quotas of those without one of their own."""
 
-    def __init__(self, engine: Engine, *, in_flight_max: Mapping[bool, int] = _IN_FLIGHT) -> None:
+    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
-        self._in_flight_max = in_flight_max
+        self._quotas = {False: settings.in_flight_max, True: settings.fifo_in_flight_max}
         self._counts: dict[str, Counted] = {}  # in the order in which they were counted
 
     async def inspect(self, names: list[str]) -> list[tuple[str, Counted]]:
@@ -86,10 +83,8 @@ class QueueCountCache:
                 if isinstance(staging, list) and staging:
                     staged = sum(writer.staged for writer in staging)
                 own = view.settings.in_flight_max
-                in_flight_max = self._in_flight_max[view.settings.fifo] if own is None else own
-                self._counts[name] = Counted(
-                    view.counts, claims, staged, in_flight_max, view.settings.dead_letter_queue
-                )
+                quota = self._quotas[view.settings.fifo] if own is None else own
+                self._counts[name] = Counted(view.counts, claims, staged, quota, view.settings.dead_letter_queue)
 
 
 class PushOutcome(enum.Enum):

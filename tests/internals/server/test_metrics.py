@@ -30,6 +30,7 @@ from veilmq.core.settings import QueueSettings
 from veilmq.server import metrics
 from veilmq.server.metrics import Counted, Metrics, QueueCountCache, Snapshot, exposition
 from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueRecord, QueueStatistics
+from veilmq.server.settings import ServerSettings
 from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
@@ -326,7 +327,7 @@ class Books:
 
     def __init__(self, engine: Counting) -> None:
         self.engine = engine
-        self.book = QueueCountCache(engine)
+        self.book = QueueCountCache(engine, ServerSettings())
 
     async def names(self) -> list[str]:
         return list((await execute(self.engine, SurveyQueues(names_max=2 * BOOKED))).names)
