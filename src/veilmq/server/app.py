@@ -93,12 +93,7 @@ async def serve(
         may_send = None if guard.authentication is None else decisions.may_send
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
-        listeners = process.bind(settings.host, settings.port, setting="port")
-        closing.callback(process.close, listeners)
-        admin_listeners = process.bind(settings.admin_host, settings.admin_port, setting="admin_port")
-        closing.callback(process.close, admin_listeners)
-        metrics_listeners = _bind_metrics(settings)
-        closing.callback(process.close, metrics_listeners)
+        listeners, admin_listeners, metrics_listeners = _bind(settings, closing)
 
         time, address = engine.clock, process.authority(listeners[0])
         endpoint = f"{guard.scheme}://{address}"
@@ -216,10 +211,15 @@ def _as_typed(path: str) -> str:
     return shlex.quote(str(shown))
 
 
-def _bind_metrics(settings: ServerSettings) -> list[socket.socket]:
-    if settings.metrics_port is None:
-        return []
-    return process.bind(settings.metrics_host, settings.metrics_port, setting="metrics_port")
+def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
+    """Bind the ports of queues, of the console, and of health and metrics, which may be off; ``closing`` closes them."""
+    found: list[list[socket.socket]] = []
+    for whose in ("", "admin_", "metrics_"):
+        host, setting = getattr(settings, f"{whose}host"), f"{whose}port"
+        port = getattr(settings, setting)
+        found.append([] if port is None else process.bind(host, port, setting=setting))
+        closing.callback(process.close, found[-1])
+    return found
 
 
 def _dispatcher(
