@@ -22,7 +22,7 @@ from tests.tidy.tree import ROOT
 
 BASE = ROOT / ".clients" / "image" / "base.tar"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
-EXTRAS = "server,console,push,arrow,postgres"
+EXTRAS = "server,console,push,arrow,postgres,hocon"
 PYTHON_OF_BASE = "3.11"
 NAME = "localhost/veilmq"
 USER = 10_001
@@ -66,9 +66,12 @@ class Image:
 
     def _build(self) -> None:
         wheels = self._folder / "wheels"
-        needs = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--dest", str(wheels)]
-        run(*pip, "--python-version", PYTHON_OF_BASE, *needs, f"{ROOT}[{EXTRAS}]")
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        built = project["project"]["optional-dependencies"]["hocon"]  # the one that has no wheel, and needs no compiler
+        run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *built)
+        pip += ["download", "--quiet", "--only-binary", ":all:", "--find-links", str(wheels), "--dest", str(wheels)]
+        run(*pip, "--python-version", PYTHON_OF_BASE, *project["build-system"]["requires"], f"{ROOT}[{EXTRAS}]")
         run("podman", "import", "--quiet", BASE, "localhost/base", environment=self.environment)
         options = ["--isolation", "chroot", "--format", "docker", "--volume", f"{wheels}:/wheels:ro"]
         arguments = {"BASE": "localhost/base", "PIP_OPTIONS": "--no-index --find-links /wheels"}

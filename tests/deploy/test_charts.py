@@ -142,9 +142,12 @@ def test_a_server_starts_with_the_variables_of_its_pod(values: Path, tmp_path: P
             assert urllib3.request("GET", monitoring(server) + probe["path"]).status == 200
 
 
-def test_a_value_that_is_misspelt_is_refused() -> None:
-    with pytest.raises(AssertionError, match="existingSecrets"):
-        templated(EXAMPLES[0], "--set", "postgres.existingSecrets=veilmq")
+@pytest.mark.parametrize(
+    ("value", "named"), [("postgres.existingSecrets=veilmq", "existingSecrets"), ("settings.port=1", "port")]
+)
+def test_a_value_that_is_misspelt_or_the_charts_own_is_refused(value: str, named: str) -> None:
+    with pytest.raises(AssertionError, match=f"values don't meet the specifications[^$]*{named}"):
+        templated(EXAMPLES[0], "--set", value)
 
 
 @pytest.mark.parametrize("name", ["single.yaml", "postgres.yaml"])

@@ -109,9 +109,13 @@ def test_with_credentials_requests_must_be_signed(way: Way, data: Path, tmp_path
         assert inside.client(RECEIVE, **signed) == "hello\n"
 
 
-def test_extras_work(way: Way, data: Path) -> None:
-    """What was cut out of pyarrow is not needed for Parquet and buckets; the driver of PostgreSQL is there."""
-    with way.running(data, {"VEILMQ_EVENTS_TO": DATA + "/events"}, {}) as inside:
+def test_extras_work(way: Way, data: Path, tmp_path: Path) -> None:
+    """What was cut out of pyarrow is not needed for Parquet and buckets; ElasticMQ's file is read; asyncpg is there."""
+    queues = tmp_path / "queues.conf"
+    queues.write_text("queues { invoices { delay = 5 seconds } }", encoding="utf-8")
+    settings = {"VEILMQ_EVENTS_TO": DATA + "/events", "VEILMQ_QUEUES_FILE": "/srv/queues.conf"}
+    with way.running(data, settings, {queues: "/srv/queues.conf"}) as inside:
+        assert inside.call("veilmq", "queue", "list").stdout.split() == ["invoices"]
         inside.client(SEND + RECEIVE.removeprefix(CLIENT), **ANY)
         modules = "pyarrow.parquet, pyarrow.fs, pyarrow.compute, pyarrow.dataset, asyncpg, cryptography.x509"
         assert inside.call("python3", "-c", f"import {modules}; pyarrow.fs.S3FileSystem").stderr == ""

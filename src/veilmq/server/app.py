@@ -212,7 +212,7 @@ def _as_typed(path: str) -> str:
 
 
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
-    """Bind the ports of queues, of the console, and of health and metrics, which may be off; ``closing`` closes them."""
+    """Bind the ports of queues, of the console, and of health and metrics, if wanted; ``closing`` closes them."""
     found: list[list[socket.socket]] = []
     for whose in ("", "admin_", "metrics_"):
         host, setting = getattr(settings, f"{whose}host"), f"{whose}port"
