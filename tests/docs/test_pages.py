@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import inspect
 import json
 import re
 import runpy
@@ -26,7 +25,7 @@ from tests.server.push_receiver import receiving
 from tests.store.postgres_host import connected
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient
-from veilmq.consumer import Consumer, Running, clock
+from veilmq.consumer import Consumer, HandlerOptions, Running, clock
 from veilmq.consumer.forwarding_rules import Rules, read_rules
 from veilmq.consumer.handlers import HOOKS, Hooks
 from veilmq.consumer.metrics import EVENTS
@@ -143,8 +142,7 @@ def test_the_whole_program_works() -> None:
 
 def test_the_table_of_options_is_complete() -> None:
     named = re.findall(r"^\| `(\w+)` \|", of_consumer("Options of a handler"), re.MULTILINE)
-    parameters = set(inspect.signature(Consumer.declare).parameters) - {"self", "function", "batching"}
-    assert sorted(named) == sorted(parameters)
+    assert sorted(named) == sorted(HandlerOptions.__annotations__)
 
 
 def test_the_metrics_and_events_are_named() -> None:
@@ -159,6 +157,12 @@ def test_the_metrics_and_events_are_named() -> None:
     table = of_consumer("Watching").partition("**Spans.**")[0]
     for name in (*asyncio.run(names()), *EVENTS):
         assert f"`{name.removeprefix('veilmq_consumer_')}`" in table
+
+
+def test_the_test_of_handlers_passes(pytester: pytest.Pytester) -> None:
+    (program,) = re.findall(r"```python\n(.*?)```", of_consumer("Tests without a server"), re.DOTALL)
+    pytester.makepyfile(program)
+    pytester.runpytest("-Werror").assert_outcomes(passed=program.count("def test_"))
 
 
 def test_the_hooks_are_named() -> None:

@@ -3,14 +3,21 @@
 import importlib
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from veilmq.cli.extras import needs_extra
 from veilmq.cli.failures import UsageError
 from veilmq.cli.logs import LogFormat, LogLevel, log_as
 from veilmq.cli.metrics_port import MetricsPort, metrics_served
+from veilmq.cli.options import whole_number
 from veilmq.consumer import Consumer
+from veilmq.consumer.processes import Supervisor, process_number
+from veilmq.core.limits import Range
+
+PROCESSES = Range(minimum=1, maximum=64, default=1)
 
 Place = Annotated[str, Parameter(help="Module and name of the consumer, such as shop.orders:app.")]
 
@@ -26,6 +33,16 @@ def worker(
     create: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Make the queues that its handlers name.")
     ] = False,
+    opentelemetry: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Export spans and metrics by OTLP, as OTEL_* variables say."),
+    ] = False,
+    processes: Annotated[
+        int, whole_number(PROCESSES, "Number of processes; one that crashes is started again.")
+    ] = PROCESSES.default,
+    reload: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Start again when a Python file in this folder changes.")
+    ] = False,
     log: LogLevel = "info",
     log_format: LogFormat = "text",
 ) -> int:
@@ -36,10 +53,21 @@ def worker(
     when a handler did not stop or a message could not be settled.
     """
     log_as(log, log_format)
+    if process_number() is None and (processes > 1 or reload):
+        if reload:
+            with needs_extra("reload", command="worker --reload"):
+                importlib.import_module("watchfiles")
+        command = [sys.executable, "-m", "veilmq", "worker", place, "--log", log, "--log-format", log_format]
+        command += ["--metrics-port", str(metrics_port)] if metrics_port is not None else []
+        flags = {"--hidden": hidden, "--create": create, "--opentelemetry": opentelemetry}
+        command += [flag for flag, is_given in flags.items() if is_given]
+        return Supervisor(command, count=processes, reload=Path.cwd() if reload else None).run()
     consumer = load(place)
     consumer.seen = consumer.seen and not hidden
     consumer.create = consumer.create or create
-    with metrics_served(metrics_port, command="worker"):
+    consumer.opentelemetry = consumer.opentelemetry or opentelemetry
+    port, consumer.metrics_port = consumer.metrics_port if metrics_port is None else metrics_port, None
+    with metrics_served(port, command="worker"):
         return consumer.run()
 
 

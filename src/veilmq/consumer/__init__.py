@@ -3,11 +3,15 @@
 ``Consumer`` is the way in; ``docs/consumer.md`` has the whole of it.
 """
 
-from veilmq.consumer.app import Consumer, Running
-from veilmq.consumer.context import Backoff, Batch, Cancelled, Context, Drop, Item, Reject, RetryLater
+from veilmq.consumer.app import Consumer, SendOptions
+from veilmq.consumer.context import Backoff, Batch, Cancelled, Context, Drop, Ending, Failed, Item, Reject, RetryLater
+from veilmq.consumer.handlers import HandlerOptions
 from veilmq.consumer.leases import LeaseLost, LeaseState
+from veilmq.consumer.lifespan import CallNext
 from veilmq.consumer.records import ByKey, ByMessageId, InFile, InMemory
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy
+from veilmq.consumer.running import Running
+from veilmq.consumer.test_client import Sent, TestClient
 
 __all__ = [
     "Adaptive",
@@ -15,11 +19,15 @@ __all__ = [
     "Batch",
     "ByKey",
     "ByMessageId",
+    "CallNext",
     "Cancelled",
     "Consumer",
     "Context",
     "Drop",
+    "Ending",
+    "Failed",
     "Fixed",
+    "HandlerOptions",
     "InFile",
     "InMemory",
     "Item",
@@ -29,4 +37,7 @@ __all__ = [
     "Reject",
     "RetryLater",
     "Running",
+    "SendOptions",
+    "Sent",
+    "TestClient",
 ]

@@ -1,258 +1,59 @@
-"""The consumer: handlers declared on plain functions, a program that runs them, and the order in which they stop.
-
-No new receives, while the last polls are answered; what no handler has begun, and what those polls bring, is released;
-handlers go on for the grace, their leases renewed; then they are cancelled and have two seconds; what is still held is
-released; deletes are flushed and confirmed; last of all the renewer ends. A second signal skips the grace.
-"""
+"""The consumer: handlers declared on plain functions, what surrounds them, and the program that runs them."""
 
 import asyncio
-import contextlib
 import logging
-import math
 import os
-import random
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, TypedDict, TypeVar, Unpack, overload
 
-import msgspec
-
-from veilmq.client import HttpQueueClient, SigningKey
+from veilmq.client import HttpQueueClient, SentMessage, SigningKey
+from veilmq.client.messages import traced
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import endpoint_of, key_of
 from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
-from veilmq.consumer.context import Backoff, about
+from veilmq.consumer.context import Batch, Context, Ending
 from veilmq.consumer.handlers import (
-    OUTSTANDING_BYTES_MAX,
     Batching,
     Handler,
+    HandlerOptions,
     Hook,
     Hooks,
-    OnLost,
-    Options,
+    attributes_of,
+    body_of,
+    checked,
     make_handler,
-    pool_of,
-    timeout_of,
 )
-from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Watcher
-from veilmq.consumer.metrics import exported, is_installed
-from veilmq.consumer.records import Idempotency
-from veilmq.consumer.renewal_policies import Adaptive, Draw, Fixed, RenewalResult
-from veilmq.consumer.renewer import Renewer
-from veilmq.consumer.runner import Runner
-from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
-from veilmq.core.limits import SQS_RECEIVE_WAIT_S
-from veilmq.wire.sqs.names import is_fifo
+from veilmq.consumer.lifespan import Lifespan, Middleware
+from veilmq.consumer.metrics import is_installed, served
+from veilmq.consumer.processes import process_number
+from veilmq.consumer.running import Running, statuses, watched
+from veilmq.consumer.test_client import TestClient
+from veilmq.core.messages import Attribute
 
 _log = logging.getLogger("veilmq.consumer")
 
-DONE, FAILED, ABANDONED = 0, 1, 3
-"""Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
-
-CANCEL_S = 2.0
-SETTLE_S_MAX = 30.0
-_CHECK_EVERY_S = 0.05
-
-
-class Running(Watcher):
-    """Made by ``Consumer.running`` and ``Consumer.run``."""
-
-    def __init__(
-        self,
-        handlers: Sequence[Handler],
-        connect: Callable[[], QueueClient],
-        clock: Clock,
-        *,
-        hooks: Hooks,
-        grace_s: float,
-        create: bool = False,
-        draw: Draw = random.random,
-        renewals_at_once: int = 4,
-        renewed: Callable[[RenewalRequest], object] | None = None,
-    ) -> None:
-        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals.
-
-        With ``create`` missing queues of handlers are made. ``renewed`` is called for each renewal that succeeds, in
-        the renewer's threads, which make up to ``renewals_at_once`` calls at a time.
-        """
-        self.table = LeaseTable(clock, watcher=self, draw=draw)
-        self.renewals = self.table.metrics
-        self._hooks = hooks
-        self._on_renewed = renewed
-        self._tracing: Any = tracing()
-        self._clients = [connect() for _ in range(len(handlers) + 1)]
-        self._renewer = Renewer(self.table, self._clients[-1], renewed=self._renewed, calls_max=renewals_at_once)
-        self.runners = [
-            Runner(handler, client, self.table, hooks=hooks, failed=self._failed, tracing=self._tracing, create=create)
-            for handler, client in zip(handlers, self._clients, strict=False)
-        ]
-        self._grace_s = grace_s
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._stopped = False
-        self.failure: Exception | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code of a process; final when ``stop`` has returned."""
-        if self.failure is not None:
-            return FAILED
-        return ABANDONED if any(runner.abandoned or runner.held for runner in self.runners) else DONE
-
-    @property
-    def stopping(self) -> bool:
-        """Whether it has begun to stop."""
-        return self._stop.is_set()
-
-    def status(self) -> WorkerStatus:
-        """Return what it is doing; may be called in any thread."""
-        return status_of(self.runners, self.table, stopping=self.stopping)
-
-    def start(self) -> None:
-        """Begin to receive; within a running event loop."""
-        self._loop = asyncio.get_running_loop()
-        self._renewer.start()
-        for runner in self.runners:
-            runner.start()
-
-    async def wait(self) -> None:
-        """Return when ``request_stop`` was called, or a queue cannot be consumed."""
-        await self._stop.wait()
-
-    def request_stop(self) -> None:
-        """Begin to stop; called again, be in a hurry."""
-        if self._stop.is_set():
-            self._hurry.set()
-        self._stop.set()
-
-    async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - people look for it there
-        """Return when the queues have nothing visible and no message is held here; raises ``TimeoutError``.
-
-        Raises, too, what makes a queue impossible to consume or to inspect. What others have in flight, and what is
-        delayed, is not waited for; but where anything is in flight, the polls of that moment are, for it may be ours.
-        On Amazon SQS the counts are approximate.
-        """
-        async with asyncio.timeout(None if timeout is None else span_s(timeout)):
-            while True:
-                if self.failure is not None:
-                    raise self.failure
-                drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
-                if all(drained) and not any(runner.held for runner in self.runners):
-                    return
-                await asyncio.sleep(_CHECK_EVERY_S)
-
-    async def stop(self) -> None:
-        """Stop in the order that this module describes; harmless when it has been done."""
-        if self._stopped:
-            return
-        self._stopped = True
-        self._stop.set()
-        _log.info("stopping")
-        polls: asyncio.Future[Any] = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
-        if not await self._within(self._grace_s, Runner.worked, impatient=True):
-            for runner in self.runners:
-                runner.cancel()
-            if not await self._within(CANCEL_S, Runner.worked):
-                await asyncio.gather(*(runner.abandon() for runner in self.runners))
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        first: list[asyncio.Future[Any]] = [polls, hurry]
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
-        await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
-        if not await self._within(SETTLE_S_MAX, Runner.settled):
-            _log.error("%d messages were not settled", sum(runner.held for runner in self.runners))
-        await asyncio.to_thread(self._renewer.stop)
-        for runner in self.runners:
-            runner.close()
-        for client in self._clients:
-            client.close()
-
-    def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Call the runner, in the event loop's thread."""
-        if self._tracing is not None:
-            self._tracing.changed(lease, state)
-        self._notify(lease, lambda runner: runner.lease_changed(lease, state))
-
-    def ending(self, lease: Lease, left_s: float) -> None:
-        """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
-        text = "message %s: its lease ends for good in %.0f s"
-        _log.warning(text, lease.message.id, left_s, extra=about(lease))
-        self._notify(lease, lambda runner: runner.call_hooks("ending", lease, left_s))
-
-    def _renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
-        if self._tracing is not None:
-            self._tracing.renewed(requests, results)
-        for request, result in zip(requests, results, strict=True):
-            if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
-                if self._on_renewed is not None:
-                    self._on_renewed(request)
-                if self._hooks.has("renew"):
-                    self._notify(request.lease, partial(Runner.call_hooks, name="renew", lease=request.lease))
-
-    def _notify(self, lease: Lease, call: Callable[[Runner], object]) -> None:
-        (runner,) = [runner for runner in self.runners if runner.subscription is lease.subscription]
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(call, runner)
-
-    def _failed(self, error: Exception) -> None:
-        _log.error("the queue cannot be consumed, stopping: %s", error)
-        self.failure = error
-        self._stop.set()
-
-    async def _within(
-        self, seconds: float, what: Callable[[Runner], Awaitable[None]], *, impatient: bool = False
-    ) -> bool:
-        """Wait for ``what`` of all runners, and return whether it came in time; a hurry ends it if ``impatient``."""
-        awaited = asyncio.gather(*(what(runner) for runner in self.runners))
-        waiting: list[asyncio.Future[Any]] = [awaited]
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        if impatient:
-            waiting.append(hurry)
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
-        done = awaited.done()
-        awaited.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await awaited
-        return done
-
-
-def tracing() -> Any:
-    """Return the ``Tracing`` of this process, ``None`` where OpenTelemetry is not installed or not configured."""
-    return import_module("veilmq.consumer.tracing").configured() if is_installed("opentelemetry.trace") else None
-
-
-_seen: list[Running] = []
-
-
-@contextmanager
-def watched(running: Running, *, seen: bool) -> Iterator[None]:
-    """Export the metrics of ``running``; ``seen`` shows its status to ``veilmq top``."""
-    with ExitStack() as stack:
-        stack.enter_context(exported(consumer_metrics(running.runners, running.renewals)))
-        if seen:
-            _seen.append(running)
-            stack.callback(_seen.remove, running)
-            stack.enter_context(announced(lambda: msgspec.json.encode([running.status()])))
-        yield
-
-
-def statuses() -> list[WorkerStatus]:
-    """Return the status of each consumer of this process that may be seen."""
-    return [running.status() for running in list(_seen)]
-
-
 Function = TypeVar("Function", bound=Callable[..., Any])
+Payload = TypeVar("Payload")
 
 GRACE = "25s"
 _BATCH_SIZE_MAX = 1_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALLED = 128
+_ATTRIBUTES_MAX = 10
+
+
+class SendOptions(TypedDict, total=False):
+    """What ``Consumer.send`` takes beside the message; ``delay`` is that of the queue unless given."""
+
+    attributes: Mapping[str, Attribute | str]
+    delay: Span
+    group: str
+    dedup_id: str
 
 
 class Consumer:
@@ -272,6 +73,8 @@ class Consumer:
         clock: Clock | None = None,
         seen: bool = True,
         create: bool = False,
+        metrics_port: int | None = None,
+        opentelemetry: bool = False,
     ) -> None:
         """``queue`` (a name or a URL) is that of handlers which name no other. Nothing is sent yet.
 
@@ -279,28 +82,36 @@ class Consumer:
         says, else on this machine; with ``create`` the queues that handlers name are made where they are missing.
         Requests are signed with ``key``, else with the one that AWS's variables name, if they do. ``client`` takes the
         place of our own HTTP, for example ``BotoQueueClient``. ``grace`` is how long handlers may go on after a stop.
-        ``seen=False`` keeps ``veilmq top`` from seeing it.
+        ``seen=False`` keeps ``veilmq top`` from seeing it. While it runs, Prometheus finds metrics at ``metrics_port``
+        (0: any, which the log names; of several processes, each has the next one). With ``opentelemetry`` spans and
+        metrics are exported by OTLP, as the variables of OpenTelemetry say.
         """
         self.queue = queue
         self.seen = seen
         self.create = create
+        self.metrics_port = metrics_port
+        self.opentelemetry = opentelemetry
         self.handlers: list[Handler] = []
         self._hooks = Hooks()
+        self._lifespan = Lifespan()
         self._grace_s = span_s(grace)
         self._clock = clock or SystemClock()
         signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
-        self._connect = lambda: HttpQueueClient(server, key=signing_key) if client is None else client
+        self._connect: Callable[[], QueueClient] = lambda: client or HttpQueueClient(server, key=signing_key)
+        self.sender: QueueClient | None = None
 
     @overload
     def handler(self, function: Function, /) -> Function: ...
 
     @overload
-    def handler(self, /, **options: Any) -> Callable[[Function], Function]: ...
+    def handler(self, /, **options: Unpack[HandlerOptions]) -> Callable[[Function], Function]: ...
 
-    def handler(self, function: Function | None = None, /, **options: Any) -> Function | Callable[[Function], Function]:
+    def handler(
+        self, function: Function | None = None, /, **options: Unpack[HandlerOptions]
+    ) -> Function | Callable[[Function], Function]:
         """Declare ``function`` as the handler of a queue; it stays an ordinary function, for tests to call.
 
-        The options are those of ``declare``. Raises ``TypeError`` and ``ValueError`` for what cannot work.
+        Raises ``TypeError`` and ``ValueError`` for what cannot work.
         """
         if function is not None:
             return self.declare(function)
@@ -312,64 +123,102 @@ class Consumer:
         max_size: int = 100,
         linger: Span = "200ms",
         group_by: Callable[[Any], object] | None = None,
-        **options: Any,
+        **options: Unpack[HandlerOptions],
     ) -> Callable[[Function], Function]:
         """Declare a handler that takes a ``Batch`` of up to ``max_size`` messages that came within ``linger``.
 
         ``group_by`` takes an ``Item`` and gives a key; messages of different keys share no batch. Each message that
         does not ``fail`` is done when the handler returns. Not for FIFO queues, nor in the process pool.
         """
-        size_max = _checked(1, _BATCH_SIZE_MAX, max_size=max_size)
+        size_max = checked(1, _BATCH_SIZE_MAX, "max_size", max_size)
         batching = Batching(size_max=size_max, linger_s=span_s(linger), key=group_by)
-        return lambda declared: self.declare(declared, batching=batching, **{"concurrency": 1, **options})
+        options.setdefault("concurrency", 1)
+        return lambda declared: self.declare(declared, batching=batching, **options)
 
     def declare(
-        self,
-        function: Function,
-        *,
-        queue: str | None = None,
-        concurrency: int = 16,
-        prefetch: int | None = None,
-        max_outstanding_bytes: int = OUTSTANDING_BYTES_MAX,
-        polls: int = 6,
-        wait: Span = SQS_RECEIVE_WAIT_S.maximum,
-        pool: str | None = None,
-        lease: object = "auto",
-        strict: bool = False,
-        timeout: Span = "1h",
-        stall: Span | None = None,
-        retry: Backoff | None = None,
-        dead_letter: str | None = None,
-        on_lost: OnLost = "cancel",
-        kill_on_lost: bool = False,
-        idempotency: Idempotency | None = None,
-        batching: Batching | None = None,
+        self, function: Function, *, batching: Batching | None = None, **options: Unpack[HandlerOptions]
     ) -> Function:
         """Make ``function`` a handler with these options, which ``docs/consumer.md`` explains; returns it unchanged."""
-        policy: Any = lease  # a policy, by its one method that nothing else has
-        if not hasattr(lease, "renew_at_s"):
-            policy = Adaptive() if lease == "auto" else Fixed(policy)
-        chosen = Options(
-            queue=queue or self.queue,
-            concurrency=_checked(1, concurrency=concurrency),
-            prefetch=None if prefetch is None else _checked(0, prefetch=prefetch),
-            max_outstanding_bytes=_checked(1, max_outstanding_bytes=max_outstanding_bytes),
-            polls=_checked(1, polls=polls),
-            wait_s=_checked(1, SQS_RECEIVE_WAIT_S.maximum, wait_s=int(span_s(wait))),
-            pool=pool_of(function, pool),
-            policy=policy,
-            strict=strict,
-            timeout_s=timeout_of(timeout),
-            stall_s=None if stall is None else timeout_of(stall),
-            retry=retry or Backoff(),
-            dead_letter=dead_letter,
-            on_lost=on_lost,
-            kill_on_lost=kill_on_lost,
-            idempotency=idempotency,
-        )
-        _check(chosen, batching, taken=[handler.options.queue for handler in self.handlers])
-        self.handlers.append(make_handler(function, chosen, batching))
+        options["queue"] = options.get("queue") or self.queue
+        if options["queue"] in (handler.options.queue for handler in self.handlers):
+            raise ValueError(f"the queue {options['queue']!r} has a handler already; name another with queue=")
+        self.handlers.append(make_handler(function, batching=batching, **options))
         return function
+
+    def on_startup(self, function: Function) -> Function:
+        """Call ``function``, async or not, before anything is received.
+
+        What it returns is given to each parameter annotated as its result is: of handlers, of shutdown functions, and
+        of start-up functions declared later. Raises ``TypeError`` where another one returns the same type.
+        """
+        self._lifespan.add_startup(function)
+        return function
+
+    def on_shutdown(self, function: Function) -> Function:
+        """Call ``function``, async or not, after everything was settled; of several, the last declared one first."""
+        self._lifespan.add_shutdown(function)
+        return function
+
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put ``async def function(context, call_next)`` around each call of a handler, the first declared outermost.
+
+        One whose first parameter is annotated ``Batch`` is put around the calls of batch handlers, and around both with
+        ``Context | Batch``. Raises ``TypeError``.
+        """
+        self._lifespan.add_middleware(function)
+        return function
+
+    def send(
+        self,
+        to: str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object],
+        message: Payload,
+        **options: Unpack[SendOptions],
+    ) -> SentMessage:
+        """Send ``message`` to a queue, by its name or URL, or to the queue of a handler of this consumer.
+
+        A ``str`` is the body, ``bytes`` its UTF-8, anything else its JSON, as handlers read it. The message names the
+        current span of OpenTelemetry, if there is one. Blocks.
+
+        Raises ``ClientError`` and ``Unreachable``, ``TypeError`` for what JSON cannot be, and ``ValueError`` for a
+        function that is no handler.
+        """
+        queue = self.queue_of(to)
+        if self.sender is None:
+            self.sender = self._connect()
+        attributes = attributes_of(options.get("attributes", {}))
+        if is_installed("opentelemetry.trace") and len(named := traced(attributes)) <= _ATTRIBUTES_MAX:
+            attributes = named
+        return self.sender.send(
+            queue,
+            body_of(message),
+            attributes=attributes,
+            delay_s=int(span_s(options["delay"])) if "delay" in options else None,
+            group=options.get("group"),
+            dedup_id=options.get("dedup_id"),
+        )
+
+    async def send_async(
+        self,
+        to: str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object],
+        message: Payload,
+        **options: Unpack[SendOptions],
+    ) -> SentMessage:
+        """``send`` for async functions, in a thread."""
+        return await asyncio.to_thread(partial(self.send, to, message, **options))
+
+    def queue_of(self, to: str | Callable[..., object]) -> str:
+        """Return the queue of the handler ``to``, or ``to`` itself; raises ``ValueError`` for another function."""
+        queue = next((each.options.queue for each in self.handlers if each.function is to), to)
+        if not isinstance(queue, str):
+            raise ValueError(f"{queue!r} is no handler of this consumer; name a queue")
+        return queue
+
+    def test_client(self, objects: Mapping[Any, object] | None = None) -> TestClient:
+        """Return a context manager, async or not, through which a test sends messages to handlers, without a server.
+
+        ``objects``, by type, take the place of what start-up functions return.
+        """
+        return TestClient(partial(self.make, objects=objects), self.queue_of)
 
     def on(self, name: str, hook: Hook) -> None:
         """Call ``hook`` at each ``name``: receive, start, settle, renew, suspect, lost, ending, release.
@@ -382,15 +231,11 @@ class Consumer:
     async def running(self) -> AsyncIterator[Running]:
         """Run the handlers inside a program's own event loop; stops them in order at the end of the block.
 
-        Raises what made a queue impossible to consume.
+        Raises what made a queue impossible to consume, and what a start-up function raised.
         """
         running = self.make()
-        with watched(running, seen=self.seen):
-            running.start()
-            try:
-                yield running
-            finally:
-                await running.stop()
+        async with self._working(running):
+            yield running
         if running.failure is not None:
             raise running.failure
 
@@ -413,52 +258,67 @@ class Consumer:
                 os._exit(_SIGNALLED + number)
             running.request_stop()
 
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, signalled, number)
-        with watched(running, seen=self.seen), contextlib.ExitStack() as handled:
+        def supervisor_gone() -> None:
+            loop.remove_reader(sys.stdin)
+            running.request_stop()
+
+        with ExitStack() as handled:
             for number in _SIGNALS:
+                loop.add_signal_handler(number, signalled, number)
                 handled.callback(loop.remove_signal_handler, number)
-            running.start()
-            await running.wait()
-            await running.stop()
+            if process_number() is not None:
+                loop.add_reader(sys.stdin, supervisor_gone)
+                handled.callback(loop.remove_reader, sys.stdin)
+            try:
+                async with self._working(running):
+                    await running.wait()
+            except Exception:
+                if running.failure is None:
+                    raise
+                _log.exception("the consumer could not start")
         return running.exit_code
 
+    @asynccontextmanager
+    async def _working(self, running: Running) -> AsyncIterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(served(self.metrics_port, statuses))
+            stack.enter_context(watched(running, seen=self.seen))
+            if self.opentelemetry:
+                stack.callback(import_module("veilmq.consumer.tracing").flush)
+            try:
+                await running.start()
+                yield
+            finally:
+                await running.stop()
+
     def make(
-        self, *, connect: Callable[[], QueueClient] | None = None, clock: Clock | None = None, **how: Any
+        self,
+        *,
+        connect: Callable[[], QueueClient] | None = None,
+        clock: Clock | None = None,
+        settled: Callable[[Context, Ending], object] | None = None,
+        **how: Any,
     ) -> Running:
         """Return what runs the handlers, not started; to run them otherwise than ``run`` and ``running`` do.
 
-        ``connect`` gives clients; ``how`` has the last arguments of ``Running``.
+        ``connect`` gives clients, one of them to ``send`` until it has stopped; ``settled`` is one more hook; ``how``
+        has the last arguments of ``Running``.
         """
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
-        return Running(
+        if self.opentelemetry:
+            import_module("veilmq.consumer.tracing").configure()
+        running = Running(
             self.handlers,
             connect or self._connect,
             clock or self._clock,
-            hooks=self._hooks,
+            hooks=self._hooks if settled is None else self._hooks.with_hook("settle", settled),
             grace_s=self._grace_s,
+            lifespan=self._lifespan,
             create=self.create,
             **how,
         )
-
-
-def _checked(least: int, most: float = math.inf, **option: int) -> int:
-    ((name, value),) = option.items()
-    if not least <= value <= most:
-        bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ValueError(f"{name} is {value}; it must be {bounds}")
-    return value
-
-
-def _check(options: Options, batching: Batching | None, *, taken: list[str]) -> None:
-    if options.queue in taken:
-        raise ValueError(f"the queue {options.queue!r} has a handler already; name another with queue=")
-    if batching is not None and is_fifo(options.queue):
-        raise ValueError("a FIFO queue's messages are handled one by one; use @app.handler")
-    if batching is not None and options.pool == "process":
-        raise ValueError("a batch handler runs in the async or the thread pool")
-    if options.kill_on_lost and options.pool != "process":
-        raise ValueError("kill_on_lost needs pool='process': neither a task nor a thread can be killed")
-    if isinstance(options.on_lost, str) and options.on_lost not in ("cancel", "continue"):
-        raise ValueError(f'on_lost is {options.on_lost!r}; use "cancel", "continue", or a function')
+        if connect is not None:
+            self.sender = connect()
+            running.undo.callback(setattr, self, "sender", None)
+        return running

@@ -13,7 +13,7 @@ import random
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, Self, TypeVar
 
@@ -63,6 +63,15 @@ class Undecodable(Exception):
     """The body is not what the handler is annotated with."""
 
 
+class Failed(Exception):
+    """Stands for what a handler raised where it cannot be raised: it ended in another process, or by ``SystemExit``."""
+
+    def __init__(self, ending: "Ending") -> None:
+        """``ending`` is how the handler's work ended."""
+        super().__init__(ending.reason)
+        self.ending = ending
+
+
 class Cause(Enum):
     """Why a handler was cancelled."""
 
@@ -87,8 +96,8 @@ class EndingKind(Enum):
 class Ending:
     """How the work on one message ended; plain values, so that it can come from another process.
 
-    ``after_s`` is ``None`` where the backoff decides. ``error`` is the name of an exception's class, ``trace`` the last
-    characters of its traceback.
+    ``after_s`` is ``None`` where the backoff decides, until it has. ``error`` is the name of an exception's class,
+    ``trace`` the last characters of its traceback.
     """
 
     kind: EndingKind
@@ -97,8 +106,14 @@ class Ending:
     error: str = ""
     trace: str = ""
 
+    @property
+    def outcome(self) -> str:
+        """What becomes of the message: deleted, dropped, retried, rejected, released, or left alone."""
+        return _OUTCOMES[self.kind]
+
 
 DONE = Ending(kind=EndingKind.DONE)
+_OUTCOMES = dict(zip(EndingKind, ("deleted", "dropped", "retried", "rejected", "released", "left"), strict=True))
 
 _BY_CAUSE = {
     Cause.SHUTDOWN: Ending(kind=EndingKind.RELEASE, reason="The consumer shut down."),
@@ -115,6 +130,8 @@ def ending_of(result: object, cause: Cause | None = None) -> Ending:
     if isinstance(result, Outcome):
         kind = EndingKind.REJECT if isinstance(result, Reject) else EndingKind.DROPPED
         return Ending(kind=kind, reason=str(result), error=type(result).__name__)
+    if isinstance(result, Failed):
+        return result.ending
     if not isinstance(result, BaseException):
         return DONE
     if cause is not None:
@@ -157,9 +174,18 @@ class Backoff:
         ceiling_s = min(self.cap_s, self.base_s * 2 ** float(min(attempt - 1, _DOUBLINGS_MAX)))
         return math.ceil(ceiling_s * self._draw())
 
-    def exhausted(self, attempt: int) -> bool:
-        """Return whether attempt number ``attempt`` was the last one."""
-        return self.attempts is not None and attempt >= self.attempts
+    def decide(self, ending: Ending, attempt: int) -> Ending:
+        """Return ``ending`` of attempt number ``attempt`` as it is carried out.
+
+        A retry has its time then, in whole seconds; one without a time of its own is rejected after the last attempt.
+        """
+        if ending.kind is not EndingKind.RETRY:
+            return ending
+        if ending.after_s is not None:
+            return replace(ending, after_s=math.ceil(ending.after_s))
+        if self.attempts is not None and attempt >= self.attempts:
+            return replace(ending, kind=EndingKind.REJECT)
+        return replace(ending, after_s=self.after_s(attempt))
 
 
 _LOSSES = {Cause.LOST: LeaseState.LOST, Cause.ENDED: LeaseState.ENDED}

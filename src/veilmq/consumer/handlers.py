@@ -1,10 +1,12 @@
-"""A handler: a plain function with its options, and what its signature says about payload and context."""
+"""A handler: a plain function with its options, and what its signature says about payload, context, dependencies."""
 
 import inspect
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import Any, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -12,8 +14,10 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, span_s
 from veilmq.consumer.context import Backoff, Batch, Context, Undecodable
 from veilmq.consumer.records import Idempotency
-from veilmq.consumer.renewal_policies import Adaptive, RenewalPolicy
+from veilmq.consumer.renewal_policies import Adaptive, Fixed, RenewalPolicy
 from veilmq.core.limits import LEASE_S_MAX, SQS_RECEIVE_WAIT_S
+from veilmq.core.messages import Attribute
+from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
 
@@ -35,6 +39,12 @@ class Hooks:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
 
+    def with_hook(self, name: str, hook: Hook) -> "Hooks":
+        """Return these and one more."""
+        hooks = Hooks()
+        hooks._hooks = self._hooks | {name: [*self._hooks.get(name, ()), hook]}
+        return hooks
+
     def has(self, name: str) -> bool:
         """Return whether anything watches ``name``."""
         return name in self._hooks
@@ -48,7 +58,7 @@ class Hooks:
                 _log.exception("the hook %r for %r failed", hook, name)
 
 
-# From a message to what the handler is annotated with.
+# From a message to what the handler is annotated with, and from what is sent to a body.
 #
 # ``str`` is the body, ``bytes`` its UTF-8, ``ReceivedMessage`` all of it. A pydantic model reads the body by itself;
 # everything else (dataclasses, msgspec structs, typed dicts, lists …) is JSON, read and checked by msgspec. Without an
@@ -83,16 +93,54 @@ _PLAIN: dict[Any, Decode] = {
 }
 
 
-OnLost = str | Callable[[Context], object]
+def body_of(payload: Any) -> str:
+    """Return the body from which a handler reads ``payload``; raises ``TypeError`` for what JSON cannot be."""
+    if isinstance(payload, str):
+        return payload
+    if isinstance(payload, bytes):
+        return payload.decode()
+    dump = getattr(payload, "model_dump_json", None)  # pydantic's
+    return dump() if dump is not None else msgspec.json.encode(payload).decode()
+
+
+def attributes_of(given: Mapping[str, Attribute | str]) -> dict[str, Attribute]:
+    """Return attributes as clients take them; a ``str`` is one of the type ``String``."""
+    return {
+        name: Attribute(type="String", text=value) if isinstance(value, str) else value for name, value in given.items()
+    }
+
+
+PoolName = Literal["async", "thread", "process"]
+OnLost = Literal["cancel", "continue"] | Callable[[Context], object]
 
 OUTSTANDING_BYTES_MAX = 100 * 1024 * 1024
 """Of one handler, by default; as in the clients of Google Pub/Sub."""
-POOLS = ("async", "thread", "process")
+
+
+class HandlerOptions(TypedDict, total=False):
+    """What ``Consumer.handler`` and ``Consumer.batch`` take; ``docs/consumer.md`` explains each."""
+
+    queue: str
+    concurrency: int
+    prefetch: int | None
+    max_outstanding_bytes: int
+    polls: int
+    wait: Span
+    pool: PoolName | None
+    lease: RenewalPolicy | Span
+    strict: bool
+    timeout: Span
+    stall: Span | None
+    retry: Backoff | None
+    dead_letter: str | None
+    on_lost: OnLost
+    kill_on_lost: bool
+    idempotency: Idempotency | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How one handler is run; durations in seconds. ``docs/consumer.md`` explains each."""
+    """How one handler is run: its checked ``HandlerOptions``; durations in seconds."""
 
     queue: str
     concurrency: int = 16
@@ -100,7 +148,7 @@ class Options:
     max_outstanding_bytes: int = OUTSTANDING_BYTES_MAX
     polls: int = 6
     wait_s: int = SQS_RECEIVE_WAIT_S.maximum
-    pool: str = "async"
+    pool: PoolName = "async"
     policy: RenewalPolicy = field(default_factory=Adaptive)
     strict: bool = False
     timeout_s: float = 3_600.0
@@ -112,6 +160,40 @@ class Options:
     idempotency: Idempotency | None = None
 
 
+def checked(least: int, most: float, name: str, value: int) -> int:
+    """Return ``value``; raises ``ValueError`` unless it is from ``least`` to ``most``."""
+    if not least <= value <= most:
+        bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
+        raise ValueError(f"{name} is {value}; it must be {bounds}")
+    return value
+
+
+def _timeout_s(name: str, timeout: Span) -> float:
+    timeout_s = span_s(timeout)
+    if not 0 < timeout_s <= LEASE_S_MAX:
+        raise ValueError(f"{name} is {timeout_s:g} s; it must be above 0 and up to {LEASE_S_MAX} s (12 hours)")
+    return timeout_s
+
+
+def _policy(name: str, lease: Any) -> Any:
+    if hasattr(lease, "renew_at_s"):  # a policy, by its one method that nothing else has
+        return lease
+    return Adaptive() if lease == "auto" else Fixed(lease)
+
+
+_FIELDS = {"wait": "wait_s", "timeout": "timeout_s", "stall": "stall_s", "lease": "policy"}
+_READ: dict[str, Callable[[str, Any], object]] = {
+    "concurrency": partial(checked, 1, math.inf),
+    "prefetch": partial(checked, 0, math.inf),
+    "max_outstanding_bytes": partial(checked, 1, math.inf),
+    "polls": partial(checked, 1, math.inf),
+    "wait": lambda name, wait: checked(1, SQS_RECEIVE_WAIT_S.maximum, name, int(span_s(wait))),
+    "timeout": _timeout_s,
+    "stall": _timeout_s,
+    "lease": _policy,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
     """How messages are collected for a batch handler; ``key`` keeps messages of different keys apart."""
@@ -121,14 +203,25 @@ class Batching:
     key: Callable[[Any], object] | None = None
 
 
+PAYLOAD = object()
+"""Stands for the payload among the types of a handler's parameters."""
+
+State = Mapping[Any, object]
+"""What start-up functions have returned, by type."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """``function`` takes the payload, and the context at the place ``context_at``, if it has a parameter for it."""
+    """``function`` with the types of its parameters: ``PAYLOAD``, ``Context``, and what start-up functions return.
+
+    Those whose names are in ``keywords`` come last.
+    """
 
     function: Callable[..., Any]
     options: Options
     decode: Decode
-    context_at: int | None
+    parameters: tuple[Any, ...]
+    keywords: tuple[str, ...] = ()
     batching: Batching | None = None
 
     @property
@@ -136,58 +229,112 @@ class Handler:
         """The function's name, for logs and metrics."""
         return getattr(self.function, "__name__", repr(self.function))
 
-    def arguments(self, payload: object, context: Context) -> tuple[Any, ...]:
-        """Return what the function is called with."""
-        if self.context_at is None:
-            return (payload,)
-        return (payload, context) if self.context_at else (context, payload)
+    @property
+    def dependencies(self) -> list[Any]:
+        """The types that start-up functions must return."""
+        return [hint for hint in self.parameters if hint is not PAYLOAD and hint is not Context]
+
+    def call(self, subject: Context | Batch[Any], state: State) -> Any:
+        """Call the function for a message, which is decoded here, or for a batch, and return what it returns."""
+        payload = self.decode(subject.message) if isinstance(subject, Context) else subject
+        given = [
+            payload if hint is PAYLOAD else subject if hint is Context else state[hint] for hint in self.parameters
+        ]
+        if not self.keywords:
+            return self.function(*given)
+        split = len(given) - len(self.keywords)
+        return self.function(*given[:split], **dict(zip(self.keywords, given[split:], strict=True)))
 
 
-def make_handler(function: Callable[..., Any], options: Options, batching: Batching | None = None) -> Handler:
-    """Return ``function`` as a handler; raises ``TypeError`` for a signature that no message fits."""
+def types_of(function: Callable[..., Any], *, kind: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the types of the parameters without a default, by name, and the names of keywords among them.
+
+    Keywords come last; ``"return"`` has the type of the result. Raises ``TypeError`` for types that are not to be found
+    where ``function``, a ``kind`` such as "handler", is declared.
+    """
     try:
         hints = get_type_hints(function)
     except NameError as error:
         where = "define its types at the top of a module, before it"
-        raise TypeError(f"handler {function.__qualname__}: {error}; {where}") from error
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        raise TypeError(f"{kind} {function.__qualname__}: {error}; {where}") from error
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = [
-        hints.get(name, inspect.Parameter.empty)
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.default is inspect.Parameter.empty and parameter.kind in positional
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.default is inspect.Parameter.empty and parameter.kind not in variadic
     ]
-    contexts = [place for place, hint in enumerate(parameters) if hint is Context]
-    payloads = [hint for hint in parameters if hint is not Context]
-    if len(payloads) != 1 or len(contexts) > 1 or (batching and contexts):
+    types = {parameter.name: hints.get(parameter.name, inspect.Parameter.empty) for parameter in parameters}
+    keywords = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    return types | {"return": hints.get("return", inspect.Parameter.empty)}, tuple(keywords)
+
+
+def make_handler(
+    function: Callable[..., Any], *, batching: Batching | None = None, **given: Unpack[HandlerOptions]
+) -> Handler:
+    """Return ``function`` as a handler; ``given`` has the queue, and other options.
+
+    Raises ``TypeError`` for a signature that no message fits and an unknown option, ``ValueError`` for an option that
+    makes no sense.
+    """
+    types, keywords = types_of(function, kind="handler")
+    del types["return"]
+    hints = [*types.values()]
+    payload_at = next((place for place, hint in enumerate(hints) if hint is not Context), None)
+    others = [hint for place, hint in enumerate(hints) if place != payload_at]
+    if payload_at is None or others.count(Context) > (0 if batching else 1) or any(map(_is_payload, others)):
         wanted = "a batch" if batching else "the payload, and the Context if it wants one"
-        raise TypeError(f"handler {function.__qualname__} must take {wanted}, and nothing else without a default")
-    payload = payloads[0]
+        more = "and beside that, or with a default, only what start-up functions return, by its type"
+        raise TypeError(f"handler {function.__qualname__} must take {wanted}; {more}")
+    payload, hints[payload_at] = hints[payload_at], PAYLOAD
     if batching is not None:  # ``T`` of ``Batch[T]``
         payload = get_args(payload)[0] if get_origin(payload) is Batch else inspect.Parameter.empty
+    options = _options(function, batching, given)
+    if options.pool == "process" and len(others) > others.count(Context):
+        raise TypeError(f"handler {function.__qualname__} runs in other processes, where no start-up function has run")
     return Handler(
         function=function,
         options=options,
         decode=decoder(payload),
-        context_at=contexts[0] if contexts else None,
+        parameters=tuple(hints),
+        keywords=keywords,
         batching=batching,
     )
 
 
-def pool_of(function: Callable[..., Any], pool: str | None) -> str:
+def _is_payload(hint: Any) -> bool:
+    """Return whether ``hint`` can be of nothing but a payload: plain data, or no type at all."""
+    return hint in _PLAIN or getattr(get_origin(hint) or hint, "__module__", "") == "builtins"
+
+
+def _options(function: Callable[..., Any], batching: Batching | None, given: Mapping[str, Any]) -> Options:
+    if unknown := given.keys() - HandlerOptions.__annotations__.keys():
+        known = ", ".join(HandlerOptions.__annotations__)
+        raise TypeError(f"a handler has no option {', '.join(sorted(unknown))}; there are {known}")
+    values: dict[str, Any] = {
+        _FIELDS.get(name, name): _READ[name](name, value) if name in _READ else value
+        for name, value in given.items()
+        if value is not None
+    }
+    values["pool"] = _pool(function, values.get("pool"))
+    options = Options(**values)
+    if batching is not None and is_fifo(options.queue):
+        raise ValueError("a FIFO queue's messages are handled one by one; use @app.handler")
+    if batching is not None and options.pool == "process":
+        raise ValueError("a batch handler runs in the async or the thread pool")
+    if options.kill_on_lost and options.pool != "process":
+        raise ValueError("kill_on_lost needs pool='process': neither a task nor a thread can be killed")
+    if not callable(options.on_lost) and options.on_lost not in ("cancel", "continue"):
+        raise ValueError(f'on_lost is {options.on_lost!r}; use "cancel", "continue", or a function')
+    return options
+
+
+def _pool(function: Callable[..., Any], pool: Any) -> Any:
     """Return where ``function`` runs; raises ``ValueError`` for a pool that cannot run it."""
     is_async = inspect.iscoroutinefunction(function)
     chosen = pool or ("async" if is_async else "thread")
-    if chosen not in POOLS:
-        raise ValueError(f"pool is {pool!r}; use one of {', '.join(POOLS)}")
+    if chosen not in get_args(PoolName):
+        raise ValueError(f"pool is {pool!r}; use one of {', '.join(get_args(PoolName))}")
     if is_async != (chosen == "async"):
         kind = "an async function" if is_async else "a plain function"
         raise ValueError(f"handler {function.__qualname__} is {kind}: it cannot run in the {chosen} pool")
     return chosen
-
-
-def timeout_of(timeout: Span) -> float:
-    """Return the option ``timeout`` in seconds; raises ``ValueError`` beyond the twelve hours of a lease."""
-    timeout_s = span_s(timeout)
-    if not 0 < timeout_s <= LEASE_S_MAX:
-        raise ValueError(f"timeout is {timeout_s:g} s; it must be above 0 and up to {LEASE_S_MAX} s (12 hours)")
-    return timeout_s

@@ -5,6 +5,7 @@ histogram, if a provider is configured. What no library reads costs nothing.
 """
 
 import importlib.util
+import logging
 import threading
 from bisect import bisect_left
 from collections import Counter
@@ -14,12 +15,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
 from itertools import accumulate
+from socketserver import ThreadingMixIn
 from typing import Any
 from weakref import WeakKeyDictionary
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import msgspec
 
 from veilmq import __version__
 from veilmq.client.messages import ClientError
+from veilmq.consumer.processes import process_number
 from veilmq.consumer.renewal_policies import RenewalResult, plain_code
+
+_log = logging.getLogger("veilmq.consumer")
 
 EDGES_S = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 14_400.0, 43_200.0)
 EVENTS = (
@@ -253,3 +261,46 @@ def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[Non
                 histogram.observe = partial(instruments[metric.name].record, attributes=metric.attributes(labels))
                 stack.callback(setattr, histogram, "observe", None)
         yield
+
+
+# A port for Prometheus and for `veilmq top`.
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
+        """Log nothing: scrapes come every few seconds."""
+
+
+@contextmanager
+def served(port: int | None, status: Callable[[], object]) -> Iterator[None]:
+    """Serve ``/metrics`` for Prometheus, and what ``status`` returns at ``/status``, while the context lasts.
+
+    ``None`` is for none, 0 for any. Each process of a supervisor has a port of its own, the next ones. Raises
+    ``ModuleNotFoundError`` and ``OSError``.
+    """
+    if port is None:
+        yield
+        return
+    from prometheus_client import make_wsgi_app  # noqa: PLC0415 (an extra)
+
+    metrics = make_wsgi_app()
+
+    def answer(request: dict[str, Any], begin: Any) -> Iterable[bytes]:
+        if request.get("PATH_INFO") != "/status":
+            found: Iterable[bytes] = metrics(request, begin)
+            return found
+        begin("200 OK", [("Content-Type", "application/json")])
+        return [msgspec.json.encode(status())]
+
+    own_port = port and port + (process_number() or 0)
+    with make_server("", own_port, answer, server_class=_Server, handler_class=_Quiet) as server:
+        _log.info("metrics at port %d", server.server_port)
+        threading.Thread(target=server.serve_forever, name="veilmq-metrics", daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()

@@ -1,8 +1,8 @@
-"""Where handlers run: on the event loop, in threads, or in processes.
+"""Where handlers run: on the event loop, in threads, or in processes; and what becomes of a call.
 
-A pool runs the handler for one message, or a batch, and returns how it ended. While the handler runs,
-``Delivery.interrupt`` stops it in the way of the pool: by cancelling the task, by the flag that a thread checks, by a
-message to the process.
+``Calls`` goes through the middleware to the pool, which calls the handler, and returns how each message ended. While
+that lasts, ``Delivery.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their
+ways, by the flag that a thread checks, by a message to the process.
 """
 
 import asyncio
@@ -11,39 +11,65 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import Batch, Cause, Context, Delivery, Ending, EndingKind, Item, LeaseView, ending_of
-from veilmq.consumer.handlers import Handler, Options, make_handler
+from veilmq.consumer.context import (
+    DONE,
+    Batch,
+    Cause,
+    Context,
+    Delivery,
+    Drop,
+    Ending,
+    EndingKind,
+    Failed,
+    Item,
+    LeaseView,
+    Outcome,
+    Reject,
+    RetryLater,
+    ending_of,
+)
+from veilmq.consumer.handlers import Handler, State, make_handler
 from veilmq.consumer.leases import LeaseLost, LeaseState
+from veilmq.consumer.lifespan import CallNext, Middleware
 
 _OF_ONE = (Cause.LOST, Cause.ENDED)
 
+Subject = Context | Batch[Any]
+"""What a call is for: one message, or several where the handler takes batches."""
+
 
 class Pool(Protocol):
-    """Runs a handler for one message, or for several at once where the handler takes batches."""
+    """Calls a handler."""
 
-    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Return how each ended; raises nothing."""
+    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+        """Return what the handler returned; raises what it raised."""
 
     def close(self) -> None:
         """End what the pool has started."""
 
 
-class AsyncPool:
-    """Async handlers, in the task that calls ``run``."""
+class Calls:
+    """The calls of one handler, each for one message, or for several at once where the handler takes batches."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
+        """``middleware`` is from the outside in; ``state`` is filled before the first call."""
         self._handler = handler
+        self._middleware = middleware
+        self._state = state
+        self._pool: Pool = _POOLS[handler.options.pool](handler)
+        self.close = self._pool.close
 
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Return how each ended."""
+        """Return how each ended; raises nothing but that the event loop is being closed."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -58,18 +84,74 @@ class AsyncPool:
 
         for delivery in deliveries:
             delivery.interrupt = cancel
+        items = None if self._handler.batching is None else [self._item(delivery) for delivery in deliveries]
+        decoded = [item for item in items or () if isinstance(item, Item)]
+        failed: list[Ending] = []
         try:
-            work = Work(self._handler, deliveries)
-            result = await self._handler.function(*work.arguments) if work.arguments else None
+            if decoded or items is None:
+                await self._chain(deliveries, deliveries[0].context if items is None else Batch(decoded))()
         except asyncio.CancelledError as error:
             if task.cancelling() and all(delivery.cause is None for delivery in deliveries):
                 raise  # the event loop itself is being closed
             while task.cancelling():
                 task.uncancel()
-            return [ending_of(error, delivery.cause) for delivery in deliveries]
+            failed = [ending_of(error, delivery.cause) for delivery in deliveries]
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            return [ending_of(error, delivery.cause) for delivery in deliveries]
-        return work.endings(result)
+            failed = [ending_of(error, delivery.cause) for delivery in deliveries]
+        if items is None:
+            return failed or [DONE]
+        return [
+            item if isinstance(item, Ending) else failed[place] if failed else ending_of(item.outcome)
+            for place, item in enumerate(items)
+        ]
+
+    def _item(self, delivery: Delivery) -> "Item[object] | Ending":
+        """Decode one message of a batch: one that cannot be decoded is left out of it."""
+        try:
+            return Item(self._handler.decode(delivery.message), delivery.context)
+        except Exception as error:  # noqa: BLE001 - any library may decode
+            return ending_of(error)
+
+    def _chain(self, deliveries: Sequence[Delivery], subject: Subject) -> Callable[[], Any]:
+        async def call() -> None:
+            result = await self._pool.call(deliveries, subject, self._state)
+            if isinstance(result, Outcome) and isinstance(subject, Context):
+                raise result
+
+        chain: CallNext = call
+        for middleware in reversed(self._middleware):
+            chain = partial(_through, middleware, subject, chain)
+        return chain
+
+
+async def _through(middleware: Middleware, subject: Subject, call_next: CallNext) -> None:
+    """Call ``middleware``; a verb that it returns is raised, as a handler's is."""
+    if isinstance(result := await middleware(subject, call_next), Outcome):
+        raise result
+
+
+@contextmanager
+def _interrupted_by(deliveries: Sequence[Delivery], interrupt: Callable[[Cause], object]) -> Iterator[None]:
+    """Have ``interrupt`` stop the call while the context lasts."""
+    before = [delivery.interrupt for delivery in deliveries]
+    for delivery in deliveries:
+        delivery.interrupt = interrupt
+    try:
+        yield
+    finally:
+        for delivery, former in zip(deliveries, before, strict=True):
+            delivery.interrupt = former
+
+
+class AsyncPool:
+    """Async handlers, in the task that calls ``call``."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+        """Return what the handler returned."""
+        return await self._handler.call(subject, state)
 
     def close(self) -> None:
         """Do nothing."""
@@ -81,54 +163,30 @@ class ThreadPool:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
+        self.close = self._threads.close
 
-    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Return how each ended."""
+    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+        """Return what the handler returned."""
         for delivery in deliveries:
-            delivery.interrupt = lambda cause: None  # the flag of the context does it
             _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
-        return await self._threads.run(copy_context().run, _call, self._handler, deliveries)
-
-    def close(self) -> None:
-        """Let the threads end after what they do."""
-        self._threads.close()
-
-
-class Work:
-    """One call of a handler: its ``arguments`` (``None`` when nothing could be decoded), and how its messages ended."""
-
-    __slots__ = ("_items", "arguments")
-
-    def __init__(self, handler: Handler, deliveries: Sequence[Delivery]) -> None:
-        """Decode the messages: one that cannot be decoded is left out of a batch; alone, it raises ``Undecodable``."""
-        self.arguments: tuple[object, ...] | None = None
-        self._items: list[Item[object] | Ending] = []
-        if handler.batching is None:
-            (delivery,) = deliveries
-            self.arguments = handler.arguments(handler.decode(delivery.message), delivery.context)
-            return
-        for delivery in deliveries:
-            try:
-                self._items.append(Item(handler.decode(delivery.message), delivery.context))
-            except Exception as error:  # noqa: BLE001 - any library may decode
-                self._items.append(ending_of(error))
-        if decoded := [item for item in self._items if isinstance(item, Item)]:
-            self.arguments = (Batch(decoded),)
-
-    def endings(self, result: object) -> list[Ending]:
-        """Return how each message ended after the handler returned ``result``."""
-        if not self._items:
-            return [ending_of(result)]
-        return [item if isinstance(item, Ending) else ending_of(item.outcome) for item in self._items]
+        with _interrupted_by(deliveries, lambda cause: None):  # the flag of the context does it
+            result = await self._threads.run(copy_context().run, _call, self._handler, subject, state)
+        if isinstance(result, _Raised):
+            raise result.error
+        return result
 
 
-def _call(handler: Handler, deliveries: Sequence[Delivery]) -> list[Ending]:
+class _Raised(NamedTuple):
+    error: Exception
+
+
+def _call(handler: Handler, subject: Subject, state: State) -> object:
     try:
-        work = Work(handler, deliveries)
-        result = handler.function(*work.arguments) if work.arguments else None
-    except BaseException as error:  # noqa: BLE001 - a handler may raise anything
-        return [ending_of(error, delivery.cause) for delivery in deliveries]
-    return work.endings(result)
+        return handler.call(subject, state)
+    except Exception as error:  # noqa: BLE001 - a handler may raise anything
+        return _Raised(error)
+    except BaseException as error:  # noqa: BLE001 - raised in the event loop, SystemExit would end that
+        return _Raised(Failed(ending_of(error)))
 
 
 CALL, STOP, ANSWER = "call", "stop", "answer"
@@ -204,8 +262,7 @@ class Child:
             self._context = context
         result: object
         try:
-            payload = self._handler.decode(message)
-            result = self._handler.function(*self._handler.arguments(payload, context))
+            result = self._handler.call(context, {})
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             result = error
         with self._lock:
@@ -228,11 +285,19 @@ class Child:
             os._exit(PARENT_GONE)
 
 
-def run_child(pipe: Connection, function: Any, options: Options) -> None:
+def run_child(pipe: Connection, function: Any, queue: str) -> None:
     """Run the child; the parent handles signals of the terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    Child(pipe, make_handler(function, options)).run()
+    Child(pipe, make_handler(function, queue=queue, pool="process")).run()
+
+
+def _error_of(ending: Ending) -> Exception:
+    """Return what stands for what a handler raised, or returned, in its process: the verb, else ``Failed``."""
+    if ending.error == RetryLater.__name__:
+        return RetryLater(ending.after_s, ending.reason)
+    verb = {each.__name__: each for each in (Reject, Drop)}.get(ending.error)
+    return Failed(ending) if verb is None else verb(ending.reason)
 
 
 TERM_S = 2.0
@@ -257,8 +322,8 @@ class ProcessPool:
         self._all: list[Worker] = []
         self._lock = threading.Lock()
 
-    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Return how it ended; this pool takes one message at a time."""
+    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+        """Return once the handler has; this pool takes one message at a time."""
         (delivery,) = deliveries
         with self._lock:
             if self._idle:
@@ -266,12 +331,14 @@ class ProcessPool:
             else:
                 worker = Worker(self._handler)
                 self._all = [*(known for known in self._all if not known.dead), worker]
-        delivery.interrupt = worker.stop
-        ending = await self._threads.run(worker.handle, delivery)
+        with _interrupted_by(deliveries, worker.stop):
+            ending = await self._threads.run(worker.handle, delivery)
         if not worker.dead:
             with self._lock:
                 self._idle.append(worker)
-        return [ending]
+        if ending.kind is not EndingKind.DONE:
+            raise _error_of(ending)
+        return None
 
     def close(self) -> None:
         """End the processes, those too whose handlers did not stop, and then the threads."""
@@ -296,7 +363,7 @@ class Worker:
         """Have the process handle one message, and carry out its requests meanwhile. Blocks."""
         try:
             pipe = self._started()
-            self._send(CALL, delivery.message)
+            self._send(CALL, delivery.context.message)
             if delivery.cause is not None:
                 self._send(STOP, delivery.cause)
             while True:
@@ -353,8 +420,7 @@ class Worker:
         if self._pipe is None:
             self._pipe, theirs = _SPAWN.Pipe()
             handler = self._handler
-            options = Options(queue=handler.options.queue, pool=handler.options.pool)  # others may not be picklable
-            arguments = (theirs, handler.function, options)
+            arguments = (theirs, handler.function, handler.options.queue)  # other options may not be picklable
             name = f"veilmq-{handler.name}"
             self._process = _SPAWN.Process(target=run_child, args=arguments, name=name, daemon=True)
             self._process.start()
@@ -365,3 +431,6 @@ class Worker:
         with self._sending:
             if self._pipe is not None:
                 self._pipe.send((kind, value))
+
+
+_POOLS: dict[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}

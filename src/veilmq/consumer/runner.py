@@ -6,17 +6,18 @@ every message from its receive to its settle.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import DONE, Cause, Context, Delivery, Ending, EndingKind, LeaseView, about, ending_of
-from veilmq.consumer.handlers import Handler, Hooks, Options
+from veilmq.consumer.handlers import Handler, Hooks, Options, State
 from veilmq.consumer.intake import HandlerBatches, Intake, Outstanding, Prefetch, Receiver, Schedule
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
+from veilmq.consumer.lifespan import Middleware
 from veilmq.consumer.metrics import Counters
-from veilmq.consumer.pools import AsyncPool, Pool, ProcessPool, ThreadPool
+from veilmq.consumer.pools import Calls
 from veilmq.consumer.records import Keeper
 from veilmq.consumer.settling import LINGER_S, Settler
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
@@ -68,8 +69,6 @@ class Deadline:
         self._delivery.cancel(Cause.TIMEOUT)
 
 
-_POOLS: Mapping[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
-
 OPEN_MAX = 1_000
 """Messages held at once, those included whose deletes are on their way; far below what a queue has in flight."""
 BEHIND_MAX = 10
@@ -93,11 +92,14 @@ class Runner:
         *,
         hooks: Hooks,
         failed: Callable[[Exception], object],
+        middleware: Sequence[Middleware] = (),
+        state: State | None = None,
         tracing: Any = None,
         create: bool = False,
     ) -> None:
         """``failed`` is called with what makes the queue impossible to consume; ``tracing`` traces the handler.
 
+        ``middleware`` is from the outside in; ``state``, what the handler depends on, may be filled until the start.
         With ``create`` its queues are made where they are missing.
         """
         options = handler.options
@@ -123,8 +125,8 @@ class Runner:
             failed=lambda delivery, error: self._spawn(self._settle(delivery, ending_of(error))),
         )
         self._prefetch = Prefetch(options.prefetch)
-        pool = _POOLS[options.pool](handler)
-        self._pool = pool if tracing is None else tracing.around(pool, handler)
+        self._handling = Calls(handler, middleware, {} if state is None else state)
+        self._tracing = tracing
         self._keeper = None
         if (idempotency := options.idempotency) is not None:
             self._keeper = Keeper(
@@ -216,7 +218,7 @@ class Runner:
 
     def close(self) -> None:
         """End the pool and the threads."""
-        self._pool.close()
+        self._handling.close()
         if self._keeper is not None:
             self._keeper.close()
         self._threads.close()
@@ -371,7 +373,12 @@ class Runner:
             if options.stall_s is not None:
                 delivery.context.on_progress = deadline.progress
         try:
-            return await self._pool.run(deliveries)
+            if self._tracing is None:
+                return await self._handling.run(deliveries)
+            endings: list[Ending] = []
+            with self._tracing.spans(deliveries, self.handler, endings):
+                endings += await self._handling.run(deliveries)
+            return endings
         finally:
             took_s = loop.time() - began_s
             for delivery, deadline in zip(deliveries, deadlines, strict=True):
@@ -383,6 +390,7 @@ class Runner:
     async def _settle(self, delivery: Delivery, ending: Ending) -> None:
         if delivery.given_up:
             return
+        ending = self.handler.options.retry.decide(ending, delivery.attempt)
         if ending.kind not in _GOING_ON:
             await self._release(self._schedule.failed(delivery))
         if self._keeper is not None:

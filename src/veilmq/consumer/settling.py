@@ -161,18 +161,16 @@ class Settler:
 
     async def end(self, delivery: Delivery, ending: Ending) -> bool:
         """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
-        kind, retry = ending.kind, self._options.retry
-        if kind is EndingKind.RETRY and ending.error:
-            text = "message %s, attempt %d, comes back: %s: %s"
-            words = delivery.message.id, delivery.attempt, ending.error, ending.reason
-            _log.warning(text, *words, extra=about(delivery.lease, trace=ending.trace))
+        kind = ending.kind
+        if ending.error and (kind is EndingKind.RETRY or ending.trace):
+            becomes = "comes back" if kind is EndingKind.RETRY else f"is {ending.outcome}"
+            words = delivery.message.id, delivery.attempt, becomes, ending.error, ending.reason
+            _log.warning("message %s, attempt %d, %s: %s: %s", *words, extra=about(delivery.lease, trace=ending.trace))
         if kind in (EndingKind.DONE, EndingKind.DROPPED):
             return await self._count_delete(delivery, counted="acked" if kind is EndingKind.DONE else "dropped")
         if kind is EndingKind.REJECT:
             return await self._reject(delivery, ending)
         if kind is EndingKind.RETRY:
-            if retry.exhausted(delivery.attempt) and ending.after_s is None:
-                return await self._reject(delivery, ending)
             await self._hide(delivery, ending)
         elif kind is EndingKind.RELEASE:
             await self.release([delivery.lease])
@@ -189,10 +187,9 @@ class Settler:
         return certain
 
     async def _hide(self, delivery: Delivery, ending: Ending) -> None:
-        after_s = ending.after_s
-        wanted_s = self._options.retry.after_s(delivery.attempt) if after_s is None else math.ceil(after_s)
+        wanted_s = self._options.retry.after_s(delivery.attempt) if ending.after_s is None else ending.after_s
         self._counts.events["retried"] += 1
-        await self.release([delivery.lease], wanted_s)
+        await self.release([delivery.lease], int(wanted_s))
 
     async def _reject(self, delivery: Delivery, ending: Ending) -> bool:
         """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""

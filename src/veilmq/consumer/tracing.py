@@ -5,10 +5,12 @@ its events. Names and attributes are those of the semantic conventions for messa
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 
 from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
+from opentelemetry import metrics, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -18,11 +20,12 @@ from veilmq.consumer.context import Delivery, Ending, EndingKind
 from veilmq.consumer.handlers import Handler
 from veilmq.consumer.leases import Lease, LeaseState, RenewalRequest
 from veilmq.consumer.metrics import OTEL_SCOPE
-from veilmq.consumer.pools import Pool
 from veilmq.consumer.renewal_policies import RenewalResult
 
 _AMAZONS = re.compile(r"(?:^|;)\s*(Root|Parent|Sampled)=([^;]*)")
 _AMAZONS_TRACE = re.compile(r"1-([0-9a-f]{8})-([0-9a-f]{24})", re.IGNORECASE)
+FLUSH_MS = 2_000
+
 _FAILED = (EndingKind.RETRY, EndingKind.REJECT, EndingKind.LEFT)
 
 
@@ -32,10 +35,6 @@ class Tracing:
     def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer(OTEL_SCOPE, __version__)
         self._spans: dict[int, Span] = {}  # by the number of the lease
-
-    def around(self, pool: Pool, handler: Handler) -> Pool:
-        """Return a pool with spans."""
-        return _TracedPool(self, pool, handler)
 
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
         """Note each renewal in the span of its message, if its handler runs."""
@@ -50,7 +49,23 @@ class Tracing:
         if span is not None:
             span.add_event(f"veilmq.lease.{state.value}")
 
-    def begin(self, delivery: Delivery, handler: Handler) -> tuple[Span, Context]:
+    @contextmanager
+    def spans(self, deliveries: Sequence[Delivery], handler: Handler, endings: Sequence[Ending]) -> Iterator[None]:
+        """Have a span for each message while ``handler`` is called; ``endings`` has how each ended, at the end.
+
+        A handler of one message finds its span as the current one.
+        """
+        begun = [self._begin(delivery, handler) for delivery in deliveries]
+        single = len(begun) == 1 and handler.batching is None  # else the span would be wrong for the others
+        token = contexts.attach(trace.set_span_in_context(*begun[0]) if single else Context())
+        try:
+            yield
+        finally:
+            contexts.detach(token)
+            for place, delivery in enumerate(deliveries):
+                self._end(delivery, endings[place] if endings else None)
+
+    def _begin(self, delivery: Delivery, handler: Handler) -> tuple[Span, Context]:
         """Begin the span of a message, and return it with the context that came from the sender."""
         message = delivery.message
         queue = handler.options.queue.rpartition("/")[2]
@@ -74,7 +89,7 @@ class Tracing:
         self._spans[delivery.lease.number] = span
         return span, sender_context
 
-    def end(self, delivery: Delivery, ending: Ending | None) -> None:
+    def _end(self, delivery: Delivery, ending: Ending | None) -> None:
         """End the span of a message; ``None`` where the handler was given up."""
         span = self._spans.pop(delivery.lease.number)
         if ending is not None:
@@ -90,39 +105,40 @@ class Tracing:
         span.end()
 
 
-class _TracedPool:
-    """A ``Pool`` around another one."""
-
-    def __init__(self, tracing: Tracing, pool: Pool, handler: Handler) -> None:
-        self._tracing = tracing
-        self._pool = pool
-        self._handler = handler
-
-    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Return how each ended; a handler of one message finds its span as the current one."""
-        begun = [self._tracing.begin(delivery, self._handler) for delivery in deliveries]
-        endings: Sequence[Ending | None] = [None] * len(deliveries)
-        try:
-            single = len(begun) == 1 and self._handler.batching is None  # else the span would be wrong for the others
-            token = contexts.attach(trace.set_span_in_context(*begun[0]) if single else Context())
-            try:
-                endings = ended = await self._pool.run(deliveries)
-            finally:
-                contexts.detach(token)
-        finally:
-            for delivery, ending in zip(deliveries, endings, strict=True):
-                self._tracing.end(delivery, ending)
-        return ended
-
-    def close(self) -> None:
-        """End the inner pool."""
-        self._pool.close()
-
-
 def configured() -> Tracing | None:
     """Return tracing to the provider that is configured now, if one is: the API's own provider does nothing."""
     provider = trace.get_tracer_provider()
     return None if type(provider).__module__.startswith("opentelemetry.trace") else Tracing(provider)
+
+
+@cache
+def configure() -> None:
+    """Have spans and metrics exported by OTLP, as the variables ``OTEL_*`` say; a provider that is there stays.
+
+    Raises ``ModuleNotFoundError`` with the name of the extra.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+        from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader  # noqa: PLC0415
+        from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError("opentelemetry=True needs pip install 'veilmq[otlp]'", name=error.name) from error
+    if configured() is None:
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        trace.set_tracer_provider(provider)
+    if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
+        metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())]))
+
+
+def flush() -> None:
+    """Export what is left, for a moment at most: the metrics of a consumer end with it."""
+    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+        if hasattr(provider, "force_flush"):
+            provider.force_flush(FLUSH_MS)
 
 
 def sender_of(message: ReceivedMessage) -> Context:

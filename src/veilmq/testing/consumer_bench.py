@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from time import monotonic, sleep
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 from weakref import finalize
 
-import msgspec
 from urllib3 import HTTPResponse
 
 from veilmq.client.messages import NewMessage, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, RETRIED_STATUSES, HttpReply, Transport
-from veilmq.consumer.app import Consumer, Running
+from veilmq.consumer import Consumer, Running
 from veilmq.consumer.clock import Span, span_s
+from veilmq.consumer.handlers import body_of
 from veilmq.consumer.runner import Runner
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Attribute
@@ -231,7 +231,7 @@ class BenchTime:
                 renewals_at_once=1,
                 renewed=lambda request: self.renewals.append(Renewal(request.sent_at_s, request.for_s)),
             )
-            running.start()
+            await running.start()
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self._started.set_exception(error)
             return
@@ -363,13 +363,3 @@ class ConsumerBench:
         at work for so long: time stands still for that.
         """
         await asyncio.to_thread(self._time.advance, span_s(span))
-
-
-def body_of(payload: Any) -> str:
-    """Return the body that a handler reads ``payload`` from."""
-    if isinstance(payload, str):
-        return payload
-    if isinstance(payload, bytes):
-        return payload.decode()
-    dump = getattr(payload, "model_dump_json", None)  # pydantic's
-    return dump() if dump is not None else msgspec.json.encode(payload).decode()

@@ -11,6 +11,7 @@ from tests.consumer import acting
 from veilmq.client import HttpQueueClient
 from veilmq.consumer import Adaptive, Batch, Consumer, Context, Fixed, NServiceBusPolicy
 from veilmq.consumer.context import Cause
+from veilmq.consumer.handlers import PAYLOAD
 from veilmq.consumer.pools import ProcessPool, Worker
 from veilmq.testing import RunningServer
 
@@ -39,10 +40,8 @@ def test_a_plain_function_runs_in_threads_unless_it_says_otherwise() -> None:
 def test_payload_and_context_may_come_in_any_order() -> None:
     async def turned(ctx: Context, body: str) -> None: ...
 
-    handler = declared(turned)
-    context: Any = object()
-    assert handler.arguments("x", context) == (context, "x")
-    assert declared(plain).arguments("x", context) == ("x",)
+    assert declared(turned).parameters == (Context, PAYLOAD)
+    assert declared(plain).parameters == (PAYLOAD,)
 
 
 @pytest.mark.parametrize(

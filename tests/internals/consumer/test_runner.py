@@ -12,9 +12,9 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, event, until, workbench
 from veilmq.client import NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
-from veilmq.consumer.app import ABANDONED
 from veilmq.consumer.context import Delivery, Ending, EndingKind
-from veilmq.consumer.pools import AsyncPool
+from veilmq.consumer.pools import Calls
+from veilmq.consumer.running import ABANDONED
 
 BRISK = Fixed(10, every=0.02)
 """Renewed so often that a loss is noticed at once."""
@@ -166,10 +166,10 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
 async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back: a message that nobody settled would be held for hours."""
 
-    async def fail(self: AsyncPool, deliveries: Sequence[Delivery]) -> list[Ending]:
+    async def fail(self: Calls, deliveries: Sequence[Delivery]) -> list[Ending]:
         raise LookupError("nobody expected this")
 
-    monkeypatch.setattr(AsyncPool, "run", fail)
+    monkeypatch.setattr(Calls, "run", fail)
     async with bench.handling(acting.act_async, "x", retry=Backoff("1h", jitter="none")) as running:
         await until(lambda: event(running, "retried"))
         await bench.settled(running)

@@ -14,8 +14,8 @@ import pytest
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.consumer import Adaptive, Consumer, Fixed, NServiceBusPolicy
-from veilmq.consumer.app import statuses
 from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
+from veilmq.consumer.running import statuses
 from veilmq.consumer.status import WorkerStatus, announced, guard_of, replies, status_folder
 
 

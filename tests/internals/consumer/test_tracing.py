@@ -18,7 +18,7 @@ from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.client import HttpQueueClient
 from veilmq.client.messages import NewMessage, traced
 from veilmq.consumer import Batch, Consumer, Fixed
-from veilmq.consumer.app import tracing
+from veilmq.consumer.running import tracing
 from veilmq.consumer.tracing import amazons_context, sender_of
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer, faults

@@ -1,0 +1,255 @@
+"""A consumer at work, and the order in which it stops.
+
+Start-up functions come first, then receives. At the stop: no new receives, while the last polls are answered; what no
+handler has begun, and what those polls bring, is released; handlers go on for the grace, their leases renewed; then
+they are cancelled and have two seconds; what is still held is released; deletes are flushed and confirmed; the renewer
+ends; last of all the shutdown functions are called. A second signal skips the grace.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from veilmq.client.sqs import QueueClient
+from veilmq.consumer.clock import Clock, Span, span_s
+from veilmq.consumer.context import about
+from veilmq.consumer.handlers import Handler, Hooks
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Watcher
+from veilmq.consumer.lifespan import Lifespan
+from veilmq.consumer.metrics import exported, is_installed
+from veilmq.consumer.renewal_policies import Draw, RenewalResult
+from veilmq.consumer.renewer import Renewer
+from veilmq.consumer.runner import Runner
+from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
+
+_log = logging.getLogger("veilmq.consumer")
+
+DONE, FAILED, ABANDONED = 0, 1, 3
+"""Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
+
+CANCEL_S = 2.0
+SETTLE_S_MAX = 30.0
+_CHECK_EVERY_S = 0.05
+
+
+class Running(Watcher):
+    """Made by ``Consumer.running`` and ``Consumer.run``."""
+
+    def __init__(
+        self,
+        handlers: Sequence[Handler],
+        connect: Callable[[], QueueClient],
+        clock: Clock,
+        *,
+        hooks: Hooks,
+        grace_s: float,
+        lifespan: Lifespan | None = None,
+        objects: Mapping[type, object] | None = None,
+        create: bool = False,
+        draw: Draw = random.random,
+        renewals_at_once: int = 4,
+        renewed: Callable[[RenewalRequest], object] | None = None,
+    ) -> None:
+        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals.
+
+        With ``create`` missing queues of handlers are made. ``objects`` take the place of those that the start-up
+        functions of ``lifespan`` return. ``renewed`` is called for each renewal that succeeds, in the renewer's
+        threads, which make up to ``renewals_at_once`` calls at a time. Raises ``TypeError`` where a parameter of a
+        handler has a type that no start-up function returns.
+        """
+        self._lifespan = lifespan or Lifespan()
+        self._state: dict[Any, object] = dict(objects or {})
+        self._lifespan.check(handlers, self._state)
+        self.undo = AsyncExitStack()
+        """What is left when it has stopped: what the start-up functions have begun, for one."""
+        self.table = LeaseTable(clock, watcher=self, draw=draw)
+        self.renewals = self.table.metrics
+        self._hooks = hooks
+        self._on_renewed = renewed
+        self._tracing: Any = tracing()
+        self._clients = [connect() for _ in range(len(handlers) + 1)]
+        self._renewer = Renewer(self.table, self._clients[-1], renewed=self._renewed, calls_max=renewals_at_once)
+        self.runners = [
+            Runner(
+                handler,
+                client,
+                self.table,
+                hooks=hooks,
+                failed=self._failed,
+                middleware=self._lifespan.middleware_of(handler),
+                state=self._state,
+                tracing=self._tracing,
+                create=create,
+            )
+            for handler, client in zip(handlers, self._clients, strict=False)
+        ]
+        self._grace_s = grace_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._stopped = False
+        self.failure: Exception | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a process; final when ``stop`` has returned."""
+        if self.failure is not None:
+            return FAILED
+        return ABANDONED if any(runner.abandoned or runner.held for runner in self.runners) else DONE
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has begun to stop."""
+        return self._stop.is_set()
+
+    def status(self) -> WorkerStatus:
+        """Return what it is doing; may be called in any thread."""
+        return status_of(self.runners, self.table, stopping=self.stopping)
+
+    async def start(self) -> None:
+        """Call the start-up functions, and begin to receive; raises what they raise. ``stop`` it in any case."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self.undo.enter_async_context(self._lifespan.entered(self._state))
+        except Exception as error:
+            self.failure = error
+            raise
+        self._renewer.start()
+        for runner in self.runners:
+            runner.start()
+
+    async def wait(self) -> None:
+        """Return when ``request_stop`` was called, or a queue cannot be consumed."""
+        await self._stop.wait()
+
+    def request_stop(self) -> None:
+        """Begin to stop; called again, be in a hurry."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - people look for it there
+        """Return when the queues have nothing visible and no message is held here; raises ``TimeoutError``.
+
+        Raises, too, what makes a queue impossible to consume or to inspect. What others have in flight, and what is
+        delayed, is not waited for; but where anything is in flight, the polls of that moment are, for it may be ours.
+        On Amazon SQS the counts are approximate.
+        """
+        async with asyncio.timeout(None if timeout is None else span_s(timeout)):
+            while True:
+                if self.failure is not None:
+                    raise self.failure
+                drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
+                if all(drained) and not any(runner.held for runner in self.runners):
+                    return
+                await asyncio.sleep(_CHECK_EVERY_S)
+
+    async def stop(self) -> None:
+        """Stop in the order that this module describes; harmless when it has been done."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._stop.set()
+        _log.info("stopping")
+        polls: asyncio.Future[Any] = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
+        if not await self._within(self._grace_s, Runner.worked, impatient=True):
+            for runner in self.runners:
+                runner.cancel()
+            if not await self._within(CANCEL_S, Runner.worked):
+                await asyncio.gather(*(runner.abandon() for runner in self.runners))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        first: list[asyncio.Future[Any]] = [polls, hurry]
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
+        if not await self._within(SETTLE_S_MAX, Runner.settled):
+            _log.error("%d messages were not settled", sum(runner.held for runner in self.runners))
+        await asyncio.to_thread(self._renewer.stop)
+        for runner in self.runners:
+            runner.close()
+        for client in self._clients:
+            client.close()
+        await self.undo.aclose()
+
+    def changed(self, lease: Lease, state: LeaseState) -> None:
+        """Call the runner, in the event loop's thread."""
+        if self._tracing is not None:
+            self._tracing.changed(lease, state)
+        self._notify(lease, lambda runner: runner.lease_changed(lease, state))
+
+    def ending(self, lease: Lease, left_s: float) -> None:
+        """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
+        text = "message %s: its lease ends for good in %.0f s"
+        _log.warning(text, lease.message.id, left_s, extra=about(lease))
+        self._notify(lease, lambda runner: runner.call_hooks("ending", lease, left_s))
+
+    def _renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
+        if self._tracing is not None:
+            self._tracing.renewed(requests, results)
+        for request, result in zip(requests, results, strict=True):
+            if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
+                if self._on_renewed is not None:
+                    self._on_renewed(request)
+                if self._hooks.has("renew"):
+                    self._notify(request.lease, partial(Runner.call_hooks, name="renew", lease=request.lease))
+
+    def _notify(self, lease: Lease, call: Callable[[Runner], object]) -> None:
+        (runner,) = [runner for runner in self.runners if runner.subscription is lease.subscription]
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call, runner)
+
+    def _failed(self, error: Exception) -> None:
+        _log.error("the queue cannot be consumed, stopping: %s", error)
+        self.failure = error
+        self._stop.set()
+
+    async def _within(
+        self, seconds: float, what: Callable[[Runner], Awaitable[None]], *, impatient: bool = False
+    ) -> bool:
+        """Wait for ``what`` of all runners, and return whether it came in time; a hurry ends it if ``impatient``."""
+        awaited = asyncio.gather(*(what(runner) for runner in self.runners))
+        waiting: list[asyncio.Future[Any]] = [awaited]
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        if impatient:
+            waiting.append(hurry)
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        done = awaited.done()
+        awaited.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await awaited
+        return done
+
+
+def tracing() -> Any:
+    """Return the ``Tracing`` of this process, ``None`` where OpenTelemetry is not installed or not configured."""
+    return import_module("veilmq.consumer.tracing").configured() if is_installed("opentelemetry.trace") else None
+
+
+_seen: list[Running] = []
+
+
+@contextmanager
+def watched(running: Running, *, seen: bool) -> Iterator[None]:
+    """Export the metrics of ``running``; ``seen`` shows its status to ``veilmq top``."""
+    with ExitStack() as stack:
+        stack.enter_context(exported(consumer_metrics(running.runners, running.renewals)))
+        if seen:
+            _seen.append(running)
+            stack.callback(_seen.remove, running)
+            stack.enter_context(announced(lambda: msgspec.json.encode([running.status()])))
+        yield
+
+
+def statuses() -> list[WorkerStatus]:
+    """Return the status of each consumer of this process that may be seen."""
+    return [running.status() for running in list(_seen)]

@@ -1,0 +1,201 @@
+"""Tests of handlers without a server: a consumer at work on queues in memory, which give each message once.
+
+Everything between the receive and the settle is the consumer's own. What becomes of a message is what it does at the
+queue in the end; a message that it would have come back is not given again.
+"""
+
+import asyncio
+import itertools
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from veilmq.client.messages import Hidden, NewMessage, QueueStatus, ReceivedMessage, SentMessage
+from veilmq.client.sqs import QueueClient
+from veilmq.consumer.clock import wall_s
+from veilmq.consumer.context import Context, Ending
+from veilmq.consumer.handlers import attributes_of, body_of
+from veilmq.consumer.running import Running
+from veilmq.core.commands import VisibilityChange
+from veilmq.core.limits import SECOND_MS
+from veilmq.core.messages import Attribute
+from veilmq.core.settings import QueueSettings
+
+_DEAD_LETTERS = "dead-letters"
+"""Of a handler without the option ``dead_letter``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent(NewMessage):
+    """A message that was sent to ``queue``."""
+
+    queue: str
+
+
+class QueuesInMemory(QueueClient):
+    """What a consumer needs of a ``QueueClient``; threads may share it. ``sent`` has what was sent, in order."""
+
+    def __init__(self) -> None:
+        self.sent: list[Sent] = []
+        self._messages: dict[str, deque[ReceivedMessage]] = defaultdict(deque)
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+        self._hung_up = False
+
+    def put(self, queue: str, message: ReceivedMessage) -> None:
+        """Have a receive from ``queue`` return ``message``."""
+        with self._changed:
+            self._messages[queue].append(message)
+            self._changed.notify_all()
+
+    # What the consumer calls.
+
+    def receive(self, queue: str, *, count: int = 1, wait_s: int | None = None, **_: Any) -> list[ReceivedMessage]:
+        """Wait for up to ``count`` messages."""
+        with self._changed:
+            messages = self._messages[queue]
+            self._changed.wait_for(lambda: messages or self._hung_up, wait_s)
+            return [messages.popleft() for _ in range(min(count, len(messages)))]
+
+    def send(
+        self,
+        queue: str,
+        body: str,
+        *,
+        attributes: Mapping[str, Attribute] | None = None,
+        delay_s: int | None = None,
+        group: str | None = None,
+        dedup_id: str | None = None,
+    ) -> SentMessage:
+        """Keep the message in ``sent``."""
+        attributes = attributes or {}
+        sent = Sent(queue=queue, body=body, attributes=attributes, delay_s=delay_s, group=group, dedup_id=dedup_id)
+        self.sent.append(sent)
+        return SentMessage(id=f"sent-{next(self._numbers)}")
+
+    def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[Any]:
+        """Succeed."""
+        return [None] * len(receipts)
+
+    def change_visibility_batch(
+        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
+    ) -> Sequence[Any]:
+        """Succeed."""
+        return [Hidden(change.timeout_s) for change in changes]
+
+    def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
+        """Succeed."""
+        return True
+
+    def show(self, queue: str) -> QueueStatus:
+        """Return a queue with default settings that has dead letters."""
+        numbers = dict.fromkeys(("visible", "in_flight", "delayed", "created_at_ms", "modified_at_ms"), 0)
+        return QueueStatus(queue=queue, url=queue, settings=QueueSettings(dead_letter_queue=_DEAD_LETTERS), **numbers)
+
+    def create_queue(self, *_: Any, **__: Any) -> str:
+        """Do nothing: each queue is there."""
+        return ""
+
+    def hang_up(self) -> None:
+        """Have each receive return."""
+        with self._changed:
+            self._hung_up = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class TestClient:
+    """Made by ``Consumer.test_client``; ``sent`` has the messages that ``Consumer.send`` has sent meanwhile, in order.
+
+    ``async with`` runs the handlers in the test's own event loop; ``with`` in one that runs while ``send`` does.
+    """
+
+    __test__ = False  # for pytest: it is none
+
+    def __init__(self, make: Callable[..., Running], queue_of: Callable[[str | Callable[..., object]], str]) -> None:
+        """``make`` is the consumer's, as is ``queue_of``."""
+        self._make = make
+        self._queue_of = queue_of
+        self._queues = QueuesInMemory()
+        self._waiting: dict[str, asyncio.Future[Ending]] = {}
+        self._numbers = itertools.count(1)
+        self.sent = self._queues.sent
+
+    async def __aenter__(self) -> Self:
+        self._running = self._make(connect=lambda: self._queues, settled=self._settled)
+        try:
+            await self._running.start()
+        except BaseException:
+            await self._running.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the consumer in order."""
+        await self._running.stop()
+
+    def __enter__(self) -> "BlockingTestClient":
+        self._runner = asyncio.Runner()
+        self._runner.run(self.__aenter__())
+        return BlockingTestClient(self, self._runner)
+
+    def __exit__(self, *_: object) -> None:
+        with self._runner:
+            self._runner.run(self.__aexit__())
+
+    async def send(
+        self,
+        to: str | Callable[..., object],
+        message: object,
+        *,
+        attempt: int = 1,
+        attributes: Mapping[str, Attribute | str] | None = None,
+        group: str | None = None,
+        dedup_id: str | None = None,
+    ) -> Ending:
+        """Have the handler of a queue, or ``to`` itself, handle ``message``, and return what became of it.
+
+        Raises ``ValueError`` where no handler is for that queue.
+        """
+        queue = self._queue_of(to)
+        if queue not in (runner.handler.options.queue for runner in self._running.runners):
+            raise ValueError(f"no handler is for the queue {queue!r}")
+        number, now_ms = next(self._numbers), int(wall_s() * SECOND_MS)
+        received = ReceivedMessage(
+            id=f"message-{number}",
+            receipt=f"receipt-{number}",
+            body=body_of(message),
+            attributes=attributes_of(attributes or {}),
+            sent_at_ms=now_ms,
+            first_received_at_ms=now_ms,
+            receive_count=attempt,
+            group=group,
+            dedup_id=dedup_id,
+        )
+        handled: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._waiting[received.id] = handled
+        self._queues.put(queue, received)
+        return await handled
+
+    def _settled(self, context: Context, ending: Ending) -> None:
+        handled = self._waiting.pop(context.message_id)
+        if not handled.done():  # else the test waits no more
+            handled.set_result(ending)
+
+
+class BlockingTestClient:
+    """``TestClient`` for tests that are no coroutines."""
+
+    def __init__(self, client: TestClient, runner: asyncio.Runner) -> None:
+        self._client = client
+        self._run: Callable[[Coroutine[Any, Any, Ending]], Ending] = runner.run
+        self.sent = client.sent
+
+    def send(self, to: str | Callable[..., object], message: object, **options: Any) -> Ending:
+        """``TestClient.send``, which this waits for."""
+        ending: Ending = self._run(self._client.send(to, message, **options))
+        return ending

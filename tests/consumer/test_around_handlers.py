@@ -1,0 +1,631 @@
+"""What surrounds handlers: start-up and shutdown functions, dependencies, middleware, and messages sent on."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pydantic
+import pytest
+
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, Workbench, event, until, workbench
+from veilmq.client import ClientError
+from veilmq.consumer import Backoff, Batch, CallNext, Consumer, Context, Drop, Reject, RetryLater
+from veilmq.core.messages import Attribute
+from veilmq.testing import ConsumerBench
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    with workbench() as made:
+        yield made
+
+
+class Database:
+    """What handlers depend on."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.is_open = True
+
+
+class Cache:
+    """What another start-up function makes of it."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+
+async def settled(bench: Workbench, app: Consumer) -> Any:
+    """Run ``app`` until its queues have nothing visible; return what ran."""
+    async with bench.working(app) as running:
+        await bench.settled(running)
+    return running
+
+
+# Start-up, shutdown, and dependencies.
+
+
+async def test_what_startup_returns_is_given_by_type_until_the_shutdown(bench: Workbench) -> None:
+    """To handlers of every pool that shares the process, to later start-up functions, to shutdown functions."""
+    app = bench.consumer("orders")
+    bench.client.create_queue("rows")
+    calls: list[str] = []
+
+    @app.on_startup
+    async def connect() -> Database:
+        calls.append("connect")
+        await asyncio.sleep(0)
+        return Database()
+
+    @app.on_startup
+    def warm(database: Database) -> Cache:
+        calls.append("warm")
+        return Cache(database)
+
+    @app.on_shutdown
+    def close(database: Database) -> None:
+        calls.append(f"close {sorted(database.rows)}")
+        database.is_open = False
+
+    @app.on_shutdown
+    async def cool(cache: Cache) -> None:
+        calls.append(f"cool {cache.database.is_open}")
+
+    @app.handler(wait=WAIT)
+    async def ship(body: str, ctx: Context, database: Database, *, cache: Cache) -> None:
+        assert cache.database is database
+        database.rows.append(f"{body}{ctx.attempt}")
+
+    @app.handler(queue="rows", wait=WAIT)
+    def store(body: str, cache: Cache, spare: str = "spare") -> None:
+        cache.database.rows.append(f"{body} in a thread, {spare}")
+
+    bench.client.send("orders", "a")
+    bench.client.send("rows", "b")
+    await settled(bench, app)
+    assert calls == ["connect", "warm", "cool True", "close ['a1', 'b in a thread, spare']"]
+
+
+async def test_nothing_is_received_before_the_start_is_over_nor_closed_before_the_last_handler(
+    bench: Workbench,
+) -> None:
+    app = bench.consumer("orders")
+    order: list[str] = []
+
+    @app.on_startup
+    async def slow() -> None:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        order.append("started")
+
+    @app.on_shutdown
+    def last() -> None:
+        order.append("shut down")
+
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        order.append("begun")
+        begun.set()
+        await go_on.wait()
+        order.append("done")
+
+    bench.client.send("orders", "a")
+    async with bench.working(app) as running:
+        await begun.wait()
+        stopping = asyncio.create_task(bench.stop(running))
+        await asyncio.sleep(0)
+        go_on.set()
+        await stopping
+    assert order == ["started", "begun", "done", "shut down"]
+
+
+async def test_a_start_that_fails_undoes_what_it_began(bench: Workbench) -> None:
+    """Nothing is received; what cannot be shut down, as it was not made, is left out; ``run`` says it by its code."""
+    app = bench.consumer("orders")
+    calls: list[str] = []
+
+    @app.on_startup
+    def first() -> Database:
+        return Database()
+
+    @app.on_startup
+    def second(database: Database) -> Cache:
+        raise ConnectionError("no cache here")
+
+    @app.on_shutdown
+    def close(database: Database) -> None:
+        calls.append("close")
+
+    @app.on_shutdown
+    def cool(cache: Cache) -> None:
+        calls.append("cool")
+
+    app.handler(acting.act_async)
+    bench.client.send("orders", "a")
+    with pytest.raises(ConnectionError, match="no cache here"):
+        async with app.running():
+            pass
+    assert calls == ["close"]
+    assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
+
+
+def test_a_program_whose_start_fails_says_so_by_its_code(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+    app = bench.consumer("orders")
+    app.handler(acting.act_async)
+
+    @app.on_startup
+    def fail() -> None:
+        raise ConnectionError("no database here")
+
+    assert app.run() == 1
+    assert "no database here" in caplog.text
+
+
+async def test_a_shutdown_function_that_fails_stops_no_other(
+    bench: Workbench, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = bench.consumer("orders")
+    app.handler(wait=WAIT)(acting.act_async)
+    calls: list[str] = []
+    app.on_shutdown(lambda: calls.append("first"))
+
+    @app.on_shutdown
+    def fail() -> None:
+        raise LookupError("gone already")
+
+    running = await settled(bench, app)
+    assert (calls, running.exit_code) == (["first"], 0)
+    assert "gone already" in caplog.text
+
+
+def takes(*, app: Consumer, kind: str) -> Callable[[], object]:
+    """Return what declares, or starts, something that takes what no start-up function returns."""
+
+    def handler(body: str, database: Database) -> None: ...
+    def hook(database: Database) -> None: ...
+    def twice() -> Database: ...
+    def untyped(body: str, other) -> None: ...  # type: ignore[no-untyped-def]
+
+    def startup_twice() -> None:
+        app.on_startup(twice)
+        app.on_startup(twice)
+
+    def start() -> None:
+        app.handler(acting.act) if kind != "handler" else app.handler(handler)
+        {"startup": app.on_startup, "shutdown": app.on_shutdown}.get(kind, lambda each: each)(hook)
+        app.run()
+
+    return {
+        "process": lambda: app.handler(pool="process")(handler),
+        "untyped": lambda: app.handler(untyped),
+        "twice": startup_twice,
+    }.get(kind, start)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("handler", "handler .*handler takes Database, which no start-up function before it returns"),
+        ("startup", "start-up function .*hook takes Database"),
+        ("shutdown", "shutdown function .*hook takes Database"),
+        ("process", "runs in other processes"),
+        ("untyped", "must take the payload"),
+        ("twice", "returns Database, as another start-up function does"),
+    ],
+)
+def test_what_nothing_provides_is_refused_before_the_first_message(kind: str, sentence: str) -> None:
+    """At the declaration where that can tell, else at the start: no server is there to be asked."""
+    with pytest.raises(TypeError, match=sentence):
+        takes(app=Consumer("orders", endpoint="http://127.0.0.1:1"), kind=kind)()
+
+
+async def test_a_result_without_a_type_is_refused_at_the_start(bench: Workbench) -> None:
+    app = bench.consumer("orders")
+    app.handler(acting.act_async)
+    app.on_startup(Database)
+    with pytest.raises(TypeError, match="returned something; annotate its result"):
+        async with app.running():
+            pass
+
+
+# Middleware.
+
+
+tenant: ContextVar[str] = ContextVar("tenant")
+
+
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+async def test_middleware_is_around_each_call_from_the_outside_in(bench: Workbench, pool: str) -> None:
+    """Whichever pool the handler runs in; what it raises, or returns, is raised in the middleware and then settled."""
+    app = bench.consumer("orders")
+    bench.client.create_queue("dead")
+    seen: list[tuple[str, str, str]] = []
+
+    def named(name: str) -> Any:
+        async def middleware(context: Context, call_next: CallNext) -> None:
+            seen.append((context.message.body, name, "begins"))
+            try:
+                await call_next()
+            except Exception as error:
+                seen.append((context.message.body, name, type(error).__name__))
+                raise
+            seen.append((context.message.body, name, "ends"))
+
+        return middleware
+
+    app.middleware(named("outer"))
+    app.middleware(named("inner"))
+    handler = acting.act_async if pool == "async" else acting.act
+    options: Any = {"pool": pool, "concurrency": 1, "dead_letter": "dead", "retry": Backoff("1h", jitter="none")}
+    app.declare(handler, wait=WAIT, **options)
+    for body in ("done", "drop", "reject", "retry", "crash"):
+        bench.client.send("orders", body)
+    running = await settled(bench, app)
+    ended = {"done": "ends", "drop": "Drop", "reject": "Reject", "retry": "RetryLater"}
+    ended["crash"] = "Failed" if pool == "process" else "LookupError"
+    for body, end in ended.items():
+        steps = [("outer", "begins"), ("inner", "begins"), ("inner", end), ("outer", end)]
+        assert [(name, step) for text, name, step in seen if text == body] == steps
+    counted = [event(running, name) for name in ("acked", "dropped", "rejected", "retried")]
+    assert counted == [1, 1, 1, 2]
+    (letter,) = bench.client.receive("dead", wait_s=0)
+    assert letter.attributes["veilmq-reason"].text == "bad schema"
+
+
+@pytest.mark.parametrize(
+    ("end", "counted"),
+    [
+        (Reject("not ours"), "rejected"),
+        (RetryLater("1h"), "retried"),
+        (LookupError("none"), "retried"),
+        (None, "acked"),
+    ],
+    ids=["reject", "later", "error", "nothing"],
+)
+async def test_how_a_middleware_ends_is_how_the_handler_ended(
+    bench: Workbench, end: Exception | None, counted: str
+) -> None:
+    """It need not call the handler."""
+    app = bench.consumer("orders")
+    bench.client.create_queue("dead")
+
+    @app.middleware
+    async def guard(context: Context, call_next: CallNext) -> None:
+        if end is not None:
+            raise end
+
+    @app.handler(wait=WAIT, dead_letter="dead", retry=Backoff("1h", jitter="none"))
+    async def work(body: str) -> None:
+        raise AssertionError("it is not called")
+
+    bench.client.send("orders", "x")
+    running = await settled(bench, app)
+    assert event(running, counted) == 1
+
+
+async def test_a_middleware_may_put_another_message_and_context_before_the_handler(bench: Workbench) -> None:
+    """What it replaces is decoded, in a thread as well; its context variables are the handler's."""
+    app = bench.consumer("orders")
+    bench.client.create_queue("threads")
+    seen: list[tuple[int, str]] = []
+
+    @app.middleware
+    async def unwrapped(context: Context, call_next: CallNext) -> None:
+        tenant.set(context.message.body[0])
+        context.message = replace(context.message, body=context.message.body[1:])
+        await call_next()
+
+    @app.handler(wait=WAIT)
+    async def work(number: int) -> None:
+        seen.append((number, tenant.get()))
+
+    @app.handler(queue="threads", wait=WAIT)
+    def work_in_thread(number: int) -> None:
+        seen.append((number, tenant.get()))
+
+    bench.client.send("orders", "a1")
+    bench.client.send("threads", "b2")
+    await settled(bench, app)
+    assert sorted(seen) == [(1, "a"), (2, "b")]
+
+
+async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workbench) -> None:
+    app = bench.consumer("orders")
+    bench.client.create_queue("dead")
+    seen: list[str] = []
+
+    @app.middleware
+    async def note(context: Context, call_next: CallNext) -> None:
+        try:
+            await call_next()
+        except Exception as error:
+            seen.append(str(error))
+            raise
+
+    @app.handler(wait=WAIT, dead_letter="dead")
+    async def work(number: int) -> None: ...
+
+    bench.client.send("orders", "one")
+    running = await settled(bench, app)
+    assert (len(seen), event(running, "rejected")) == (1, 1)
+    assert "not what the handler takes" in seen[0]
+
+
+async def test_middleware_of_batches_is_given_the_batch(bench: Workbench) -> None:
+    """That of single messages is not called for one, and that of both is."""
+    app = bench.consumer("orders")
+    bench.client.create_queue("rows")
+    seen: list[object] = []
+
+    @app.middleware
+    async def of_messages(context: Context, call_next: CallNext) -> None:
+        seen.append(context.message.body)
+        await call_next()
+
+    @app.middleware
+    async def of_batches(batch: Batch[int], call_next: CallNext) -> None:
+        seen.append(batch.bodies)
+        await call_next()
+
+    @app.middleware
+    async def of_both(subject: Context | Batch[int], call_next: CallNext) -> None:
+        seen.append(type(subject).__name__)
+        await call_next()
+
+    @app.handler(wait=WAIT)
+    async def one(body: str) -> None: ...
+
+    @app.batch(queue="rows", max_size=2, linger="1h", wait=WAIT)
+    async def many(batch: Batch[int]) -> None:
+        batch[1].fail(Drop())
+
+    bench.client.send("orders", "x")
+    for number in range(2):
+        bench.client.send("rows", str(number))
+    running = await settled(bench, app)
+    assert sorted(map(str, seen)) == ["Batch", "Context", "[0, 1]", "x"]
+    assert [running.runners[1].counts.events[name] for name in ("acked", "dropped")] == [1, 1]
+
+
+@pytest.mark.parametrize("pool", ["async", "thread"])
+async def test_a_middleware_that_waits_is_cancelled_with_its_handler(bench: Workbench, pool: str) -> None:
+    """Before the handler has begun, also one that would run in a thread: the message is released."""
+    waiting = asyncio.Event()
+    cancelled: list[bool] = []
+    app = bench.consumer("orders", grace="10ms")
+
+    @app.middleware
+    async def wait(context: Context, call_next: CallNext) -> None:
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.append(context.cancelled.is_set())
+
+    app.declare(acting.act_async if pool == "async" else acting.act, wait=WAIT)
+    bench.client.send("orders", "x")
+    async with bench.working(app) as running:
+        await waiting.wait()
+    assert (running.exit_code, cancelled) == (0, [True])
+    assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
+
+
+def test_what_is_no_middleware_is_refused() -> None:
+    def plain(context: Context, call_next: CallNext) -> None: ...
+    async def three(context: Context, call_next: CallNext, more: str) -> None: ...
+
+    for wrong in (plain, three):
+        with pytest.raises(TypeError, match="must be async, and take a context and call_next"):
+            Consumer("orders").middleware(wrong)  # type: ignore[arg-type]
+
+
+# Messages sent on.
+
+
+@dataclass
+class Order:
+    """A payload."""
+
+    number: int
+
+
+class Invoice(msgspec.Struct):
+    """A payload."""
+
+    number: int
+
+
+class Parcel(pydantic.BaseModel):
+    """A payload."""
+
+    number: int
+
+
+async def test_a_handler_sends_on_what_another_takes(bench: Workbench) -> None:
+    """To a handler by itself, or to a queue by its name; from threads and from tasks; each kind of payload."""
+    app = bench.consumer("orders")
+    for queue in ("invoices", "parcels", "notes"):
+        bench.client.create_queue(queue)
+    got: list[object] = []
+
+    @app.handler(queue="parcels", wait=WAIT)
+    async def pack(parcel: Parcel) -> None:
+        got.append(parcel)
+        await app.send_async("notes", "packed", attributes={"kind": "note"}, delay="3s")
+
+    @app.handler(queue="invoices", wait=WAIT)
+    def bill(invoice: Invoice) -> None:
+        got.append(invoice)
+        app.send(pack, Parcel(number=invoice.number))
+
+    @app.handler(wait=WAIT)
+    async def ship(order: Order) -> None:
+        got.append(order)
+        await app.send_async(bill, Invoice(order.number))
+
+    assert (await app.send_async(ship, Order(7))).id
+    async with bench.working(app) as running:
+        await until(lambda: len(got) == 3)
+        await bench.settled(running)
+    assert got == [Order(7), Invoice(7), Parcel(number=7)]
+    assert bench.client.receive("notes", wait_s=0) == []
+    bench.server.advance(3_000)
+    (note,) = bench.client.receive("notes", wait_s=0)
+    assert (note.body, note.attributes) == ("packed", {"kind": Attribute("String", "note")})
+
+
+def test_outside_of_handlers_it_is_sent_at_once(bench: Workbench) -> None:
+    """With a group, and a deduplication id, where the queue has them; nothing need run."""
+    app = bench.consumer("steps.fifo", fifo=True)
+    for _ in range(2):
+        app.send("steps.fifo", b"bytes", group="g", dedup_id="d")
+    (message,) = bench.client.receive("steps.fifo", count=10, wait_s=0)
+    assert (message.body, message.group, message.dedup_id) == ("bytes", "g", "d")
+
+
+@pytest.mark.parametrize(
+    ("to", "message", "error", "sentence"),
+    [
+        (acting.act, "x", ValueError, "is no handler of this consumer; name a queue"),
+        ("nowhere", "x", ClientError, "does not exist"),
+        ("orders", object(), TypeError, "object"),
+    ],
+    ids=["function", "queue", "payload"],
+)
+def test_what_cannot_be_sent_is_refused(
+    bench: Workbench, to: Any, message: object, error: type[Exception], sentence: str
+) -> None:
+    app = bench.consumer("orders")
+    with pytest.raises(error, match=sentence):
+        app.send(to, message)
+
+
+async def test_a_bench_gets_what_its_handlers_send() -> None:
+    """In virtual time, as everything else; the consumer of the program is as it was afterwards."""
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+
+    @app.handler
+    async def ship(number: int) -> None:
+        await app.send_async("notes", f"shipped {number}", delay="1m")
+
+    async with ConsumerBench(app) as t:
+        notes = t.queue("notes")
+        t.send(7)
+        await t.advance("1s")
+        assert (notes.bodies, notes.counts.visible, t.deleted) == (["shipped 7"], 0, 1)
+        await t.advance("1m")
+        assert notes.counts.visible == 1
+    assert app.sender is None
+
+
+# Tests of handlers without a server.
+
+
+class Recorder:
+    """A consumer whose server is nowhere."""
+
+    def __init__(self) -> None:
+        self.app = app = Consumer("orders", endpoint="http://127.0.0.1:1")
+        self.calls: list[str] = []
+
+        @app.on_startup
+        def connect() -> Database:
+            self.calls.append("connect")
+            return Database()
+
+        @app.middleware
+        async def note(context: Context, call_next: CallNext) -> None:
+            self.calls.append(f"attempt {context.attempt}")
+            await call_next()
+
+        @app.handler(retry=Backoff("2s", jitter="none", attempts=3))
+        async def ship(order: Order, database: Database, ctx: Context) -> None:
+            database.rows.append(ctx.group or "")
+            match order.number:
+                case 0:
+                    raise LookupError("no such article")
+                case 1:
+                    raise RetryLater("30s")
+                case 2:
+                    raise Reject("not ours")
+                case 3:
+                    raise Drop("of no use")
+            with ctx.fence():
+                await app.send_async("invoices", Invoice(order.number), group="g")
+
+        @app.batch(queue="rows", linger="1h", max_size=3)
+        def load(batch: Batch[int], database: Database) -> None:
+            database.rows += [str(number) for number in batch.bodies]
+            batch[0].fail(RetryLater(5))
+
+        self.ship, self.load = ship, load
+
+
+async def test_a_test_client_says_what_becomes_of_a_message() -> None:
+    """Through start-up, middleware, decoding, dependencies and the rules of retries, in the test's own loop."""
+    recorder = Recorder()
+    async with recorder.app.test_client() as client:
+        done = await client.send(recorder.ship, Order(7), group="north")
+        assert (done.outcome, done.reason) == ("deleted", "")
+        ends = [await client.send("orders", Order(number)) for number in range(4)]
+        assert [end.outcome for end in ends] == ["retried", "retried", "rejected", "dropped"]
+        assert [end.after_s for end in ends] == [2, 30, None, None]
+        assert (ends[0].error, ends[0].reason) == ("LookupError", "no such article")
+        assert "raise LookupError" in ends[0].trace
+        assert [(await client.send(recorder.ship, Order(0), attempt=number)).outcome for number in (2, 3)] == [
+            "retried",
+            "rejected",
+        ]
+        unread = await client.send(recorder.ship, "no order")
+        assert (unread.outcome, unread.error) == ("rejected", "Undecodable")
+    assert [(sent.queue, sent.body, sent.group) for sent in client.sent] == [("invoices", '{"number":7}', "g")]
+    assert recorder.calls == ["connect", *["attempt 1"] * 5, "attempt 2", "attempt 3", "attempt 1"]
+
+
+async def test_a_test_client_collects_batches() -> None:
+    recorder, database = Recorder(), Database()
+    async with recorder.app.test_client({Database: database}) as client:
+        ends = await asyncio.gather(*(client.send(recorder.load, each) for each in (1, "x", 2)))
+    assert [(end.outcome, end.after_s) for end in ends] == [("retried", 5), ("rejected", None), ("deleted", None)]
+    assert (database.rows, recorder.calls) == (["1", "2"], [])
+
+
+def test_a_test_that_is_no_coroutine_has_one_too() -> None:
+    """A start-up function whose object the test brings is not called."""
+    recorder, database = Recorder(), Database()
+    with recorder.app.test_client({Database: database}) as client:
+        assert client.send(recorder.ship, Order(7), group="south").outcome == "deleted"
+        assert client.send(recorder.ship, Order(2)).outcome == "rejected"
+        with pytest.raises(ValueError, match="no handler is for the queue 'invoices'"):
+            client.send("invoices", "x")
+    assert database.rows == ["south", ""]
+    assert [sent.queue for sent in client.sent] == ["invoices"]
+    assert recorder.app.sender is None
+
+
+async def test_a_test_client_fails_as_the_start_does() -> None:
+    recorder = Recorder()
+
+    @recorder.app.on_startup
+    def fail(database: Database) -> None:
+        raise ConnectionError("no network in tests")
+
+    with pytest.raises(ConnectionError):
+        async with recorder.app.test_client():
+            pass
+    assert recorder.app.sender is None
+
+
+async def test_the_log_of_a_last_attempt_says_that_it_was_the_last(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = Recorder()
+    with caplog.at_level(logging.WARNING, "veilmq.consumer"):
+        async with recorder.app.test_client() as client:
+            await client.send(recorder.ship, Order(0), attempt=3)
+    assert "attempt 3, is rejected: LookupError: no such article" in caplog.text

@@ -1,0 +1,176 @@
+"""A consumer watched by one option each: Prometheus at a port, OpenTelemetry by OTLP to a collector."""
+
+import asyncio
+import importlib.util
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import need
+from tests.consumer import acting
+from tests.consumer.workbench import WAIT, workbench
+from tests.tidy.tree import SRC
+from veilmq.client import HttpQueueClient
+from veilmq.testing import RunningServer, SystemClock
+
+SHOP = """
+from veilmq.consumer import Consumer
+
+app = Consumer("orders", create=True)
+
+
+@app.handler(queue="invoices")
+def bill(body: str) -> None:
+    print("billed", flush=True)
+
+
+@app.handler
+async def ship(body: str) -> None:
+    await app.send_async(bill, body)
+"""
+
+
+def read(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as reply:
+        text: str = reply.read().decode()
+        return text
+
+
+async def test_a_port_has_its_metrics_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """Inside a program, by one option; the port is closed when it has stopped."""
+    with workbench() as bench, caplog.at_level(logging.INFO, "veilmq.consumer"):
+        app = bench.consumer("orders")
+        app.metrics_port = 0
+        app.declare(acting.act_async, wait=WAIT)
+        bench.client.send("orders", "x")
+        async with bench.working(app) as running:
+            await bench.settled(running)
+            (port,) = [record.args[0] for record in caplog.records if "metrics at port" in record.msg]  # type: ignore[index]
+            text = await asyncio.to_thread(read, int(str(port)), "/metrics")
+            (status,) = json.loads(await asyncio.to_thread(read, int(str(port)), "/status"))
+        assert 'veilmq_consumer_events_total{event="acked",handler="act_async",queue="orders"} 1.0' in text
+        assert status["pid"] == os.getpid()
+        with pytest.raises(OSError, match="refused"):
+            await asyncio.to_thread(read, int(str(port)), "/metrics")
+
+
+class Collector(ThreadingHTTPServer):
+    """What OTLP is sent to: requests by their paths."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, bytes]] = []
+        super().__init__(("127.0.0.1", 0), Received)
+
+    def bodies(self, path: str, kind: Any) -> Iterator[Any]:
+        for place, body in self.requests:
+            if place == path:
+                message = kind()
+                message.ParseFromString(body)
+                yield message
+
+
+class Received(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        self.server.requests.append((self.path, self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
+        """Log nothing."""
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    with Collector() as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        yield collector
+        collector.shutdown()
+
+
+@pytest.mark.slow
+def test_spans_and_metrics_go_to_a_collector(tmp_path: Path) -> None:
+    """All of them, though it is stopped soon; what a handler sends on is linked to the handler's span."""
+    need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
+    metrics_service: Any = importlib.import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    trace_service: Any = importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    with RunningServer(clock=SystemClock()) as server, collecting() as collector:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "veilmq", "worker", "shop:app", "--opentelemetry"],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(SRC),
+                "VEILMQ_ENDPOINT": server.endpoint,
+                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+                "OTEL_SERVICE_NAME": "shop",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with worker, HttpQueueClient(server.endpoint) as client:
+            server.wait_until(lambda: server.parked == 2)
+            client.send("orders", "x")
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "billed\n"
+            server.wait_until(lambda: not client.show("invoices").in_flight)
+            worker.send_signal(signal.SIGTERM)
+            _, log = worker.communicate(timeout=60)
+            assert worker.returncode == 0, log
+    resources = [
+        resource
+        for request in collector.bodies("/v1/traces", trace_service.ExportTraceServiceRequest)
+        for resource in request.resource_spans
+    ]
+    spans = {span.name: span for each in resources for scope in each.scope_spans for span in scope.spans}
+    assert {value.value.string_value for value in resources[0].resource.attributes if value.key == "service.name"} == {
+        "shop"
+    }
+    assert [link.span_id for link in spans["process invoices"].links] == [spans["process orders"].span_id]
+    acked = [
+        (
+            {each.key: each.value.string_value for each in point.attributes}["queue"],
+            point.as_int,
+        )
+        for request in collector.bodies("/v1/metrics", metrics_service.ExportMetricsServiceRequest)
+        for each in request.resource_metrics
+        for scope in each.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "veilmq_consumer_events"
+        for point in metric.sum.data_points
+        if any(each.value.string_value == "acked" for each in point.attributes)
+    ]
+    assert {("orders", 1), ("invoices", 1)} <= set(acked)
+
+
+def test_without_the_extra_it_says_which_one_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None;"
+        "from veilmq.consumer import Consumer; app = Consumer('orders', opentelemetry=True);"
+        "app.handler(lambda body: None); app.run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+    )
+    assert "pip install 'veilmq[otlp]'" in done.stderr
