@@ -190,7 +190,9 @@ def takes(*, app: Consumer, kind: str) -> Callable[[], object]:
 
     def handler(body: str, database: Database) -> None: ...
     def hook(database: Database) -> None: ...
-    def twice() -> Database: ...
+    def twice() -> Database:
+        return Database()
+
     def untyped(body: str, other) -> None: ...  # type: ignore[no-untyped-def]
 
     def startup_twice() -> None:

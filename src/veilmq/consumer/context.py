@@ -174,6 +174,10 @@ class Backoff:
         ceiling_s = min(self.cap_s, self.base_s * 2 ** float(min(attempt - 1, _DOUBLINGS_MAX)))
         return math.ceil(ceiling_s * self._draw())
 
+    def exhausted(self, attempt: int) -> bool:
+        """Return whether attempt number ``attempt`` was the last one."""
+        return self.attempts is not None and attempt >= self.attempts
+
     def decide(self, ending: Ending, attempt: int) -> Ending:
         """Return ``ending`` of attempt number ``attempt`` as it is carried out.
 
@@ -183,7 +187,7 @@ class Backoff:
             return ending
         if ending.after_s is not None:
             return replace(ending, after_s=math.ceil(ending.after_s))
-        if self.attempts is not None and attempt >= self.attempts:
+        if self.exhausted(attempt):
             return replace(ending, kind=EndingKind.REJECT)
         return replace(ending, after_s=self.after_s(attempt))
 

@@ -427,7 +427,7 @@ def bench() -> Iterator[TimedBench]:
 class Work:
     """A handler that ends when it is let, and what happened to it."""
 
-    def __init__(self, bench: TimedBench, *bodies: str, client: Any = None, lease: object = BEAT) -> None:
+    def __init__(self, bench: TimedBench, *bodies: str, client: Any = None, lease: Any = BEAT) -> None:
         self.bench = bench
         self.queue = bench.queue(QUEUE, visibility_timeout_s=30)
         self.handled: Counter[str] = Counter()

@@ -18,10 +18,11 @@ from tests.consumer.workbench import until
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer import Backoff, ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy, RetryLater
+from veilmq.consumer.handlers import body_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import ConsumerBench, Renewal, RunningServer, SteppedClock, VirtualClock, faults
 from veilmq.testing.clocks import VirtualLoop
-from veilmq.testing.consumer_bench import Call, DirectTransport, body_of
+from veilmq.testing.consumer_bench import Call, DirectTransport
 
 
 class Loop:
