@@ -310,6 +310,22 @@ def test_a_consumer_without_a_handler_is_refused(
     assert (answer.code, "declare one with @app.handler" in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
 
 
+def test_a_consumer_whose_handler_lacks_a_dependency_is_refused(
+    veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a server is looked for."""
+    (tmp_path / "poor_shop.py").write_text(
+        "from veilmq.consumer import Consumer\napp = Consumer('orders')\nclass Database: ...\n"
+        "@app.handler\ndef ship(body: str, database: Database) -> None: ...\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    answer = veilmq("worker", "poor_shop:app")
+    assert (answer.code, "handler ship takes Database, which no" in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
+
+
 # `veilmq forward` against a real server.
 
 

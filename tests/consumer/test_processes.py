@@ -53,6 +53,12 @@ class Worker:
             assert line, f"ended before {wanted}: {self.process.communicate()}"
             self.seen.append(json.loads(line))
 
+    def wait_for(self, line: str) -> None:
+        """Return when such a line was logged."""
+        assert self.process.stderr is not None
+        while line not in self.process.stderr.readline():
+            assert self.process.poll() is None
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
@@ -201,7 +207,7 @@ def test_each_process_has_a_port_for_its_metrics(
 def test_a_change_of_the_code_starts_each_process_again_after_its_work(
     tmp_path: Path, pipe: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
-    """Code that cannot be loaded waits for the next change."""
+    """A second change meanwhile does not hurry them; code that cannot be loaded waits for the next change."""
     need(importlib.util.find_spec("watchfiles"), "watchfiles (make setup)")
     shop = tmp_path / "shop.py"
     with working(tmp_path, server, "--reload") as worker:
@@ -209,8 +215,10 @@ def test_a_change_of_the_code_starts_each_process_again_after_its_work(
         client.send("work", str(pipe))
         worker.expect("begun")
         text = shop.read_text(encoding="utf-8")
+        shop.write_text("no Python", encoding="utf-8")
+        worker.wait_for("changed, starting again")
         shop.write_text(text.replace('report("done"', 'report("done anew"'), encoding="utf-8")
-        server.wait_until(lambda: not server.parked)
+        worker.wait_for("changed, starting again")
         pipe.write_bytes(b"")
         assert worker.expect("done")["pid"] == before, "it was finished by the code that began it"
         worker.expect("stopped", pid=before)
@@ -219,9 +227,7 @@ def test_a_change_of_the_code_starts_each_process_again_after_its_work(
         assert worker.expect("done anew")["pid"] == after
         shop.write_text("no Python", encoding="utf-8")
         worker.expect("stopped", pid=after)
-        assert worker.process.stderr is not None
-        while "starts again at the next change" not in worker.process.stderr.readline():
-            assert worker.process.poll() is None
+        worker.wait_for("starts again at the next change")
         shop.write_text(text, encoding="utf-8")
         started(worker, 1)
         worker.signal(signal.SIGTERM)

@@ -160,9 +160,10 @@ def test_spans_and_metrics_go_to_a_collector(tmp_path: Path) -> None:
     assert {("orders", 1), ("invoices", 1)} <= set(acked)
 
 
-def test_without_the_extra_it_says_which_one_is_missing() -> None:
+@pytest.mark.parametrize("module", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
+def test_without_the_extra_it_says_which_one_is_missing(module: str) -> None:
     program = (
-        "import sys; sys.modules['opentelemetry.exporter.otlp.proto.http.trace_exporter'] = None;"
+        f"import sys; sys.modules['{module}'] = None;"
         "from veilmq.consumer import Consumer; app = Consumer('orders', opentelemetry=True);"
         "app.handler(lambda body: None); app.run()"
     )

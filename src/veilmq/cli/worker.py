@@ -88,4 +88,8 @@ def load(place: str) -> Consumer:
         raise UsageError(f"{name!r} of {module_name!r} is no veilmq.consumer.Consumer.")
     if not consumer.handlers:
         raise UsageError(f"The consumer {place} has no handler; declare one with @{name}.handler.")
+    try:
+        consumer.check()
+    except TypeError as error:
+        raise UsageError(f"The consumer {place} cannot start: {error}.") from error
     return consumer

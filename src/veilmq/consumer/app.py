@@ -46,6 +46,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALLED = 128
 _ATTRIBUTES_MAX = 10
 
+To = str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object]
+"""Where a message goes: a queue, or a handler that takes it, also in batches."""
+
 
 class SendOptions(TypedDict, total=False):
     """What ``Consumer.send`` takes beside the message; ``delay`` is that of the queue unless given."""
@@ -168,12 +171,7 @@ class Consumer:
         self._lifespan.add_middleware(function)
         return function
 
-    def send(
-        self,
-        to: str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object],
-        message: Payload,
-        **options: Unpack[SendOptions],
-    ) -> SentMessage:
+    def send(self, to: To[Payload], message: Payload, **options: Unpack[SendOptions]) -> SentMessage:
         """Send ``message`` to a queue, by its name or URL, or to the queue of a handler of this consumer.
 
         A ``str`` is the body, ``bytes`` its UTF-8, anything else its JSON, as handlers read it. The message names the
@@ -197,12 +195,7 @@ class Consumer:
             dedup_id=options.get("dedup_id"),
         )
 
-    async def send_async(
-        self,
-        to: str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object],
-        message: Payload,
-        **options: Unpack[SendOptions],
-    ) -> SentMessage:
+    async def send_async(self, to: To[Payload], message: Payload, **options: Unpack[SendOptions]) -> SentMessage:
         """``send`` for async functions, in a thread."""
         return await asyncio.to_thread(partial(self.send, to, message, **options))
 
@@ -291,6 +284,10 @@ class Consumer:
             finally:
                 await running.stop()
 
+    def check(self) -> None:
+        """Raise ``TypeError`` where a function takes a type that no start-up function returns; a start does so, too."""
+        self._lifespan.check(self.handlers)
+
     def make(
         self,
         *,
@@ -307,7 +304,10 @@ class Consumer:
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
         if self.opentelemetry:
-            import_module("veilmq.consumer.tracing").configure()
+            try:
+                import_module("veilmq.consumer.tracing").configure()
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError("opentelemetry=True needs pip install 'veilmq[otlp]'") from error
         running = Running(
             self.handlers,
             connect or self._connect,

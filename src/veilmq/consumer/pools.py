@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
@@ -47,11 +47,15 @@ Subject = Context | Batch[Any]
 """What a call is for: one message, or several where the handler takes batches."""
 
 
-class Pool(Protocol):
-    """Calls a handler."""
+class Pool:
+    """Calls a handler: this one in the task that calls it, for async functions."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
 
     async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
         """Return what the handler returned; raises what it raised."""
+        return await self._handler.call(subject, state)
 
     def close(self) -> None:
         """End what the pool has started."""
@@ -65,7 +69,7 @@ class Calls:
         self._handler = handler
         self._middleware = middleware
         self._state = state
-        self._pool: Pool = _POOLS[handler.options.pool](handler)
+        self._pool = _POOLS[handler.options.pool](handler)
         self.close = self._pool.close
 
     async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
@@ -143,27 +147,16 @@ def _interrupted_by(deliveries: Sequence[Delivery], interrupt: Callable[[Cause],
             delivery.interrupt = former
 
 
-class AsyncPool:
-    """Async handlers, in the task that calls ``call``."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
-        """Return what the handler returned."""
-        return await self._handler.call(subject, state)
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class ThreadPool:
+class ThreadPool(Pool):
     """Plain handlers, each in a thread. A thread cannot be stopped: the handler checks its ``Context``."""
 
     def __init__(self, handler: Handler) -> None:
-        self._handler = handler
+        super().__init__(handler)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
-        self.close = self._threads.close
+
+    def close(self) -> None:
+        """Let the threads end after what they do."""
+        self._threads.close()
 
     async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
         """Return what the handler returned."""
@@ -306,7 +299,7 @@ TERM_S = 2.0
 _SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that our threads hold
 
 
-class ProcessPool:
+class ProcessPool(Pool):
     """Plain handlers in processes: for work that keeps the interpreter to itself, or must be killable.
 
     As many processes as the handler's concurrency, each started when it is first needed and fed by a thread of ours,
@@ -316,7 +309,7 @@ class ProcessPool:
 
     def __init__(self, handler: Handler) -> None:
         """Start nothing yet; the handler's function must be one that a module has under its name."""
-        self._handler = handler
+        super().__init__(handler)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
         self._idle: list[Worker] = []
         self._all: list[Worker] = []
@@ -433,4 +426,4 @@ class Worker:
                 self._pipe.send((kind, value))
 
 
-_POOLS: dict[str, Callable[[Handler], Pool]] = {"async": AsyncPool, "thread": ThreadPool, "process": ProcessPool}
+_POOLS: dict[str, type[Pool]] = {"async": Pool, "thread": ThreadPool, "process": ProcessPool}

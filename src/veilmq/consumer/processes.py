@@ -67,15 +67,19 @@ class Supervisor:
         return next((code for code in self._codes if code), 0)
 
     def _signal(self, number: signal.Signals, *, stop: bool = True) -> None:
-        """Pass a signal on to all processes, after which they end for good, or for a start with new code."""
+        """Have all processes end, for good or for a start with new code.
+
+        One that does already gets no second signal, which would cancel its handlers, but for a second stop.
+        """
+        hurry = stop and self._stop.is_set()
         if stop:
             self._stop.set()
+        for process in (self._processes[key] for key in self._processes if hurry or key not in self._ending):
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                process.send_signal(number)
         self._ending |= self._processes.keys()
         self._woken.set()
         self._woken.clear()
-        for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):  # it has just ended
-                process.send_signal(number)
 
     async def _watch(self, folder: Path) -> None:
         from watchfiles import PythonFilter, awatch  # noqa: PLC0415 (an extra)
