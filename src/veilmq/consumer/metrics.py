@@ -15,10 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, partial
 from itertools import accumulate
-from socketserver import ThreadingMixIn
 from typing import Any
 from weakref import WeakKeyDictionary
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import msgspec
 
@@ -266,15 +264,6 @@ def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[Non
 # A port for Prometheus and for `veilmq top`.
 
 
-class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-
-class _Quiet(WSGIRequestHandler):
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Log nothing: scrapes come every few seconds."""
-
-
 @contextmanager
 def served(port: int | None, status: Callable[[], object]) -> Iterator[None]:
     """Serve ``/metrics`` for Prometheus, and what ``status`` returns at ``/status``, while the context lasts.
@@ -285,7 +274,13 @@ def served(port: int | None, status: Callable[[], object]) -> Iterator[None]:
     if port is None:
         yield
         return
-    from prometheus_client import make_wsgi_app  # noqa: PLC0415 (an extra)
+    from wsgiref.simple_server import WSGIRequestHandler, make_server  # noqa: PLC0415 (few have a port)
+
+    from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app  # noqa: PLC0415 (an extra)
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            """Log nothing: scrapes come every few seconds."""
 
     metrics = make_wsgi_app()
 
@@ -297,7 +292,7 @@ def served(port: int | None, status: Callable[[], object]) -> Iterator[None]:
         return [msgspec.json.encode(status())]
 
     own_port = port and port + (process_number() or 0)
-    with make_server("", own_port, answer, server_class=_Server, handler_class=_Quiet) as server:
+    with make_server("", own_port, answer, server_class=ThreadingWSGIServer, handler_class=Quiet) as server:
         _log.info("metrics at port %d", server.server_port)
         threading.Thread(target=server.serve_forever, name="veilmq-metrics", daemon=True).start()
         try:

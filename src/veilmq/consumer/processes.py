@@ -1,7 +1,7 @@
 """Several processes of one worker, and those that are started again when its code changes.
 
 A process that ends by itself is started again, after a pause that doubles with each time up to half a minute, and
-begins anew once one has lived for ten seconds. Where none has lived so long yet and one ends by an exit code, the start
+begins anew once one has lived for a minute. Where none has lived so long yet and one ends by an exit code, the start
 has failed, and all end. A signal is passed on to each process, so that all stop in their own order. For a reload each
 stops so, and is started again. The processes are in sessions of their own: a Ctrl-C at the terminal reaches them once,
 from here. Their standard input is a pipe from here; when that ends, since this process was killed, they stop.
@@ -22,7 +22,7 @@ _log = logging.getLogger("veilmq.consumer")
 NUMBER = "VEILMQ_PROCESS"
 PAUSE_S = 0.5
 PAUSE_S_MAX = 30.0
-LIVED_S = 10.0
+LIVED_S = 60.0
 """A process that has lived for so long has started as it should."""
 _SIGNALLED = 128
 _CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGINT: 0}

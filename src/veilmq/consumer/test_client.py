@@ -60,28 +60,17 @@ class QueuesInMemory(QueueClient):
             return [messages.popleft() for _ in range(min(count, len(messages)))]
 
     def send(
-        self,
-        queue: str,
-        body: str,
-        *,
-        attributes: Mapping[str, Attribute] | None = None,
-        delay_s: int | None = None,
-        group: str | None = None,
-        dedup_id: str | None = None,
+        self, queue: str, body: str, *, attributes: Mapping[str, Attribute] | None = None, **options: Any
     ) -> SentMessage:
         """Keep the message in ``sent``."""
-        attributes = attributes or {}
-        sent = Sent(queue=queue, body=body, attributes=attributes, delay_s=delay_s, group=group, dedup_id=dedup_id)
-        self.sent.append(sent)
+        self.sent.append(Sent(queue=queue, body=body, attributes=attributes or {}, **options))
         return SentMessage(id=f"sent-{next(self._numbers)}")
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[Any]:
         """Succeed."""
         return [None] * len(receipts)
 
-    def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
-    ) -> Sequence[Any]:
+    def change_visibility_batch(self, queue: str, changes: Sequence[VisibilityChange], **_: Any) -> Sequence[Any]:
         """Succeed."""
         return [Hidden(change.timeout_s) for change in changes]
 
