@@ -34,6 +34,12 @@ def modules(*, under: Path) -> Iterator[Module]:
         yield Module(path=file.relative_to(ROOT).as_posix(), text=file.read_text(encoding="utf-8"))
 
 
+def shipped() -> Iterator[Module]:
+    """Yield every Python file of the distributions, in order."""
+    for folder in (SRC, ROOT / "packages"):
+        yield from modules(under=folder)
+
+
 def queries(*, under: Path) -> Iterator[Module]:
     for file in sorted(under.rglob("*.sql")):
         lines = [line.partition("--")[0] for line in file.read_text(encoding="utf-8").splitlines()]

@@ -41,7 +41,7 @@ from veilmq.wire.sqs.members import (
 )
 from veilmq.wire.sqs.messages import Message, ReceiveMessageResult
 from veilmq.wire.sqs.moves import CancelMessageMoveTaskResult, ListMessageMoveTasksResult, StartMessageMoveTaskResult
-from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTABLE, SETTINGS, Kind, attribute_of, number
+from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTINGS, Kind, number, write_settings
 from veilmq.wire.sqs.queues import (
     GetQueueAttributesResult,
     ListDeadLetterSourceQueuesResult,
@@ -430,23 +430,6 @@ def _sending(message: NewMessage, **members: Any) -> dict[str, Any]:
         MessageGroupId=message.group,
         MessageDeduplicationId=message.dedup_id,
     )
-
-
-def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:
-    """Return settings (fields of ``QueueSettings``) as queue attributes; ``context`` has the region of other queues.
-
-    Raises ``ValueError`` for a field that no queue has.
-    """
-    for field in settings:
-        if field not in SETTABLE:
-            raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(SETTABLE)}")
-    wanted = QueueSettings().changed(settings)
-    names = dict.fromkeys(map(attribute_of, settings))
-    for name in names:
-        first, *others = SETTINGS[name].kind.fields
-        if first not in settings:
-            raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
-    return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
 
 
 def _changed(entry: ChangedResultEntry) -> ClientError | Hidden | None:

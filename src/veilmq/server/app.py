@@ -14,8 +14,8 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,11 +23,9 @@ from typing import Any, TextIO
 from veilmq.core.commands import BrowseQueues
 from veilmq.events import EventsError
 from veilmq.server import authentication, process
-from veilmq.server.admin import Admin
 from veilmq.server.admin_api import InProcessClient
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
-from veilmq.server.console import ConsoleService
 from veilmq.server.dispatch import Dispatcher, Namespaces
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
@@ -55,6 +53,8 @@ class Bound:
     endpoint: str
     admin_endpoint: str
     metrics_endpoint: str | None
+    open_admin: Callable[[], Coroutine[Any, Any, None]]
+    """Serves the operator's ports, where ``serve`` left that to its caller."""
     engine: Store
     polls: LongPolls
     stop: Callable[[], None]
@@ -71,11 +71,13 @@ async def serve(
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
     around: Callable[[Handler], Handler] | None = None,
+    admin_on_request: bool = False,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
-    requests in front of the server's: a test's faults. Raises ``StoreError``, ``BindError``, ``EventsError``,
+    requests in front of the server's: a test's faults. ``admin_on_request`` leaves the operator's port to
+    ``Bound.open_admin``: its packages are a third of a start. Raises ``StoreError``, ``BindError``, ``EventsError``,
     ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
@@ -94,7 +96,6 @@ async def serve(
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
         listeners, admin_listeners, metrics_listeners = _bind(settings, closing)
-
         time, address = engine.clock, process.authority(listeners[0])
         endpoint = f"{guard.scheme}://{address}"
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
@@ -113,17 +114,18 @@ async def serve(
         in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
         if declarations is not None:
             await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
-        shown = (polls, connections, exports)
-        console = ConsoleService(
-            settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, data_port=data_port
-        )
-        admin = Admin(settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=console)
-        await closing.enter_async_context(admin.serving(admin_listeners, shutdown=shutdown, guard=guard))
-        if metrics_listeners:
-            await closing.enter_async_context(admin.serving_monitoring(metrics_listeners, shutdown=shutdown))
+
+        async def open_admin() -> None:
+            parts = (settings, guard, decisions, polls, connections, exports, engine, dispatcher, topics, in_process)
+            ports = _operators_ports(*parts, admin_listeners, metrics_listeners, data_port=data_port, shutdown=shutdown)
+            await closing.enter_async_context(ports)
+
+        if metrics_listeners or not admin_on_request:
+            await open_admin()
         acceptors = await _accept(connections, guard, listeners)
         bound = Bound(
             endpoint=endpoint,
+            open_admin=open_admin,
             admin_endpoint=f"{guard.scheme}://{process.authority(admin_listeners[0])}",
             metrics_endpoint=f"http://{process.authority(metrics_listeners[0])}" if metrics_listeners else None,
             engine=engine,
@@ -253,6 +255,37 @@ def _dispatcher(
         handlers={**topics.handlers, BrowseQueues: statistics.ask},
         pages=topics.pages,
     )
+
+
+@asynccontextmanager
+async def _operators_ports(
+    settings: ServerSettings,
+    guard: Security,
+    decisions: PolicyDecisions,
+    polls: LongPolls,
+    connections: Connections,
+    exports: Any,
+    engine: Store,
+    dispatcher: Dispatcher,
+    topics: TopicService,
+    in_process: InProcessClient,
+    admin_listeners: Sequence[socket.socket],
+    metrics_listeners: Sequence[socket.socket],
+    *,
+    data_port: int,
+    shutdown: process.Shutdown,
+) -> AsyncIterator[None]:
+    """Serve the ports of operators; their packages are a third of a start, which a test may do without."""
+    from veilmq.server import admin, console  # noqa: PLC0415
+
+    shown, ask = (polls, connections, exports), in_process.ask
+    service = console.ConsoleService(settings, guard, decisions, *shown, engine=engine, ask=ask, data_port=data_port)
+    pages = admin.Admin(settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=service)
+    async with AsyncExitStack() as serving:
+        await serving.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown, guard=guard))
+        if metrics_listeners:
+            await serving.enter_async_context(pages.serving_monitoring(metrics_listeners, shutdown=shutdown))
+        yield
 
 
 async def _accept(

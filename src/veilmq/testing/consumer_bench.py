@@ -18,7 +18,7 @@ from weakref import finalize
 
 from urllib3 import HTTPResponse
 
-from veilmq.client.messages import NewMessage, Unreachable
+from veilmq.client.messages import Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, RETRIED_STATUSES, HttpReply, Transport
 from veilmq.consumer import Consumer, Running
@@ -347,14 +347,9 @@ class ConsumerBench:
 
         A ``str`` is the body, ``bytes`` its UTF-8, anything else its JSON, as handlers read it.
         """
-        message = NewMessage(
-            body=body_of(payload),
-            attributes=attributes or {},
-            delay_s=None if delay is None else int(span_s(delay)),
-            group=group,
-            dedup_id=dedup_id,
-        )
-        return self.server.send(self.queue(queue), message)
+        delay_s = None if delay is None else int(span_s(delay))
+        to = self.queue(queue)
+        return to.send(body_of(payload), attributes=attributes, delay_s=delay_s, group=group, dedup_id=dedup_id)
 
     async def advance(self, span: Span) -> None:
         """Let so much time pass; when it returns, no thread has anything left to do.

@@ -9,25 +9,28 @@ Tests call it from their own threads, or from coroutines of their own event loop
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self, TypeVar
 
-from veilmq.client import sqs
-from veilmq.client.messages import NewMessage
 from veilmq.core.commands import (
     Command,
+    Delete,
     InspectQueue,
     MessageState,
     QueueCounts,
+    Receive,
+    Received,
+    ReceivedMessage,
     SeenMessage,
     ShowQueue,
 )
-from veilmq.core.errors import VeilmqError
+from veilmq.core.errors import ReceiptInvalid, VeilmqError
 from veilmq.core.limits import INSPECTED_MAX, SECOND_MS
+from veilmq.core.messages import Attribute
 from veilmq.core.settings import SettingValue
 from veilmq.server.app import Bound, serve
 from veilmq.server.http_parser import Handler, Request
@@ -37,24 +40,25 @@ from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import execute
 from veilmq.testing.clocks import VirtualClock
 from veilmq.testing.faults import FaultPlan
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.sqs.members import write_attributes
 from veilmq.wire.sqs.messages import SendMessageRequest, send_message
 from veilmq.wire.sqs.names import is_fifo
+from veilmq.wire.sqs.queue_attributes import write_settings
 from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
-
-Do = Callable[[Command], Any]
-"""Has the server's engine carry out a command, once all that the server received before is done."""
 
 
 class RunningQueue:
-    """A queue and its ``name`` and ``url``. ``str()`` is the URL."""
+    """A queue and its ``name`` and ``url``. ``str()`` is the URL.
 
-    def __init__(self, *, name: str, url: str, account: str, do: Do) -> None:
+    What it does goes past clients, sockets and faults, and finds what the server received before.
+    """
+
+    def __init__(self, server: "RunningServer", *, name: str, url: str, account: str) -> None:
         self.name = name
         self.url = url
         self.full_name = f"{account}/{name}"
-        self._do = do
+        self._server = server
 
     def __str__(self) -> str:
         return self.url
@@ -64,15 +68,50 @@ class RunningQueue:
         counts = self.counts
         return f"<queue {self.name}: {counts.visible} visible, {counts.in_flight} in flight, {counts.delayed} delayed>"
 
+    def send(
+        self,
+        body: str,
+        *,
+        delay_s: int | None = None,
+        group: str | None = None,
+        dedup_id: str | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> str:
+        """Store a message and return its id; ``None`` is the queue's own delay. Raises ``SqsError``."""
+        request = SendMessageRequest(
+            queue_url=self.url,
+            message_body=body,
+            delay_seconds=delay_s,
+            message_attributes=write_attributes(attributes or {}) or None,
+            message_group_id=group,
+            message_deduplication_id=dedup_id,
+        )
+        return str(self._server.answer(send_message, request).message_id)
+
+    def receive(self, count: int = 1, *, timeout_s: int | None = None) -> list[ReceivedMessage]:
+        """Take up to ``count`` visible messages at once, none if there is none, and hide them for ``timeout_s``.
+
+        ``None`` is the queue's own visibility timeout. A message has ``body``, ``receipt``, ``receive_count`` and
+        ``visible_at_ms``, the instant at which its lease ends.
+        """
+        received: Received = self._server.do(Receive(queue=self.full_name, count=count, timeout_s=timeout_s))
+        return received.messages
+
+    def delete(self, message: ReceivedMessage) -> None:
+        """Delete a received message; one that was received again stays. Raises ``ReceiptInvalid``."""
+        (outcome,) = self._server.do(Delete(queue=self.full_name, receipts=(message.receipt,)))
+        if isinstance(outcome, ReceiptInvalid):  # of another queue
+            raise outcome
+
     @property
     def counts(self) -> QueueCounts:
         """Return how many messages are visible, in flight and delayed now, and the instant of the oldest."""
-        counts: QueueCounts = self._do(ShowQueue(queue=self.full_name, counts=True)).counts
+        counts: QueueCounts = self._server.do(ShowQueue(queue=self.full_name, counts=True)).counts
         return counts
 
     def messages(self, state: MessageState | None = None, *, count: int = INSPECTED_MAX) -> list[SeenMessage]:
         """Return up to ``count`` messages in the order of sending, in ``state`` or in any; nothing is received."""
-        seen: list[SeenMessage] = self._do(InspectQueue(queue=self.full_name, count=count))
+        seen: list[SeenMessage] = self._server.do(InspectQueue(queue=self.full_name, count=count))
         return [message for message in seen if state in (None, message.state)]
 
     @property
@@ -138,6 +177,7 @@ class RunningServer:
         self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
         self._ready: Future[tuple[Bound, asyncio.AbstractEventLoop]] = Future()
         self._ended: Future[None] = Future()
+        self._admin_lock, self._admin_open = threading.Lock(), False
 
     def __enter__(self) -> Self:
         """Start the server; raises what ``serve`` raises."""
@@ -156,7 +196,11 @@ class RunningServer:
 
     @property
     def admin_endpoint(self) -> str:
-        """Return the URL of health and metrics."""
+        """Return the URL of health, metrics and the console, which are served from the first call on."""
+        with self._admin_lock:
+            if not self._admin_open:
+                self._call(self.bound.open_admin())
+                self._admin_open = True
         return self.bound.admin_endpoint
 
     def stop(self) -> None:
@@ -230,24 +274,9 @@ class RunningServer:
             settings["fifo"] = True
         if "dead_letter_queue" in settings:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
-        attributes = sqs.write_settings(settings, context)
-        plan = create_queue(CreateQueueRequest(queue_name=name, attributes=attributes or None), context)
-        found: Any = plan.respond(self._call(self._outcome(plan.command)))
-        return RunningQueue(name=name, url=found.queue_url, account=context.account, do=self._do)
-
-    def send(self, queue: RunningQueue, message: NewMessage) -> str:
-        """Store ``message`` in ``queue``, past all faults, and return its id. Raises ``SqsError``."""
-        request = SendMessageRequest(
-            queue_url=queue.url,
-            message_body=message.body,
-            delay_seconds=message.delay_s,
-            message_attributes=write_attributes(message.attributes) or None,
-            message_group_id=message.group,
-            message_deduplication_id=message.dedup_id,
-        )
-        plan = send_message(request, self._context())
-        sent: Any = plan.respond(self._call(self._outcome(plan.command)))
-        return str(sent.message_id)
+        attributes = write_settings(settings, context)
+        found = self.answer(create_queue, CreateQueueRequest(queue_name=name, attributes=attributes or None))
+        return RunningQueue(self, name=name, url=found.queue_url, account=context.account)
 
     # For a consumer in the same process, which needs no socket (``DirectTransport``).
 
@@ -323,7 +352,13 @@ class RunningServer:
         except VeilmqError as error:
             return error
 
-    def _do(self, command: Command) -> object:
+    def answer(self, action: Callable[[Any, RequestContext], Plan], request: object) -> Any:
+        """Return the result of ``action`` of SQS, past all faults; raises ``SqsError``."""
+        plan = action(request, self._context())
+        return plan.respond(self._call(self._outcome(plan.command)))
+
+    def do(self, command: Command) -> Any:
+        """Carry out ``command``, once all that the server received before is done, and return its result."""
         return self._call(execute(self.bound.engine, command))
 
     def _in_loop(self, call: Callable[[], T]) -> T:
@@ -356,4 +391,5 @@ class RunningServer:
                 wall_s=self._wall_s,
                 ready=lambda bound: self._ready.set_result((bound, asyncio.get_running_loop())),
                 around=self._around,
+                admin_on_request=True,
             )

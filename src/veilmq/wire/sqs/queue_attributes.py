@@ -375,6 +375,23 @@ def applied(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
     return answered(result)
 
 
+def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:
+    """Return settings (fields of ``QueueSettings``) as queue attributes; ``context`` has the region of other queues.
+
+    Raises ``ValueError`` for a field that no queue has.
+    """
+    for field in settings:
+        if field not in SETTABLE:
+            raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(SETTABLE)}")
+    wanted = QueueSettings().changed(settings)
+    names = dict.fromkeys(map(attribute_of, settings))
+    for name in names:
+        first, *others = SETTINGS[name].kind.fields
+        if first not in settings:
+            raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
+    return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
+
+
 def attribute_of(field: str) -> str:
     """Return the attribute that a ``field`` of ``QueueSettings`` is on the wire."""
     return _NAME_OF_FIELD[field]
