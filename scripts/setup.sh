@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS [FOLDER], for example "all,dev". What does not
-# go together with the rest of development has a folder of its own instead of .venv.
-# Does nothing when that was done for this pyproject.toml, in this folder, with a Python that still runs, so it may be
+# go together with the rest of development has a folder of its own instead of .venv. Where the extras have pytest, the
+# fixtures of packages/pytest-veilmq come along.
+# Does nothing when that was done for these pyproject.toml, in this folder, with a Python that still runs, so it may be
 # called before every command. A half-finished set-up leaves no stamp and is done again.
 set -eu
 cd "$(dirname "$0")/.."
@@ -10,7 +11,7 @@ extras=$1
 folder=${2:-.venv}
 python=$folder/bin/python
 stamp=$folder/set-up-$(echo "$extras" | tr ',' '-')
-wanted=$(cksum <pyproject.toml)
+wanted=$(cat pyproject.toml packages/*/pyproject.toml | cksum)
 
 # The scripts in bin name the folder that they were made in, so a moved one is made anew.
 runs() { [ "$(cat "$folder/made-in" 2>/dev/null)" = "$(pwd)" ] && "$python" -c '' 2>/dev/null; }
@@ -26,9 +27,11 @@ if ! runs || ! "$python" -m pip --version >/dev/null 2>&1; then
     pwd >"$folder/made-in"
 fi
 
+set -- --editable ".[$extras]"
+case ,$extras, in *,dev,* | *,docs,*) set -- "$@" --editable packages/pytest-veilmq ;; esac
 rm -f "$stamp"
 echo "veilmq: installing veilmq[$extras] into $folder (a minute or two the first time)"
-if ! "$python" -m pip install --quiet --disable-pip-version-check --editable ".[$extras]"; then
+if ! "$python" -m pip install --quiet --disable-pip-version-check "$@"; then
     echo "veilmq: pip could not install the packages; its reason is above." >&2
     exit 1
 fi

@@ -470,7 +470,8 @@ def test_the_tables_are_what_the_script_writes() -> None:
 pytest_plugins = ["pytester"]
 
 TESTING = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"^```python\n(.*?)^```", TESTING, re.MULTILINE | re.DOTALL)
+KIT = (ROOT / "packages" / "pytest-veilmq" / "README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", TESTING + KIT, re.MULTILINE | re.DOTALL)
 
 
 def test_programs(pytester: pytest.Pytester) -> None:

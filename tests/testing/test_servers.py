@@ -276,6 +276,82 @@ FAULTS = """
 """
 
 
+QUEUE = """
+    import pytest
+
+    def test_a_queue(veilmq_queue, veilmq_server):
+        assert veilmq_queue.name == "test_a_queue"
+        first = veilmq_queue.send("tea", delay_s=10)
+        veilmq_queue.send("milk")
+        (held,) = veilmq_queue.receive(10, timeout_s=5)
+        assert (held.body, held.receive_count, held.visible_at_ms) == ("milk", 1, veilmq_server.clock.now_ms() + 5_000)
+        assert (veilmq_queue.counts.in_flight, veilmq_queue.counts.delayed) == (1, 1)
+        veilmq_server.advance(seconds=10)
+        again, delayed = veilmq_queue.receive(10)
+        assert (again.body, again.receive_count, delayed.body) == ("milk", 2, "tea")
+        assert delayed.id.hex() == first.replace("-", "")
+        veilmq_queue.delete(held)  # it was received again
+        assert veilmq_queue.bodies == ["tea", "milk"]
+        veilmq_queue.delete(again)
+        assert veilmq_queue.bodies == ["tea"]
+
+    @pytest.mark.parametrize("name", ["a b/" * 40])
+    def test_a_long_name(veilmq_queue, veilmq_boto3, name):
+        assert len(veilmq_queue.name) == 80
+        veilmq_boto3.send_message(QueueUrl=veilmq_queue.url, MessageBody="tea")
+        assert [each.body for each in veilmq_queue.receive()] == ["tea"]
+
+    @pytest.mark.parametrize("veilmq_queue_settings", [{"fifo": True, "visibility_timeout_s": 5}], ids=["ordered"])
+    def test_of_another_kind(veilmq_queue, veilmq_server):
+        for body in ("pick", "pack"):
+            veilmq_queue.send(body, group="order-1", dedup_id=body)
+        assert veilmq_queue.name == "test_of_another_kind-ordered-.fifo"
+        assert [each.body for each in veilmq_queue.receive(1)] == ["pick"]
+        assert veilmq_queue.receive() == []
+        veilmq_server.advance(seconds=5)
+        assert [each.body for each in veilmq_queue.receive(10)] == ["pick", "pack"]
+
+    def test_past_faults(veilmq_queue, veilmq_server):
+        from veilmq.testing import ANY, faults
+
+        veilmq_server.faults.script(ANY, faults.UNAVAILABLE)
+        veilmq_queue.send("tea")
+        veilmq_queue.delete(*veilmq_queue.receive())
+        assert (veilmq_queue.bodies, len(veilmq_server.faults.left)) == ([], 1)
+
+    def test_a_message_of_another_queue(veilmq_queue, veilmq_server):
+        from veilmq.core.errors import ReceiptInvalid
+
+        veilmq_queue.send("tea")
+        with pytest.raises(ReceiptInvalid):
+            veilmq_server.queue("other").delete(*veilmq_queue.receive())
+"""
+
+
+@pytest.mark.slow
+def test_a_queue_of_the_test(pytester: pytest.Pytester) -> None:
+    """It needs no client: it sends, receives and deletes past sockets and faults."""
+    pytester.makepyfile(test_queue=QUEUE)
+    pytester.runpytest("-Werror").assert_outcomes(passed=5)
+
+
+@pytest.mark.slow
+def test_a_start_waits_for_nothing_that_a_test_may_do_without(pytester: pytest.Pytester) -> None:
+    """The operator's port with its console, the consumer and clients are imported when a test uses them."""
+    pytester.makepyfile("""
+        import sys
+        from urllib.request import urlopen
+
+        def test_it(veilmq_server, veilmq_queue):
+            veilmq_queue.send("tea")
+            late = {"jinja2", "starlette.applications", "urllib3", "uvicorn", "veilmq.consumer"}
+            assert not late & sys.modules.keys()
+            assert urlopen(veilmq_server.admin_endpoint + "/health/ready").read().strip() == b"ready"
+            assert late & sys.modules.keys() >= {"starlette.applications", "uvicorn"}
+    """)
+    pytester.runpytest_subprocess("-Werror").assert_outcomes(passed=1)
+
+
 @pytest.mark.slow
 def test_suites(pytester: pytest.Pytester) -> None:
     """Suites that only name fixtures pass, and leave no warning."""

@@ -92,6 +92,11 @@ def test_behaviour_knows_nothing_private() -> None:
     )
 
 
+def test_the_fixtures_know_what_their_users_know() -> None:
+    """They are another distribution, and go with each version of veilmq that their own metadata allows."""
+    assert [line for source in modules(under=TESTS.parent / "packages") for line in crossings(source)] == []
+
+
 def test_a_harness_is_no_test() -> None:
     """It opens what tests run on; a test in it would not be held to the border."""
     assert [path for path in HARNESS if path.rpartition("/")[2].startswith("test_")] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.tree import ROOT, SRC, TESTS, Definition, Function, Module, module, modules, queries, words
+from tests.tidy.tree import ROOT, SRC, TESTS, Definition, Function, Module, module, modules, queries, shipped, words
 
 TIMELESS = ("core", "store", "consumer")
 CLOCKS = ("src/veilmq/store/clock.py", "src/veilmq/store/postgres/functions.sql", "src/veilmq/consumer/clock.py")
@@ -173,7 +173,7 @@ def undocumented(source: Module) -> Iterator[str]:
 
 def test_public_names_are_documented() -> None:
     found: list[str] = []
-    for source in modules(under=SRC):
+    for source in shipped():
         found += undocumented(source)
     assert found == []
 
@@ -239,7 +239,7 @@ def made_up_package(folder: Path, files: dict[str, str]) -> Path:
     """Write a package `veilmq` with `files` (path → text) and our contracts into `folder`."""
     shutil.copy(ROOT / "pyproject.toml", folder)
     named = ("core", "consumer", "store", "events")
-    needed = {"__init__.py": ""} | {f"{part}/__init__.py": "" for part in named}
+    needed = {"__init__.py": "", "../pytest_veilmq/__init__.py": ""} | {f"{part}/__init__.py": "" for part in named}
     for path, text in (needed | files).items():
         file = folder / "veilmq" / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -272,7 +272,7 @@ def test_a_contract_is_broken_by_one_file(tmp_path: Path, path: str, text: str, 
 
 
 DRAWERS = {"common", "helper", "helpers", "misc", "util", "utilities", "utils"}
-CODE = ("src", "tests", "benchmarks", "examples")
+CODE = ("src", "packages", "tests", "benchmarks", "examples")
 
 
 def is_drawer(path: str) -> bool:
@@ -382,7 +382,7 @@ def foreign(source: Module) -> Iterator[str]:
 
 def test_foreign_words_stop_at_the_wire() -> None:
     found: list[str] = []
-    for source in modules(under=SRC):
+    for source in shipped():
         if not source.path.startswith(FACING_OUTSIDE):
             found += foreign(source)
     for query in queries(under=SRC):

@@ -1,16 +1,16 @@
 """The fixtures of veilmq for test suites, which pytest finds by its entry point ``veilmq``; see ``docs/testing.md``.
 
-Nothing of veilmq is imported before a test asks for a fixture: runs that use none of them pay nothing, and the plain
-install, which has no server, does them no harm.
+Nothing of veilmq is imported before a test requests a fixture, so runs that use none of them pay nothing.
 """
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-if TYPE_CHECKING:  # a third of a second that test runs without a server need not wait
-    from veilmq.testing import RunningServer
+if TYPE_CHECKING:  # a fifth of a second that test runs without a server need not wait
+    from veilmq.testing import RunningQueue, RunningServer
 
 REGION = "us-east-1"
 KEY = "testing"
@@ -38,6 +38,24 @@ def veilmq_server(veilmq_settings: dict[str, Any]) -> "Iterator[RunningServer]":
 def veilmq_url(veilmq_server: "RunningServer") -> str:
     """Return the endpoint URL of the test's server."""
     return veilmq_server.endpoint
+
+
+@pytest.fixture
+def veilmq_queue_settings() -> dict[str, Any]:
+    """Override this to have another ``veilmq_queue``: settings of a queue, for example ``visibility_timeout_s``."""
+    return {}
+
+
+@pytest.fixture
+def veilmq_queue(
+    request: pytest.FixtureRequest, veilmq_server: "RunningServer", veilmq_queue_settings: dict[str, Any]
+) -> "RunningQueue":
+    """Make a queue of the test's own, which has the name of the test; with the setting ``fifo`` it is a FIFO queue."""
+    from veilmq.core.limits import SQS_QUEUE_NAME_CHARACTERS_MAX as CHARACTERS_MAX  # noqa: PLC0415
+
+    ending = ".fifo" if veilmq_queue_settings.get("fifo") else ""
+    name = re.sub("[^A-Za-z0-9_-]", "-", request.node.name)[: CHARACTERS_MAX - len(ending)]
+    return veilmq_server.queue(name + ending, **veilmq_queue_settings)
 
 
 @pytest.fixture
