@@ -15,9 +15,9 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-image setup-charts setup-test-all setup-mutations setup-tests run demo cluster docs \
+.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-image setup-charts setup-test-all setup-mutations setup-tests run demo cluster docs setup-release \
 	test test-all test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-image prove-nodes prove-overload mutations build clean
+	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-image prove-nodes prove-overload mutations build clean release-check
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -68,6 +68,9 @@ setup-test-all: setup
 
 setup-mutations: setup
 	@scripts/setup.sh mutations .venv-mutations
+
+setup-release:
+	@scripts/setup.sh release .venv-release
 
 run: setup-run ## start the server on 127.0.0.1:9324, its data under ./veilmq-data
 	@exec $(BIN)/veilmq serve $(ARGS)
@@ -158,11 +161,14 @@ prove-nodes: setup ## three nodes on one PostgreSQL, any of them asked, killed s
 mutations: setup-mutations ## small mutations of the product, and how many the tests detect; the first run records what covers each line
 	@.venv-mutations/bin/python -m tests.mutations $(ARGS)
 
-build: setup ## the wheel and the source archive, in dist/
-	@$(BIN)/python -m build $(ARGS)
+release-check: setup-release ## all that must hold before a version is published; what is to be published is in dist/ then (some minutes)
+	@.venv-release/bin/python -m tests.release
+
+build: setup ## the wheels and the source archives, in dist/
+	@for folder in . packages/pytest-veilmq; do $(BIN)/python -m build --outdir dist $(ARGS) $$folder || exit; done
 
 clean: ## remove what make has made, .venv too; never ./veilmq-data
-	@rm -rf .venv .venv-docs .venv-test-all .clients tests/clients/javascript/node_modules tests/console/axe/node_modules \
+	@rm -rf .venv .venv-docs .venv-mutations .venv-release .venv-test-all .clients tests/clients/javascript/node_modules tests/console/axe/node_modules \
 		build dist htmlcov .coverage .coverage.* \
 		.pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src packages tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

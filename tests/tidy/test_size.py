@@ -13,7 +13,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
 TOTALS = {"files": 299, "lines": 58_079, "lines of SQL": 3_646}
-"""What src has at the most. Whatever makes it smaller states the new figure here."""
+"""What the distributions have at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 
 
