@@ -1,9 +1,11 @@
 # The one front door. `make help` lists what it opens; every target does its own set-up.
-# Variables: PYTHON=python3.12 (which Python makes .venv), ARGS="..." (passed on to the program that a target runs).
+# Variables: PYTHON=python3.12 (which Python makes .venv), ARGS="..." (passed on to the program that a target runs),
+# HOURS=1 (of make soak).
 
 SHELL := /bin/sh
 BIN := .venv/bin
 ARGS ?=
+HOURS ?= 1
 WORKERS ?= 2
 
 FAST := $(addprefix tests/,client consumer server store $(addprefix internals/,client consumer core events server store wire))
@@ -17,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-image setup-charts setup-test-all setup-mutations setup-tests run demo cluster docs setup-release \
 	test test-all test-fast check format bench screenshots \
-	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-image prove-nodes prove-overload mutations build clean release-check
+	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-image prove-nodes prove-overload mutations build clean release-check soak
 # A target is one story with one end: the last line of `make test` is pytest's.
 .NOTPARALLEL:
 
@@ -157,6 +159,9 @@ prove-image: setup-image ## the image, built without a registry and run: a messa
 
 prove-nodes: setup ## three nodes on one PostgreSQL, any of them asked, killed sixty times; and how fast one wakes another's long polls
 	@PROVE=whole $(PYTEST) tests/proofs/test_crash.py -k node -s --timeout 3600 $(ARGS)
+
+soak: setup ## a server under mixed load with restarts for HOURS=1: memory, descriptors and latency may not drift, nothing may be lost
+	@PROVE=whole $(BIN)/python -m tests.proofs.soak --hours $(HOURS) $(ARGS)
 
 mutations: setup-mutations ## small mutations of the product, and how many the tests detect; the first run records what covers each line
 	@.venv-mutations/bin/python -m tests.mutations $(ARGS)

@@ -206,7 +206,7 @@ def serving(program: Path, data: Path) -> Iterator[str]:
     """Run `veilmq serve` and give its endpoint."""
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
         port, admin_port = (str(each.getsockname()[1]) for each in (free, other))
-    options = ["--data", data, "--port", port, "--admin-port", admin_port]
+    options = ["--data", str(data), "--port", port, "--admin-port", admin_port]
     with (WORK / "serve.log").open("wb") as log:
         server = subprocess.Popen([program, "serve", *options], stdout=subprocess.PIPE, stderr=log, cwd=WORK)
     try:

@@ -119,6 +119,7 @@ class Load:
     }
     delete_share, change_share = 0.5, 0.3
     timeouts_s: ClassVar[tuple[int, ...]] = (0, 0, 1, LONGER_S)
+    wait_s = 0
 
     def __init__(self) -> None:
         self.ledger = Ledger()
@@ -158,7 +159,10 @@ class Load:
         with self.ledger.receiving():
             asked_s = now_s()
             answer = caller.call(
-                "ReceiveMessage", MaxNumberOfMessages=count, MessageSystemAttributeNames=["ApproximateReceiveCount"]
+                "ReceiveMessage",
+                MaxNumberOfMessages=count,
+                WaitTimeSeconds=self.wait_s,
+                MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
             told_s = now_s()
             receipts = [
