@@ -18,9 +18,12 @@ from veilmq.client.api import Settings
 from veilmq.client.topics import Topics
 from veilmq.client.transport import SigningKey, Transport
 from veilmq.core.settings import QueueSettings
-from veilmq.testing import RunningServer
+from veilmq.testing import RunningServer, faults
 
 QUEUE = "arn:aws:sqs:us-east-1:000000000000"
+OTHER = "arn:aws:sqs:eu-west-1:111111111111"
+"""Of an ARN the name counts."""
+
 POLICY = {"Effect": "Allow", "Principal": {"AWS": "111111111111"}, "Action": "SQS:SendMessage"}
 TOML = f"""
 port = 9324  # a setting of the server, which is passed over
@@ -35,7 +38,7 @@ tags = {{ team = "shop", empty = "" }}
 [queues.orders-dead]
 delay_s = 604_800
 MessageRetentionPeriod = "1209600"
-RedriveAllowPolicy = {{ redrivePermission = "byQueue", sourceQueueArns = ["{QUEUE}:orders"] }}
+RedriveAllowPolicy = {{ redrivePermission = "byQueue", sourceQueueArns = ["{QUEUE}:orders", "{OTHER}:more"] }}
 
 [queues."in-order.fifo"]
 ContentBasedDeduplication = true
@@ -51,7 +54,12 @@ LoggingEnabled = true
 queue = "orders"
 format = "JSON"
 filter_tag = "Urgent"
+
+[topics.plain.subscriptions.to-orders]
+url = "acs:mns:eu-west-1:111111111111:queues/orders"
+filter_tag = ""
 """
+TAGS = "\n".join(f"t{number} = 'x'" for number in range(51))
 ELASTICMQ = """
 include classpath("application.conf")
 
@@ -161,7 +169,7 @@ def test_fifty_queues_twice(client: HttpQueueClient, veilmq: Veilmq) -> None:
 def test_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
     """By their names of SQS and by ours, in tables and texts; once they are there, nothing is left to do."""
     file = declare(TOML, "veilmq.toml")
-    assert veilmq("apply", file).out.endswith("6 created, 0 changed, 0 deleted, 0 unchanged\n")
+    assert veilmq("apply", file).out.endswith("8 created, 0 changed, 0 deleted, 0 unchanged\n")
     orders = settings_of(server, "orders")
     policy = {"Version": "2012-10-17", "Statement": POLICY}
     assert json.loads(orders.policy) == policy
@@ -176,7 +184,7 @@ def test_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient,
         delay_s=604_800,
         retention_s=1_209_600,
         redrive_permission="listed",
-        redrive_sources=("000000000000/orders",),
+        redrive_sources=("000000000000/orders", "000000000000/more"),
     )
     assert settings_of(server, "in-order.fifo") == QueueSettings(
         fifo=True, content_deduplication=True, dead_letter_queue="000000000000/failed.fifo", receives_max=4
@@ -191,14 +199,14 @@ def test_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient,
     # a policy that another client wrote with other spaces is the same
     with Settings(server.endpoint, "orders") as settings:
         settings.set({"policy": json.dumps(policy, indent=2)})
-    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 8 unchanged\n"
     topics.set("news", {"MaximumMessageSize": "1024"})
     topics.create("news/subscriptions/other", {"Endpoint": "acs:mns::000000000000:queues/orders"})
     topics.create("old", {})
     lines = veilmq("apply", file, "--prune", "--yes").out.splitlines()
     assert lines[:2] == ["~ topic news", "    MaximumMessageSize: 1024 -> 2048"]
-    assert lines[2:] == ["- subscription news/other", "- topic old", "0 created, 1 changed, 2 deleted, 5 unchanged"]
-    assert (topics.names(), topics.names("news")) == (["news"], ["to-orders"])
+    assert lines[2:] == ["- subscription news/other", "- topic old", "0 created, 1 changed, 2 deleted, 7 unchanged"]
+    assert (topics.names(), topics.names("news")) == (["news", "plain"], ["to-orders"])
     assert veilmq("apply", file, "--prune", "--dry-run").code == 0
 
 
@@ -301,6 +309,9 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
         ('[queues.a]\npolicy = { Statement = 3 }', "Statement must be an object or a list of objects."),
         ("[queues.a]\ntags = { a = 1 }", "queues.a: tags: must be a table of texts"),
         ("[queues.a]\ndelay_s = 99999999999999999999", "queues.a: delay_s: must be 0 to 604800."),
+        (f"[queues.a.tags]\n{TAGS}", "queues.a: Too many tags added for queue a. A queue may have 50."),
+        ('[queues.a]\ndead_letter_queue = "-/b"\n[queues.b]', "must be the name of a queue of the account that has t"),
+        (f"[queues.a]\npolicy = {'[' * 2_000}", "is nested too deeply."),
         ('[queues."a b"]', "queues.a b: A name has up to 80 letters"),
         ("queues = 3", "queues: must be a table, as [queues]."),
         ("[queues]\na = 3", "queues.a: must be a table, as [queues.a]."),
@@ -310,6 +321,8 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
         ("[topics.a]\nmessage_bytes_max = 1024\nMaximumMessageSize = 1024", "topics.a: message_bytes_max: is given tw"),
         ("[topics.a.subscriptions.s]", "topics.a: subscriptions.s: give queue, the name of a queue, or url,"),
         ('[topics.a.subscriptions.s]\nurl = "mailto:x"', "subscriptions by mail and SMS are not supported"),
+        ('[topics.a.subscriptions.s]\nqueue = "a/b"', "subscriptions.s: The queue name you provided is invalid."),
+        ('[topics.a.subscriptions.s]\nqueue = ""', "subscriptions.s: Queue name length should between 1 and 256."),
         ('[topics.a.subscriptions.s]\nqueue = "q"\nformat = "CSV"', "NotifyContentFormat: must be one of XML, JSON,"),
     ],
 )  # fmt: skip
@@ -334,7 +347,21 @@ def test_the_files_on_the_page(kind: str, unchanged: int, here: HttpQueueClient,
         assert veilmq("apply", file, "--dry-run").out == shown
 
 
+def test_a_server_that_stops_replying(here: HttpQueueClient, veilmq_server: RunningServer, veilmq: Veilmq) -> None:
+    """The error says how far it came; the next run does the rest."""
+    here.create_queue("a")
+    veilmq_server.faults.script("TagQueue", faults.REQUEST_DROPPED, times=3)
+    file = declare('[queues.b]\n[queues.a]\ntags = { team = "shop" }\n[queues.c]')
+    answer = veilmq("apply", file)
+    assert answer.code == 1
+    assert "at queue a (1 of 3 steps are done)." in answer.err
+    assert here.list_queues() == ["a", "b"]
+    assert veilmq("apply", file).out.endswith("1 created, 1 changed, 0 deleted, 1 unchanged\n")
+
+
 def test_a_file_that_cannot_be_read(veilmq: Veilmq) -> None:
+    Path("latin.conf").write_bytes(b"queues { \xe9 {} }")
+    veilmq("apply", "latin.conf").fails(2, "latin.conf: 'utf-8' codec can't decode byte 0xe9 in position 9")
     veilmq("apply", "none.toml").fails(2, "none.toml: cannot be read: No such file or directory.")
     veilmq("apply", declare(ELASTICMQ, "a.toml")).fails(2, "(The name of a HOCON file ends in .conf.)")
     veilmq("apply", declare("[queues.a]"), "--endpoint", "here").fails(2, "--endpoint: 'here' is not an endpoint")
@@ -367,9 +394,28 @@ def test_a_file_of_elasticmq(server: RunningServer, client: HttpQueueClient, vei
     assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
 
 
+def test_what_elasticmq_writes_itself(here: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own file of queues: empty texts are none. Variables are texts; without queues nothing is declared."""
+    monkeypatch.setenv("RECEIVES", "3")
+    monkeypatch.setenv("FIFO", "true")
+    text = """queues {
+      test { copyTo = "", created = 100, deadLettersQueue { maxReceiveCount = ${RECEIVES}, name = dead },
+             defaultVisibilityTimeout = 3000, delay = "0", fifo = ${FIFO}, lastModified = 2, moveTo = "", tags = null }
+      dead { fifo = ${?FIFO} }
+    }"""
+    done = veilmq("apply", declare(text, "queues.conf"))
+    assert (done.code, done.err) == (0, "")
+    assert here.list_queues() == ["dead.fifo", "test.fifo"]
+    settings = here.show("test.fifo").settings
+    assert (settings.visibility_timeout_s, settings.delay_s, settings.receives_max) == (3, 0, 3)
+    pruned = veilmq("apply", declare("node-address { port = 1 }", "queues.conf"), "--prune", "--yes")
+    assert pruned.out == "0 created, 0 changed, 0 deleted, 0 unchanged\n"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        ('queues { a { fifo = true }, "a.fifo" { fifo = true } }', "queues.a: is given twice, as a.fifo is the same"),
         ("queues { a { x = ", "is no HOCON file (at line 1, column 18)."),
         ("queues { a { visibilityTimeout = 3 s } }", "queues.a: unknown key visibilityTimeout; there are defaultVisi"),
         (
@@ -407,8 +453,8 @@ def test_with_accounts(veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.Monke
         veilmq("apply", file).fails(1, "(MissingAuthenticationToken)")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOWNER")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS["AKIDOWNER"])
-        assert veilmq("apply", file).out.endswith("6 created, 0 changed, 0 deleted, 0 unchanged\n")
-        assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+        assert veilmq("apply", file).out.endswith("8 created, 0 changed, 0 deleted, 0 unchanged\n")
+        assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 8 unchanged\n"
         key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
         found = Topics(Transport(server.endpoint), key=key).show("news/subscriptions/to-orders")
         assert found is not None

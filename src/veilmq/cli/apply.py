@@ -61,14 +61,18 @@ def apply(
     if not json:
         for line in _lines(plan):
             print(line, flush=True)
-    if dry_run:
-        _conclude(plan, dry_run=True, json=json)
-        return DIFFERS if plan.steps else 0
-    if doomed := [step.name for step in plan.steps if step.action == "delete"]:
+    doomed = [step.name for step in plan.steps if step.action == "delete"]
+    if doomed and not dry_run:
         confirm(f"Delete {', '.join(doomed)} and all messages in them at {endpoint}?", yes=yes)
-    plan.apply()
-    _conclude(plan, dry_run=False, json=json)
-    return 0
+    if not dry_run:
+        plan.apply()
+    if json:
+        parts = ("action", "kind", "name", "differences")
+        steps = [{part: getattr(step, part) for part in parts} for step in plan.steps]
+        print_json({"steps": steps, **plan.counts(), "applied": not dry_run})
+    else:
+        print(f"Would be: {plan}" if dry_run else plan)
+    return DIFFERS if dry_run and plan.steps else 0
 
 
 def _lines(plan: "Plan") -> Iterator[str]:
@@ -85,13 +89,3 @@ def _shown(value: Any) -> str:
     if value is None or value in ("", []):
         return "none"
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _conclude(plan: "Plan", *, dry_run: bool, json: bool) -> None:
-    counts = plan.counts()
-    if json:
-        parts = ("action", "kind", "name", "differences")
-        steps = [{part: getattr(step, part) for part in parts} for step in plan.steps]
-        print_json({"steps": steps, **counts, "applied": not dry_run})
-    else:
-        print(("Would be: " if dry_run else "") + ", ".join(f"{count} {word}" for word, count in counts.items()))

@@ -5,7 +5,7 @@ subscription becomes so; what it does not name stays as it is. A dead-letter que
 What the rules of ``core.settings`` refuse is found before the first step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from veilmq.client.api import Settings
-from veilmq.client.declared import JSON_TEXTS, OWN, Declared, DeclaredQueue, with_queue
-from veilmq.client.messages import ClientError
+from veilmq.client.declared import JSON_TEXTS, QUEUES, Declared, plain, with_endpoint, with_queue
+from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.client.topics import Topics
 from veilmq.client.transport import Transport
@@ -24,8 +24,6 @@ from veilmq.wire.sqs.names import full_name
 
 COUNTED = {"create": "created", "change": "changed", "delete": "deleted"}
 """What a step does, and how it is counted."""
-
-_STRATEGY = "NotifyStrategy"
 
 
 class PlanRefused(Exception):
@@ -48,7 +46,7 @@ class Step:
     kind: str
     name: str
     run: Callable[[], object]
-    differences: tuple[Difference, ...] = ()
+    differences: Sequence[Difference] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +61,20 @@ class Plan:
         done = {word: sum(step.action == action for step in self.steps) for action, word in COUNTED.items()}
         return done | {"unchanged": self.unchanged}
 
+    def __str__(self) -> str:
+        """Return the counts as a line."""
+        return ", ".join(f"{count} {word}" for word, count in self.counts().items())
+
     def apply(self) -> None:
-        """Make the steps; raises ``ClientError``, which says how many were made, and ``Unreachable``."""
+        """Make the steps; raises ``ClientError`` and ``Unreachable``, which say how many were made."""
         for number, step in enumerate(self.steps):
+            where, done = f"{step.kind} {step.name}", f"({number} of {len(self.steps)} steps are done.)"
             try:
                 step.run()
             except ClientError as error:
-                text = f"{step.kind} {step.name}: {error.message} ({number} of {len(self.steps)} steps are done.)"
-                raise ClientError(error.code, text, error.status) from error
+                raise ClientError(error.code, f"{where}: {error.message} {done}", error.status) from error
+            except Unreachable as error:
+                raise Unreachable(error.endpoint, f"{error.reason}, at {where} {done[:-2]})") from error
 
 
 def make_plan(declared: Declared, *, transport: Transport, topics: Topics, prune: bool = False) -> Plan:
@@ -80,15 +84,14 @@ def make_plan(declared: Declared, *, transport: Transport, topics: Topics, prune
     ``ClientError`` and ``Unreachable``.
     """
     steps = tuple(_Planner(declared, transport, topics, prune=prune).steps())
-    subscriptions = sum(len(topic.subscriptions) for topic in (declared.topics or {}).values())
-    known = len(declared.queues or ()) + len(declared.topics or ()) + subscriptions
+    known = len(declared.queues or ()) + len(declared.topics or ())
     return Plan(steps, known - sum(step.action != "delete" for step in steps))
 
 
 class _Planner:
     def __init__(self, declared: Declared, transport: Transport, topics: Topics, *, prune: bool) -> None:
         self._queues, self._topics = declared.queues or {}, declared.topics or {}
-        self._transport, self._api, self._prune = transport, topics, prune
+        self._transport, self._api = transport, topics
         self._client = QueueClient(transport)
         existing = self._client.list_queues() if prune and declared.queues is not None else []
         self._doomed = [name for name in existing if name not in self._queues]
@@ -96,73 +99,66 @@ class _Planner:
 
     def steps(self) -> Iterator[Step]:
         """Yield the steps: what is deleted comes last, queues after all that may name them."""
-        found = {name: self._found(name) for name in self._queues}
-        self._check(found)
-        for name, queue in self._queues.items():
-            yield from self._queue_step(name, queue, found[name])
-        for topic, content in self._topics.items():
-            yield from self._smq_step("topic", topic, content.attributes)
-            there = self._api.names(topic) if self._prune and self._api.show(topic) else []
-            for name, attributes in content.subscriptions.items():
-                yield from self._smq_step("subscription", f"{topic}/subscriptions/{name}", attributes)
-            for name in there:
-                if name not in content.subscriptions:
-                    place = f"{topic}/subscriptions/{name}"
-                    yield Step("delete", "subscription", f"{topic}/{name}", partial(self._api.delete, place))
+        found = self._check()
+        for name, settings in self._queues.items():
+            yield from self._queue_step(name, settings, found[name])
+        for place, attributes in self._topics.items():
+            yield from self._smq_step(place, attributes)
         for topic in self._api.names() if self._prunes_topics else ():
-            if topic not in self._topics:
-                yield Step("delete", "topic", topic, partial(self._api.delete, topic))
+            names = self._api.names(topic) if topic in self._topics else []
+            for place in [f"{topic}/subscriptions/{name}" for name in names] or [topic]:
+                if place not in self._topics:
+                    yield Step("delete", *_named(place), partial(self._api.delete, place))
         for name in self._doomed:
             yield Step("delete", "queue", name, partial(self._client.delete_queue, name))
 
+    def _settings_of(self, name: str) -> Settings:
+        return Settings(self._transport.endpoint, name, transport=self._transport)
+
     def _found(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue of the server, with other queues as the file has them; or ``None``."""
+        """Return the settings of a queue of the server, or ``None``."""
         try:
             found = self._settings_of(name).show().settings
         except ClientError as error:
             if error.code == "QueueNotFound":
                 return None
             raise
-        target, sources = found.dead_letter_queue, tuple(map(_own, found.redrive_sources))
-        return found.changed({"dead_letter_queue": _own(target) if target else "", "redrive_sources": sources})
+        return found.changed({field: plain(getattr(found, field)) for field in QUEUES})
 
-    def _settings_of(self, name: str) -> Settings:
-        return Settings(self._transport.endpoint, name, transport=self._transport)
+    def _check(self) -> dict[str, QueueSettings | None]:
+        """Return the queues that are declared, or named by those and by subscriptions, as the server has them.
 
-    def _check(self, found: Mapping[str, QueueSettings | None]) -> None:
-        """Raise ``PlanRefused`` where the queues would contradict themselves or each other."""
-        after: dict[str, QueueSettings] = {}
-        for name, queue in self._queues.items():
+        Raises ``PlanRefused`` where they would contradict themselves or each other.
+        """
+        targets = {name: each.get("dead_letter_queue") for name, each in self._queues.items()}
+        named = [*self._queues, *targets.values(), *(each.get("queue") for each in self._topics.values())]
+        found = {name: self._found(name) for name in dict.fromkeys(filter(None, named))}
+        after = dict(found)
+        for name, changes in self._queues.items():
             try:
-                after[name] = checked_settings(found[name], queue.settings)
+                after[name] = checked_settings(found[name], changes)
             except SettingsConflict as error:
                 raise PlanRefused(f"queue {name}: {error.setting}: {error}") from None
-        for name, settings in after.items():
-            target = settings.dead_letter_queue.removeprefix(OWN)
-            if target in self._doomed:
-                raise PlanRefused(f"queue {name}: its dead-letter queue {target} would be deleted; declare it, too.")
-            if target and "dead_letter_queue" in self._queues[name].settings:
-                theirs = after.get(target) or self._found(target)
-                if refusal := dead_letter_refusal(OWN + name, settings, OWN + target, theirs):
-                    raise PlanRefused(f"queue {name}: {refusal.replace(OWN, '')}")
-        for topic, content in self._topics.items():
-            for name, attributes in content.subscriptions.items():
-                to = attributes.get("queue")
-                if to and to not in after and (to in self._doomed or self._found(to) is None):
-                    raise PlanRefused(f"subscription {topic}/{name}: there is no queue {to}; declare it.")
+        for name, target in targets.items():
+            settings = after[name]
+            assert settings is not None, "it is declared"
+            if (kept := settings.dead_letter_queue) in self._doomed:
+                raise PlanRefused(f"queue {name}: its dead-letter queue {kept} would be deleted; declare it, too.")
+            if target and (refusal := dead_letter_refusal(name, settings, target, after[target])):
+                raise PlanRefused(f"queue {name}: {refusal}")
+        for place, attributes in self._topics.items():
+            if (to := attributes.get("queue")) and (after[to] is None or to in self._doomed):
+                raise PlanRefused(f"{' '.join(_named(place))}: there is no queue {to}; declare it.")
+        return found
 
-    def _queue_step(self, name: str, queue: DeclaredQueue, found: QueueSettings | None) -> Iterator[Step]:
-        old = msgspec.to_builtins(QueueSettings() if found is None else found)
-        differences = [
-            Difference(field, None if found is None else _plain(old[field]), _plain(value))
-            for field, value in msgspec.to_builtins(queue.settings).items()
-            if found is None or not _same(field, old[field], value)
-        ]
-        tags = old["tags"] if queue.tags is None else queue.tags
-        changed = sorted(key for key in {**old["tags"], **tags} if old["tags"].get(key) != tags.get(key))
-        shown = (*differences, *(Difference(f"tags.{key}", old["tags"].get(key), tags.get(key)) for key in changed))
+    def _queue_step(self, name: str, wanted: Mapping[str, Any], found: QueueSettings | None) -> Iterator[Step]:
+        old, new = msgspec.to_builtins(found or QueueSettings()), msgspec.to_builtins(wanted)
+        had, tags = old["tags"], new.pop("tags", old["tags"])
+        changes = {field: value for field, value in new.items() if not found or not _same(field, old[field], value)}
+        shown = [Difference(field, old[field] if found else None, value) for field, value in changes.items()]
+        changed = sorted(key for key in had | tags if had.get(key) != tags.get(key))
+        shown += [Difference(f"tags.{key}", had.get(key), tags.get(key)) for key in changed]
         settings, client = self._settings_of(name), self._client
-        changes = {each.attribute: queue.given[each.attribute] for each in differences}
 
         def change() -> None:
             if changes:
@@ -173,42 +169,34 @@ class _Planner:
                 client.tag(name, put)
 
         if found is None:
-            yield Step("create", "queue", name, partial(settings.create, queue.given, tags=tags), shown)
+            yield Step("create", "queue", name, partial(settings.create, changes, tags=tags), shown)
         elif shown:
             yield Step("change", "queue", name, change, shown)
 
-    def _smq_step(self, kind: str, place: str, wanted: Mapping[str, str]) -> Iterator[Step]:
+    def _smq_step(self, place: str, wanted: Mapping[str, str]) -> Iterator[Step]:
         """Yield what a topic or a subscription needs, if anything."""
-        name, found = place.replace("/subscriptions/", "/"), self._api.show(place)
+        (kind, name), found = _named(place), self._api.show(place)
         old = with_queue(found or {})
-        new = tuple(Difference(each, old.get(each), text) for each, text in wanted.items() if old.get(each) != text)
-        fixed = [each.attribute for each in new if kind == "subscription" and each.attribute != _STRATEGY]
+        changes = {each: text for each, text in wanted.items() if old.get(each, "") != text}
+        shown = [Difference(each, old.get(each), text) for each, text in changes.items()]
+        fixed = [each for each in changes if kind == "subscription" and each != "NotifyStrategy"]
         if found is None:
-            yield Step("create", kind, name, partial(self._create, place, wanted), new)
+            yield Step("create", kind, name, partial(self._create, place, wanted), shown)
         elif fixed:
             why = "cannot be changed; give the subscription another name, and --prune this one."
             raise PlanRefused(f"{kind} {name}: {', '.join(fixed)} {why}")
-        elif new:
-            changes = {each.attribute: each.new for each in new}
-            yield Step("change", kind, name, partial(self._api.set, place, changes), new)
+        elif changes:
+            yield Step("change", kind, name, partial(self._api.set, place, changes), shown)
 
     def _create(self, place: str, wanted: Mapping[str, str]) -> None:
-        attributes = dict(wanted)
-        if queue := attributes.pop("queue", None):
-            account = full_name(self._client.queue_url(queue)).partition("/")[0]
-            attributes["Endpoint"] = f"acs:mns::{account}:queues/{queue}"
-        self._api.create(place, attributes)
+        account = full_name(self._client.queue_url(wanted["queue"])).partition("/")[0] if "queue" in wanted else ""
+        self._api.create(place, with_endpoint(wanted, account))
 
 
-def _own(queue: str) -> str:
-    return OWN + queue.rpartition("/")[2]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value with queues as the file has them."""
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value.removeprefix(OWN) if isinstance(value, str) else value
+def _named(place: str) -> tuple[str, str]:
+    """Return kind and name of a topic or a subscription."""
+    name = place.replace("/subscriptions/", "/")
+    return "subscription" if "/" in name else "topic", name
 
 
 def _same(field: str, old: Any, new: Any) -> bool:

@@ -288,4 +288,4 @@ def check_destination(source: str, ours: QueueSettings, target: str, theirs: Que
 
 
 def _account_of(queue: str) -> str:
-    return queue.partition("/")[0]
+    return queue.rpartition("/")[0]

@@ -33,14 +33,7 @@ class _InProcess(Transport):
         self._loop = asyncio.get_running_loop()
 
     def request(
-        self,
-        method: str,
-        target: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes = b"",
-        wait_s: int = 0,
-        patience_s: float | None = None,
+        self, method: str, target: str, *, headers: Mapping[str, str], body: bytes = b"", **_: object
     ) -> HttpReply:
         """Return the reply as it would come over HTTP."""
         lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
@@ -85,8 +78,7 @@ class Declarations:
         plan.apply()
         for step in plan.steps:
             log.info("declared %s %s: %sd", step.kind, step.name, step.action)
-        counts = plan.counts()
-        log.info("declared queues and topics: %s", ", ".join(f"{count} {word}" for word, count in counts.items()))
+        log.info("declared queues and topics: %s", plan)
 
     def _refusal(self, problem: str) -> SettingError:
         return SettingError("queues_file", value=self._path, problem=problem)

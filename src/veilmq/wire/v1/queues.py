@@ -190,7 +190,7 @@ def check_new(name: str, *, fifo: bool) -> None:
 def _full(setting: str, name: str, account: str) -> str:
     plain = name.removeprefix(f"{account}/")
     if not _NAME.fullmatch(plain):
-        raise _unfit(setting, f"must be the name of a queue of the account {account}")
+        raise _unfit(setting, "must be the name of a queue of the account that has this one")
     return f"{account}/{plain}"
 
 
