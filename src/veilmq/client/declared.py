@@ -1,9 +1,8 @@
 """Declared queues and topics: a file that says which of them a server has, and with which attributes.
 
 The file is TOML with the tables ``[queues.NAME]`` and ``[topics.NAME]``, alone or in the settings file of a server; or
-ElasticMQ's, in HOCON (``elasticmq.py``). An attribute of a queue has its name of SQS or ours. All of the file is read
-and checked, by the rules of the wire, before a server is asked for anything (``plan.py``); ``docs/declared-queues.md``
-describes it.
+ElasticMQ's, in HOCON. An attribute of a queue has its name of SQS or ours. All of the file is read and checked, by the
+rules of the wire, before the first request to a server (``plan.py``); ``docs/declared-queues.md`` describes it.
 
 Queues are named without their accounts: the caller's is not known, and of an ARN the name counts.
 """
@@ -12,15 +11,15 @@ import difflib
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from veilmq.client.elasticmq import as_text, from_elasticmq
 from veilmq.core import limits
 from veilmq.wire.exchange import DEFAULT_ACCOUNT, RequestContext
 from veilmq.wire.smq.errors import SmqError
@@ -40,7 +39,6 @@ QUEUES = frozenset({"dead_letter_queue", "redrive_sources"})
 """Settings that name other queues."""
 
 _OWN = f"{DEFAULT_ACCOUNT}/"
-_HOCON = (".conf", ".hocon")
 _FIELDS: tuple[str, ...] = SettingFields.__struct_fields__
 _ARN = re.compile(r"arn:[^:]*:sqs:[a-z0-9-]+:[0-9]{12}:")
 _QUEUE = re.compile(r"acs:mns:.*:/?queues/(.+)")
@@ -83,7 +81,11 @@ def read_declared(path: Path, *, others: Collection[str] = ()) -> Declared:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}.") from None
-        found, notes = from_elasticmq(text, folder=path.parent) if path.suffix in _HOCON else (_from_toml(text), ())
+        try:
+            is_hocon = path.suffix in (".conf", ".hocon")
+            found, notes = _from_elasticmq(text, path.parent) if is_hocon else (tomllib.loads(text), ())
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"is no TOML file: {error}. (The name of a HOCON file ends in .conf.)") from None
         _known(found, ("queues", "topics", *others), "key")
         queues = _in_order(_read_each("queues", found["queues"], _queue)) if "queues" in found else None
         topics = _read_each("topics", found["topics"], _topic) if "topics" in found else None
@@ -100,13 +102,6 @@ def _at(where: str) -> Iterator[None]:
         raise DeclaredError(f"{where}: {str(error).replace(_OWN, '')}") from None
     except RecursionError:
         raise DeclaredError(f"{where}: is nested too deeply.") from None
-
-
-def _from_toml(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except ValueError as error:
-        raise ValueError(f"is no TOML file: {error}. (The name of a HOCON file ends in .conf.)") from None
 
 
 def _read_each(place: str, content: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
@@ -135,12 +130,10 @@ def _known(given: Iterable[str], known: Collection[str], kind: str) -> None:
 
 def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     _known(table, (*_FIELDS, *SETTINGS, "tags"), "attribute")
-    given = {
-        field: as_text(table[field]) if field in JSON_TEXTS else table[field] for field in _FIELDS if field in table
-    }
-    settings: dict[str, Any] = read_settings(from_json(as_text(given).encode(), SettingFields), _OWN + name, _CONTEXT)
+    given = {field: _text(table[field]) if field in JSON_TEXTS else table[field] for field in _FIELDS if field in table}
+    settings: dict[str, Any] = read_settings(from_json(_text(given).encode(), SettingFields), _OWN + name, _CONTEXT)
     for attribute in (each for each in table if each in SETTINGS):
-        kind, text = SETTINGS[attribute].kind, as_text(table[attribute])
+        kind, text = SETTINGS[attribute].kind, _text(table[attribute])
         if QUEUES.intersection(kind.fields):
             text = _ARN.sub(queue_arn(_OWN, _CONTEXT), text)
         values = kind.read(attribute, text, _OWN + name, _CONTEXT)
@@ -159,6 +152,11 @@ def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
         except msgspec.ValidationError as error:
             raise ValueError(f"tags: must be a table of texts: {error}.") from None
     return settings
+
+
+def _text(value: Any) -> str:
+    """Return a value of the file as text: what is no text as JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def plain(names: Any) -> Any:
@@ -190,7 +188,7 @@ def _subscription(name: str, table: Mapping[str, Any]) -> dict[str, str]:
     checked_name(name, SUBSCRIPTION_NAME)
     attributes = with_queue(_smq(table, _SUBSCRIPTION, "queue"))
     if "queue" in table:
-        attributes["queue"] = as_text(table["queue"])
+        attributes["queue"] = _text(table["queue"])
     if ("queue" in attributes) is ("Endpoint" in attributes):
         raise ValueError("give queue, the name of a queue, or url, which is pushed to.")
     read_endpoint(with_endpoint(attributes, DEFAULT_ACCOUNT)["Endpoint"], _CONTEXT)
@@ -222,4 +220,117 @@ def _smq(table: Mapping[str, Any], names: Mapping[str, str], other: str) -> dict
     _known(table, (*names, *names.values(), other), "attribute")
     if twice := [name for name, smq in names.items() if name in table and smq in table]:
         raise ValueError(f"{twice[0]}: is given twice, as {names[twice[0]]} is its name of SMQ; leave one out.")
-    return {names.get(name, name): as_text(value) for name, value in table.items() if name != other}
+    return {names.get(name, name): _text(value) for name, value in table.items() if name != other}
+
+
+# ElasticMQ's file of queues (HOCON), read as it is into the table of ours (ElasticMQ, README, "Automatically creating
+# queues on startup"). Needs pyhocon, the extra hocon.
+#
+# Values follow HOCON: a number without a unit is milliseconds, null is no value, and numbers and flags may be texts,
+# which substituted variables always are. As ElasticMQ does, a FIFO queue gets the end .fifo where its name has none.
+# What the file says of the server itself has no effect here, and is named in a note.
+
+_DURATIONS = {
+    "defaultVisibilityTimeout": "visibility_timeout_s",
+    "delay": "delay_s",
+    "receiveMessageWait": "receive_wait_s",
+}
+_FLAGS = {"fifo": "fifo", "contentBasedDeduplication": "content_deduplication"}
+_FORWARDS = {
+    "copyTo": "send to a topic to which both queues are subscribed",
+    "moveTo": "`veilmq forward` moves messages to another queue",
+}
+_DEAD_LETTERS, _TAGS = "deadLettersQueue", "tags"
+_KEYS = (*_DURATIONS, _DEAD_LETTERS, *_FLAGS, *_FORWARDS, _TAGS, "created", "lastModified")
+_OF_DEAD_LETTERS = ("name", "maxReceiveCount")
+_CLASSPATH = re.compile(r"^[ \t]*include\s+(?:required\()?classpath\(.*?\)+[ \t]*,?", re.MULTILINE)
+"""Names a file inside ElasticMQ's own archive: its defaults."""
+
+_INSTANT = datetime(2000, 1, 1, tzinfo=UTC)
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_UNITS |= {word[:length]: word for word in _UNITS.values() for length in (len(word) - 1, len(word))}
+_DURATION = re.compile(rf"\s*([0-9]{{1,12}})\s*({'|'.join(_UNITS)})?\s*")
+
+
+def _from_elasticmq(text: str, folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the tables that ``text`` is, and notes on what has no effect; ``folder`` has files that it includes."""
+    try:
+        from pyhocon import ConfigFactory  # noqa: PLC0415 (an extra)
+        from pyhocon.exceptions import ConfigException  # noqa: PLC0415
+        from pyparsing import ParseBaseException  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ValueError(f"HOCON needs the module {error.name}: pip install 'veilmq[hocon]'.") from None
+    try:
+        found = ConfigFactory.parse_string(_CLASSPATH.sub("", text), basedir=str(folder)).as_plain_ordered_dict()
+    except ParseBaseException as error:
+        raise ValueError(f"is no HOCON file (at line {error.lineno}, column {error.column}).") from None
+    except (ConfigException, OSError, OverflowError) as error:
+        raise ValueError(f"is no HOCON file that can be read: {error}.") from None
+    others = sorted(found.keys() - {"queues"})
+    notes = [f"{', '.join(others)}: has no effect; these are settings of `veilmq serve`."] if others else []
+    if "queues" not in found:
+        return {}, tuple(notes)
+    queues = _object("queues", found["queues"])
+    given = {name: _object(f"queues.{name}", content, _KEYS) for name, content in queues.items()}
+    ends = {name: ".fifo" if _value(content.get("fifo")) is True else "" for name, content in given.items()}
+    names = {name: name.removesuffix(end) + end for name, end in ends.items()}
+    if twice := [name for name, full in names.items() if full != name and full in names]:
+        raise ValueError(f"queues.{twice[0]}: is given twice, as {names[twice[0]]} is the same queue; leave one out.")
+    forwards = [
+        f"queues.{name}: {key} = {content[key]} has no effect; {instead}."
+        for name, content in given.items()
+        for key, instead in _FORWARDS.items()
+        if content.get(key)
+    ]
+    return {"queues": {names[name]: _elasticmq_queue(name, given[name], names) for name in given}}, (*forwards, *notes)
+
+
+def _object(where: str, content: Any, known: Collection[str] = ()) -> dict[str, Any]:
+    """Return the values of an object by their keys, which pyhocon leaves in quotes."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: must be an object, in braces.")
+    values = {key.strip('"'): value for key, value in content.items() if value is not None}
+    for key in values:
+        if known and key not in known:
+            raise ValueError(f"{where}: unknown key {key}; there are {', '.join(known)}.")
+    return values
+
+
+def _value(given: Any) -> Any:
+    """Return the number or flag that ``given`` is, perhaps as a text."""
+    with suppress(msgspec.DecodeError, TypeError):
+        return msgspec.json.decode(given)
+    return given
+
+
+def _elasticmq_queue(name: str, content: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    where = f"queues.{name}"
+    made = {field: _value(content[key]) for key, field in _FLAGS.items() if key in content}
+    made |= {field: _seconds(f"{where}.{key}", content[key]) for key, field in _DURATIONS.items() if key in content}
+    if _DEAD_LETTERS in content:
+        place = f"{where}.{_DEAD_LETTERS}"
+        values = _object(place, content[_DEAD_LETTERS], _OF_DEAD_LETTERS)
+        if len(values) < len(_OF_DEAD_LETTERS):
+            raise ValueError(f"{place}: needs {' and '.join(_OF_DEAD_LETTERS)}.")
+        target, count = (values[key] for key in _OF_DEAD_LETTERS)
+        made |= {"dead_letter_queue": names.get(str(target), str(target)), "receives_max": _value(count)}
+    if _TAGS in content:
+        made["tags"] = {key: _text(value) for key, value in _object(f"{where}.{_TAGS}", content[_TAGS]).items()}
+    return made
+
+
+def _seconds(where: str, value: Any) -> int:
+    """Return a duration in seconds.
+
+    Unless it is a text or a number pyhocon has read it, as a ``timedelta`` or, where dateutil is installed, what
+    dateutil has for it: both can be added to an instant.
+    """
+    try:
+        if match := _DURATION.fullmatch(str(value)):
+            value = timedelta(**{_UNITS[match[2] or "ms"]: int(match[1])})
+        span = _INSTANT + value - _INSTANT
+    except (TypeError, OverflowError):
+        span = timedelta.resolution
+    if span % timedelta(seconds=1):
+        raise ValueError(f"{where}: must be whole seconds, as 10 seconds; a number alone is milliseconds.")
+    return int(span.total_seconds())
