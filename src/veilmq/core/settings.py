@@ -229,8 +229,8 @@ def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     return both
 
 
-# Which queue may serve which as its dead-letter queue, and where messages may be moved. Queues have their full names;
-# ``ours`` are the settings of the source, ``theirs`` those of the target.
+# Which queue may serve which as its dead-letter queue, and where messages may be moved. Queues have their full names,
+# or plain ones if all are of one account; ``ours`` are the settings of the source, ``theirs`` those of the target.
 #
 # A dead letter of a standard queue keeps the time of its sending, and its retention continues; in FIFO queues both
 # begin anew. Its receive count and first receive are kept and shown; ``receives_max`` of the dead-letter queue itself
