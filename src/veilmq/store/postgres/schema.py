@@ -248,7 +248,7 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
         "what is acknowledged is durable": "; ".join(promise.doubts),
     }
     if not found:
-        return Report(findings(of_server | {"there is a schema": remedy}))
+        return Report(findings(of_server | {"there is a schema": remedy}), {})
     of_schema = {"the schema has all that this version needs": lacks if pending else ""}
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         of_rows = await invariants(connection)
