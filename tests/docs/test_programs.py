@@ -18,8 +18,7 @@ from tests.clients.program import JAVASCRIPT, node
 from tests.clients.test_other_programs import CLIENTS
 from tests.proofs.forking import run
 from tests.tidy.tree import ROOT
-from veilmq.cli.top_look import Look, QueueRow
-from veilmq.cli.top_view import view
+from veilmq.cli.top import Look, QueueRow, view
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, SystemClock

@@ -14,41 +14,25 @@ from cyclopts import App, CycloptsError, UnknownOptionError
 
 from veilmq import __version__
 from veilmq.cli.apply import apply
-from veilmq.cli.backup import backup
-from veilmq.cli.claims_close import close
-from veilmq.cli.claims_evict import evict
-from veilmq.cli.claims_list import list_sources
-from veilmq.cli.claims_release import release
-from veilmq.cli.clock_trust import trust
-from veilmq.cli.copy import copy
-from veilmq.cli.database import add, list_databases, remove
-from veilmq.cli.demo import demo
-from veilmq.cli.doctor import doctor
-from veilmq.cli.events_flush import flush
-from veilmq.cli.failures import CommandFailed, UsageError
-from veilmq.cli.forward import forward
-from veilmq.cli.migrate import migrate
-from veilmq.cli.pipeline_archive import archive
-from veilmq.cli.pipeline_replay import replay
-from veilmq.cli.pipeline_report import report
-from veilmq.cli.pipeline_route import route
-from veilmq.cli.pipeline_route_table import route_table
-from veilmq.cli.pipeline_tune import tune
-from veilmq.cli.queue_cancel_redrive import cancel_redrive
-from veilmq.cli.queue_create import create
-from veilmq.cli.queue_delete import delete
-from veilmq.cli.queue_list import list_queues
-from veilmq.cli.queue_purge import purge
-from veilmq.cli.queue_redrive import redrive
-from veilmq.cli.queue_redrives import redrives
-from veilmq.cli.queue_set import set_queue
-from veilmq.cli.queue_show import show
-from veilmq.cli.queue_tag import tag_queue
-from veilmq.cli.receive import receive
-from veilmq.cli.send import send
-from veilmq.cli.serve import serve
+from veilmq.cli.claims import close, evict, list_sources, release
+from veilmq.cli.command import CommandFailed, UsageError
+from veilmq.cli.messages import receive, send
+from veilmq.cli.pipeline import archive, demo, replay, report, route, route_table, tune
+from veilmq.cli.queue import (
+    cancel_redrive,
+    create,
+    delete,
+    list_queues,
+    purge,
+    redrive,
+    redrives,
+    set_queue,
+    show,
+    tag_queue,
+)
+from veilmq.cli.store import add, backup, copy, doctor, flush, list_databases, migrate, remove, serve, trust
 from veilmq.cli.top import top
-from veilmq.cli.worker import worker
+from veilmq.cli.worker import forward, worker
 from veilmq.client import ClientError, Unreachable
 from veilmq.client.transport import UNEXPECTED_REPLY
 

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from veilmq.cli.confirmation import confirm
+from veilmq.cli.command import CommandFailed, Endpoint, Json, UsageError, Yes, confirm, print_json
 from veilmq.cli.connection import connect
-from veilmq.cli.failures import CommandFailed, UsageError
-from veilmq.cli.options import Endpoint, Json, Yes
-from veilmq.cli.printing import print_json
 from veilmq.client.transport import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from urllib3 import BaseHTTPResponse
 from urllib3.exceptions import HTTPError
 
-from veilmq.cli.failures import CommandFailed, UsageError
+from veilmq.cli.command import CommandFailed, UsageError
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims, Forwards, Settings
 from veilmq.client.transport import endpoint_variable, key_of

@@ -11,10 +11,10 @@ import pytest
 from tests.cli.conftest import Veilmq, command
 from tests.cli.every_command import every_command, options
 from tests.tidy.tree import ROOT
-from veilmq.cli.failures import CommandFailed
-from veilmq.cli.logs import JsonLines
-from veilmq.cli.pipeline_options import job
-from veilmq.cli.queue_options import FIELDS
+from veilmq.cli.command import CommandFailed
+from veilmq.cli.pipeline import job
+from veilmq.cli.queue import FIELDS
+from veilmq.cli.worker import JsonLines
 from veilmq.core import limits
 from veilmq.core.settings import QueueSettings
 from veilmq.server.settings import FILE_NAME, SETTINGS, VARIABLES_OF_OTHERS

@@ -19,9 +19,7 @@ from rich.console import Console
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.proofs.forking import Forked
 from tests.tidy.tree import ROOT
-from veilmq.cli.top_look import Look, Observer, QueueRow
-from veilmq.cli.top_screen import pause_s
-from veilmq.cli.top_view import span, view
+from veilmq.cli.top import Look, Observer, QueueRow, pause_s, span, view
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, faults
