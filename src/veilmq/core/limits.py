@@ -23,6 +23,15 @@ class Range:
         """Tell whether ``value`` lies in the range."""
         return self.minimum <= value <= self.maximum
 
+    def read(self, text: str) -> int:
+        """Return the number that ``text`` writes with digits; raises ``ValueError``, also outside the range."""
+        if not text.isascii() or not text.removeprefix("-").isdecimal() or not self.holds(number := int(text)):
+            raise ValueError(text)
+        return number
+
+    def __str__(self) -> str:
+        return f"a whole number from {self.minimum} to {self.maximum}"
+
     @property
     def constraint(self) -> Meta:
         """The same for a field that is decoded."""

@@ -135,8 +135,6 @@ def is_special(address: Address) -> bool:
 SettingValue = str | int | bool | Path | None
 """A setting's value once it was read."""
 
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
-
 
 class Kind(NamedTuple):
     """One kind of value; ``placeholder`` stands for a value in help, ``allowed`` follows the words "must be".
@@ -164,13 +162,13 @@ def whole_number(allowed: Range, placeholder: str = "N", *, optional: bool = Fal
     def read(raw: object) -> int | None:
         if raw is None and optional:
             return None
-        if isinstance(raw, str) and _NUMBER.fullmatch(raw):
-            raw = int(raw)
+        if isinstance(raw, str):
+            return allowed.read(raw)
         if isinstance(raw, bool) or not isinstance(raw, int) or not allowed.holds(raw):
             raise ValueError(raw)
         return raw
 
-    return Kind(placeholder, f"a whole number from {allowed.minimum} to {allowed.maximum}", read)
+    return Kind(placeholder, str(allowed), read)
 
 
 def _text(placeholder: str, allowed: str, check: Callable[[str], object], *, optional: bool = False) -> Kind:
