@@ -1,9 +1,9 @@
 """What members of requests and replies may be: names on the wire, numbers, ids, text, attributes, batches."""
 
+import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -73,8 +73,8 @@ def escaped(text: str) -> str:
     A carriage return is a reference, because a parser would read a line feed.
     """
     if text.isascii() and text.isprintable():
-        return escape(text)
-    return escape(ILLEGAL.sub("\ufffd", text), {"\r": "&#xD;"})
+        return html.escape(text, quote=False)
+    return html.escape(ILLEGAL.sub("\ufffd", text), quote=False).replace("\r", "&#xD;")
 
 
 def check_text(text: str, place: str, code: Code = errors.INVALID_MESSAGE_CONTENTS) -> None:
