@@ -1,4 +1,4 @@
-"""veilmq's own API (``/v1/…``) from a client's side: claims, publications, forwards and settings of one queue.
+"""veilmq's own API (``/v1/…``) from a client's side: claims, publications, forwards, settings, messages of one queue.
 
 Every call is idempotent, so all of them are tried again when a reply is lost. Failures are ``ClientError`` whose
 ``code`` is the name of an error of ``core.errors``, for example ``EpochFenced``.
@@ -7,7 +7,7 @@ Every call is idempotent, so all of them are tried again when a reply is lost. F
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -22,6 +22,9 @@ from veilmq.wire.sqs.names import full_name
 from veilmq.wire.v1.claims import CURSOR, Sources
 from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow, Writers
 from veilmq.wire.v1.request import Nothing
+
+if TYPE_CHECKING:  # workers of Spark need none
+    from veilmq.wire.v1.queues import ListedMessages, PeekedMessages
 
 _JSON = "application/json"
 
@@ -320,3 +323,32 @@ class Settings(QueueApi):
     def _full_name(self) -> str:
         """Return account and name; a plain name is one of the caller's account, whether it exists or not."""
         return super()._full_name() if "/" in self._queue else f"-/{quote(self._queue)}"
+
+
+class Inspection(QueueApi):
+    """The messages of one queue, read without receiving them: no lease begins, and no receive is counted.
+
+    ``docs/protocols/inspection.md`` describes the replies. Calls raise ``ClientError`` and ``Unreachable``.
+    """
+
+    noun = "messages"
+
+    def peek(self, *, count: int = limits.INSPECT_MESSAGES.default) -> "PeekedMessages":
+        """Return up to ``count`` (1 to 100) messages that a receive would return now, in that order."""
+        from veilmq.wire.v1.queues import PeekedMessages  # noqa: PLC0415 - as above
+
+        return self.get("peek", {"count": count}, PeekedMessages)
+
+    def messages(
+        self,
+        *,
+        state: Literal["visible", "in_flight", "delayed"] | None = None,
+        id: str | None = None,  # noqa: A002 - the name of the parameter
+        count: int = limits.INSPECT_MESSAGES.default,
+    ) -> "ListedMessages":
+        """Return up to ``count`` (1 to 100) messages, or those of a ``state``, or the one with this ``id``."""
+        from veilmq.wire.v1.queues import ListedMessages  # noqa: PLC0415 - as above
+
+        parameters = {"state": state, "id": id, "count": count}
+        given = {name: value for name, value in parameters.items() if value is not None}
+        return self.get("", given, ListedMessages)

@@ -150,10 +150,9 @@ async def serve(
     log.info("stopped")
 
 
-def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
-    """Serve as a process of its own and return its exit status; say on ``stream`` how to begin."""
+def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = None) -> int:
+    """Serve as a process of its own and return its exit status; ``ready`` (default: ``announce``) says where it is."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    stream = stream or sys.stdout
     # Requests leave next to no cycles behind, and looking for them cost 5 to 10 % of the processor
     # (docs/performance.md): look a thirtieth as often, and never among what the start has made.
     gc.collect()
@@ -161,7 +160,7 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     gc.set_threshold(20_000, 20, 50)
     try:
         with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
-            runner.run(serve(settings, ready=lambda bound: announce(bound, stream)))
+            runner.run(serve(settings, ready=ready or announce))
     except (StoreError, process.BindError, EventsError, PushError, SettingError, *authentication.ERRORS) as error:
         sys.stderr.write(f"veilmq: {error}\n")
         return 1
@@ -171,8 +170,9 @@ def run(settings: ServerSettings, *, stream: TextIO | None = None) -> int:
     return 0
 
 
-def announce(bound: Bound, stream: TextIO) -> None:
-    """Write for a person where the server is and how to send a first message."""
+def announce(bound: Bound, stream: TextIO | None = None) -> None:
+    """Write to ``stream`` (default: standard output) where the server is and how to send a first message."""
+    stream = stream or sys.stdout
     program = program_as_started(sys.argv[0])
     sign = (
         "Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.\n"
