@@ -15,7 +15,9 @@ from tests.tidy.tree import SRC
 from veilmq.cli import main
 from veilmq.testing import RunningServer
 
-SETTINGS = ("VEILMQ_", "AWS_ENDPOINT_URL")
+SETTINGS = ("VEILMQ_", "AWS_")
+PROFILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
+"""No profile of this machine takes part."""
 COMMAND = (sys.executable, "-m", "veilmq")
 
 
@@ -44,7 +46,7 @@ def without_passwords(url: str) -> str:
 def environment(**variables: str) -> dict[str, str]:
     """Return the environment of a command of its own process: this source tree, no settings but `variables`."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
-    return plain | {"PYTHONPATH": str(SRC), "COLUMNS": "100"} | variables
+    return plain | PROFILES | {"PYTHONPATH": str(SRC), "COLUMNS": "100"} | variables
 
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -60,6 +62,8 @@ def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(SETTINGS):
             monkeypatch.delenv(name)
+    for name, value in PROFILES.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ import pytest
 from cyclopts import App
 
 from tests.cli.conftest import COMMAND, Veilmq, command, environment
-from tests.cli.every_command import every_command
+from tests.cli.every_command import every_command, options
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.conftest import EVERYTHING
 from tests.proofs.forking import IMPORTED, Forked, run
+from tests.server.keys import SECRETS, written
 from veilmq import __version__
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
@@ -279,7 +280,7 @@ def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
     assert veilmq("queue", "list", "--endpoint", "there").err.startswith("veilmq: --endpoint: 'there' is not")
 
 
-# `veilmq pipeline` and `veilmq demo`: what they say when something is missing or asked wrongly.
+# `veilmq pipeline` and `veilmq demo`: what they say when something is missing or the usage is wrong.
 
 
 WITHOUT = "import sys; sys.modules[sys.argv.pop(1)] = None; from veilmq.cli import main; sys.exit(main(sys.argv[1:]))"
@@ -338,3 +339,157 @@ def test_a_session_asked_wrongly_is_a_usage_error(
     """The queues have been looked for then."""
     client.create_queue("orders")
     veilmq(*f"pipeline archive orders --table t {options}".split()).fails(2, words)
+
+
+# What a start costs: a command imports what it needs, and no more.
+
+
+HEAVY: tuple[str, ...] = (
+    "asyncio",
+    "rich",
+    "veilmq.server",
+    "veilmq.store",
+    "veilmq.consumer",
+    "veilmq.pipeline",
+    "veilmq.testing",
+)
+HEAVY += ("apsw", "botocore", "configparser", "pyspark", "tomllib", "uvloop", "wsgiref")
+LOADED = "import sys; from veilmq.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+
+
+@pytest.mark.parametrize(
+    ("command", "allowed"),
+    [
+        ("queue list", set()),
+        ("send orders hello", set()),
+        ("receive orders", set()),
+        ("peek orders", set()),
+        ("--help", {"rich"}),
+    ],
+)
+def test_a_start_imports_what_the_command_needs(
+    command: str, allowed: set[str], server: RunningServer, client: HttpQueueClient
+) -> None:
+    client.create_queue("orders")
+    words = [sys.executable, "-c", LOADED, *command.split()]
+    variables = environment(VEILMQ_ENDPOINT=server.endpoint)
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    loaded = set(done.stderr.split())
+    assert "cyclopts" in loaded
+    assert loaded & set(HEAVY) == allowed
+    assert ("urllib3" in loaded) == (command != "--help")
+
+
+# Completion, `--json`, and profiles of AWS's tools.
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_for_a_shell(shell: str, veilmq: Veilmq, tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    answer = veilmq("--install-completion", "--shell", shell, "--output", str(script))
+    assert (answer.code, answer.out) == (0, f"Installed {script}; start a new shell to use it.\n")
+    text = script.read_text(encoding="utf-8")
+    for word in ("cancel-redrive", "visibility-timeout", "peek", "stdin-lines"):
+        assert word in text
+
+
+def test_completion_goes_where_the_shell_looks_for_it(
+    veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert veilmq("--install-completion", "--shell", "bash").code == 0
+    script = tmp_path / ".local/share/bash-completion/completions/veilmq"
+    syntax = subprocess.run(["bash", "-n", script], capture_output=True, timeout=60, check=False)
+    assert (syntax.returncode, syntax.stderr) == (0, b"")
+    assert str(script) in (tmp_path / ".bashrc").read_text(encoding="utf-8")
+    veilmq("--install-completion", "--shell", "bash", "--output", "/dev/null/x").fails(1, "cannot be written")
+
+
+def test_every_command_that_prints_a_result_prints_it_as_json_on_request() -> None:
+    """All but the worker, whose log is its output."""
+    without = {name for name, app in every_command() if "--json" not in options(app)}
+    assert without == {"worker"}
+
+
+PROFILES = """
+[default]
+region = eu-west-1
+
+[profile local]
+services = here
+endpoint_url = http://127.0.0.1:2
+[services here]
+sqs =
+    endpoint_url = http://127.0.0.1:1
+s3 =
+    endpoint_url = http://127.0.0.1:3
+
+[profile plain]
+endpoint_url = http://127.0.0.1:2
+
+[profile wrong]
+endpoint_url = here
+"""
+SECRETS_FILE = f"""
+[local]
+aws_access_key_id = AKIDFRIEND
+aws_secret_access_key = {SECRETS["AKIDFRIEND"]}
+"""
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    config, credentials = tmp_path / "config", tmp_path / "credentials"
+    config.write_text(PROFILES, encoding="utf-8")
+    credentials.write_text(SECRETS_FILE, encoding="utf-8")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    return config
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"AWS_PROFILE": "local"}, "No answer from http://127.0.0.1:1:"),
+        ({"AWS_DEFAULT_PROFILE": "plain"}, "No answer from http://127.0.0.1:2:"),
+        ({"AWS_PROFILE": "local", "AWS_ENDPOINT_URL": "http://127.0.0.1:4"}, "No answer from http://127.0.0.1:4:"),
+        ({"AWS_PROFILE": "local", "VEILMQ_ENDPOINT": ""}, "No answer from http://127.0.0.1:1:"),
+        ({"AWS_PROFILE": "wrong"}, "endpoint_url of the profile: 'here' is not an endpoint"),
+        ({"AWS_PROFILE": "nope"}, "AWS_PROFILE: there is no profile 'nope' in"),
+        ({"AWS_PROFILE": "default", "AWS_CONFIG_FILE": "conftest.py"}, "conftest.py cannot be read"),
+    ],
+)
+def test_a_profile_names_the_endpoint(
+    variables: dict[str, str], words: str, profiles: Path, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of SQS before that for all services; each variable beats it."""
+    (profiles.parent / "conftest.py").write_text("import no\nprofile\n", encoding="utf-8")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    answer = veilmq("queue", "list")
+    assert (answer.code, answer.out) == (1 if words.startswith("No answer") else 2, "")
+    assert words in answer.err
+
+
+def test_the_endpoint_of_a_profile_can_be_ignored(
+    profiles: Path, veilmq: Veilmq, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VEILMQ_ENDPOINT")
+    monkeypatch.setenv("AWS_PROFILE", "local")
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert "No answer from http://127.0.0.1:9324:" in veilmq("queue", "list").err
+    assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
+
+
+def test_a_profile_has_the_key_that_signs(
+    profiles: Path, veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of the variables beats it as a whole, also a wrong one."""
+    with RunningServer(credentials=written(tmp_path / "keys.toml"), region="eu-west-1") as server:
+        monkeypatch.setenv("AWS_REGION", "eu-west-1")
+        assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 1
+        monkeypatch.setenv("AWS_PROFILE", "local")
+        assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNOBODY")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+        veilmq("queue", "list", "--endpoint", server.endpoint).fails(1, "UnrecognizedClientException")

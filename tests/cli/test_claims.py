@@ -91,10 +91,19 @@ def test_a_refusal_is_told_with_its_remedy(claims: Claims, veilmq: Veilmq) -> No
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
         "veilmq: The queue has no source x; open it first. (SourceNotFound) "
-        "`veilmq claims list` names those that there are.\n"
+        "`veilmq claims list` prints those that there are.\n"
     )
     assert veilmq("claims", "release", "jobs", "s", "9", "--yes").code == 1
     assert "UUID" in veilmq("claims", "evict", "jobs", "s", "1", "x").err
+
+
+def test_what_was_done_is_told_as_json(claims: Claims, veilmq: Veilmq) -> None:
+    released = json.loads(veilmq("claims", "release", "jobs", "s", "1", "--yes", "--json").out)
+    assert (released["source"], [claim["state"] for claim in released["claims"]]) == ("s", ["released", "open"])
+    (batch,) = claims.read("s", number=2)
+    evicted = veilmq("claims", "evict", "jobs", "s", "2", batch["id"][0].as_py(), "--json")
+    assert json.loads(evicted.out)["source"] == "s"
+    assert json.loads(veilmq("claims", "close", "jobs", "s", "--yes", "--json").out) == {"source": "s", "closed": True}
 
 
 # ``veilmq events``.
@@ -103,7 +112,9 @@ def test_a_refusal_is_told_with_its_remedy(claims: Claims, veilmq: Veilmq) -> No
 def test_flush_exports_what_there_is(veilmq: Veilmq, tmp_path: Path) -> None:
     with RunningServer(events_to=str(tmp_path)) as server:
         answer = veilmq("events", "flush", "--admin-endpoint", server.admin_endpoint)
+        as_json = veilmq("events", "flush", "--json", "--admin-endpoint", server.admin_endpoint)
     assert (answer.code, answer.out) == (0, "Exported 0 events in all; 0 wait, 0 were dropped.\n")
+    assert json.loads(as_json.out) == {"exported": 0, "waiting": 0, "dropped": 0}
 
 
 def test_flush_of_a_server_that_exports_nothing(veilmq: Veilmq) -> None:

@@ -99,6 +99,19 @@ def test_memory_keeps_nothing(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["named.toml"]
 
 
+def test_a_program_learns_the_addresses_as_json(tmp_path: Path) -> None:
+    words = [*COMMAND, "serve", "--memory", "--port", "0", "--admin-port", "0", "--json"]
+    with Forked(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        bound = json.loads(process.stdout.readline())
+        assert (bound["signed"], bound["kept"].split(",")[0]) == (False, "in memory only")
+        with HttpQueueClient(bound["endpoint"]) as client:
+            assert client.list_queues() == []
+        assert urllib.request.urlopen(f"{bound['admin_endpoint']}/metrics").status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == ""
+
+
 def test_a_folder_in_use_is_an_error(tmp_path: Path) -> None:
     with serving("--port", "0", "--admin-port", "0", "--data", str(tmp_path), cwd=tmp_path):
         second = command("serve", "--port", "0", "--admin-port", "0", "--data", str(tmp_path))
@@ -231,6 +244,27 @@ def test_a_handler_may_run_in_processes() -> None:
     """They find its module as the worker did; that is no fork, as its processes start as it did."""
     place = "tests.consumer.process_worker:app"
     assert left_of_work("m2", signal.SIGTERM, place=place, begin=subprocess.Popen) == (0, 0)
+
+
+def test_a_worker_uses_the_endpoint_of_the_profile(tmp_path: Path) -> None:
+    program = """from veilmq.consumer import Consumer\n\napp = Consumer("work")\n\n@app.handler\n
+def work(body: str) -> None:\n    print('"begun"', body, flush=True)\n"""
+    (tmp_path / "profiled_worker.py").write_text(program, encoding="utf-8")
+    with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("work")
+        client.send("work", "m2")
+        (tmp_path / "config").write_text(f"[default]\nendpoint_url = {server.endpoint}\n", encoding="utf-8")
+        worker = Forked(
+            [*COMMAND, "worker", "profiled_worker:app"],
+            cwd=tmp_path,
+            env=environment(AWS_CONFIG_FILE=str(tmp_path / "config")),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        code, log = signalled(worker, server, signal.SIGTERM)
+        assert code == 0, log
+        assert client.show("work").in_flight == 0
 
 
 def test_a_second_signal_does_not_wait_for_handlers() -> None:

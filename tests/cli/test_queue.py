@@ -157,7 +157,7 @@ def test_dead_letters_are_moved_back(server: RunningServer, client: HttpQueueCli
 def test_create_with_other_settings_says_what_to_do(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("orders")
     answer = veilmq("queue", "create", "orders", "--delay", "1")
-    answer.fails(1, "(QueueNameExists) `veilmq queue show` tells its settings")
+    answer.fails(1, "(QueueNameExists) `veilmq queue show` prints its settings")
 
 
 def test_list_prints_names(client: HttpQueueClient, veilmq: Veilmq) -> None:
@@ -303,3 +303,28 @@ def test_what_only_smq_shows_is_set_here(client: HttpQueueClient, veilmq: Veilmq
     assert "bodies over smq" in shown
     assert veilmq("queue", "set", "jobs", "--no-smq-base64", "--no-operations-logged").code == 0
     assert client.show("jobs").settings == QueueSettings()
+
+
+def test_what_a_command_has_done_is_one_line_of_json(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    client.create_queue("dead")
+    client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 1})
+    for _ in range(3):
+        client.send("jobs", "m")
+    for _ in range(2):
+        client.receive("jobs", count=10, timeout_s=0)
+
+    def told(*arguments: str) -> object:
+        answer = veilmq("queue", *arguments, "--json")
+        assert (answer.code, answer.err, answer.out.count("\n")) == (0, "", 1)
+        return json.loads(answer.out)
+
+    assert told("set", "jobs", "--delay", "5") == {"queue": "jobs", "changed": {"delay_s": 5}}
+    moved = told("redrive", "dead", "--rate", "1")
+    assert isinstance(moved, dict)
+    assert (moved["queue"], moved["to"]) == ("dead", None)
+    assert moved["handle"] in [move.handle for move in client.moves("dead")]
+    cancelled = told("cancel-redrive", "dead")
+    assert isinstance(cancelled, dict)
+    assert cancelled["queue"] == "dead"
+    assert told("purge", "jobs", "--yes") == {"queue": "jobs", "purged": True}
+    assert told("delete", "jobs", "--yes") == {"queue": "jobs", "deleted": True}

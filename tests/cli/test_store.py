@@ -92,6 +92,28 @@ def test_a_backup_is_told_in_lines(tmp_path: Path, veilmq: Veilmq) -> None:
     veilmq(*asked).fails(1, "nothing is replaced")
 
 
+def test_the_doctor_says_what_to_do(tmp_path: Path, veilmq: Veilmq) -> None:
+    """Below each check that failed, and there alone."""
+    data = tmp_path / "store"
+    with RunningServer(data=data) as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        client.send("orders", "a")
+    sound = json.loads(veilmq("doctor", "--data", str(data), "--json").out)
+    assert not any("remedy" in check for check in sound["checks"])
+    with closing(sqlite3.connect(data / "store.db")) as database, database:
+        database.execute("DELETE FROM message")
+    answer = veilmq("doctor", "--data", str(data))
+    assert answer.code == 1
+    lines = answer.out.splitlines()
+    places = [place for place, line in enumerate(lines) if line.startswith("FAILED")]
+    assert places
+    for place in places:
+        assert "rows break this" in lines[place + 1]
+        assert "restore the latest backup" in lines[place + 2]
+    told = json.loads(veilmq("doctor", "--data", str(data), "--json").out)
+    assert all(("remedy" in check) != check["ok"] for check in told["checks"])
+
+
 # `veilmq copy` between real stores, and what it refuses.
 
 

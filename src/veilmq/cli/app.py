@@ -1,158 +1,137 @@
 """The table of commands, and the one place where their failures become exit codes.
 
-A command is a function; its arguments and options are its parameters. It answers an exit code or nothing, prints its
-answer, and raises when it fails.
+A command is a function; its arguments and options are its parameters. It returns an exit code or nothing, prints its
+result, and raises when it fails. Its module is imported when it runs, so that `veilmq --help` needs none of them.
 """
 
+import gc
 import os
 import re
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError, UnknownOptionError
+from cyclopts import App, ArgumentCollection, CycloptsError, Token, UnknownOptionError
 
-from veilmq import __version__
-from veilmq.cli.apply import apply
-from veilmq.cli.claims import close, evict, list_sources, release
-from veilmq.cli.command import CommandFailed, UsageError
-from veilmq.cli.messages import receive, send
-from veilmq.cli.pipeline import archive, demo, replay, report, route, route_table, tune
-from veilmq.cli.queue import (
-    cancel_redrive,
-    create,
-    delete,
-    list_queues,
-    purge,
-    redrive,
-    redrives,
-    set_queue,
-    show,
-    tag_queue,
+from veilmq.cli.command import CommandFailed, UsageError, option
+
+COMMANDS = (
+    ("serve", "store:serve", "Run a server until it is stopped by SIGTERM or Ctrl-C."),
+    ("queue", "queue:app", "Create, list, show, set, tag, redrive, purge or delete queues."),
+    ("apply", "apply:apply", "Make or update the queues and topics that a file declares, and print what changes."),
+    ("send", "messages:send", "Send a message, and print its id; or send each line of a file as a message."),
+    ("receive", "messages:receive", "Receive messages and print them."),
+    ("peek", "messages:peek", "Print messages without receiving them."),
+    ("forward", "worker:forward", "Forward each message of a queue to the queue that the rules select."),
+    ("worker", "worker:worker", "Run the consumer of a module until SIGTERM or SIGINT."),
+    ("top", "top:top", "Watch queues, workers, and the leases of their messages."),
+    ("pipeline", "pipeline:app", "Jobs on Spark: archive, replay and route messages, learn from them."),
+    ("demo", "pipeline:demo", "Run all parts once, and print what they do."),
+    ("claims", "claims:app", "List, release or evict what readers of a queue have claimed."),
+    ("clock", "store:clock_app", "The clock of a store."),
+    ("events", "store:events_app", "The event log."),
+    ("database", "store:database_app", "Add, remove or list the databases of a store on PostgreSQL."),
+    ("doctor", "store:doctor", "Check a data folder or a database, and say what to do."),
+    ("migrate", "store:migrate", "Upgrade the schema of a PostgreSQL database."),
+    ("backup", "store:backup", "Copy a data folder, also beside a running server, and check the copy."),
+    ("copy", "store:copy", "Copy a stopped store to another one, of the same kind or of the other."),
+    ("--install-completion", "app:install_completion", "Install completion of commands and options for your shell."),
 )
-from veilmq.cli.store import add, backup, copy, doctor, flush, list_databases, migrate, remove, serve, trust
-from veilmq.cli.top import top
-from veilmq.cli.worker import forward, worker
-from veilmq.client import ClientError, Unreachable
-from veilmq.client.transport import UNEXPECTED_REPLY
+"""Name, module and function (or ``App`` of commands), and the line in the list of commands."""
 
-DONE = 0
-FAILED = 1
-ASKED_WRONGLY = 2
-INTERRUPTED = 130
-READER_GONE = 141
+DONE, FAILED, WRONG_USAGE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
 _UNDECODED = re.compile("[\ud800-\udfff]")
 _NEGATED = "Unknown option: --no-"
-
 _REMEDIES = {
-    "QueueDoesNotExist": "`veilmq queue list` names those that do; `veilmq queue create` makes one.",
-    "QueueNameExists": "`veilmq queue show` tells its settings, `veilmq queue set` changes them.",
-    "SourceNotFound": "`veilmq claims list` names those that there are.",
-    UNEXPECTED_REPLY: "Name the endpoint of a queue server with --endpoint.",
+    "QueueDoesNotExist": "`veilmq queue list` prints those that do; `veilmq queue create` creates one.",
+    "QueueNameExists": "`veilmq queue show` prints its settings, `veilmq queue set` changes them.",
+    "SourceNotFound": "`veilmq claims list` prints those that there are.",
+    "UnexpectedReply": "Name the endpoint of a queue server with --endpoint.",
 }
 
 
 @cache
-def build() -> App:
-    """Return the application, made once: every command under its name."""
+def build(running: str = "") -> App:
+    """Return the application, made once: every command under its name.
+
+    The help of the command ``running`` is its docstring; the others have their lines in the list.
+    """
     app = App(
         name="veilmq",
         help="A message queue whose received messages become invisible, not gone.",
         help_format="plaintext",
-        version=f"veilmq {__version__}",
+        version=_version,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         exit_on_error=False,
         print_error=False,
+        config=_endpoint_of_profile,
     )
-    app.command(serve)
-    app.command(_queue())
-    app.command(apply)
-    app.command(_clock())
-    app.command(_events())
-    app.command(send)
-    app.command(receive)
-    app.command(forward)
-    app.command(worker)
-    app.command(top)
-    app.command(_pipeline())
-    app.command(demo)
-    app.command(_claims())
-    app.command(_database())
-    app.command(doctor)
-    app.command(migrate)
-    app.command(backup)
-    app.command(copy)
+    for name, place, line in COMMANDS:
+        has_own = name == running and not place.endswith("app")
+        app.command(f"veilmq.cli.{place}", name=name, help=None if has_own else line)
     return app
 
 
-def _queue() -> App:
-    queue = App(name="queue", help="Create, list, show, set, tag, redrive, purge or delete queues.")
-    queue.command(create)
-    queue.command(list_queues, name="list")
-    queue.command(show)
-    queue.command(set_queue, name="set")
-    queue.command(tag_queue, name="tag")
-    queue.command(redrive)
-    queue.command(redrives)
-    queue.command(cancel_redrive)
-    queue.command(purge)
-    queue.command(delete)
-    return queue
+def _version() -> str:
+    from veilmq import __version__
+
+    return f"veilmq {__version__}"
 
 
-def _claims() -> App:
-    claims = App(name="claims", help="List, release or evict what readers of a queue have claimed.")
-    claims.command(list_sources, name="list")
-    claims.command(release)
-    claims.command(evict)
-    claims.command(close)
-    return claims
+def _endpoint_of_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give an ``--endpoint`` that neither the command line nor a variable names that of the profile, if it has one."""
+    for argument in arguments:
+        if argument.name == "--endpoint" and not argument.tokens:
+            argument.append(Token(keyword="--endpoint", source="profile"))  # which its converter reads
 
 
-def _database() -> App:
-    database = App(name="database", help="Add, remove or list the databases of a store on PostgreSQL.")
-    database.command(add)
-    database.command(remove)
-    database.command(list_databases, name="list")
-    return database
+def install_completion(
+    *,
+    shell: Annotated[
+        Literal["bash", "zsh", "fish", "powershell"] | None, option("The shell, where it cannot be detected.")
+    ] = None,
+    output: Annotated[
+        Path | None, option("Write the script there, and leave the shell's start-up file alone.", "FILE")
+    ] = None,
+) -> None:
+    """Install completion of commands and options for your shell."""
+    from cyclopts.completion.detect import ShellDetectionError
+
+    try:
+        path = build().install_completion(shell=shell, output=output, add_to_startup=output is None)
+    except ShellDetectionError as error:
+        raise UsageError("The shell cannot be detected; name it with --shell.") from error
+    except OSError as error:
+        raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}.") from error
+    print(f"Installed {path}; start a new shell to use it.")
 
 
-def _clock() -> App:
-    clock = App(name="clock", help="The clock of a store.")
-    clock.command(trust)
-    return clock
-
-
-def _events() -> App:
-    events = App(name="events", help="The event log.")
-    events.command(flush)
-    return events
-
-
-def _pipeline() -> App:
-    pipeline = App(name="pipeline", help="Jobs on Spark: archive, replay and route messages, learn from them.")
-    for each in (archive, replay, tune, route_table, route, report):
-        pipeline.command(each)
-    return pipeline
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that ``arguments`` (default: those of the process) name, and return its exit code."""
+def run(arguments: Sequence[str] | None) -> int:
+    """Do what ``main`` does."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_text(given)
-        code = build()(given)
+        command, bound, _ = build(given[0] if given else "").parse_args(given)
+        if arguments is None:
+            gc.freeze()  # what was imported stays to the end
+            gc.enable()
+        code = command(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return _reader_gone()
-    except (CycloptsError, UsageError) as error:
-        return _fail(ASKED_WRONGLY, _sentence(error))
-    except (CommandFailed, ClientError, Unreachable) as error:
-        return _fail(FAILED, _sentence(error))
+        # Another end for standard output, so that the interpreter's last flush has nothing to complain about.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return READER_GONE
+    except Exception as error:
+        if (sentence := _sentence(error)) is None:
+            raise
+        print(f"veilmq: {sentence}", file=sys.stderr)
+        return WRONG_USAGE if isinstance(error, CycloptsError | UsageError) else FAILED
     return code if isinstance(code, int) else DONE
 
 
@@ -164,10 +143,14 @@ def _check_text(arguments: Sequence[str]) -> None:
             raise UsageError(f"The argument {argument!a} is not text in the encoding of this locale ({encoding}).")
 
 
-def _sentence(error: Exception) -> str:
-    """Return what ``error`` says, and what to do about it, on one line."""
+def _sentence(error: Exception) -> str | None:
+    """Return what ``error`` says, and what to do about it, on one line; ``None`` for a defect of ours."""
+    from veilmq.client import ClientError, Unreachable  # most commands that fail have imported it
+
+    if not isinstance(error, CycloptsError | UsageError | CommandFailed | ClientError | Unreachable):
+        return None
     if isinstance(error, CycloptsError):
-        error.verbose = False  # where in our code an option is defined helps nobody who mistyped it
+        error.verbose = False  # without the place in our code where the option is defined
     text = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError) and text.startswith(_NEGATED):
         text, _, _ = text.partition(" Did you mean")  # the nearest name to --no-memory means its opposite
@@ -177,14 +160,3 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, ClientError):
         text = f"{text} ({error.code}) {_REMEDIES.get(error.code, '')}".rstrip()
     return text
-
-
-def _fail(code: int, sentence: str) -> int:
-    print(f"veilmq: {sentence}", file=sys.stderr)
-    return code
-
-
-def _reader_gone() -> int:
-    """Give standard output another end, so that the interpreter's last flush has nothing to complain about."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return READER_GONE

@@ -1,6 +1,5 @@
 """``veilmq apply``."""
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from veilmq.cli.command import CommandFailed, Endpoint, Json, UsageError, Yes, confirm, print_json
-from veilmq.cli.connection import connect
+from veilmq.cli.command import CommandFailed, Json, UsageError, Yes, confirm, option, print_json
+from veilmq.cli.connection import Endpoint, connect, environment
 from veilmq.client.transport import DEFAULT_ENDPOINT
 
 if TYPE_CHECKING:
@@ -21,16 +20,12 @@ DIFFERS = 3
 _SIGNS = {"create": "+", "change": "~", "delete": "-"}
 
 
-def _switch(text: str) -> Parameter:
-    return Parameter(negative=(), show_default=False, help=text)
-
-
 def apply(
     file: Annotated[Path, Parameter(help="File of queues and topics: TOML, or ElasticMQ's (.conf).")],
     /,
     *,
-    dry_run: Annotated[bool, _switch(f"Change nothing; exit code {DIFFERS} if something would be changed.")] = False,
-    prune: Annotated[bool, _switch("Delete the queues and topics that are not in the file.")] = False,
+    dry_run: Annotated[bool, option(f"Change nothing; exit code {DIFFERS} if something would be changed.")] = False,
+    prune: Annotated[bool, option("Delete the queues and topics that are not in the file.")] = False,
     yes: Yes = False,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
@@ -46,9 +41,7 @@ def apply(
         declared = read_declared(file, others=[row.name for row in SETTINGS])
     except DeclaredError as error:
         raise UsageError(str(error)) from error
-    connect(endpoint).close()  # refuses what is no URL, and says where it stood
-    key = key_of(os.environ)
-    transport, topics = Transport(endpoint, key=key), Topics(Transport(endpoint), key=key)
+    transport, topics = connect(Transport, endpoint), Topics(Transport(endpoint), key=key_of(environment()))
     try:
         plan = make_plan(declared, transport=transport, topics=topics, prune=prune)
     except PlanRefused as error:

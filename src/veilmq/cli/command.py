@@ -1,6 +1,5 @@
-"""What commands share: how they fail, their common options, what they print, and how they are stopped."""
+"""What commands share: how they fail, options, what they print, questions, progress, and how they are stopped."""
 
-import os
 import signal
 import sys
 import threading
@@ -12,61 +11,34 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import Parameter, Token
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from veilmq.client.transport import ENDPOINT_VARIABLES, endpoint_of
 from veilmq.core.limits import SECOND_MS, Range
-from veilmq.server import settings
+
+Value = TypeVar("Value")
+Rows = Iterable[tuple[str, object]]
+"""Names and values; further lines of a value stay in its column."""
 
 
 class CommandFailed(Exception):
-    """The command was right and could not be done; exit code 1."""
+    """The command was right and could not be done; exit code 1. The text says what to do."""
 
 
 class UsageError(Exception):
-    """The command was asked wrongly; exit code 2."""
+    """The command line is wrong; exit code 2. The text says what to do."""
 
 
-@contextmanager
-def needs_extra(name: str, *, command: str) -> Iterator[None]:
-    """Turn a failing import of a third party's module into a ``CommandFailed`` that names the extra ``name``."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "veilmq":
-            raise  # a defect of ours, which no extra repairs
-        raise CommandFailed(
-            f"veilmq {command} needs the module {error.name}, which the plain install does not have: "
-            f"pip install 'veilmq[{name}]'"
-        ) from error
+# Options.
 
 
-Value = TypeVar("Value")
+def option(text: str, metavar: str | None = None, *, name: str | None = None) -> Parameter:
+    """Return an option whose default is not worth showing: a switch, one that may be repeated, a text left out."""
+    named: dict[str, Any] = (
+        {"name": name} if name else {}
+    )  # without one a name of the same parameter that is given apart holds
+    return Parameter(**named, negative=(), show_default=False, metavar=metavar, help=text)
 
 
-def _endpoint(_: Any, tokens: Sequence[Token]) -> str:
-    """Return the URL that was given; an empty variable names no server, and the next one counts."""
-    (token,) = tokens
-    return endpoint_of(os.environ) if token.source == "env" else token.value
-
-
-Endpoint = Annotated[
-    str,
-    Parameter(
-        name="--endpoint",
-        env_var=ENDPOINT_VARIABLES,
-        converter=_endpoint,
-        metavar="URL",
-        help="Server to talk to.",
-    ),
-]
-Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for machines.")]
-Yes = Annotated[bool, Parameter(name="--yes", negative=(), show_default=False, help="Do not ask for confirmation.")]
-Queue = Annotated[str, Parameter(help="Name of the queue.")]
-
-
-def read_by(read: Callable[[str], Value], *, allowed: str) -> Callable[[Any, Sequence[Token]], Value]:
+def read_by(read: Callable[[str], Value], *, allowed: object) -> Callable[[Any, Sequence[Token]], Value]:
     """Return what converts the word of an option, or of an argument, with ``read``.
 
     What ``read`` refuses with ``ValueError`` is a ``UsageError`` that names the option and says, with ``allowed``, what
@@ -85,21 +57,17 @@ def read_by(read: Callable[[str], Value], *, allowed: str) -> Callable[[Any, Seq
 
 
 def whole_number(allowed: Range, text: str) -> Parameter:
-    """Return an option for a number in a range, which its help tells and its value must keep."""
-    kind = settings.whole_number(allowed)
-    help_text = f"{text} From {allowed.minimum} to {allowed.maximum}."
-    return Parameter(converter=read_by(kind.read, allowed=kind.allowed), metavar="N", negative=(), help=help_text)
+    """Return an option for a number in a range, which its help names and its value must keep."""
+    text = f"{text} From {allowed.minimum} to {allowed.maximum}."
+    return Parameter(converter=read_by(allowed.read, allowed=allowed), metavar="N", negative=(), help=text)
 
 
-def own_number(allowed: Range, text: str) -> Parameter:
-    """Return an option for a number in a range, as text, or ``''`` for the server's setting."""
+Json = Annotated[bool, option("Print one JSON document on one line.", name="--json")]
+Yes = Annotated[bool, option("Do not ask for confirmation.", name="--yes")]
+Queue = Annotated[str, Parameter(help="Name of the queue.")]
 
-    def check(_: Any, value: str | None) -> None:
-        if value and not (value.isdecimal() and allowed.holds(int(value))):
-            raise ValueError(f"Must be a whole number from {allowed.minimum} to {allowed.maximum}, or ''.")
 
-    help_text = f"{text} From {allowed.minimum} to {allowed.maximum}; '' for the server's setting."
-    return Parameter(validator=check, metavar="N", negative=(), help=help_text)
+# What commands print.
 
 
 def print_json(value: Any) -> None:
@@ -107,12 +75,25 @@ def print_json(value: Any) -> None:
     print(msgspec.json.encode(value).decode())
 
 
-def print_aligned(rows: Iterable[tuple[str, object]]) -> None:
-    """Print names and values in two columns; further lines of a value stay in its column."""
+def print_aligned(rows: Rows) -> None:
+    """Print names and values in two columns."""
     pairs = [(name, str(value)) for name, value in rows]
     width = max(len(name) for name, _ in pairs) + 2
     for name, value in pairs:
         print(name.ljust(width) + value.replace("\n", "\n" + " " * width))
+
+
+def print_result(value: Any, shown: str | Iterable[Rows], *, json: bool) -> None:
+    """Print ``value`` as JSON, or else ``shown``: a text, or aligned rows in blocks with an empty line between."""
+    if json:
+        print_json(value)
+    elif isinstance(shown, str):
+        print(shown)
+    else:
+        for place, rows in enumerate(shown):
+            if place:
+                print()
+            print_aligned(rows)
 
 
 def instant(at_ms: int) -> str:
@@ -120,58 +101,70 @@ def instant(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms // SECOND_MS, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Return if ``yes`` or the person at the terminal says so; raises otherwise.
+@contextmanager
+def progress(what: str, *, unit: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Give a function for how many ``unit`` are done, and of how many: a bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    Without a terminal nobody can be asked, and silence is no consent: ``--yes`` is needed.
+    text = TextColumn(f"{what} {{task.completed:,.0f}} {unit}")
+    console = Console(stderr=True)
+    with Progress(
+        text, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), console=console, transient=True
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+# Questions, missing modules, signals.
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if ``yes``, or if the answer at the terminal is yes; raises otherwise.
+
+    Without a terminal there is no answer, and silence is no consent: ``--yes`` is needed.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError("There is no terminal to ask for confirmation at; add --yes if you are sure.")
+        raise UsageError("Confirmation needs a terminal; add --yes to go on without it.")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandFailed("Nothing was done.")
 
 
-Report = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
-
-
 @contextmanager
-def progress(what: str, *, unit: str) -> Iterator[Report]:
-    """Show a bar on standard error for a while; ``what`` is done to so many ``unit``."""
-    columns = (
-        TextColumn(f"{what} {{task.completed:,.0f}} of {{task.total:,.0f}} {unit}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
-        task = shown.add_task(what, total=0)
-
-        def report(done: int, total: int) -> None:
-            shown.update(task, completed=done, total=total)
-
-        yield report
+def needs_extra(name: str, *, command: str) -> Iterator[None]:
+    """Turn a failing import of a third party's module into a ``CommandFailed`` that names the extra ``name``."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "veilmq":
+            raise  # a defect of ours, which no extra repairs
+        raise CommandFailed(
+            f"veilmq {command} needs the module {error.name}, which the plain install does not have: "
+            f"pip install 'veilmq[{name}]'"
+        ) from error
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
     """Give an event that Ctrl-C and SIGTERM set; a second one ends the process as usual."""
     stop = threading.Event()
-    before: dict[signal.Signals, object] = {}
+    before: dict[int, Any] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, before[signal.Signals(number)])  # type: ignore[arg-type]  # what signal() itself has returned
+        signal.signal(number, before[number])
 
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        before[sign] = signal.signal(sign, note)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        before[int(each)] = signal.signal(each, note)
     try:
         yield stop
     finally:
-        for sign, handler in before.items():
-            signal.signal(sign, handler)  # type: ignore[arg-type]  # the same
+        for number, handler in before.items():
+            signal.signal(number, handler)

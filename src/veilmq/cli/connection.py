@@ -1,81 +1,136 @@
-"""The clients that a command talks through.
+"""How a command finds a server and its key: options, variables of the environment, profiles of AWS's tools.
 
-They sign with the key that AWS's variables name, if they name one. Nothing is sent when they are made; an endpoint
-that is no URL raises ``UsageError``.
+Nothing is sent when a client is made; an endpoint that is no URL raises ``UsageError``.
 """
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-import urllib3
-from cyclopts import Parameter
-from urllib3 import BaseHTTPResponse
-from urllib3.exceptions import HTTPError
+from cyclopts import Parameter, Token
 
 from veilmq.cli.command import CommandFailed, UsageError
-from veilmq.client import HttpQueueClient
-from veilmq.client.api import Claims, Forwards, Settings
-from veilmq.client.transport import endpoint_variable, key_of
+from veilmq.client.transport import ENDPOINT_VARIABLES, HttpReply, endpoint_of, endpoint_variable, key_of
 
 DEFAULT_ADMIN_ENDPOINT = "http://127.0.0.1:9325"
 AdminEndpoint = Annotated[
     str, Parameter(name="--admin-endpoint", metavar="URL", help="The server's port for health and metrics.")
 ]
 
-_ANSWER_S_MAX = 30.0
+_REPLY_S_MAX = 30.0
 _THIS_MACHINE = re.compile(r"http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?=[:/]|\Z)")
 
+_KEY = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
-def connect(endpoint: str) -> HttpQueueClient:
-    """Return a client of ``endpoint``."""
-    with _named(endpoint):
-        return HttpQueueClient(endpoint, key=key_of(os.environ))
+Client = TypeVar("Client")
 
 
-def connect_claims(endpoint: str, queue: str) -> Claims:
-    """Return a client for the claims of ``queue`` at ``endpoint``."""
-    with _named(endpoint):
-        return Claims(endpoint, queue, key=key_of(os.environ))
+def _read_endpoint(_: Any, tokens: Sequence[Token]) -> str:
+    """Return the URL that was given; an empty variable names no server, and the next one counts."""
+    (token,) = tokens
+    return token.value if token.source == "cli" else endpoint_of(environment())
 
 
-def connect_forwards(endpoint: str, intake: str) -> Forwards:
-    """Return a client for the forwards of the queue ``intake`` at ``endpoint``."""
-    with _named(endpoint):
-        return Forwards(endpoint, intake, key=key_of(os.environ))
+Endpoint = Annotated[
+    str,
+    Parameter(
+        name="--endpoint",
+        env_var=ENDPOINT_VARIABLES,
+        converter=_read_endpoint,
+        metavar="URL",
+        help="Server to talk to.",
+    ),
+]
 
 
-def connect_settings(endpoint: str, queue: str) -> Settings:
-    """Return a client for the settings of ``queue`` at ``endpoint``, through our own API."""
-    with _named(endpoint):
-        return Settings(endpoint, queue, key=key_of(os.environ))
-
-
-def post(admin_endpoint: str, path: str) -> BaseHTTPResponse:
-    """Return the answer of the operator's port.
-
-    The key that signs elsewhere is the password here (HTTP Basic): it is sent over TLS, or to this machine, alone.
-    """
-    if not admin_endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is no URL like {DEFAULT_ADMIN_ENDPOINT}.")
-    key = key_of(os.environ)
-    is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
-    headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
+def connect(kind: Callable[..., Client], endpoint: str, *queue: str) -> Client:
+    """Return a client (``HttpQueueClient``, or one of ``client.api`` of ``queue``) that signs with the caller's key."""
     try:
-        url = admin_endpoint.rstrip("/") + path
-        return urllib3.request("POST", url, headers=headers, timeout=_ANSWER_S_MAX, retries=False)
-    except HTTPError as error:
-        raise CommandFailed(f"No server answers at {admin_endpoint}: {error}") from error
-
-
-@contextmanager
-def _named(endpoint: str) -> Iterator[None]:
-    try:
-        yield
+        return kind(endpoint, *queue, key=key_of(environment()))
     except ValueError as error:
         # An option with the same text beats it, and is as wrong.
         variable = endpoint_variable(os.environ)
         origin = variable if variable is not None and os.environ[variable] == endpoint else "--endpoint"
+        if origin == "--endpoint" and endpoint in profile_variables(os.environ).values():
+            origin = "endpoint_url of the profile"
         raise UsageError(f"{origin}: {error}") from error
+
+
+def post(admin_endpoint: str, path: str) -> HttpReply:
+    """Return the reply of the server's second port.
+
+    The secret that signs elsewhere is the password here (HTTP Basic). It is sent over TLS or to this machine alone, and
+    only where variables name the key or the profile: the key of the default profile may be one of Amazon.
+    """
+    import urllib3
+    from urllib3.exceptions import HTTPError
+
+    if not admin_endpoint.startswith(("http://", "https://")):
+        raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is no URL like {DEFAULT_ADMIN_ENDPOINT}.")
+    key = key_of(environment() if _profile_variable(os.environ) else os.environ)
+    is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
+    headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
+    try:
+        url = admin_endpoint.rstrip("/") + path
+        return urllib3.request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
+    except HTTPError as error:
+        raise CommandFailed(f"No server answers at {admin_endpoint}: {error}") from error
+
+
+# Profiles: what the files of AWS's tools say stands where the variables would, which beat it.
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of the process, and those that the profile has in place of missing ones."""
+    return {**os.environ, **profile_variables(os.environ)}
+
+
+def profile_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Return key, region and endpoint of the profile, by the names of variables that ``given`` lacks.
+
+    The profile is ``AWS_PROFILE``, ``AWS_DEFAULT_PROFILE``, or ``default``; raises ``UsageError`` for a named one that
+    no file has. A profile that gets its key otherwise (a role, single sign-on, a program) has none here.
+    """
+    variable = _profile_variable(given)
+    name = given[variable] if variable else "default"
+    config = _sections(given.get("AWS_CONFIG_FILE") or "~/.aws/config")
+    credentials = _sections(given.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
+    plain = config.get("default") if name == "default" else None  # the others stand behind the word profile
+    parts = [each for each in (plain, config.get(f"profile {name}"), credentials.get(name)) if each is not None]
+    if variable and not parts:
+        raise UsageError(f"{variable}: there is no profile {name!r} in the files of AWS's tools (~/.aws/config).")
+    found = {option: value for part in parts for option, value in part.items()}
+    made: dict[str, str] = {}
+    if key_of(given) is None and found.get("aws_access_key_id") and found.get("aws_secret_access_key"):
+        made = {each.upper(): found.get(each, "") for each in _KEY}
+    if found.get("region") and not given.get("AWS_REGION") and not given.get("AWS_DEFAULT_REGION"):
+        made["AWS_REGION"] = found["region"]
+    ignored = given.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or found.get("ignore_configured_endpoint_urls", "")
+    if endpoint_variable(given) is None and ignored.lower() != "true":
+        # Below "sqs =" of the section of services are indented lines, which are one value here.
+        lines = config.get(f"services {found.get('services')}", {}).get("sqs", "").splitlines()
+        of_sqs = {option.strip(): value.strip() for option, _, value in (line.partition("=") for line in lines)}
+        if url := of_sqs.get("endpoint_url") or found.get("endpoint_url"):
+            made["AWS_ENDPOINT_URL_SQS"] = url
+    return made
+
+
+def _profile_variable(given: Mapping[str, str]) -> str | None:
+    return next((name for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE") if given.get(name)), None)
+
+
+def _sections(file: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the sections of a file of AWS's tools, none where it is missing; raises ``UsageError``."""
+    path = Path(file).expanduser()
+    if not path.is_file():
+        return {}
+    from configparser import Error, RawConfigParser
+
+    parser = RawConfigParser(default_section="", strict=False)
+    try:
+        parser.read(path, encoding="utf-8")
+    except (Error, OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    return {name: dict(section) for name, section in parser.items()}

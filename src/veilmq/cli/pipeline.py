@@ -1,10 +1,11 @@
 """``veilmq pipeline``: the jobs on Spark; and ``veilmq demo``, which runs all parts once."""
 
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -12,34 +13,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from veilmq.cli.command import (
     CommandFailed,
-    Endpoint,
     Json,
+    Rows,
     UsageError,
     needs_extra,
+    option,
     print_aligned,
     print_json,
+    print_result,
     read_by,
     stop_on_signals,
     whole_number,
 )
-from veilmq.cli.connection import connect
-from veilmq.client import Unreachable
+from veilmq.cli.connection import Endpoint, connect, environment
+from veilmq.client import HttpQueueClient, Unreachable
 from veilmq.client.transport import DEFAULT_ENDPOINT
-from veilmq.core.limits import (
-    ARCHIVE_COMPACT_MINUTES,
-    ARCHIVE_EXPIRE_DAYS,
-    ARCHIVE_KEEP_H,
-    CLAIM_HOLD_S,
-    CLAIM_MESSAGES,
-    REPLAY_BATCH_MESSAGES,
-    SQS_RECEIVES_MAX,
-    TUNE_MAP_TASKS,
-    Range,
-)
+from veilmq.core import limits
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable
 
 if TYPE_CHECKING:
@@ -49,6 +42,11 @@ if TYPE_CHECKING:
     from veilmq.pipeline.demo import ArchiveCounts, Worked
     from veilmq.pipeline.tune import Change, QueueFacts, Recommendation
 
+CLASSES = limits.Range(minimum=1, maximum=32, default=4)
+MINUTES = limits.Range(minimum=1, maximum=60, default=2)
+RECORD = "changes.jsonl"
+_ENDLESS = 1e9
+
 BadRows = Annotated[
     str,
     Parameter(
@@ -56,12 +54,7 @@ BadRows = Annotated[
         help="If a row cannot be sent: fail, leave it out, or write it to files in PATH.",
     ),
 ]
-CONTINUOUS = Parameter(
-    negative=(), show_default=False, help="Run until stopped, instead of until all visible messages are read."
-)
-HOLD = whole_number(CLAIM_HOLD_S, "Seconds for which messages stay claimed while the job is down.")
-ON_LOST_CLAIM = Parameter(help="After a longer downtime: fail, or continue and log the messages delivered twice.")
-_CONF_HELP = "Spark setting NAME=VALUE; may be repeated."
+State = Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state of tune.")]
 
 
 @Parameter(name="*")
@@ -69,32 +62,93 @@ _CONF_HELP = "Spark setting NAME=VALUE; may be repeated."
 class ClusterOptions:
     """Where the job runs: by default in this process, or where spark-submit started it."""
 
-    master: Annotated[
-        str | None, Parameter(metavar="URL", help="Spark master, such as local[4] or spark://HOST:7077.")
-    ] = None
-    remote: Annotated[str | None, Parameter(metavar="URL", help="Spark Connect server, sc://HOST:15002.")] = None
+    master: Annotated[str | None, option("Spark master, such as local[4] or spark://HOST:7077.", "URL")] = None
+    remote: Annotated[str | None, option("Spark Connect server, sc://HOST:15002.", "URL")] = None
     conf: Annotated[
-        tuple[str, ...],
-        Parameter(name="--conf", negative=(), show_default=False, metavar="NAME=VALUE", help=_CONF_HELP),
+        tuple[str, ...], option("Spark setting NAME=VALUE; may be repeated.", "NAME=VALUE", name="--conf")
     ] = ()
-    verbose: Annotated[bool, Parameter(negative=(), show_default=False, help="Print Spark's log.")] = False
+    verbose: Annotated[bool, option("Print Spark's log.")] = False
 
     def settings(self) -> dict[str, str]:
         """Return the Spark settings by name; raises ``UsageError``."""
-        pairs = [text.partition("=") for text in self.conf]
-        for text, (name, equals, _) in zip(self.conf, pairs, strict=True):
-            if not equals or not name:
+        found = {}
+        for text in self.conf:
+            name, equals, found[name] = text.partition("=")
+            if not name or not equals:
                 raise UsageError(f"--conf {text}: must be NAME=VALUE, such as spark.executor.memory=4g.")
-        return {name: value for name, _, value in pairs}
+        return found
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """Options of the jobs that read queues by claims."""
+
+    continuous: Annotated[bool, option("Run until stopped, instead of until all visible messages are read.")] = False
+    batch: Annotated[
+        int | None, whole_number(limits.CLAIM_MESSAGES, "Maximum number of messages in a micro-batch.")
+    ] = None
+    takeover: Annotated[bool, option("Replace another such job of the same queues.")] = False
+    hold: Annotated[
+        int | None, whole_number(limits.CLAIM_HOLD_S, "Seconds for which messages stay claimed while the job is down.")
+    ] = None
+    on_lost_claim: Annotated[
+        Literal["fail", "skip"],
+        Parameter(help="After a longer downtime: fail, or continue and log the messages delivered twice."),
+    ] = "fail"
+
+    def values(self) -> dict[str, Any]:
+        """Return them by the names of ``pipeline.stream.ReadOptions``."""
+        rest = {"batch_messages": self.batch, "hold_s": self.hold, "on_lost_claim": self.on_lost_claim}
+        return {"continuous": self.continuous, "takeover": self.takeover, **rest}
+
+
+def _within(low: float, high: float, text: str) -> Parameter:
+    """Return the option for a number between two bounds, both exclusive."""
+
+    def read(text: str) -> float:
+        if not low < (number := float(text)) < high:  # also rejects NaN
+            raise ValueError(text)
+        return number
+
+    allowed = f"a number, more than {low:g} and less than {high:g}"
+    return Parameter(converter=read_by(read, allowed=allowed), metavar="X", negative=(), help=text)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatisticsOptions:
+    """Options of the statistics; ``docs/pipeline.md`` explains them."""
+
+    quantile: Annotated[float, _within(0.5, 0.9999, "Quantile of the work by which timeouts are judged.")] = 0.99
+    half_life: Annotated[float, _within(0, 3_650, "Days after which the weight of a receipt halves.")] = 7.0
+    gain_min: Annotated[float, _within(0, 1, "Share of the cost that a change must save.")] = 0.10
+    price_work: Annotated[float, _within(0, _ENDLESS, "Cost of a second of wasted work.")] = 1.0
+    price_wait: Annotated[float, _within(0, _ENDLESS, "Cost of a second of waiting after a crash.")] = 1.0
+    price_dead_letter: Annotated[float, _within(0, _ENDLESS, "Cost of a false dead letter.")] = 60.0
+
+    def values(self) -> "TuneOptions":
+        """Return the options of the jobs."""
+        from veilmq.pipeline.cost import Prices, TuneOptions
+
+        prices = Prices(work=self.price_work, wait=self.price_wait, dead_letter=self.price_dead_letter)
+        return TuneOptions(quantile=self.quantile, half_life_days=self.half_life, gain_min=self.gain_min, prices=prices)
+
+
+_HERE = ClusterOptions()
+_STREAM = StreamOptions()
+_USUAL = StatisticsOptions()
 
 
 @contextmanager
 def job(name: str) -> Iterator[None]:
-    """Report a missing extra or the failure of a job in one line."""
-    with needs_extra("spark", command=f"pipeline {name}"):
+    """Report a missing extra or the failure of a job in one line; Spark finds the profile's key in the environment."""
+    os.environ.update(environment())
+    command = name if name == "demo" else f"pipeline {name}"
+    with needs_extra("spark", command=command):
         from veilmq.pipeline.session import PipelineFailed
     try:
-        with needs_extra("spark", command=f"pipeline {name}"):
+        with needs_extra("spark", command=command):
             yield
     except PipelineFailed as error:
         raise CommandFailed(str(error)) from error
@@ -105,7 +159,7 @@ def job(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def spark_session(name: str, options: ClusterOptions) -> Iterator["SparkSession"]:
+def _spark(name: str, options: ClusterOptions) -> Iterator["SparkSession"]:
     """Run Spark for the job ``name``, where ``options`` specify."""
     if options.master and options.remote:
         raise UsageError("--master and --remote: give only one of them.")
@@ -119,52 +173,11 @@ def spark_session(name: str, options: ClusterOptions) -> Iterator["SparkSession"
         yield spark
 
 
-def _within(low: float, high: float) -> Parameter:
-    """Return the parameter of a number between two bounds, both exclusive."""
-
-    def read(text: str) -> float:
-        if not low < (number := float(text)) < high:  # also rejects NaN
-            raise ValueError(text)
-        return number
-
-    allowed = f"a number, more than {low:g} and less than {high:g}"
-    return Parameter(converter=read_by(read, allowed=allowed), metavar="X", negative=())
-
-
-_ENDLESS = 1e9
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatisticsOptions:
-    """Options of the statistics; ``docs/pipeline.md`` explains them."""
-
-    quantile: Annotated[
-        float, _within(0.5, 0.9999), Parameter(help="Quantile of the work by which timeouts are judged.")
-    ] = 0.99
-    half_life: Annotated[
-        float, _within(0, 3_650), Parameter(help="Days after which the weight of a receipt halves.")
-    ] = 7.0
-    gain_min: Annotated[float, _within(0, 1), Parameter(help="Share of the cost that a change must save.")] = 0.10
-    price_work: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a second of wasted work.")] = 1.0
-    price_wait: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a second of waiting after a crash.")] = (
-        1.0
-    )
-    price_dead_letter: Annotated[float, _within(0, _ENDLESS), Parameter(help="Cost of a false dead letter.")] = 60.0
-
-    def values(self) -> "TuneOptions":
-        """Return the options of the jobs."""
-        from veilmq.pipeline.cost import Prices, TuneOptions
-
-        prices = Prices(work=self.price_work, wait=self.price_wait, dead_letter=self.price_dead_letter)
-        return TuneOptions(quantile=self.quantile, half_life_days=self.half_life, gain_min=self.gain_min, prices=prices)
-
-
-def facts(endpoint: str, *, needed: bool = False) -> dict[str, "QueueFacts"]:
-    """Return the settings of all queues; none if the server does not answer, unless they are ``needed``."""
+def _facts(endpoint: str, *, needed: bool = False) -> dict[str, "QueueFacts"]:
+    """Return the settings of all queues; none if the server does not reply, unless they are ``needed``."""
     from veilmq.pipeline.tune import facts_of
 
-    with connect(endpoint) as client:
+    with connect(HttpQueueClient, endpoint) as client:
         try:
             return facts_of(client, client.list_queues())
         except Unreachable:
@@ -173,35 +186,23 @@ def facts(endpoint: str, *, needed: bool = False) -> dict[str, "QueueFacts"]:
             return {}
 
 
-_HERE = ClusterOptions()
-
-
 def archive(
     queues: Annotated[tuple[str, ...], Parameter(negative=(), help="Names of the queues.")],
     /,
     *,
     table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive; created if missing.")],
-    checkpoint: Annotated[
-        str, Parameter(metavar="DIR", show_default=False, help="Folder or URL of the checkpoints.")
-    ] = "",
-    continuous: Annotated[bool, CONTINUOUS] = False,
-    batch: Annotated[int | None, whole_number(CLAIM_MESSAGES, "Maximum number of messages in a micro-batch.")] = None,
+    checkpoint: Annotated[str, option("Folder or URL of the checkpoints.", "DIR")] = "",
+    stream: StreamOptions = _STREAM,
     consumer: Annotated[str, Parameter(metavar="NAME", help="Consumer name of the streams.")] = "archive",
-    takeover: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Replace another archive job of these queues.")
-    ] = False,
-    hold: Annotated[int | None, HOLD] = None,
-    on_lost_claim: Annotated[Literal["fail", "skip"], ON_LOST_CLAIM] = "fail",
     compact_minutes: Annotated[
-        int, whole_number(ARCHIVE_COMPACT_MINUTES, "Minutes between compactions of small files; 0: never.")
-    ] = ARCHIVE_COMPACT_MINUTES.default,
+        int, whole_number(limits.ARCHIVE_COMPACT_MINUTES, "Minutes between compactions of small files; 0: never.")
+    ] = limits.ARCHIVE_COMPACT_MINUTES.default,
     keep_hours: Annotated[
-        int, whole_number(ARCHIVE_KEEP_H, "Hours until files that left the table are deleted.")
-    ] = ARCHIVE_KEEP_H.default,
+        int, whole_number(limits.ARCHIVE_KEEP_H, "Hours until files that left the table are deleted.")
+    ] = limits.ARCHIVE_KEEP_H.default,
     expire_days: Annotated[
-        int,
-        whole_number(ARCHIVE_EXPIRE_DAYS, "Days after which messages leave the table; 0: never."),
-    ] = ARCHIVE_EXPIRE_DAYS.default,
+        int, whole_number(limits.ARCHIVE_EXPIRE_DAYS, "Days after which messages leave the table; 0: never.")
+    ] = limits.ARCHIVE_EXPIRE_DAYS.default,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
@@ -211,7 +212,7 @@ def archive(
     A message is deleted from its queue after it is durable in the table.
     A job that was stopped or killed continues when it is started again.
     """
-    with connect(endpoint) as client:
+    with connect(HttpQueueClient, endpoint) as client:
         visible: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
     with job("archive"):
         from veilmq.pipeline.archive import ArchiveOptions, archive
@@ -222,32 +223,26 @@ def archive(
             table=table,
             endpoint=endpoint,
             checkpoint=checkpoint,
-            continuous=continuous,
-            batch_messages=batch,
             consumer=consumer,
-            takeover=takeover,
-            hold_s=hold,
-            on_lost_claim=on_lost_claim,
             compact_minutes=compact_minutes,
             keep_h=keep_hours,
             expire_days=expire_days,
+            **stream.values(),
         )
-        totals = dict.fromkeys(queues) if continuous else visible
+        totals = dict.fromkeys(queues) if stream.continuous else visible
         with (
-            spark_session("archive", cluster) as spark,
+            _spark("archive", cluster) as spark,
             stop_on_signals() as stop,
             showing(totals, what="messages") as report,
         ):
             result = archive(spark, options, report=report, stop=stop, clock_s=time.monotonic)
-    if json:
-        files = {"joined": result.compaction.removed, "expired": result.expired_files, "deleted": result.deleted_files}
-        print_json({"messages": result.messages, **files})
-        return
-    for queue, messages in result.messages.items():
-        print(f"{queue}: {messages} messages archived")
-    expired = f"{result.expired_files} files expired, " if expire_days else ""
-    compacted = f"{result.compaction.removed} small files compacted, {result.deleted_files} removed files deleted"
-    print(f"{expired}{compacted}", file=sys.stderr)
+    files = {"joined": result.compaction.removed, "expired": result.expired_files, "deleted": result.deleted_files}
+    text = "\n".join(f"{queue}: {messages} messages archived" for queue, messages in result.messages.items())
+    print_result({"messages": result.messages, **files}, text, json=json)
+    if not json:
+        expired = f"{files['expired']} files expired, " if expire_days else ""
+        compacted = f"{files['joined']} small files compacted, {files['deleted']} removed files deleted"
+        print(f"{expired}{compacted}", file=sys.stderr)
 
 
 def replay(
@@ -257,41 +252,19 @@ def replay(
     table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive.")],
     run: Annotated[str, Parameter(metavar="NAME", help="Name of the replay; the same name continues it.")],
     queue: Annotated[
-        tuple[str, ...],
-        Parameter(
-            name="--queue",
-            negative=(),
-            show_default=False,
-            metavar="QUEUE",
-            help="Only messages of this queue; may be repeated.",
-        ),
+        tuple[str, ...], option("Only messages of this queue; may be repeated.", "QUEUE", name="--queue")
     ] = (),
-    since: Annotated[
-        datetime | None,
-        Parameter(show_default=False, metavar="TIME", help="Only messages sent at this time (UTC) or later."),
-    ] = None,
-    until: Annotated[
-        datetime | None,
-        Parameter(show_default=False, metavar="TIME", help="Only messages sent before this time (UTC)."),
-    ] = None,
-    where: Annotated[
-        str,
-        Parameter(show_default=False, metavar="SQL", help="Only messages that match this condition on the columns."),
-    ] = "",
+    since: Annotated[datetime | None, option("Only messages sent at this time (UTC) or later.", "TIME")] = None,
+    until: Annotated[datetime | None, option("Only messages sent before this time (UTC).", "TIME")] = None,
+    where: Annotated[str, option("Only messages that match this condition on the columns.", "SQL")] = "",
     id: Annotated[  # noqa: A002 - the name of the option
-        tuple[str, ...],
-        Parameter(
-            name="--id",
-            negative=(),
-            show_default=False,
-            metavar="ID",
-            help="Only the message with this id; may be repeated.",
-        ),
+        tuple[str, ...], option("Only the message with this id; may be repeated.", "ID", name="--id")
     ] = (),
-    batch: Annotated[int, whole_number(REPLAY_BATCH_MESSAGES, "Approximate number of messages in a transaction.")] = (
-        REPLAY_BATCH_MESSAGES.default
-    ),
+    batch: Annotated[
+        int, whole_number(limits.REPLAY_BATCH_MESSAGES, "Approximate number of messages in a transaction.")
+    ] = limits.REPLAY_BATCH_MESSAGES.default,
     bad_rows: BadRows = "fail",
+    json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
@@ -304,56 +277,34 @@ def replay(
         from veilmq.pipeline.archive import Replay, Slice
         from veilmq.pipeline.session import showing
 
-        part = Slice(to=to, queues=queue, since=_in_utc(since), until=_in_utc(until), where=where, ids=id)
+        first, last = (at.replace(tzinfo=at.tzinfo or UTC) if at is not None else None for at in (since, until))
+        part = Slice(to=to, queues=queue, since=first, until=last, where=where, ids=id)
         wanted = Replay(table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch, bad_rows=bad_rows)
         with (
-            spark_session("replay", cluster) as spark,
+            _spark("replay", cluster) as spark,
             stop_on_signals() as stop,
             showing({to: None}, what="messages") as report,
         ):
             result = wanted.send(spark, report=report, stop=stop)
     before = f", {result.before} of them earlier" if result.before else ""
-    print(f"{to}: {result.messages} messages replayed{before}")
-
-
-def _in_utc(at: datetime | None) -> datetime | None:
-    """Return the instant; without a time zone it is in UTC."""
-    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
-
-
-_USUAL = StatisticsOptions()
-
-RECORD = "changes.jsonl"
+    document = {"queue": to, "messages": result.messages, "before": result.before}
+    print_result(document, f"{to}: {result.messages} messages replayed{before}", json=json)
 
 
 def tune(
     *,
     state: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the counts.")],
-    events: Annotated[
-        str, Parameter(metavar="DIR", show_default=False, help="The event log's table receipt_closed.")
-    ] = "",
-    apply: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Set the recommended timeouts on the queues.")
-    ] = False,
-    dry_run: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Print the changes of --apply without making them.")
-    ] = False,
-    undo: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Revert the changes of the last run with --apply.")
-    ] = False,
+    events: Annotated[str, option("The event log's table receipt_closed.", "DIR")] = "",
+    apply: Annotated[bool, option("Set the recommended timeouts on the queues.")] = False,
+    dry_run: Annotated[bool, option("Print the changes of --apply without making them.")] = False,
+    undo: Annotated[bool, option("Revert the changes of the last run with --apply.")] = False,
     record: Annotated[
-        Path | None,
-        Parameter(metavar="FILE", help="File to which --apply adds each change; the state's changes.jsonl."),
+        Path | None, option("File to which --apply adds each change; the state's changes.jsonl.", "FILE")
     ] = None,
-    explore: Annotated[
-        bool,
-        Parameter(
-            negative=(), show_default=False, help="With --apply: set longer timeouts where none can be recommended."
-        ),
-    ] = False,
+    explore: Annotated[bool, option("With --apply: set longer timeouts where none can be recommended.")] = False,
     map_tasks: Annotated[
-        int, whole_number(TUNE_MAP_TASKS, "Maximum number of tasks that read the event log.")
-    ] = TUNE_MAP_TASKS.default,
+        int, whole_number(limits.TUNE_MAP_TASKS, "Maximum number of tasks that read the event log.")
+    ] = limits.TUNE_MAP_TASKS.default,
     json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     statistics: StatisticsOptions = _USUAL,
@@ -370,45 +321,41 @@ def tune(
         raise UsageError("Give either --events, the event log, or --undo.")
     at_ms = time.time_ns() // 1_000_000
     with job("tune"):
+        from veilmq.pipeline.folders import is_url
         from veilmq.pipeline.tune import apply as apply_to
         from veilmq.pipeline.tune import to_json, tune
         from veilmq.pipeline.tune import undo as undo_last
 
         sets = apply or dry_run
-        changes = _record_of(state, record) if sets or undo else Path()
+        if (sets or undo) and record is None and is_url(state):
+            text = f"the state {state} is a URL, and changes are recorded in a local file."
+            raise UsageError(f"--record is required: {text}")
+        changes = record or Path(state) / RECORD
         if undo:
-            with connect(endpoint) as client:
-                _print_changes(undo_last(client, record=changes, at_ms=at_ms), would=False)
+            with connect(HttpQueueClient, endpoint) as client:
+                undone = undo_last(client, record=changes, at_ms=at_ms)
+            _print_changes(undone, would=False)
+            if json:
+                print_json(undone)
             return
-        known = facts(endpoint, needed=sets)
-        with spark_session("tune", cluster) as spark:
+        known = _facts(endpoint, needed=sets)
+        with _spark("tune", cluster) as spark:
             tuned = tune(
                 spark, events=events, state=state, options=statistics.values(), facts=known, map_tasks=map_tasks
             )
         if json:
-            print(to_json(tuned.recommendations).decode())
+            print_json(msgspec.json.decode(to_json(tuned.recommendations)))
         else:
-            print_recommendations(tuned.recommendations)
+            _print_recommendations(tuned.recommendations)
         if sets:
-            with connect(endpoint) as client:
+            with connect(HttpQueueClient, endpoint) as client:
                 made = apply_to(
                     client, tuned.recommendations, record=changes, at_ms=at_ms, explore=explore, dry_run=dry_run
                 )
             _print_changes(made, would=dry_run)
 
 
-def _record_of(state: str, record: Path | None) -> Path:
-    """Return the file that records changes: a local one, because lines are appended."""
-    from veilmq.pipeline.folders import is_url
-
-    if record is not None:
-        return record
-    if is_url(state):
-        raise UsageError(f"--record is required: the state {state} is a URL, and changes are recorded in a local file.")
-    return Path(state) / RECORD
-
-
-def print_recommendations(recommendations: "tuple[Recommendation, ...]") -> None:
+def _print_recommendations(recommendations: "tuple[Recommendation, ...]") -> None:
     """Print a line for each queue and each of its keys, with the reason."""
     rows = []
     for each in recommendations:
@@ -432,19 +379,16 @@ def _print_changes(changes: "list[Change]", *, would: bool) -> None:
         print("No timeout would change." if would else "No timeout changed.", file=sys.stderr)
 
 
-CLASSES = Range(minimum=1, maximum=32, default=4)
-
-
 def route_table(
     queue: Annotated[str, Parameter(help="Name of the queue whose messages are routed.")],
     /,
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state of tune.")],
+    state: State,
     to: Annotated[Path, Parameter(metavar="FILE", help="JSON file to write.")],
     classes: Annotated[int, whole_number(CLASSES, "Maximum number of classes.")] = CLASSES.default,
-    attribute: Annotated[str, Parameter(metavar="NAME", help="Message attribute with the kind of work.")] = (
-        ROUTING_ATTRIBUTE_DEFAULT
-    ),
+    attribute: Annotated[
+        str, Parameter(metavar="NAME", help="Message attribute with the kind of work.")
+    ] = ROUTING_ATTRIBUTE_DEFAULT,
     queue_pattern: Annotated[
         str, Parameter(metavar="TEXT", help="Name of each class's queue; {queue} and {class} are replaced.")
     ] = "{queue}-{class}",
@@ -460,8 +404,8 @@ def route_table(
     with job("route-table"):
         from veilmq.pipeline.route import route_table
 
-        known = facts(endpoint)
-        with spark_session("route-table", cluster) as spark:
+        known = _facts(endpoint)
+        with _spark("route-table", cluster) as spark:
             made = route_table(
                 spark,
                 state=state,
@@ -473,23 +417,15 @@ def route_table(
                 options=statistics.values(),
                 facts=known.get(queue),
             )
-        if json:
-            print_json(made.table)
-        else:
-            print_table(made.table)
+        print_result(made.table, [_class_rows(made.table)], json=json)
 
 
-def print_table(table: RoutingTable) -> None:
-    """Print a line for each class: queue, timeout and keys."""
-    rows = []
+def _class_rows(table: RoutingTable) -> Rows:
+    """Yield a row for each class: queue, timeout and keys."""
     for index, each in enumerate(table.classes):
         keys = [key for key, place in table.keys.items() if place == index]
         others = ["all others"] if index == table.default else []
-        rows.append((each.queue or each.name, f"{each.visibility_timeout_s} s: {', '.join([*keys, *others])}"))
-    print_aligned(rows)
-
-
-_ONCE = 1
+        yield each.queue or each.name, f"{each.visibility_timeout_s} s: {', '.join([*keys, *others])}"
 
 
 def route(
@@ -498,21 +434,14 @@ def route(
     *,
     table: Annotated[Path, Parameter(metavar="FILE", help="Routing table, as written by route-table.")],
     checkpoint: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the checkpoint.")],
-    create: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Create the class queues or change their settings.")
-    ] = False,
+    create: Annotated[bool, option("Create the class queues or change their settings.")] = False,
     receives_max: Annotated[
-        int, whole_number(SQS_RECEIVES_MAX, "With --create: receives in a class before the next longer class.")
-    ] = _ONCE,
-    continuous: Annotated[bool, CONTINUOUS] = False,
-    batch: Annotated[int | None, whole_number(CLAIM_MESSAGES, "Maximum number of messages in a micro-batch.")] = None,
+        int, whole_number(limits.SQS_RECEIVES_MAX, "With --create: receives in a class before the next longer class.")
+    ] = 1,
+    stream: StreamOptions = _STREAM,
     consumer: Annotated[str, Parameter(metavar="NAME", help="Consumer name of the stream.")] = "route",
-    takeover: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Replace another route job of this intake queue.")
-    ] = False,
-    hold: Annotated[int | None, HOLD] = None,
-    on_lost_claim: Annotated[Literal["fail", "skip"], ON_LOST_CLAIM] = "fail",
     bad_rows: BadRows = "fail",
+    json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     cluster: ClusterOptions = _HERE,
 ) -> None:
@@ -521,7 +450,10 @@ def route(
     With --create, the dead-letter queue of each class is the next longer class,
     so a message whose work exceeds its timeout gets a longer one.
     """
-    routing_table = _read_routing_table(table)
+    try:
+        routing_table = msgspec.json.decode(table.read_bytes(), type=RoutingTable)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"--table {table}: not a routing table: {error}") from error
     with job("route"):
         from veilmq.pipeline.route import ForwardOptions, checked, create_queues, forward
         from veilmq.pipeline.session import showing
@@ -531,41 +463,30 @@ def route(
             table=checked(routing_table, intake),
             endpoint=endpoint,
             checkpoint=checkpoint,
-            continuous=continuous,
-            batch_messages=batch,
             consumer=consumer,
-            takeover=takeover,
-            hold_s=hold,
-            on_lost_claim=on_lost_claim,
             bad_rows=bad_rows,
+            **stream.values(),
         )
-        with connect(endpoint) as client:
+        with connect(HttpQueueClient, endpoint) as client:
             visible = client.show(intake).visible
             if create:
                 create_queues(client, routing_table, receives_max=receives_max)
-        totals = {intake: None if continuous else visible}
+        totals = {intake: None if stream.continuous else visible}
         with (
-            spark_session("route", cluster) as spark,
+            _spark("route", cluster) as spark,
             stop_on_signals() as stop,
             showing(totals, what="messages") as report,
         ):
             forwarded = forward(spark, options, report=report, stop=stop)
-    print(f"{intake}: {forwarded} messages forwarded")
-
-
-def _read_routing_table(path: Path) -> RoutingTable:
-    """Read a routing table; raises ``UsageError``."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=RoutingTable)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(f"--table {path}: not a routing table: {error}") from error
+    print_result({"queue": intake, "messages": forwarded}, f"{intake}: {forwarded} messages forwarded", json=json)
 
 
 def report(
     *,
-    state: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state of tune.")],
+    state: State,
     to: Annotated[Path, Parameter(metavar="FILE", help="HTML file to write.")],
     title: Annotated[str, Parameter(metavar="TEXT", help="Title of the report.")] = "Visibility timeouts",
+    json: Json = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
     statistics: StatisticsOptions = _USUAL,
     cluster: ClusterOptions = _HERE,
@@ -574,21 +495,15 @@ def report(
     with job("report"):
         from veilmq.pipeline.report import report
 
-        known = facts(endpoint)
-        with spark_session("report", cluster) as spark:
-            path = report(
-                spark,
-                state=state,
-                path=to,
-                at_ms=time.time_ns() // 1_000_000,
-                title=title,
-                options=statistics.values(),
-                facts=known,
-            )
-        print(path)
+        known, options = _facts(endpoint), statistics.values()
+        with _spark("report", cluster) as spark:
+            at_ms = time.time_ns() // 1_000_000
+            path = report(spark, state=state, path=to, at_ms=at_ms, title=title, options=options, facts=known)
+        print_result({"path": str(path)}, str(path), json=json)
 
 
-MINUTES = Range(minimum=1, maximum=60, default=2)
+# The demonstration.
+
 _A_MINUTE_MESSAGES = 1_400
 _QUICK_MESSAGES = 300
 _MANY = 2_500  # from so many on, each kind of work has receipts enough for the 99th percentile
@@ -597,15 +512,11 @@ _JAVA = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialG
 
 def demo(
     *,
-    minutes: Annotated[int, whole_number(MINUTES, "About how long it takes on an idle machine.")] = (MINUTES.default),
-    quick: Annotated[bool, Parameter(negative=(), show_default=False, help="Send very few messages.")] = False,
-    folder: Annotated[
-        Path | None,
-        Parameter(metavar="DIR", show_default=False, help="Folder for all files; a new one below ./veilmq-demo."),
-    ] = None,
-    keep: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Keep all files, not only the report.")
-    ] = False,
+    minutes: Annotated[int, whole_number(MINUTES, "About how long it takes on an idle machine.")] = MINUTES.default,
+    quick: Annotated[bool, option("Send very few messages.")] = False,
+    folder: Annotated[Path | None, option("Folder for all files; a new one below ./veilmq-demo.", "DIR")] = None,
+    keep: Annotated[bool, option("Keep all files, not only the report.")] = False,
+    json: Json = False,
 ) -> None:
     """Run all parts once: a server, workers (one is killed), the archive, tuning, routing and the report.
 
@@ -622,36 +533,48 @@ def demo(
         where = folder or Path("veilmq-demo") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         where = where.absolute()
         where.mkdir(parents=True, exist_ok=folder is None)
-        report = _play(where, messages)
-        if not keep:
-            _clean(where, report)
-    print(f"\nReport: {report}")
-    print("docs/pipeline.md explains the numbers. To start a server for your own queues: veilmq serve --help")
+        with redirect_stdout(sys.stderr if json else sys.stdout):
+            found = _play(where, messages)
+            print(f"\nReport: {found['report']}")
+            print("docs/pipeline.md explains the numbers. To start a server for your own queues: veilmq serve --help")
+        for entry in () if keep else where.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif str(entry) != found["report"]:
+                entry.unlink()
+    if json:
+        print_json(found)
 
 
-def _play(folder: Path, messages: int) -> Path:
+def _play(folder: Path, messages: int) -> dict[str, Any]:
+    """Run all parts; print and return what they found."""
     from veilmq.pipeline.demo import GUESS_S, beside, checking, demonstration
     from veilmq.pipeline.session import showing
+    from veilmq.pipeline.tune import to_json
 
     with demonstration(folder, messages=messages, quantile=0.99 if messages >= _MANY else 0.9) as steps:
         print(f"Server: {steps.endpoint}. Starting Spark …", file=sys.stderr)
-        with spark_session("demo", ClusterOptions(conf=(_JAVA,))) as spark:
+        with _spark("demo", ClusterOptions(conf=(_JAVA,))) as spark:
             with beside(lambda stop: steps.archive(spark, stop)) as check:
                 _print_heading(f"1. One queue with a guessed timeout of {GUESS_S} s. One worker is killed.")
                 with showing({"work": messages}, what="messages") as report:
-                    _print_load(steps.one_queue(bar=checking(partial(report, "work"), check)))
+                    one_queue = steps.one_queue(bar=checking(partial(report, "work"), check))
+                    _print_load(one_queue)
                 _print_heading("2. Timeouts and classes of work, learned from the event log.")
                 found, table = steps.learn(spark)
-                print_recommendations(found)
+                _print_recommendations(found)
                 print()
-                print_table(table)
+                print_aligned(_class_rows(table))
                 _print_heading("3. The same load, forwarded by Spark to one queue per class. One worker is killed.")
                 with showing({"work": messages}, what="messages") as report:
-                    _print_load(steps.routed(spark, table, bar=checking(partial(report, "work"), check)))
+                    routed = steps.routed(spark, table, bar=checking(partial(report, "work"), check))
+                    _print_load(routed)
             _print_heading("4. The archive of finished work, which Spark filled at the same time.")
             steps.archive(spark)
-            _print_archive(steps.archive_counts(), pieces=2 * messages)
-            return steps.report(spark)
+            counts = steps.archive_counts()
+            _print_archive(counts, pieces=2 * messages)
+            loads = {"one_queue": one_queue, "routed": routed, "archive": counts, "table": table}
+            return {**loads, "recommendations": msgspec.json.decode(to_json(found)), "report": str(steps.report(spark))}
 
 
 def _print_heading(heading: str) -> None:
@@ -680,10 +603,6 @@ def _print_archive(archive: "ArchiveCounts", *, pieces: int) -> None:
     )
 
 
-def _clean(folder: Path, report: Path) -> None:
-    """Delete all but the report."""
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        elif entry != report:
-            entry.unlink()
+app = App(name="pipeline")
+for each in (archive, replay, tune, route_table, route, report):
+    app.command(each)

@@ -1,6 +1,9 @@
-"""``veilmq top``: rows of queues, workers and leases, the picture made of them, and the terminal that shows it."""
+"""``veilmq top``: rows of queues, workers and leases, the picture made of them, and the terminal that shows it.
 
-import contextlib
+Queues are read as by any client, with the caller's permissions. What SQS has no attribute for (the age of the oldest
+message, redeliveries) comes from the server's metrics, where these can be reached.
+"""
+
 import os
 import re
 import select
@@ -8,10 +11,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import closing, contextmanager, nullcontext, suppress
 from types import FrameType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -22,26 +24,109 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from veilmq.cli.command import CommandFailed, Endpoint, Json, UsageError, instant, print_json, whole_number
-from veilmq.cli.connection import connect
+from veilmq.cli.command import CommandFailed, Json, UsageError, instant, option, print_json, whole_number
+from veilmq.cli.connection import Endpoint, connect
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
 from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus, replies
-from veilmq.core.limits import SECOND_MS, Range
+from veilmq.core.limits import Range
 from veilmq.wire.sqs.names import full_name
 
 QUEUES_MAX = 200
-"""Queues that are looked at, the first ones by name: each costs a request a look."""
-PATIENCE_S = 2.0
-AGE = "veilmq_queue_oldest_message_age_seconds"
-REDELIVERIES = "veilmq_queue_redeliveries_total"
+"""Queues that are read, the first ones by name: each costs a request."""
+EVERY_S = Range(minimum=1, maximum=3_600, default=1)
+READING_SHARE = 0.1
+"""Of the time, at most, is spent reading: a slow server is followed by a longer pause."""
+UNKNOWN = "–"
 
+_PATIENCE_S = 2.0
+_AGE = "veilmq_queue_oldest_message_age_seconds"
+_REDELIVERIES = "veilmq_queue_redeliveries_total"
 _SAMPLE = re.compile(r'^(\w+)\{queue="([^"]*)"\} (\S+)$', re.MULTILINE)
 _GONE = ("QueueDoesNotExist", "NonExistentQueue")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_WIDTH_OF_FILES = 120
+_SHORT_S = 5.0
+_LINES_OF_TITLES = 8
+_STYLES = {"held": "", "suspect": "yellow", "lost": "red", "ended": "red"}
+_QUIT = frozenset(b"qQ\x04")  # Ctrl-D
+
+Row = TypeVar("Row")
+
+
+def top(
+    *,
+    prefix: Annotated[str, option("Only queues whose names begin with this.")] = "",
+    workers: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--workers",
+            metavar="URL",
+            negative=(),
+            consume_multiple=False,
+            help="A worker on another machine, at its --metrics-port; may be repeated.",
+        ),
+    ] = None,
+    admin: Annotated[
+        str | None, option("The server's metrics. On this machine: the port after the endpoint's.", "URL")
+    ] = None,
+    every: Annotated[int, whole_number(EVERY_S, "Seconds between updates.")] = EVERY_S.default,
+    once: Annotated[bool, option("Print the state once, and exit.")] = False,
+    json: Json = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Watch queues, workers, and the leases of their messages; q or Ctrl-C exits.
+
+    Workers of this user on this machine are found by themselves. With --json
+    each update is one line.
+    """
+    live = not once and not json
+    if live and not sys.stdout.isatty():
+        raise UsageError("The output is no terminal; use --once, or --json.")
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False)
+    screen = Live(console=console, screen=True, auto_refresh=False) if live else None
+    with connect(HttpQueueClient, endpoint) as client, suppress(KeyboardInterrupt), _keys() as left:
+        observer = Observer(client, prefix=prefix, admin=admin or _beside(endpoint), workers=workers or ())
+        with closing(observer), screen or nullcontext():
+            while True:
+                began_s, failure = time.monotonic(), None
+                try:
+                    look = _look(observer, endpoint, *observer.queues())
+                except (ClientError, Unreachable) as error:
+                    if not live:
+                        raise
+                    look, failure = _look(observer, endpoint), str(error)  # the server may be back at the next update
+                if screen is not None:
+                    seen = view(look, width=console.width, height=console.height, failure=failure)
+                    screen.update(seen, refresh=True)
+                elif json:
+                    print_json(look)
+                    sys.stdout.flush()
+                else:
+                    console.print(view(look, width=console.width))
+                if once or left(pause_s(time.monotonic() - began_s, every)):
+                    return
+
+
+def _beside(endpoint: str) -> str | None:
+    """Return where a server on this machine has its metrics by default; of others it is unknown."""
+    parts = urlsplit(endpoint)
+    if parts.hostname not in _LOOPBACK or parts.port is None:
+        return None
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port + 1}"
+
+
+def pause_s(took_s: float, every_s: float) -> float:
+    """Return how long to wait after an update that took ``took_s``."""
+    return max(every_s - took_s, took_s * (1 / READING_SHARE - 1), 0.0)
+
+
+# What is read.
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue; ``None`` for what nobody tells."""
+    """One queue; ``None`` for what is unknown."""
 
     queue: str
     visible: int
@@ -52,7 +137,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What there was to see at ``at_ms``; ``silent`` are the places of workers that did not answer."""
+    """The state at ``at_ms``; ``silent`` are the places of workers that did not reply."""
 
     endpoint: str
     at_ms: int
@@ -62,29 +147,46 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     silent: Sequence[str]
 
 
+def _look(observer: "Observer", endpoint: str, queues: Sequence[QueueRow] = (), queues_in_all: int = 0) -> Look:
+    try:
+        workers, silent = observer.workers()
+    except OSError as error:
+        raise CommandFailed(f"The workers of this machine cannot be read: {error}.") from error
+    return Look(
+        endpoint=endpoint,
+        at_ms=time.time_ns() // 1_000_000,
+        queues=queues,
+        queues_in_all=queues_in_all,
+        workers=workers,
+        silent=silent,
+    )
+
+
 class Observer:
-    """Looks as often as it is told to."""
+    """Reads queues and workers; ``admin`` is the URL of the server's metrics, ``workers`` are URLs of workers."""
 
     def __init__(self, client: HttpQueueClient, *, prefix: str, admin: str | None, workers: Sequence[str]) -> None:
-        """``admin`` is the URL of the server's metrics, ``workers`` are URLs of workers elsewhere."""
         self._client = client
         self._prefix = prefix
         self._admin = admin
         self._workers = workers
-        timeout = urllib3.Timeout(PATIENCE_S)
-        self._pages = urllib3.PoolManager(retries=False, timeout=timeout)
+        self._pages = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(_PATIENCE_S))
 
     def queues(self) -> tuple[list[QueueRow], int]:
         """Return the rows of queues, and how many there are; raises ``ClientError`` and ``Unreachable``."""
         names = self._client.list_queues(self._prefix)
-        samples = self._samples() if self._admin else {}
+        text = (self._page(f"{self._admin}/metrics") if self._admin else None) or b""
+        found = _SAMPLE.findall(text.decode(errors="replace"))
+        samples = {(name, queue): float(value) for name, queue, value in found}
         return [row for name in names[:QUEUES_MAX] for row in self._row(name, samples)], len(names)
 
     def workers(self) -> tuple[list[WorkerStatus], list[str]]:
-        """Return what workers do, and the places of those that did not answer."""
+        """Return what workers do, and the places of those that did not reply."""
         found: list[WorkerStatus] = []
         silent: list[str] = []
-        for place, data in (*self._here(), *self._elsewhere()):
+        here = ((path.stem, data) for path, data in replies())
+        elsewhere = ((url, self._page(f"{url.rstrip('/')}/status")) for url in self._workers)
+        for place, data in (*here, *elsewhere):
             try:
                 found += msgspec.json.decode(data or b"", type=list[WorkerStatus])
             except msgspec.DecodeError:
@@ -103,79 +205,73 @@ class Observer:
                 return
             raise
         label = full_name(status.url)
-        redeliveries = samples.get((REDELIVERIES, label))
+        redeliveries = samples.get((_REDELIVERIES, label))
         yield QueueRow(
             queue=name,
             visible=status.visible,
             in_flight=status.in_flight,
             delayed=status.delayed,
-            oldest_s=samples.get((AGE, label)),
+            oldest_s=samples.get((_AGE, label)),
             redeliveries=None if redeliveries is None else int(redeliveries),
         )
 
-    def _samples(self) -> dict[tuple[str, str], float]:
-        data = self._page(f"{self._admin}/metrics")
-        text = "" if data is None else data.decode(errors="replace")
-        return {(name, queue): float(value) for name, queue, value in _SAMPLE.findall(text)}
-
-    def _here(self) -> Iterator[tuple[str, bytes | None]]:
-        for path, data in replies():
-            yield path.stem, data
-
-    def _elsewhere(self) -> Iterator[tuple[str, bytes | None]]:
-        for url in self._workers:
-            yield url, self._page(f"{url.rstrip('/')}/status")
-
     def _page(self, url: str) -> bytes | None:
         try:
-            answer = self._pages.request("GET", url)
+            reply = self._pages.request("GET", url)
         except urllib3.exceptions.HTTPError:
             return None
-        return bytes(answer.data) if answer.status == 200 else None
+        return bytes(reply.data) if reply.status == 200 else None
 
 
-Row = TypeVar("Row")
-
-UNKNOWN = "–"
-_SHORT_S = 5.0
-_LINES_OF_TITLES = 8
-_STYLES = {"held": "", "suspect": "yellow", "lost": "red", "ended": "red"}
+# The picture: a pure function of the look and of the size of the terminal. A narrow terminal has fewer columns, a low
+# one fewer rows: of queues those with the most messages are kept, of leases those that end first.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column(Generic[Row]):
-    """A column that is shown in terminals of at least ``from_width`` characters."""
+Handling = tuple[WorkerStatus, HandlerStatus]
+Held = tuple[WorkerStatus, LeaseStatus]
+Column = tuple[str, int, str, Callable[[Row], str | int | Text]]
+"""Title, the least width of a terminal that shows it, ``<`` or ``>`` for its side, and its content."""
 
-    title: str
-    tell: Callable[[Row], str | Text]
-    from_width: int = 0
-    is_number: bool = True
-
-
-class Handling(NamedTuple):
-    """A handler, and the worker that it is part of."""
-
-    worker: WorkerStatus
-    handler: HandlerStatus
-
-
-class Held(NamedTuple):
-    """A lease, and the worker that has it."""
-
-    worker: WorkerStatus
-    lease: LeaseStatus
+QUEUES: Sequence[Column[QueueRow]] = (
+    ("queue", 0, "<", lambda row: row.queue),
+    ("visible", 0, ">", lambda row: row.visible),
+    ("in flight", 0, ">", lambda row: row.in_flight),
+    ("delayed", 50, ">", lambda row: row.delayed),
+    ("oldest", 60, ">", lambda row: span(row.oldest_s)),
+    ("redelivered", 72, ">", lambda row: UNKNOWN if row.redeliveries is None else row.redeliveries),
+)
+WORKERS: Sequence[Column[Handling]] = (
+    ("worker", 0, "<", lambda row: row[0].worker + " (stopping)" * row[0].stopping),
+    ("queue", 60, "<", lambda row: row[1].queue),
+    ("handler", 50, "<", lambda row: row[1].handler),
+    ("running", 0, ">", lambda row: row[1].running),
+    ("buffered", 40, ">", lambda row: row[1].buffered),
+    ("done", 72, ">", lambda row: row[1].events.get("acked", 0)),
+    ("redelivered", 84, ">", lambda row: row[1].events.get("redelivered", 0)),
+)
+LEASES: Sequence[Column[Held]] = (
+    ("message", 0, "<", lambda row: row[1].message_id),
+    ("worker", 100, "<", lambda row: row[0].worker),
+    ("queue", 72, "<", lambda row: row[1].queue),
+    ("handler", 120, "<", lambda row: row[1].handler),
+    ("attempt", 84, ">", lambda row: row[1].attempt),
+    ("held", 60, ">", lambda row: span(row[1].held_s)),
+    ("lease", 40, "<", lambda row: _state(row[1])),
+    ("left", 0, ">", lambda row: Text(span(row[1].left_s), style="yellow" if row[1].left_s < _SHORT_S else "")),
+)
 
 
 def view(look: Look, *, width: int, height: int | None = None, failure: str | None = None) -> RenderableType:
     """Return the whole picture; ``height`` bounds its lines, ``None`` shows everything.
 
-    ``failure`` is why the queues could not be looked at.
+    ``failure`` is why the queues could not be read.
     """
-    handlings = [Handling(worker, handler) for worker in look.workers for handler in worker.handlers]
-    leases = [Held(worker, lease) for worker in look.workers for lease in worker.leases]
-    leases.sort(key=lambda held: (held.lease.left_s, held.lease.message_id))
+    handlings = [(worker, handler) for worker in look.workers for handler in worker.handlers]
+    leases = [(worker, lease) for worker in look.workers for lease in worker.leases]
+    leases.sort(key=lambda held: (held[1].left_s, held[1].message_id))
     rooms = _rooms([len(look.queues), len(handlings), len(leases)], height)
-    queues = _fullest(look.queues, rooms[0])
+    fullest = sorted(look.queues, key=lambda row: (-row.visible - row.in_flight - row.delayed, row.queue))
+    queues = sorted(fullest[: rooms[0]], key=lambda row: row.queue)
     parts: list[RenderableType] = [
         Text(f"{look.endpoint}  {instant(look.at_ms)}", style="bold", no_wrap=True, overflow="ellipsis"),
         _table(queues, QUEUES, width) if failure is None else Text(failure, style="red"),
@@ -184,7 +280,7 @@ def view(look: Look, *, width: int, height: int | None = None, failure: str | No
         *_rest(len(handlings) - rooms[1], "more handlers"),
         *(Text(f"no answer from {place}", style="red") for place in look.silent),
         _table(leases[: rooms[2]], LEASES, width),
-        *_rest(sum(each.handler.leased for each in handlings) - min(rooms[2], len(leases)), "more leases"),
+        *_rest(sum(handler.leased for _, handler in handlings) - min(rooms[2], len(leases)), "more leases"),
     ]
     return Group(*parts)
 
@@ -204,49 +300,15 @@ def span(seconds: float | None) -> str:
     return f"{sign}{whole // 86_400} d"
 
 
-QUEUES: Sequence[Column[QueueRow]] = (
-    Column(title="queue", tell=lambda row: row.queue, is_number=False),
-    Column(title="visible", tell=lambda row: str(row.visible)),
-    Column(title="in flight", tell=lambda row: str(row.in_flight)),
-    Column(title="delayed", tell=lambda row: str(row.delayed), from_width=50),
-    Column(title="oldest", tell=lambda row: span(row.oldest_s), from_width=60),
-    Column(
-        title="redelivered",
-        tell=lambda row: UNKNOWN if row.redeliveries is None else str(row.redeliveries),
-        from_width=72,
-    ),
-)
-WORKERS: Sequence[Column[Handling]] = (
-    Column(title="worker", tell=lambda row: _name(row.worker), is_number=False),
-    Column(title="queue", tell=lambda row: row.handler.queue, from_width=60, is_number=False),
-    Column(title="handler", tell=lambda row: row.handler.handler, from_width=50, is_number=False),
-    Column(title="running", tell=lambda row: str(row.handler.running)),
-    Column(title="buffered", tell=lambda row: str(row.handler.buffered), from_width=40),
-    Column(title="done", tell=lambda row: str(row.handler.events.get("acked", 0)), from_width=72),
-    Column(title="redelivered", tell=lambda row: str(row.handler.events.get("redelivered", 0)), from_width=84),
-)
-LEASES: Sequence[Column[Held]] = (
-    Column(title="message", tell=lambda row: row.lease.message_id, is_number=False),
-    Column(title="worker", tell=lambda row: row.worker.worker, from_width=100, is_number=False),
-    Column(title="queue", tell=lambda row: row.lease.queue, from_width=72, is_number=False),
-    Column(title="handler", tell=lambda row: row.lease.handler, from_width=120, is_number=False),
-    Column(title="attempt", tell=lambda row: str(row.lease.attempt), from_width=84),
-    Column(title="held", tell=lambda row: span(row.lease.held_s), from_width=60),
-    Column(title="lease", tell=lambda row: _state(row.lease), from_width=40, is_number=False),
-    Column(title="left", tell=lambda row: _left(row.lease)),
-)
-
-
 def _table(rows: Sequence[Row], columns: Sequence[Column[Row]], width: int) -> Table:
-    shown = [column for column in columns if column.from_width <= width]
+    shown = [column for column in columns if column[1] <= width]
     table = Table(box=None, pad_edge=False, expand=True, header_style="reverse")
-    for number, column in enumerate(shown):
-        justify: Any = "right" if column.is_number else "left"
-        table.add_column(
-            column.title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=1 if number == 0 else None
-        )
+    for number, (title, _, side, _) in enumerate(shown):
+        justify: Any = "right" if side == ">" else "left"
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=None if number else 1)
     for row in rows:
-        table.add_row(*(column.tell(row) for column in shown))
+        cells = [content(row) for *_, content in shown]
+        table.add_row(*(str(cell) if isinstance(cell, int) else cell for cell in cells))
     return table
 
 
@@ -255,7 +317,7 @@ def _rest(count: int, what: str) -> list[Text]:
 
 
 def _rooms(wanted: list[int], height: int | None) -> list[int]:
-    """Return how many rows each table has: all it wants, or shares of what there is, which who needs less leaves."""
+    """Return how many rows each table has: all that it needs, or an equal share, to which small tables leave theirs."""
     if height is None:
         return wanted
     left = max(0, height - _LINES_OF_TITLES)
@@ -266,49 +328,30 @@ def _rooms(wanted: list[int], height: int | None) -> list[int]:
     return list(rooms.values())
 
 
-def _fullest(rows: Sequence[QueueRow], room: int) -> list[QueueRow]:
-    kept = sorted(rows, key=lambda row: (-row.visible - row.in_flight - row.delayed, row.queue))[:room]
-    return sorted(kept, key=lambda row: row.queue)
-
-
-def _name(worker: WorkerStatus) -> str:
-    return f"{worker.worker} (stopping)" if worker.stopping else worker.worker
-
-
 def _state(lease: LeaseStatus) -> Text:
     return Text(lease.state if lease.running else f"{lease.state}, waits", style=_STYLES.get(lease.state, ""))
 
 
-def _left(lease: LeaseStatus) -> Text:
-    return Text(span(lease.left_s), style="yellow" if lease.left_s < _SHORT_S else "")
-
-
-QUIT = frozenset(b"qQ\x04")
-"""What leaves the view, beside Ctrl-C: q, and Ctrl-D."""
-
-_TYPED_BYTES_MAX = 1_024
+# The keyboard: keys one by one, without Enter, and a terminal that is left as it was found.
 
 
 @contextmanager
-def keys() -> Iterator[Callable[[float], bool]]:
-    """Give what waits for so many seconds, and tells whether the user wants to leave before they are over.
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Give a function that waits for so many seconds, and returns early, and true, when the user quits.
 
-    SIGTERM leaves the view as Ctrl-C does: by ``KeyboardInterrupt``. Without a keyboard it only waits.
+    SIGTERM quits as Ctrl-C does: by ``KeyboardInterrupt``. Without a keyboard it only waits.
     """
+
+    def wait(seconds: float) -> bool:
+        readable, _, _ = select.select([sys.stdin] if is_keyboard else [], [], [], seconds)
+        return bool(readable) and not _QUIT.isdisjoint(os.read(sys.stdin.fileno(), 1_024) or _QUIT)
+
     before = signal.signal(signal.SIGTERM, _leave)
     try:
         with _unbuffered() as is_keyboard:
-            yield lambda seconds: _wait(seconds, is_keyboard=is_keyboard)
+            yield wait
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _wait(seconds: float, *, is_keyboard: bool) -> bool:
-    readable, _, _ = select.select([sys.stdin] if is_keyboard else [], [], [], seconds)
-    if not readable:
-        return False
-    typed = os.read(sys.stdin.fileno(), _TYPED_BYTES_MAX)
-    return not typed or not QUIT.isdisjoint(typed)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -329,126 +372,5 @@ def _unbuffered() -> Iterator[bool]:
     try:
         yield True
     finally:
-        with contextlib.suppress(termios.error):
+        with suppress(termios.error):
             termios.tcsetattr(number, termios.TCSADRAIN, before)
-
-
-ASKING_SHARE = 0.1
-"""Of the time, at most, is spent asking: a look that takes longer is followed by a longer pause."""
-_ONCE_WIDTH = 120
-
-
-def print_looks(observer: Observer, endpoint: str, every_s: int, *, once: bool, json: bool) -> None:
-    """Print looks, as tables or as lines of JSON: one, or one after the other until the user leaves."""
-    console = Console(width=None if sys.stdout.isatty() else _ONCE_WIDTH, highlight=False)
-    with suppress(KeyboardInterrupt), keys() as left:
-        while True:
-            began_s = time.monotonic()
-            look = _look(observer, endpoint)
-            if json:
-                print_json(look)
-                sys.stdout.flush()
-            else:
-                console.print(view(look, width=console.width))
-            if once or left(pause_s(time.monotonic() - began_s, every_s)):
-                return
-
-
-def show_live(observer: Observer, endpoint: str, every_s: int) -> None:
-    """Fill the terminal with one look after the other, until the user leaves."""
-    console = Console(highlight=False)
-    screen = Live(console=console, screen=True, auto_refresh=False)
-    with suppress(KeyboardInterrupt), keys() as left, screen:
-        while True:
-            began_s = time.monotonic()
-            failure = None
-            try:
-                look = _look(observer, endpoint)
-            except (ClientError, Unreachable) as error:  # it may be back at the next look, and the workers are there
-                look, failure = _look_at_workers(observer, endpoint), str(error)
-            seen = view(look, width=console.width, height=console.height, failure=failure)
-            screen.update(seen, refresh=True)
-            if left(pause_s(time.monotonic() - began_s, every_s)):
-                return
-
-
-def pause_s(took_s: float, every_s: float) -> float:
-    """Return how long to wait after a look that took ``took_s``."""
-    return max(every_s - took_s, took_s * (1 / ASKING_SHARE - 1), 0.0)
-
-
-def _look(observer: Observer, endpoint: str) -> Look:
-    queues, queues_in_all = observer.queues()
-    return _look_at_workers(observer, endpoint, queues, queues_in_all)
-
-
-def _look_at_workers(
-    observer: Observer, endpoint: str, queues: Sequence[QueueRow] = (), queues_in_all: int = 0
-) -> Look:
-    try:
-        workers, silent = observer.workers()
-    except OSError as error:
-        raise CommandFailed(f"The workers of this machine cannot be looked at: {error}.") from error
-    return Look(
-        endpoint=endpoint,
-        at_ms=time.time_ns() // (SECOND_MS * 1_000),
-        queues=queues,
-        queues_in_all=queues_in_all,
-        workers=workers,
-        silent=silent,
-    )
-
-
-EVERY_S = Range(minimum=1, maximum=3_600, default=1)
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-def top(
-    *,
-    prefix: Annotated[str, Parameter(show_default=False, help="Only queues whose names begin with this.")] = "",
-    workers: Annotated[
-        list[str] | None,
-        Parameter(
-            name="--workers",
-            metavar="URL",
-            negative=(),
-            consume_multiple=False,
-            help="A worker on another machine, at its --metrics-port; may be repeated.",
-        ),
-    ] = None,
-    admin: Annotated[
-        str | None,
-        Parameter(metavar="URL", help="The server's metrics. On this machine: the port behind the endpoint's."),
-    ] = None,
-    every: Annotated[int, whole_number(EVERY_S, "Seconds from one look to the next.")] = EVERY_S.default,
-    once: Annotated[bool, Parameter(negative=(), show_default=False, help="Look once, print it, and end.")] = False,
-    json: Json = False,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-) -> None:
-    """Watch queues, workers, and the leases of their messages; q or Ctrl-C ends it.
-
-    Workers of this user on this machine are found by themselves. With --json
-    each look is one line.
-    """
-    live = not once and not json
-    if live and not sys.stdout.isatty():
-        raise UsageError("The output is no terminal; use --once, or --json.")
-    from veilmq.cli.top import Observer, print_looks, show_live
-
-    with ExitStack() as stack:
-        client = stack.enter_context(connect(endpoint))
-        observer = Observer(client, prefix=prefix, admin=admin or _beside(endpoint), workers=workers or ())
-        stack.callback(observer.close)
-        if live:
-            show_live(observer, endpoint, every)
-        else:
-            print_looks(observer, endpoint, every, once=once, json=json)
-
-
-def _beside(endpoint: str) -> str | None:
-    """Return where a server on this machine has its metrics, unless it was told otherwise; elsewhere nobody knows."""
-    parts = urlsplit(endpoint)
-    if parts.hostname not in _LOOPBACK or parts.port is None:
-        return None
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{parts.port + 1}"

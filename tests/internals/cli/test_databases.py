@@ -188,7 +188,7 @@ def test_the_doctor_examines_each_and_all_together(urls: tuple[str, str], veilmq
     execute(urls[1], LOST)
     answer = veilmq("doctor", "--store", all_of_them)
     assert (answer.code, answer.err, SECRET in answer.out) == (1, "", False)
-    blocks = answer.out.split("store ")[1:]
+    blocks = f"\n{answer.out}".split("\nstore ")[1:]
     assert ["FAILED  every message has its partition" in block for block in blocks] == [False, True, False]
     assert f"FAILED  it can be examined\n        {UNREACHED}" in blocks[2]
     assert answer.out.splitlines()[-1].startswith("4 of ")

@@ -10,10 +10,11 @@ import pytest
 
 from tests.cli.conftest import Veilmq, command
 from tests.cli.every_command import every_command, options
-from tests.tidy.tree import ROOT
+from tests.tidy.tree import ROOT, SRC
 from veilmq.cli.command import CommandFailed
 from veilmq.cli.pipeline import job
-from veilmq.cli.queue import FIELDS
+from veilmq.cli.queue import OPTIONS
+from veilmq.cli.store import REMEDIES
 from veilmq.cli.worker import JsonLines
 from veilmq.core import limits
 from veilmq.core.settings import QueueSettings
@@ -21,10 +22,8 @@ from veilmq.server.settings import FILE_NAME, SETTINGS, VARIABLES_OF_OTHERS
 
 COMMANDS = dict(every_command())
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")
-OTHERS = {
-    *("visibility_rules", "in_flight_max", "event_log", "receives_max", "redrive_sources", "fifo", "tags", "purges"),
-}
-"""Settings of queues whose options are made otherwise."""
+OTHERS = {"fifo", "tags", "purges"}
+"""Settings of queues that are no options, or of one command alone."""
 
 
 def sections(page: str) -> dict[str, str]:
@@ -34,7 +33,13 @@ def sections(page: str) -> dict[str, str]:
 
 
 def test_there_is_an_option_for_every_setting_of_queues() -> None:
-    assert {*FIELDS.values(), *OTHERS} == set(QueueSettings.__struct_fields__)
+    assert {name for name, _, _ in OPTIONS} | OTHERS == set(QueueSettings.__struct_fields__)
+
+
+def test_each_remedy_is_for_a_check_that_the_doctor_has() -> None:
+    texts = [file.read_text(encoding="utf-8") for file in (SRC / "veilmq" / "store").rglob("*.py")]
+    for check in REMEDIES.keys() - {"it can be examined"}:
+        assert any(f'"{check}"' in text for text in texts), check
 
 
 def test_help_is_made_from_the_schema() -> None:
