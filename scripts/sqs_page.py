@@ -63,8 +63,8 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 - Parameters unknown to the action are ignored, including those of signatures. A list under its JSON name, an index
   that is not a number, and a parameter with two values are refused with `MalformedInput`.
 - A request has at most {parameters:,} parameters; its target has at most {target:,} bytes.
-- A browser may `GET` only what its user requested at an address of the server itself. Other programs are not affected
-  unless they pretend to be a browser.
+- A browser's `GET` is refused if a web page of another site may have caused it. The user may enter a URL whose host is
+  the server's own address. Other programs are not affected unless they send the headers of a browser.
 
 {lists}"""
 
@@ -85,9 +85,9 @@ regions may have queues of the same name. The region of a request is the first o
 4. the server's own.
 
 URLs in the server's own region are `/<account>/<queue>`, in another region `/<region>/<account>/<queue>`. ARNs,
-listings, dead letters, move tasks and the event log contain the region. There, in metrics and in [veilmq's own
-API](claims.md), an account of another region is `<account>@<region>`. Dead letters and move tasks stay in their
-region. Policies compare only accounts, and signatures of every region are verified. SMQ always uses queues of the
+listings, dead letters, move tasks and the event log contain the region. In the event log, in metrics and in [veilmq's
+own API](claims.md), an account in another region is written `<account>@<region>`. Dead letters and move tasks stay in
+their region. Policies compare only accounts, and signatures of every region are verified. SMQ always uses queues of the
 server's own region. The console also lists only those; the pages of another region's queue are at
 `/console/queues/<account>@<region>/<queue>`.
 
@@ -103,20 +103,21 @@ queue.
   what the event log records of the queue and replaces the server's `event_log` ([events.md](../events.md)).
   `VeilmqReceivesPerSecond` limits receives (0 for no limit); further receives get `RequestThrottled`. No other action
   is throttled. `VeilmqSmqBase64` and `VeilmqSmqLogging` are for the other protocol ([smq.md](smq.md)).
-- **Without a credentials file** signatures are not verified: the caller is the account that its key id names, or the
-  server's own, also as the `SenderId`, and may do everything. With one, see [security.md](../security.md).
+- **Without a credentials file** signatures are not verified. The caller is the account that its key id names, or the
+  server's own; it may do everything, and is the `SenderId` of its messages. With a credentials file, see
+  [security.md](../security.md).
 - **No change takes 60 seconds:** creating, changing, purging and deleting a queue are complete with the reply. As on
   AWS, a minute must pass before the next purge, and before the name of a deleted queue can be used again.
 - **Attributes of FIFO queues** are absent from the attributes of a standard queue; AWS calls some of them unknown.
 - **SSE attributes** are stored and shown; nothing is encrypted.
-- **Counters are exact** where AWS approximates. There are two exceptions: if the retention of a thousand or more
-  messages ends at once, some of them count as visible until they are deleted, soon after; and if a FIFO queue delays
-  a thousand or more messages, some that were received or have their own delay count as delayed.
-- **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act
-  on it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with the member
-  `"VeilmqReceipt": "superseded"`, which clients of SQS ignore; veilmq's client makes it an error, so that a consumer
-  learns that its lease is lost. An entry whose change was made has `"VeilmqHiddenForMs"`, counted from the change. It
-  proves that no other consumer had the message, so a consumer may trust a late reply. An entry of
+- **Counters are exact** where AWS approximates. There are two exceptions. If the retention of a thousand or more
+  messages ends at once, some of them count as visible until they are deleted, soon after. If a FIFO queue delays a
+  thousand or more messages, it also counts some as delayed that were received or have their own delay.
+- **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act on
+  it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with the member
+  `"VeilmqReceipt": "superseded"`. Clients of SQS ignore this member; veilmq's client raises an error, so that a
+  consumer learns that its lease is lost. An entry whose change was made has `"VeilmqHiddenForMs"`, counted from the
+  change. It proves that no other consumer had the message, so a consumer may trust a late reply. An entry of
   `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt": "superseded"` or `"gone"`. With the server's setting
   `stale_receipts = act` a superseded receipt deletes and changes as at Amazon
   ([lifecycle.md](../lifecycle.md#receipts)), and an entry of `ChangeMessageVisibilityBatch` with it has
@@ -124,8 +125,9 @@ queue.
 - **A dead-letter queue** is in the same account, region and server as its sources.
 - **A queue URL may name any host:** only its path counts, and a bare queue name is accepted as a URL. A URL that
   names no queue is `QueueDoesNotExist` in JSON and `InvalidAddress` in Query.
-- **Lists and maps are limited:** a body above {large:,} bytes with a list or map of more than {wide:,} brackets,
-  braces and commas is refused before it is decoded, as too many entries or with `InvalidParameterValueException`.
+- **Lists and maps are limited:** in a body above {large:,} bytes, a list or map may have up to {wide:,} brackets,
+  braces and commas. A larger one is refused before it is decoded, with the error for too many entries or with
+  `InvalidParameterValueException`.
 - **Error texts** begin with the service's own words if these are known, followed by what to do.
 
 {never_raised}

@@ -169,7 +169,7 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
-    """SendMessageBatch: sends up to ten messages, each alone; stores none if one lacks its group or id of FIFO."""
+    """SendMessageBatch: sends up to ten messages, each alone; none if a FIFO entry lacks its group or id."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     prepare = partial(_outgoing, queue=queue, context=context)
     batch = members.Batch(request.entries, "SendMessageBatchRequestEntry", prepare)
@@ -382,7 +382,7 @@ _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 
 
 def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
-    """DeleteMessage: deletes a message; succeeds for any receipt of the queue, on FIFO queues unless expired."""
+    """DeleteMessage: deletes a message; accepts any receipt of the queue except expired ones on FIFO queues."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     receipt = request.receipt_handle
     if not receipt:
