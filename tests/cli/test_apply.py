@@ -276,7 +276,7 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
     found = veilmq("apply", file, "--prune", "--dry-run")
     assert (found.code, found.out.splitlines()[0]) == (3, "- queue by-hand")
     asked = veilmq("apply", file, "--prune")
-    assert (asked.code, "add --yes if you are sure" in asked.err) == (2, True)
+    assert (asked.code, "add --yes to go on without it" in asked.err) == (2, True)
     assert here.list_queues() == ["by-hand", "kept"]
     done = veilmq("apply", file, "--prune", "--yes", "--json")
     step = {"action": "delete", "kind": "queue", "name": "by-hand", "differences": []}

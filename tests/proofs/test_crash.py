@@ -245,7 +245,7 @@ class Run:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600 if WHOLE else 900)
 def test_crash(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Durability, leases, counts, order, claims, dead letters, moves and events, over many kills."""
     run = Run(place)
