@@ -346,16 +346,14 @@ class RunningServer:
         while self.bound.polls.asking:
             await self.bound.engine.answered()
 
-    async def _outcome(self, command: Command) -> object:
-        try:
-            return await execute(self.bound.engine, command)
-        except VeilmqError as error:
-            return error
-
     def answer(self, action: Callable[[Any, RequestContext], Plan], request: object) -> Any:
         """Return the result of ``action`` of SQS, past all faults; raises ``SqsError``."""
         plan = action(request, self._context())
-        return plan.respond(self._call(self._outcome(plan.command)))
+        try:
+            result = self.do(plan.command)
+        except VeilmqError as error:
+            result = error
+        return plan.respond(result)
 
     def do(self, command: Command) -> Any:
         """Carry out ``command``, once all that the server received before is done, and return its result."""
