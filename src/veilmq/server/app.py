@@ -111,13 +111,14 @@ async def serve(
         exports = exporter_to(events_to, settings, engine=engine, clock=time)
         shutdown.end_with(closing, exports)
         shutdown.end_with(closing, topics.pusher)
-        in_process, data_port = InProcessClient(dispatcher), listeners[0].getsockname()[1]
+        in_process = InProcessClient(dispatcher)
+        whence = {"data_port": listeners[0].getsockname()[1], "started_at_ms": time.now_ms()}
         if declarations is not None:
             await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
 
         async def open_admin() -> None:
             parts = (settings, guard, decisions, polls, connections, exports, engine, dispatcher, topics, in_process)
-            ports = _operators_ports(*parts, admin_listeners, metrics_listeners, data_port=data_port, shutdown=shutdown)
+            ports = _operators_ports(*parts, admin_listeners, metrics_listeners, shutdown=shutdown, **whence)
             await closing.enter_async_context(ports)
 
         if metrics_listeners or not admin_on_request:
@@ -273,13 +274,16 @@ async def _operators_ports(
     metrics_listeners: Sequence[socket.socket],
     *,
     data_port: int,
+    started_at_ms: int,
     shutdown: process.Shutdown,
 ) -> AsyncIterator[None]:
     """Serve the ports of operators; their packages are a third of a start, which a test may do without."""
     from veilmq.server import admin, console  # noqa: PLC0415
 
     shown, ask = (polls, connections, exports), in_process.ask
-    service = console.ConsoleService(settings, guard, decisions, *shown, engine=engine, ask=ask, data_port=data_port)
+    service = console.ConsoleService(
+        settings, guard, decisions, *shown, engine=engine, ask=ask, data_port=data_port, started_at_ms=started_at_ms
+    )
     pages = admin.Admin(settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=service)
     async with AsyncExitStack() as serving:
         await serving.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown, guard=guard))

@@ -126,11 +126,12 @@ class ConsoleService:
         engine: Store,
         ask: Ask,
         data_port: int,
+        started_at_ms: int,
     ) -> None:
-        """``ask`` carries requests out; ``data_port`` is the port of the queues."""
+        """``ask`` carries requests out; ``data_port`` is the port of the queues, ``started_at_ms`` in store time."""
         self._settings, self._guard = settings, guard
         self._engine, self._polls, self._connections, self._exports = engine, polls, connections, exports
-        self._started_at_ms = engine.clock.now_ms()
+        self._started_at_ms = started_at_ms
         audit_file = settings.audit_log
         if audit_file is None and settings.data is not None and settings.store is None:
             audit_file = settings.data / "audit.jsonl"
