@@ -257,6 +257,8 @@ def test_there_are_such_options() -> None:
         "postgresql://[::1/q",
         "postgresql://one:1,two:b/q",
         "postgresql://host/q?port=abc",
+        "postgresql://host/q?port=1%2Fa",
+        "postgresql://x[::1]/q",
     ],
 )
 def test_a_port_that_is_none_in_the_url_of_a_database(command: str, url: str, veilmq: Veilmq) -> None:

@@ -9,6 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 SCHEMES = ("postgresql", "postgres")
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://(?:(?!://)[!-~])+")
+_PLACE = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
+_PORT_MAX = 65_535
 _BETWEEN = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
 _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @: a password may have others
 _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
@@ -26,11 +28,11 @@ def _has_ports(url: str) -> bool:
     """Return whether each port in ``url`` is one: the driver would report it late, in its own words."""
     try:
         parts = urlsplit(url)
-        options = [f":{port}" for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
-        places = [*parts.netloc.rpartition("@")[2].split(","), *options]
-        return all(urlsplit(f"//{place}").port != 0 for place in places)
-    except ValueError:  # of a port that is none, or a bracket without its other one
+    except ValueError:  # a bracket without its other one
         return False
+    options = [f":{port}" for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
+    places = map(_PLACE.fullmatch, [*parts.netloc.rpartition("@")[2].split(","), *options])
+    return all(place is not None and 1 <= int(place[1] or 1) <= _PORT_MAX for place in places)
 
 
 def bare(url: str) -> str:
