@@ -51,7 +51,10 @@ def kernel_synchronised() -> bool:
     """Return whether the kernel calls its clock synchronised; False where it does not say."""
     if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
         return False
-    library, timex = ctypes.CDLL(None), ctypes.create_string_buffer(_TIMEX_BYTES)
+    try:
+        library, timex = ctypes.CDLL(None), ctypes.create_string_buffer(_TIMEX_BYTES)
+    except OSError:  # of a Python that loads no libraries
+        return False
     read = getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
     if read is None or read(timex) < 0:
         return False

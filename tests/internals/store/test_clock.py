@@ -1,6 +1,7 @@
 """Store time: by the boot clock, never by steps of the wall clock, on across restarts; what is done when it is due."""
 
 import asyncio
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +176,14 @@ def test_without_a_boot_id_each_restart_is_another_boot() -> None:
 
 def test_this_machine_says_whether_its_clock_is_synchronised() -> None:
     assert kernel_synchronised() in {True, False}
+
+
+def test_a_python_that_loads_no_libraries_does_not_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str | None) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert not kernel_synchronised()
 
 
 async def test_an_alarm_rings_not_before_its_instant() -> None:
