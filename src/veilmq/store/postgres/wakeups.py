@@ -35,33 +35,61 @@ from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Que
 log = logging.getLogger(__name__)
 
 BYTES_MAX = 7_500
+_BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
 
 
-Entry = tuple[str, str, bool | int | str | None]
-"""What a node says of a queue, by its full name.
+class Notice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """``node`` says it. Names are full names of queues, instants are the database's.
 
-``due_ms``: the instant, of the database, from which there is, or may be, a message or a place for one. ``awaited``:
-whether it has waiters at the node. ``full``: the node found no place there for another message in flight. ``changed``,
-purged or deleted: what others know of it is old. And, of no queue, ``moves``: a move task was begun or cancelled;
-``hello``: the node has begun to listen, and asks what the others wait for; ``alive``: it listens still.
-"""
+    While nodes are upgraded one by one, those of one version hear those of another: fields are added, and none changes.
+    """
+
+    node: str
+    due_ms: dict[str, int] = {}
+    """Queues that have, or may have, a message, or a place for one, at an instant."""
+    awaited: dict[str, bool] = {}
+    """Queues that have waiters at the node; false: no more."""
+    full: list[str] = []
+    """Queues where it found no place for another message in flight."""
+    changed: list[str] = []
+    """Queues that were changed, purged or deleted: what others know of them is old."""
+    moves: bool = False
+    """A move task was begun or cancelled."""
+    hello: bool = False
+    """The node has begun to listen, and asks what the others wait for."""
+    alive: bool = False
+    """It listens still, and has nothing to say."""
+
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(tuple[str, list[Entry]]).decode
+_decoder = msgspec.json.Decoder(Notice)
 
 
-def packed(node: str, entries: Iterable[Entry]) -> list[str]:
-    """Return the texts of as few notices of ``node`` as have room for ``entries``."""
-    notices: list[list[Entry]] = []
+def packed(node: str, entries: Iterable[tuple[str, str, Any]]) -> list[str]:
+    """Return the texts of as few notices as have room for ``entries``: field, queue and value of each entry."""
+    notices: list[dict[str, Any]] = []
     left = 0
-    for entry in entries:
-        size_bytes = len(_encode(entry)) + 1
-        if size_bytes > left:
-            notices.append([])
+    for field, queue, value in entries:
+        size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
+        if size_bytes > left or not notices:
+            notices.append({})
             left = BYTES_MAX
         left -= size_bytes
-        notices[-1].append(entry)
-    return [_encode((node, each)).decode() for each in notices]
+        if not queue:
+            notices[-1][field] = value
+        elif value is None:
+            notices[-1].setdefault(field, []).append(queue)
+        else:
+            notices[-1].setdefault(field, {})[queue] = value
+    return [_encode(Notice(node=node, **fields)).decode() for fields in notices]
+
+
+def unpacked(text: str) -> Notice | None:
+    """Return the notice of a text; ``None`` where it is not one of ours."""
+    try:
+        return _decoder.decode(text)
+    except msgspec.DecodeError:
+        return None
 
 
 REFRESH_MS = 10 * SECOND_MS
@@ -358,9 +386,9 @@ class Watches:
         """Say that there is, or may be, a message at ``due_ms``."""
         self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
 
-    def _say(self, kind: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
+    def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
         if self._connection is not None:
-            self._pending[kind, queue] = value
+            self._pending[field, queue] = value
             self._sender.schedule(max(after_ms, self._rests_until_ms - self._clock.now_ms()))
 
     async def _send(self) -> None:
@@ -380,25 +408,23 @@ class Watches:
     # What other nodes say.
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        try:
-            node, entries = _decode(text)
-        except msgspec.DecodeError:  # not one of ours
+        notice = unpacked(text)
+        if notice is None:
             return
-        if node == self.name:
+        if notice.node == self.name:
             self._echoed = self._arrive = True
             return
         self._received += 1
-        for kind, queue, value in entries:
-            if kind == "awaited":
-                (self.interests.note if value else self.interests.drop)(node, queue)
-            elif kind == "full":
-                self.interests.note(node, queue, is_full=True)
-            elif kind == "due_ms" and isinstance(value, int):
-                self.wake_here(queue, value)
-            elif kind == "changed":
-                self._catalog.forget(queue)
-                self.wake_here(queue, 0)
-            elif kind == "moves":
-                self.schedule_moves()
-            elif kind == "hello":
-                self._announce()
+        for queue, is_awaited in notice.awaited.items():
+            (self.interests.note if is_awaited else self.interests.drop)(notice.node, queue)
+        for queue in notice.full:
+            self.interests.note(notice.node, queue, is_full=True)
+        for queue in notice.changed:
+            self._catalog.forget(queue)
+            self.wake_here(queue, 0)
+        for queue, due_ms in notice.due_ms.items():
+            self.wake_here(queue, due_ms)
+        if notice.moves:
+            self.schedule_moves()
+        if notice.hello:
+            self._announce()

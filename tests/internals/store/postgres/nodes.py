@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import json
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,7 +14,7 @@ from veilmq.core.commands import Command
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.wakeups import REST_MS, SOON_MS
+from veilmq.store.postgres.wakeups import REST_MS, SOON_MS, Notice, unpacked
 
 PATIENCE_S = 60
 
@@ -27,10 +25,6 @@ WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 
 
-Notice = Mapping[str, dict[str, Any]]
-"""What a notice says: of each kind, of queues by their names."""
-
-
 class TwoNodes:
     """`host` runs commands at the first node; `other` is the second one."""
 
@@ -39,7 +33,7 @@ class TwoNodes:
         self.first: Any = host.engine
         self.other: PostgresEngine = host.run(open_engine(host.url, clock=host.clock, options=options))
         self.woken_ms: list[int] = []
-        self._heard: list[tuple[str, Notice]] = []
+        self._heard: list[Notice] = []
         self._calls = 0
         host.run(self._listen())
         self.until(lambda: {each.watches.listens for each in (self.first, self.other)} == {options.listens})
@@ -74,9 +68,9 @@ class TwoNodes:
         self._calls += 1
         self.host.in_loop(lambda: self.first.watches.changed(mark))
         self.advance(REST_MS)
-        self.until(lambda: any(mark in notice["changed"] for _, notice in self._heard))
+        self.until(lambda: any(mark in notice.changed for notice in self._heard))
         heard, self._heard = self._heard, []
-        return [notice for node, notice in heard if node == self.first.watches.name]
+        return [notice for notice in heard if notice.node == self.first.watches.name]
 
     def end_notices(self) -> None:
         async def end() -> None:
@@ -89,11 +83,9 @@ class TwoNodes:
         await self._ear.add_listener("veilmq", self._hear)
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        node, entries = json.loads(text)
-        notice: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-        for kind, queue, value in entries:
-            notice[kind][queue] = value
-        self._heard.append((node, notice))
+        notice = unpacked(text)
+        assert notice is not None
+        self._heard.append(notice)
 
     def close(self) -> None:
         self.host.run(self._ear.close())

@@ -1,7 +1,6 @@
 """Who waits at one node is woken by what happens at another: notices, what they hold, and the look in their place."""
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +20,7 @@ from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.store.postgres.queues import Catalog
 from veilmq.store.postgres.receives import _Taking
-from veilmq.store.postgres.wakeups import REFRESH_MS, REST_MS, SOON_MS, Entry, Interests, Watches, packed
+from veilmq.store.postgres.wakeups import REFRESH_MS, REST_MS, SOON_MS, Interests, Notice, Watches, packed, unpacked
 from veilmq.testing import VirtualClock
 
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
@@ -83,7 +82,7 @@ def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, *, fifo: bool) -> N
     assert (received.messages, received.next_due_ms) == ([], nodes.host.clock.now_ms() + 7_000 - SOON_MS - 2 * REST_MS)
     nodes.advance(received.next_due_ms - nodes.host.clock.now_ms())
     assert len(nodes.do_there(RECEIVE).messages) == 1
-    assert not any(notice["due_ms"] for notice in nodes.told())
+    assert not any(notice.due_ms for notice in nodes.told())
 
 
 @KINDS
@@ -158,7 +157,7 @@ def test_a_move_task_is_known_to_all(nodes: TwoNodes) -> None:
     kill(nodes.host, *"abcd")
     nodes.told()
     start(nodes.host, rate=2)
-    assert any(notice["moves"] for notice in nodes.told())
+    assert any(notice.moves for notice in nodes.told())
 
 
 def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
@@ -168,7 +167,7 @@ def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
     nodes.told()
     send(nodes, "a")
     assert len(woken_ms) == 1
-    assert not any(notice["due_ms"] for notice in nodes.told())
+    assert not any(notice.due_ms for notice in nodes.told())
 
 
 def test_what_comes_up_together_goes_together(nodes: TwoNodes) -> None:
@@ -182,7 +181,7 @@ def test_what_comes_up_together_goes_together(nodes: TwoNodes) -> None:
         send(nodes, f"m{number}", delay_s=number)
         nodes.host.send("x", queue="a/other")
     now_ms = nodes.host.clock.now_ms()
-    told = [notice["due_ms"] for notice in nodes.told()]
+    told = [notice.due_ms for notice in nodes.told()]
     assert told == [{QUEUE: now_ms}, {QUEUE: now_ms + 1_000, "a/other": now_ms}]
 
 
@@ -196,7 +195,7 @@ def test_an_interest_ends(nodes: TwoNodes) -> None:
     nodes.until(lambda: not nodes.first.watches.interests.has(QUEUE))
     nodes.told()
     send(nodes, "a")
-    assert not any(notice["due_ms"] for notice in nodes.told())
+    assert not any(notice.due_ms for notice in nodes.told())
 
 
 def test_a_node_that_closes_waits_for_nothing(nodes: TwoNodes) -> None:
@@ -234,7 +233,7 @@ def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.first.watches.interests.clear()
     send(nodes, "a")
     sent_ms = nodes.host.clock.now_ms()
-    assert not any(notice["due_ms"] for notice in nodes.told())
+    assert not any(notice.due_ms for notice in nodes.told())
     assert nodes.woken_ms == []
     nodes.advance(1_000)
     assert nodes.woken_ms
@@ -326,13 +325,14 @@ def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
 # What notices hold, how many it takes, and who is woken when at one node.
 
 
-def unconnected() -> Watches:
-    clock, nothing = DatabaseClock(VirtualClock()), cast(Any, None)
-    return Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
+A_NOTICE = (
+    '{"node":"n","due_ms":{"a":1,"b":2},"awaited":{"c":true,"d":false},"full":["e"],"changed":["f"],"moves":true}'
+)
+"""As nodes of other versions say and hear it, beside which nodes are upgraded."""
 
 
 def test_what_fits_goes_in_one() -> None:
-    told: list[Entry] = [
+    told = [
         ("due_ms", "a", 1),
         ("due_ms", "b", 2),
         ("awaited", "c", True),
@@ -342,7 +342,10 @@ def test_what_fits_goes_in_one() -> None:
         ("moves", "", True),
     ]
     (text,) = packed("n", told)
-    assert json.loads(text) == ["n", [list(each) for each in told]]
+    assert text == A_NOTICE
+    assert unpacked(text) == Notice(
+        node="n", due_ms={"a": 1, "b": 2}, awaited={"c": True, "d": False}, full=["e"], changed=["f"], moves=True
+    )
 
 
 def test_what_does_not_goes_in_several() -> None:
@@ -350,7 +353,8 @@ def test_what_does_not_goes_in_several() -> None:
     names = [f"000000000000/{'ä' * 100}-{number}" for number in range(500)]
     texts = packed("0123abcd", [("due_ms", name, 1_700_000_000_000) for name in names])
     assert max(len(text.encode()) for text in texts) <= NOTIFY_BYTES_MAX
-    assert [name for text in texts for _, name, _ in json.loads(text)[1]] == names
+    notices = [unpacked(text) for text in texts]
+    assert [name for notice in notices if notice is not None for name in notice.due_ms] == names
 
 
 def test_nothing_takes_none() -> None:
@@ -359,13 +363,10 @@ def test_nothing_takes_none() -> None:
 
 def test_what_is_not_ours_is_ignored() -> None:
     """Anybody with an account of the database can say something; a later version may say more."""
-    watches, woken = unconnected(), list[int]()
-    watches.begin("a", woken.append)
-    for text in ("", "[]", '["n", [["due_ms", "a", "soon"]]]', '["n", [["due_ms", "a", {}]]]'):
-        watches._hear(None, 0, "veilmq", text)
-    assert woken == []
-    watches._hear(None, 0, "veilmq", '["n", [["weather", "a", "fine"], ["due_ms", "a", 7]]]')
-    assert woken == [7]
+    assert unpacked("") is None
+    assert unpacked("[]") is None
+    assert unpacked('{"node": "n", "due_ms": {"a": "soon"}}') is None
+    assert unpacked('{"node": "n", "weather": "fine"}') == Notice(node="n")
 
 
 def test_an_interest_that_nobody_repeats_ends() -> None:
@@ -398,7 +399,9 @@ def test_a_place_is_told_once_for_each_that_was_missed() -> None:
 
 
 def test_a_watch_that_fails_keeps_nobody_from_anything() -> None:
-    watches, woken = unconnected(), list[int]()
+    clock, nothing = DatabaseClock(VirtualClock()), cast(Any, None)
+    watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
+    woken: list[int] = []
 
     def fail(due_ms: int) -> None:
         raise RuntimeError(due_ms)
