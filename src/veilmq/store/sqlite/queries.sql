@@ -287,7 +287,7 @@ WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
 
 -- name: ordered_hidden_apart
 -- The first ?4 that are hidden until ?3 at the latest, but for what their groups count.
-SELECT visible_at, receive_count, seq, NULL FROM ordered INDEXED BY ordered_apart
+SELECT visible_at, receive_count, seq, NULL AS lane FROM ordered INDEXED BY ordered_apart
 WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4;
 
 -- name: ordered_in_flight

@@ -234,20 +234,16 @@ def next_due(session: Session, queue: Queue) -> int | None:
         else:  # when the next lease ends, or an instant before that at which to look again
             due_ms = NEVER_MS
             for ends in ends_after(session, queue, now_ms, _ENDS_READ):
-                end_ms = NEVER_MS
-                for end_ms, receive_count, *_ in ends:  # noqa: B007 - the last one, where none is of a lease
-                    if receive_count:
-                        break
-                due_ms = min(due_ms, end_ms)
+                leases = (end_ms for end_ms, receive_count, *_ in ends if receive_count)
+                due_ms = min(due_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
     return None if due_ms >= NEVER_MS else due_ms
 
 
-def ends_after(session: Session, queue: Queue, at_ms: int, count: int) -> list[Iterator[Row]]:
+def ends_after(session: Session, queue: Queue, at_ms: int, count: int) -> list[list[Row]]:
     """Return the next ``count`` ends of leases and delays behind ``at_ms``, by lane in a standard queue."""
-    session.flush()
-    places: list[Row] = [()] if queue.fifo else [(lane,) for lane in queue.lanes]
-    query = SQL[f"{KIND[queue.fifo]}_ends_after"]
-    return [session.execute(query, (queue.partition, *place, at_ms, count)) for place in places]
+    if queue.fifo:
+        return [session.rows("ordered_ends_after", queue.partition, at_ms, count)]
+    return [session.rows("standard_ends_after", queue.partition, lane, at_ms, count) for lane in queue.lanes]
 
 
 def next_message_ms(session: Session, queue: Queue) -> int:

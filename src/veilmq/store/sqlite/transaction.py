@@ -39,6 +39,17 @@ _PARTITION_ROWS = 5  # what a look at a partition takes, in rows
 _PAUSE_MS = 10
 _SWEEP_MS = limits.RETENTION_S.minimum * limits.SECOND_MS
 
+# What an inspection passes over, up to a hundred thousand rows, is passed over in SQL: the loop waits for it.
+_HIDDEN = {
+    is_fifo: f"SELECT visible_at, seq, lane FROM ({SQL[name]}) WHERE (receive_count > 0) = ? AND seq >= ? LIMIT ?"
+    for is_fifo, name in ((False, "standard_ends_after"), (True, "ordered_hidden_apart"))
+}
+# Those that are visible at an instant, by the queue's delay; the last but one: of those that follow it alone.
+_ORDERED = f"""
+SELECT seq, NULL FROM ({SQL["ordered_between"]})
+WHERE coalesce(visible_at, (seq >> {SEQ_SHIFT}) + ?) <= ? AND (visible_at IS NULL OR NOT ?) LIMIT ?
+"""
+
 
 class _Transaction(SqliteClaimed):
     """The open transaction of a batch, at the instant of its commands. No method suspends."""
@@ -208,44 +219,41 @@ class _Transaction(SqliteClaimed):
     def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
         session, now_ms = self._session, self._session.now_ms
         floor, first = queue.floor(now_ms), passed_max + count
-        rows: Iterable[Any]
         if state in (MessageState.IN_FLIGHT, MessageState.DELAYED):
             rows = sorted(self._hidden(queue, state is MessageState.IN_FLIGHT, floor, count, first))
             return [row[1:] for row in rows[:count]]
         if queue.fifo:
-            rows = session.execute(SQL["ordered_between"], (queue.partition, floor, NEVER_MS, first))
-            if state is not None:
-                last = (now_ms - queue.delay_ms + 1) << SEQ_SHIFT  # of those that follow the queue's delay
-                rows = (row for row in rows if (row[0] < last if row[3] is None else row[3] <= now_ms))
-        elif state is None:
+            until_ms = NEVER_MS if state is None else now_ms
+            return self._ordered(queue, floor, until_ms, count if state is None else first, count)
+        if state is None:
             lanes = [(floor, queue.partition, lane, -1, count) for lane in queue.lanes]
             waiting = [session.execute(BARE["ready_take"], lane) for lane in lanes]
             returned = session.rows("standard_between", queue.partition, floor, NEVER_MS, count)
-            rows = merge(returned, *waiting, key=itemgetter(0))
-        else:
-            found = [standard.visible(session, queue, lane, first, BARE) for lane in queue.lanes]
-            rows = merge(*found, key=standard.by_visibility)
-        return _first(rows, floor, count, first)
+            return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
+        found = [standard.visible(session, queue, lane, first, BARE) for lane in queue.lanes]
+        return _first(merge(*found, key=standard.by_visibility), floor, count, first)
+
+    def _ordered(
+        self, queue: Queue, floor: int, until_ms: int, first: int, count: int, *, floating: bool = False
+    ) -> list[Any]:
+        terms = queue.partition, floor, NEVER_MS, first, queue.delay_ms, until_ms, floating, count
+        return self._session.execute(_ORDERED, terms).fetchall()
 
     def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, first: int) -> list[Any]:
         """Return visible_at, seq and lane of what is in flight or delayed, the ``count`` first ones among them."""
         session, now_ms, partition = self._session, self._session.now_ms, queue.partition
         found: list[Any] = []
-        if not queue.fifo:
-            hidden = standard.ends_after(session, queue, now_ms, first)
-        else:
+        places: list[Any] = [(lane, now_ms) for lane in queue.lanes]
+        if queue.fifo:
             if is_received:  # together with their groups
                 found = session.rows("ordered_in_flight", partition, now_ms, first, floor, count)
             else:
                 start = max(floor, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
-                rows = session.execute(SQL["ordered_between"], (partition, start, NEVER_MS, first))
-                waiting = (seq for seq, _, _, visible_at_ms, _ in rows if visible_at_ms is None)
-                found = [((seq >> SEQ_SHIFT) + queue.delay_ms, seq, None) for seq in islice(waiting, count)]
-            until_ms = found[-1][0] if len(found) == count else NEVER_MS  # what is behind does not count
-            hidden = [session.execute(SQL["ordered_hidden_apart"], (partition, now_ms, until_ms, first))]
-        for ends in hidden:
-            ours = ((row[0], *row[2:]) for row in ends if (row[1] > 0) == is_received and row[2] >= floor)
-            found += islice(ours, count)
+                waiting = self._ordered(queue, start, NEVER_MS, first, count, floating=True)
+                found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
+            places = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # what is behind does not count
+        for place in places:
+            found += session.execute(_HIDDEN[queue.fifo], (partition, *place, first, is_received, floor, count))
         return found
 
 
