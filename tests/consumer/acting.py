@@ -59,3 +59,12 @@ def takes_whole(message: ReceivedMessage, ctx: Context) -> None:
     """Take the message as it is, and look whether to go on."""
     ctx.check()
     assert (ctx.message_id, ctx.attempt) == (message.id, 1)
+
+
+class _Outer:
+    class Reject(Exception):
+        """The program's own, which is no verb."""
+
+
+def raises_its_own(body: str) -> None:
+    raise _Outer.Reject(body)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, event, until, workbench
-from veilmq.client import ClientError
+from veilmq.client import ClientError, HttpQueueClient
 from veilmq.consumer import Backoff, Batch, CallNext, Consumer, Context, Drop, Reject, RetryLater
 from veilmq.core.messages import Attribute
 from veilmq.testing import ConsumerBench
@@ -237,6 +237,66 @@ async def test_a_result_without_a_type_is_refused_at_the_start(bench: Workbench)
             pass
 
 
+async def test_what_a_startup_function_returns_may_be_none(bench: Workbench) -> None:
+    app = bench.consumer("orders")
+    got: list[object] = []
+
+    @app.on_startup
+    def connect() -> Database | None:
+        return None
+
+    @app.handler(wait=WAIT)
+    async def ship(body: str, database: Database | None) -> None:
+        got.append(database)
+
+    bench.client.send("orders", "a")
+    await settled(bench, app)
+    assert got == [None]
+
+
+async def test_a_stop_ends_a_start_that_waits(bench: Workbench) -> None:
+    """What has been made is shut down, nothing is received, and the stop is one in order."""
+    app = bench.consumer("orders")
+    calls: list[str] = []
+    waits = asyncio.Event()
+
+    @app.on_startup
+    def first() -> Database:
+        return Database()
+
+    @app.on_startup
+    async def second() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    @app.on_shutdown
+    def close(database: Database) -> None:
+        calls.append("close")
+
+    app.handler(acting.act_async)
+    bench.client.send("orders", "a")
+    running = app.make()
+    starting = asyncio.create_task(running.start())
+    await waits.wait()
+    running.request_stop()
+    async with asyncio.timeout(10):
+        await starting
+    await running.stop()
+    assert (calls, running.exit_code) == (["close"], 0)
+    assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
+
+
+async def test_a_client_of_the_program_serves_shutdown_functions_and_the_next_run(bench: Workbench) -> None:
+    bench.client.create_queue("orders")
+    with HttpQueueClient(bench.server.endpoint) as client:
+        app = Consumer("orders", client=client, seen=False)
+        app.handler(wait=WAIT)(acting.act_async)
+        app.on_shutdown(lambda: app.send("orders", "last"))
+        for _ in range(2):
+            await settled(bench, app)
+    assert bench.counts("orders") == (1, 0)
+
+
 # Middleware.
 
 
@@ -336,6 +396,18 @@ async def test_a_middleware_may_put_another_message_and_context_before_the_handl
     bench.client.send("threads", "b2")
     await settled(bench, app)
     assert sorted(seen) == [(1, "a"), (2, "b")]
+
+
+async def test_what_a_process_raises_is_a_verb_only_if_it_is_ours() -> None:
+    """An exception of the program may have the name of one; and what cannot be sent to a process says why."""
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+    app.handler(pool="process")(acting.raises_its_own)
+    app.handler(pool="process", queue="nested")(lambda body: None)
+    async with app.test_client() as client:
+        end = await client.send("orders", "x")
+        assert (end.outcome, end.error) == ("retried", "Reject")
+        end = await client.send("nested", "x")
+        assert (end.outcome, end.reason.startswith("Can't pickle")) == ("retried", True)
 
 
 async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workbench) -> None:
@@ -492,6 +564,16 @@ def test_outside_of_handlers_it_is_sent_at_once(bench: Workbench) -> None:
     assert (message.body, message.group, message.dedup_id) == ("bytes", "g", "d")
 
 
+def test_a_method_is_found_by_itself(bench: Workbench) -> None:
+    class Shop:
+        def ship(self, body: str) -> None: ...
+
+    shop = Shop()
+    app = bench.consumer("orders")
+    app.handler(shop.ship)
+    assert app.send(shop.ship, "x").id
+
+
 @pytest.mark.parametrize(
     ("to", "message", "error", "sentence"),
     [
@@ -560,7 +642,7 @@ class Recorder:
                 case 3:
                     raise Drop("of no use")
             with ctx.fence():
-                await app.send_async("invoices", Invoice(order.number), group="g")
+                await app.send_async("invoices", Invoice(order.number), delay="1500ms", group="g")
 
         @app.batch(queue="rows", linger="1h", max_size=3)
         def load(batch: Batch[int], database: Database) -> None:
@@ -587,7 +669,9 @@ async def test_a_test_client_says_what_becomes_of_a_message() -> None:
         ]
         unread = await client.send(recorder.ship, "no order")
         assert (unread.outcome, unread.error) == ("rejected", "Undecodable")
-    assert [(sent.queue, sent.body, sent.group) for sent in client.sent] == [("invoices", '{"number":7}', "g")]
+    assert [(sent.queue, sent.body, sent.delay_s, sent.group) for sent in client.sent] == [
+        ("invoices", '{"number":7}', 2, "g")
+    ]
     assert recorder.calls == ["connect", *["attempt 1"] * 5, "attempt 2", "attempt 3", "attempt 1"]
 
 
@@ -610,6 +694,32 @@ def test_a_test_that_is_no_coroutine_has_one_too() -> None:
     assert database.rows == ["south", ""]
     assert [sent.queue for sent in client.sent] == ["invoices"]
     assert recorder.app.sender is None
+
+
+async def test_a_test_client_says_what_was_released_unhandled() -> None:
+    """Behind a message of its group that comes back; and at the end of the test."""
+    app = Consumer("steps.fifo", endpoint="http://127.0.0.1:1")
+    received: list[str] = []
+    go_on = asyncio.Event()
+    app.on("receive", lambda context: received.append(context.message_id))
+
+    @app.handler
+    async def step(body: str) -> None:
+        await go_on.wait()
+        if body == "bad":
+            raise RetryLater("1s")
+
+    async with asyncio.timeout(10):
+        async with app.test_client() as client:
+            ends = asyncio.gather(*(client.send(step, body, group="g") for body in ("bad", "good")))
+            await until(lambda: len(received) == 2)
+            go_on.set()
+            assert [end.outcome for end in await ends] == ["retried", "released"]
+            go_on.clear()
+            ends = asyncio.gather(*(client.send(step, "good", group="g") for _ in range(2)))
+            await until(lambda: len(received) == 4)
+            asyncio.get_running_loop().call_soon(go_on.set)
+        assert [end.outcome for end in await ends] == ["deleted", "released"]
 
 
 async def test_a_test_client_fails_as_the_start_does() -> None:

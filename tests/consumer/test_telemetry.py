@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, workbench
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient
+from veilmq.consumer import Consumer
 from veilmq.testing import RunningServer, SystemClock
 
 SHOP = """
@@ -64,6 +66,16 @@ async def test_a_port_has_its_metrics_while_it_runs(caplog: pytest.LogCaptureFix
         assert status["pid"] == os.getpid()
         with pytest.raises(OSError, match="refused"):
             await asyncio.to_thread(read, int(str(port)), "/metrics")
+
+
+@pytest.mark.parametrize(("port", "reason"), [(None, "Address already in use"), (70_000, "there is no such port")])
+def test_a_port_that_cannot_be_had_is_named(port: int | None, reason: str) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = port or taken.getsockname()[1]
+        app = Consumer("orders", endpoint="http://127.0.0.1:1", metrics_port=port)
+        app.handler(acting.act)
+        with pytest.raises(OSError, match=f"cannot listen at {port}: {reason}"):
+            app.run()
 
 
 class Collector(ThreadingHTTPServer):
@@ -158,6 +170,30 @@ def test_spans_and_metrics_go_to_a_collector(tmp_path: Path) -> None:
         if any(each.value.string_value == "acked" for each in point.attributes)
     ]
     assert {("orders", 1), ("invoices", 1)} <= set(acked)
+
+
+@pytest.mark.slow
+def test_a_collector_that_never_answers_does_not_hold_the_end_up(tmp_path: Path) -> None:
+    need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
+    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
+    with RunningServer(clock=SystemClock()) as server, socket.create_server(("127.0.0.1", 0)) as mute:
+        environment = {
+            "PYTHONPATH": str(SRC),
+            "VEILMQ_ENDPOINT": server.endpoint,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{mute.getsockname()[1]}",
+            "OTEL_EXPORTER_OTLP_TIMEOUT": "600",
+        }
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "veilmq", "worker", "shop:app", "--opentelemetry"],
+            cwd=tmp_path,
+            env=os.environ | environment,
+        )
+        try:
+            server.wait_until(lambda: server.parked == 2)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(60) == 0
+        finally:
+            worker.kill()
 
 
 @pytest.mark.parametrize("module", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])

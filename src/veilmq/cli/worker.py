@@ -99,7 +99,7 @@ def _metrics_served(port: int | None, *, command: str) -> Iterator[None]:
             with needs_extra("server", command=f"{command} --metrics-port"):
                 stack.enter_context(served(port, statuses))
         except OSError as error:
-            raise CommandFailed(f"--metrics-port: cannot listen at {port}: {error.strerror}.") from error
+            raise CommandFailed(f"--metrics-port: {error}.") from error
         yield
 
 

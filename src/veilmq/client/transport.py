@@ -258,8 +258,7 @@ class Transport:
         self._path = url.path or "/"
         self._host = url.netloc or ""
         self._polls = LongPolls()
-        self._pool = urllib3.connection_from_url(endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
-        self._pool.ConnectionCls = self._polls.watched(self._pool.ConnectionCls)
+        self._pool = self._made_pool()
 
     def call(
         self,
@@ -287,7 +286,13 @@ class Transport:
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used and opens new ones."""
-        self._pool.close()
+        closed, self._pool = self._pool, self._made_pool()
+        closed.close()
+
+    def _made_pool(self) -> urllib3.HTTPConnectionPool:
+        pool = urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
+        pool.ConnectionCls = self._polls.watched(pool.ConnectionCls)
+        return pool
 
     def request(
         self,

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from veilmq.client.messages import traced
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import endpoint_of, key_of
 from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
-from veilmq.consumer.context import Batch, Context, Ending
+from veilmq.consumer.context import Batch
 from veilmq.consumer.handlers import (
     Batching,
     Handler,
@@ -190,7 +191,7 @@ class Consumer:
             queue,
             body_of(message),
             attributes=attributes,
-            delay_s=int(span_s(options["delay"])) if "delay" in options else None,
+            delay_s=math.ceil(span_s(options["delay"])) if "delay" in options else None,
             group=options.get("group"),
             dedup_id=options.get("dedup_id"),
         )
@@ -201,7 +202,7 @@ class Consumer:
 
     def queue_of(self, to: str | Callable[..., object]) -> str:
         """Return the queue of the handler ``to``, or ``to`` itself; raises ``ValueError`` for another function."""
-        queue = next((each.options.queue for each in self.handlers if each.function is to), to)
+        queue = next((each.options.queue for each in self.handlers if each.function == to), to)
         if not isinstance(queue, str):
             raise ValueError(f"{queue!r} is no handler of this consumer; name a queue")
         return queue
@@ -293,13 +294,13 @@ class Consumer:
         *,
         connect: Callable[[], QueueClient] | None = None,
         clock: Clock | None = None,
-        settled: Callable[[Context, Ending], object] | None = None,
+        watching: Mapping[str, Hook] | None = None,
         **how: Any,
     ) -> Running:
         """Return what runs the handlers, not started; to run them otherwise than ``run`` and ``running`` do.
 
-        ``connect`` gives clients, one of them to ``send`` until it has stopped; ``settled`` is one more hook; ``how``
-        has the last arguments of ``Running``.
+        ``connect`` gives clients, one of them to ``send`` until it has stopped; ``watching`` has more
+        hooks, by name; ``how`` the last arguments of ``Running``.
         """
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
@@ -312,7 +313,7 @@ class Consumer:
             self.handlers,
             connect or self._connect,
             clock or self._clock,
-            hooks=self._hooks if settled is None else self._hooks.with_hook("settle", settled),
+            hooks=self._hooks.and_more(**(watching or {})),
             grace_s=self._grace_s,
             lifespan=self._lifespan,
             create=self.create,

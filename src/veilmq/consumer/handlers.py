@@ -39,10 +39,10 @@ class Hooks:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
 
-    def with_hook(self, name: str, hook: Hook) -> "Hooks":
-        """Return these and one more."""
+    def and_more(self, **more: Hook) -> "Hooks":
+        """Return these, and one more for each name."""
         hooks = Hooks()
-        hooks._hooks = self._hooks | {name: [*self._hooks.get(name, ()), hook]}
+        hooks._hooks = self._hooks | {name: [*self._hooks.get(name, ()), hook] for name, hook in more.items()}
         return hooks
 
     def has(self, name: str) -> bool:

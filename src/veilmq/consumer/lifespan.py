@@ -95,7 +95,7 @@ class Lifespan:
                 made = await each.call(state)
                 if made is not None and each.gives is NoneType:
                     raise TypeError(f"start-up function {each.name} returned something; annotate its result")
-                if made is not None:
+                if each.gives is not NoneType:
                     state[each.gives] = made
             yield
         finally:

@@ -292,7 +292,11 @@ def served(port: int | None, status: Callable[[], object]) -> Iterator[None]:
         return [msgspec.json.encode(status())]
 
     own_port = port and port + (process_number() or 0)
-    with make_server("", own_port, answer, server_class=ThreadingWSGIServer, handler_class=Quiet) as server:
+    try:
+        made = make_server("", own_port, answer, server_class=ThreadingWSGIServer, handler_class=Quiet)
+    except (OSError, OverflowError) as error:
+        raise OSError(f"cannot listen at {own_port}: {getattr(error, 'strerror', 'there is no such port')}") from error
+    with made as server:
         _log.info("metrics at port %d", server.server_port)
         threading.Thread(target=server.serve_forever, name="veilmq-metrics", daemon=True).start()
         try:

@@ -287,9 +287,11 @@ def run_child(pipe: Connection, function: Any, queue: str) -> None:
 
 def _error_of(ending: Ending) -> Exception:
     """Return what stands for what a handler raised, or returned, in its process: the verb, else ``Failed``."""
+    if ending.trace:
+        return Failed(ending)
     if ending.error == RetryLater.__name__:
         return RetryLater(ending.after_s, ending.reason)
-    verb = {each.__name__: each for each in (Reject, Drop)}.get(ending.error)
+    verb = {EndingKind.REJECT: Reject, EndingKind.DROPPED: Drop}.get(ending.kind)
     return Failed(ending) if verb is None else verb(ending.reason)
 
 
@@ -415,8 +417,9 @@ class Worker:
             handler = self._handler
             arguments = (theirs, handler.function, handler.options.queue)  # other options may not be picklable
             name = f"veilmq-{handler.name}"
-            self._process = _SPAWN.Process(target=run_child, args=arguments, name=name, daemon=True)
-            self._process.start()
+            process = _SPAWN.Process(target=run_child, args=arguments, name=name, daemon=True)
+            process.start()
+            self._process = process  # there is one to kill only now
             theirs.close()
         return self._pipe
 

@@ -93,6 +93,7 @@ class Running(Watcher):
         ]
         self._grace_s = grace_s
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Task[Any] | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._stopped = False
@@ -115,13 +116,25 @@ class Running(Watcher):
         return status_of(self.runners, self.table, stopping=self.stopping)
 
     async def start(self) -> None:
-        """Call the start-up functions, and begin to receive; raises what they raise. ``stop`` it in any case."""
+        """Call the start-up functions, and begin to receive; raises what they raise. ``stop`` it in any case.
+
+        ``request_stop`` cancels a start-up function that waits; then nothing is received.
+        """
         self._loop = asyncio.get_running_loop()
+        self._starting = asyncio.current_task()
         try:
             await self.undo.enter_async_context(self._lifespan.entered(self._state))
+        except asyncio.CancelledError:
+            if self._starting is None or not self.stopping:
+                raise
+            self._starting.uncancel()
         except Exception as error:
             self.failure = error
             raise
+        finally:
+            self._starting = None
+        if self.stopping:
+            return
         self._renewer.start()
         for runner in self.runners:
             runner.start()
@@ -134,6 +147,8 @@ class Running(Watcher):
         """Begin to stop; called again, be in a hurry."""
         if self._stop.is_set():
             self._hurry.set()
+        elif self._starting is not None:
+            self._starting.cancel()
         self._stop.set()
 
     async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - people look for it there

@@ -15,7 +15,7 @@ from typing import Any, Self
 from veilmq.client.messages import Hidden, NewMessage, QueueStatus, ReceivedMessage, SentMessage
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import wall_s
-from veilmq.consumer.context import Context, Ending
+from veilmq.consumer.context import Context, Ending, EndingKind
 from veilmq.consumer.handlers import attributes_of, body_of
 from veilmq.consumer.running import Running
 from veilmq.core.commands import VisibilityChange
@@ -25,6 +25,7 @@ from veilmq.core.settings import QueueSettings
 
 _DEAD_LETTERS = "dead-letters"
 """Of a handler without the option ``dead_letter``."""
+_RELEASED = Ending(kind=EndingKind.RELEASE, reason="No handler has begun it.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +116,9 @@ class TestClient:
         self.sent = self._queues.sent
 
     async def __aenter__(self) -> Self:
-        self._running = self._make(connect=lambda: self._queues, settled=self._settled)
+        self._running = self._make(
+            connect=lambda: self._queues, watching={"settle": self._ended, "release": self._ended}
+        )
         try:
             await self._running.start()
         except BaseException:
@@ -124,8 +127,12 @@ class TestClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the consumer in order."""
+        """Stop the consumer in order; messages that were not handled by then are released."""
         await self._running.stop()
+        for handled in self._waiting.values():
+            if not handled.done():
+                handled.set_result(_RELEASED)
+        self._waiting.clear()
 
     def __enter__(self) -> "BlockingTestClient":
         self._runner = asyncio.Runner()
@@ -170,9 +177,9 @@ class TestClient:
         self._queues.put(queue, received)
         return await handled
 
-    def _settled(self, context: Context, ending: Ending) -> None:
-        handled = self._waiting.pop(context.message_id)
-        if not handled.done():  # else the test waits no more
+    def _ended(self, context: Context, ending: Ending = _RELEASED) -> None:
+        handled = self._waiting.pop(context.message_id, None)
+        if handled is not None and not handled.done():  # else the test waits no more
             handled.set_result(ending)
 
 

@@ -4,10 +4,13 @@ The span lasts as long as the handler, is a trace of its own, and is linked to t
 its events. Names and attributes are those of the semantic conventions for messaging, ours begin with ``veilmq``.
 """
 
+import atexit
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, propagate, trace
@@ -24,7 +27,8 @@ from veilmq.consumer.renewal_policies import RenewalResult
 
 _AMAZONS = re.compile(r"(?:^|;)\s*(Root|Parent|Sampled)=([^;]*)")
 _AMAZONS_TRACE = re.compile(r"1-([0-9a-f]{8})-([0-9a-f]{24})", re.IGNORECASE)
-FLUSH_MS = 2_000
+FLUSH_S = 2.0
+_exporters: list[Any] = []
 
 _FAILED = (EndingKind.RETRY, EndingKind.REJECT, EndingKind.LEFT)
 
@@ -126,17 +130,31 @@ def configure() -> None:
 
     if configured() is None:
         provider = TracerProvider()
-        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        _exporters.append(spans := OTLPSpanExporter())
+        provider.add_span_processor(BatchSpanProcessor(spans))
         trace.set_tracer_provider(provider)
     if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
-        metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter())]))
+        _exporters.append(exporter := OTLPMetricExporter())
+        metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter)]))
 
 
 def flush() -> None:
-    """Export what is left, for a moment at most: the metrics of a consumer end with it."""
-    for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
-        if hasattr(provider, "force_flush"):
-            provider.force_flush(FLUSH_MS)
+    """Export what is left, for ``FLUSH_S`` at most: the metrics of a consumer end with it.
+
+    A collector that has not answered by then keeps the end of the process waiting no longer.
+    """
+
+    def force() -> None:
+        for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
+            if hasattr(provider, "force_flush"):
+                provider.force_flush()
+
+    flushing = threading.Thread(target=force, daemon=True)  # the SDK's own limits do not hold
+    flushing.start()
+    flushing.join(FLUSH_S)
+    if flushing.is_alive():
+        while _exporters:
+            atexit.register(_exporters.pop().shutdown)  # before the providers' own, which would try once more
 
 
 def sender_of(message: ReceivedMessage) -> Context:
