@@ -151,7 +151,7 @@ def test_the_metrics_and_events_are_named() -> None:
 
     async def names() -> list[str]:
         connect = partial(HttpQueueClient, "http://127.0.0.1:1")
-        running = Running(app.handlers, connect, clock.SystemClock(), hooks=Hooks(), grace_s=0)
+        running = Running(app, connect, clock.SystemClock(), hooks=Hooks(), grace_s=0)
         return [metric.name for metric in consumer_metrics(running.runners, running.renewals)]
 
     table = of_consumer("Watching").partition("**Spans.**")[0]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Concatenate, TypedDict, TypeVar, Unpack, overload
 
 from veilmq.client import HttpQueueClient, SentMessage, SigningKey
@@ -20,7 +21,6 @@ from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
 from veilmq.consumer.context import Batch
 from veilmq.consumer.handlers import (
     Batching,
-    Handler,
     HandlerOptions,
     Hook,
     Hooks,
@@ -29,7 +29,7 @@ from veilmq.consumer.handlers import (
     checked,
     make_handler,
 )
-from veilmq.consumer.lifespan import Lifespan, Middleware
+from veilmq.consumer.lifespan import Function, Lifespan
 from veilmq.consumer.metrics import is_installed, served
 from veilmq.consumer.processes import process_number
 from veilmq.consumer.running import Running, statuses, watched
@@ -38,7 +38,6 @@ from veilmq.core.messages import Attribute
 
 _log = logging.getLogger("veilmq.consumer")
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 Payload = TypeVar("Payload")
 
 GRACE = "25s"
@@ -60,7 +59,7 @@ class SendOptions(TypedDict, total=False):
     dedup_id: str
 
 
-class Consumer:
+class Consumer(Lifespan):
     """Handlers for the messages of one queue, or of several.
 
     A program is ``Consumer("orders")``, a function under ``@app.handler``, and ``app.run()``.
@@ -90,14 +89,13 @@ class Consumer:
         (0: any, which the log names; of several processes, each has the next one). With ``opentelemetry`` spans and
         metrics are exported by OTLP, as the variables of OpenTelemetry say.
         """
+        super().__init__()
         self.queue = queue
         self.seen = seen
         self.create = create
         self.metrics_port = metrics_port
         self.opentelemetry = opentelemetry
-        self.handlers: list[Handler] = []
         self._hooks = Hooks()
-        self._lifespan = Lifespan()
         self._grace_s = span_s(grace)
         self._clock = clock or SystemClock()
         signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
@@ -147,29 +145,6 @@ class Consumer:
         if options["queue"] in (handler.options.queue for handler in self.handlers):
             raise ValueError(f"the queue {options['queue']!r} has a handler already; name another with queue=")
         self.handlers.append(make_handler(function, batching=batching, **options))
-        return function
-
-    def on_startup(self, function: Function) -> Function:
-        """Call ``function``, async or not, before anything is received.
-
-        What it returns is given to each parameter annotated as its result is: of handlers, of shutdown functions, and
-        of start-up functions declared later. Raises ``TypeError`` where another one returns the same type.
-        """
-        self._lifespan.add_startup(function)
-        return function
-
-    def on_shutdown(self, function: Function) -> Function:
-        """Call ``function``, async or not, after everything was settled; of several, the last declared one first."""
-        self._lifespan.add_shutdown(function)
-        return function
-
-    def middleware(self, function: Middleware) -> Middleware:
-        """Put ``async def function(context, call_next)`` around each call of a handler, the first declared outermost.
-
-        One whose first parameter is annotated ``Batch`` is put around the calls of batch handlers, and around both with
-        ``Context | Batch``. Raises ``TypeError``.
-        """
-        self._lifespan.add_middleware(function)
         return function
 
     def send(self, to: To[Payload], message: Payload, **options: Unpack[SendOptions]) -> SentMessage:
@@ -248,7 +223,7 @@ class Consumer:
         def signalled(number: int) -> None:
             nonlocal received
             received += 1
-            if received > len(("stop", "hurry")):
+            if received > 2:  # stop, hurry
                 os._exit(_SIGNALLED + number)
             running.request_stop()
 
@@ -285,16 +260,12 @@ class Consumer:
             finally:
                 await running.stop()
 
-    def check(self) -> None:
-        """Raise ``TypeError`` where a function takes a type that no start-up function returns; a start does so, too."""
-        self._lifespan.check(self.handlers)
-
     def make(
         self,
         *,
         connect: Callable[[], QueueClient] | None = None,
         clock: Clock | None = None,
-        watching: Mapping[str, Hook] | None = None,
+        watching: Mapping[str, Hook] = MappingProxyType({}),
         **how: Any,
     ) -> Running:
         """Return what runs the handlers, not started; to run them otherwise than ``run`` and ``running`` do.
@@ -309,13 +280,15 @@ class Consumer:
                 import_module("veilmq.consumer.tracing").configure()
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError("opentelemetry=True needs pip install 'veilmq[otlp]'") from error
+        hooks = Hooks(self._hooks)
+        for name, hook in watching.items():
+            hooks.add(name, hook)
         running = Running(
-            self.handlers,
+            self,
             connect or self._connect,
             clock or self._clock,
-            hooks=self._hooks.and_more(**(watching or {})),
+            hooks=hooks,
             grace_s=self._grace_s,
-            lifespan=self._lifespan,
             create=self.create,
             **how,
         )

@@ -30,20 +30,15 @@ Hook = Callable[..., Any]
 class Hooks:
     """Functions by what they watch."""
 
-    def __init__(self) -> None:
-        self._hooks: dict[str, list[Hook]] = {}
+    def __init__(self, others: "Hooks | None" = None) -> None:
+        """Begin with those of ``others``."""
+        self._hooks: dict[str, list[Hook]] = {} if others is None else {k: [*v] for k, v in others._hooks.items()}
 
     def add(self, name: str, hook: Hook) -> None:
         """Call ``hook`` at each ``name``; raises ``ValueError`` for an unknown name."""
         if name not in HOOKS:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
-
-    def and_more(self, **more: Hook) -> "Hooks":
-        """Return these, and one more for each name."""
-        hooks = Hooks()
-        hooks._hooks = self._hooks | {name: [*self._hooks.get(name, ()), hook] for name, hook in more.items()}
-        return hooks
 
     def has(self, name: str) -> bool:
         """Return whether anything watches ``name``."""
@@ -228,11 +223,6 @@ class Handler:
     def name(self) -> str:
         """The function's name, for logs and metrics."""
         return getattr(self.function, "__name__", repr(self.function))
-
-    @property
-    def dependencies(self) -> list[Any]:
-        """The types that start-up functions must return."""
-        return [hint for hint in self.parameters if hint is not PAYLOAD and hint is not Context]
 
     def call(self, subject: Context | Batch[Any], state: State) -> Any:
         """Call the function for a message, which is decoded here, or for a batch, and return what it returns."""

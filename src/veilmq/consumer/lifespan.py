@@ -7,15 +7,17 @@ outside in: the first one begins first and ends last.
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from veilmq.consumer.context import Batch, Context
-from veilmq.consumer.handlers import Handler, State, types_of
+from veilmq.consumer.handlers import PAYLOAD, Handler, State, types_of
 
 _log = logging.getLogger("veilmq.consumer")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 CallNext = Callable[[], Awaitable[None]]
 """Runs the rest of the middleware and the handler; raises what they raise, and the verb that a handler returned."""
@@ -37,47 +39,59 @@ class _Function(NamedTuple):
 
 
 class Lifespan:
-    """The start-up and shutdown functions of one consumer, and its middleware."""
+    """The handlers of one consumer, its start-up and shutdown functions, and its middleware."""
 
     def __init__(self) -> None:
+        self.handlers: list[Handler] = []
+        self.around: dict[type, list[Middleware]] = {Context: [], Batch: []}
+        """Middleware by what it takes, from the outside in."""
         self._startup: list[_Function] = []
         self._shutdown: list[_Function] = []
-        self._middleware: list[tuple[Middleware, frozenset[type]]] = []
 
-    def add_startup(self, function: Callable[..., Any]) -> None:
-        """Call ``function`` at the start; raises ``TypeError`` where another one gives the same type."""
+    def on_startup(self, function: Function) -> Function:
+        """Call ``function``, async or not, before anything is received.
+
+        What it returns is given to each parameter annotated as its result is: of handlers, of shutdown functions, and
+        of start-up functions declared later. Raises ``TypeError`` where another one returns the same type.
+        """
         added = _function(function)
-        if added.gives is not NoneType and added.gives in self._given():
+        if added.gives is not NoneType and any(added.gives == each.gives for each in self._startup):
             raise TypeError(f"{added.name} returns {_name(added.gives)}, as another start-up function does")
         self._startup.append(added)
+        return function
 
-    def add_shutdown(self, function: Callable[..., Any]) -> None:
-        """Call ``function`` at the end."""
+    def on_shutdown(self, function: Function) -> Function:
+        """Call ``function``, async or not, after everything was settled; of several, the last declared one first."""
         self._shutdown.append(_function(function))
+        return function
 
-    def add_middleware(self, middleware: Middleware) -> None:
-        """Put ``middleware`` around the calls of handlers, inside of what was added before; raises ``TypeError``."""
-        types, _ = types_of(middleware, kind="middleware")
-        if not inspect.iscoroutinefunction(middleware) or len(types) != 3:  # with that of its result
-            raise TypeError(f"middleware {middleware.__qualname__} must be async, and take a context and call_next")
+    def middleware(self, function: Middleware) -> Middleware:
+        """Put ``async def function(context, call_next)`` around each call of a handler, the first declared outermost.
+
+        One whose first parameter is annotated ``Batch`` is put around the calls of batch handlers, and around both with
+        ``Context | Batch``. Raises ``TypeError``.
+        """
+        types, _ = types_of(function, kind="middleware")
+        if not inspect.iscoroutinefunction(function) or len(types) != 3:  # with that of its result
+            raise TypeError(f"middleware {function.__qualname__} must be async, and take a context and call_next")
         hint = next(iter(types.values()))
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        wanted = frozenset(Batch if (get_origin(kind) or kind) is Batch else Context for kind in kinds)
-        self._middleware.append((middleware, wanted))
+        for subject in {Batch if (get_origin(kind) or kind) is Batch else Context for kind in kinds}:
+            self.around[subject].append(function)
+        return function
 
-    def middleware_of(self, handler: Handler) -> list[Middleware]:
-        """Return what surrounds the calls of ``handler``, from the outside in."""
-        subject = Context if handler.batching is None else Batch
-        return [middleware for middleware, wanted in self._middleware if subject in wanted]
+    def check(self, given: Iterable[Any] = ()) -> None:
+        """Raise ``TypeError`` for a parameter whose type no start-up function returns, and ``given`` does not have.
 
-    def check(self, handlers: Sequence[Handler], given: Iterable[Any] = ()) -> None:
-        """Raise ``TypeError`` for a parameter whose type no start-up function returns, and ``given`` does not have."""
+        A start does so, too.
+        """
         known = set(given)
         for each in self._startup:
             _check(f"start-up function {each.name}", each.takes.values(), known)
             known.add(each.gives)
-        for handler in handlers:
-            _check(f"handler {handler.function.__qualname__}", handler.dependencies, known)
+        for handler in self.handlers:
+            wanted = (hint for hint in handler.parameters if hint not in (PAYLOAD, Context))
+            _check(f"handler {handler.function.__qualname__}", wanted, known)
         for each in self._shutdown:
             _check(f"shutdown function {each.name}", each.takes.values(), known)
 
@@ -105,9 +119,6 @@ class Lifespan:
                         await each.call(state)
                     except Exception:  # noqa: BLE001 - the others are called all the same
                         _log.exception("the shutdown function %s failed", each.name)
-
-    def _given(self) -> set[Any]:
-        return {each.gives for each in self._startup}
 
 
 def _function(function: Callable[..., Any]) -> _Function:

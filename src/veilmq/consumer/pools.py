@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
@@ -39,7 +39,7 @@ from veilmq.consumer.context import (
 )
 from veilmq.consumer.handlers import Handler, State, make_handler
 from veilmq.consumer.leases import LeaseLost, LeaseState
-from veilmq.consumer.lifespan import CallNext, Middleware
+from veilmq.consumer.lifespan import Middleware
 
 _OF_ONE = (Cause.LOST, Cause.ENDED)
 
@@ -88,12 +88,12 @@ class Calls:
 
         for delivery in deliveries:
             delivery.interrupt = cancel
-        items = None if self._handler.batching is None else [self._item(delivery) for delivery in deliveries]
+        items = None if self._handler.batching is None else [*map(self._item, deliveries)]
         decoded = [item for item in items or () if isinstance(item, Item)]
         failed: list[Ending] = []
         try:
             if decoded or items is None:
-                await self._chain(deliveries, deliveries[0].context if items is None else Batch(decoded))()
+                await self._go_on(deliveries, deliveries[0].context if items is None else Batch(decoded))
         except asyncio.CancelledError as error:
             if task.cancelling() and all(delivery.cause is None for delivery in deliveries):
                 raise  # the event loop itself is being closed
@@ -116,22 +116,15 @@ class Calls:
         except Exception as error:  # noqa: BLE001 - any library may decode
             return ending_of(error)
 
-    def _chain(self, deliveries: Sequence[Delivery], subject: Subject) -> Callable[[], Any]:
-        async def call() -> None:
+    async def _go_on(self, deliveries: Sequence[Delivery], subject: Subject, place: int = 0) -> None:
+        """Call the middleware at ``place``, or after the last one the handler; a verb that it returns is raised."""
+        is_handler = place == len(self._middleware)
+        if is_handler:
             result = await self._pool.call(deliveries, subject, self._state)
-            if isinstance(result, Outcome) and isinstance(subject, Context):
-                raise result
-
-        chain: CallNext = call
-        for middleware in reversed(self._middleware):
-            chain = partial(_through, middleware, subject, chain)
-        return chain
-
-
-async def _through(middleware: Middleware, subject: Subject, call_next: CallNext) -> None:
-    """Call ``middleware``; a verb that it returns is raised, as a handler's is."""
-    if isinstance(result := await middleware(subject, call_next), Outcome):
-        raise result
+        else:
+            result = await self._middleware[place](subject, partial(self._go_on, deliveries, subject, place + 1))
+        if isinstance(result, Outcome) and not (is_handler and isinstance(subject, Batch)):
+            raise result
 
 
 @contextmanager
@@ -163,23 +156,16 @@ class ThreadPool(Pool):
         for delivery in deliveries:
             _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
         with _interrupted_by(deliveries, lambda cause: None):  # the flag of the context does it
-            result = await self._threads.run(copy_context().run, _call, self._handler, subject, state)
-        if isinstance(result, _Raised):
-            raise result.error
-        return result
-
-
-class _Raised(NamedTuple):
-    error: Exception
+            return await self._threads.run(copy_context().run, _call, self._handler, subject, state)
 
 
 def _call(handler: Handler, subject: Subject, state: State) -> object:
     try:
         return handler.call(subject, state)
-    except Exception as error:  # noqa: BLE001 - a handler may raise anything
-        return _Raised(error)
-    except BaseException as error:  # noqa: BLE001 - raised in the event loop, SystemExit would end that
-        return _Raised(Failed(ending_of(error)))
+    except BaseException as error:
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            raise
+        raise Failed(ending_of(error)) from error  # a future cannot raise it, and SystemExit would end the event loop
 
 
 CALL, STOP, ANSWER = "call", "stop", "answer"

@@ -20,8 +20,8 @@ import msgspec
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Clock, Span, span_s
-from veilmq.consumer.context import about
-from veilmq.consumer.handlers import Handler, Hooks
+from veilmq.consumer.context import Batch, Context, about
+from veilmq.consumer.handlers import Hooks
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Watcher
 from veilmq.consumer.lifespan import Lifespan
 from veilmq.consumer.metrics import exported, is_installed
@@ -45,29 +45,29 @@ class Running(Watcher):
 
     def __init__(
         self,
-        handlers: Sequence[Handler],
+        lifespan: Lifespan,
         connect: Callable[[], QueueClient],
         clock: Clock,
         *,
         hooks: Hooks,
         grace_s: float,
-        lifespan: Lifespan | None = None,
         objects: Mapping[type, object] | None = None,
         create: bool = False,
         draw: Draw = random.random,
         renewals_at_once: int = 4,
         renewed: Callable[[RenewalRequest], object] | None = None,
     ) -> None:
-        """``connect`` gives a client for each handler, and one for the renewer; ``draw`` the jitter of renewals.
+        """``lifespan`` has the handlers. ``connect`` gives a client for each of them, and one for the renewer.
 
         With ``create`` missing queues of handlers are made. ``objects`` take the place of those that the start-up
-        functions of ``lifespan`` return. ``renewed`` is called for each renewal that succeeds, in the renewer's
-        threads, which make up to ``renewals_at_once`` calls at a time. Raises ``TypeError`` where a parameter of a
-        handler has a type that no start-up function returns.
+        functions return. ``draw`` gives the jitter of renewals; ``renewed`` is called for each that succeeds, in the
+        renewer's threads, which make up to ``renewals_at_once`` calls at a time. Raises ``TypeError`` where a parameter
+        has a type that no start-up function returns.
         """
-        self._lifespan = lifespan or Lifespan()
+        self._lifespan = lifespan
+        handlers = lifespan.handlers
         self._state: dict[Any, object] = dict(objects or {})
-        self._lifespan.check(handlers, self._state)
+        lifespan.check(self._state)
         self.undo = AsyncExitStack()
         """What is left when it has stopped: what the start-up functions have begun, for one."""
         self.table = LeaseTable(clock, watcher=self, draw=draw)
@@ -84,7 +84,7 @@ class Running(Watcher):
                 self.table,
                 hooks=hooks,
                 failed=self._failed,
-                middleware=self._lifespan.middleware_of(handler),
+                middleware=lifespan.around[Context if handler.batching is None else Batch],
                 state=self._state,
                 tracing=self._tracing,
                 create=create,
