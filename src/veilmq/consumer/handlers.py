@@ -271,7 +271,10 @@ def make_handler(
     hints = [*types.values()]
     payload_at = next((place for place, hint in enumerate(hints) if hint is not Context), None)
     others = [hint for place, hint in enumerate(hints) if place != payload_at]
-    if payload_at is None or others.count(Context) > (0 if batching else 1) or any(map(_is_payload, others)):
+    plain = [
+        hint for hint in others if hint in _PLAIN or getattr(get_origin(hint) or hint, "__module__", "") == "builtins"
+    ]
+    if payload_at is None or others.count(Context) > (0 if batching else 1) or plain:
         wanted = "a batch" if batching else "the payload, and the Context if it wants one"
         more = "and beside that, or with a default, only what start-up functions return, by its type"
         raise TypeError(f"handler {function.__qualname__} must take {wanted}; {more}")
@@ -289,11 +292,6 @@ def make_handler(
         keywords=keywords,
         batching=batching,
     )
-
-
-def _is_payload(hint: Any) -> bool:
-    """Return whether ``hint`` can be of nothing but a payload: plain data, or no type at all."""
-    return hint in _PLAIN or getattr(get_origin(hint) or hint, "__module__", "") == "builtins"
 
 
 def _options(function: Callable[..., Any], batching: Batching | None, given: Mapping[str, Any]) -> Options:

@@ -1,9 +1,4 @@
-"""What surrounds handlers: functions at start-up and shutdown, the objects that they share, and middleware.
-
-What a start-up function returns is given, until the shutdown, to each parameter that is annotated by its type: of
-handlers, of shutdown functions, and of start-up functions that are declared after it. Middleware is declared from the
-outside in: the first one begins first and ends last.
-"""
+"""What surrounds handlers: functions at start-up and shutdown, the objects that they share, and middleware."""
 
 import inspect
 import logging

@@ -11,8 +11,8 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from multiprocessing.connection import Connection
@@ -54,7 +54,7 @@ class Pool:
         self._handler = handler
 
     async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
-        """Return what the handler returned; raises what it raised."""
+        """Return what the handler returned; raises what it raised. May set what interrupts it."""
         return await self._handler.call(subject, state)
 
     def close(self) -> None:
@@ -120,24 +120,16 @@ class Calls:
         """Call the middleware at ``place``, or after the last one the handler; a verb that it returns is raised."""
         is_handler = place == len(self._middleware)
         if is_handler:
-            result = await self._pool.call(deliveries, subject, self._state)
+            interrupt = deliveries[0].interrupt
+            try:
+                result = await self._pool.call(deliveries, subject, self._state)
+            finally:
+                for delivery in deliveries:
+                    delivery.interrupt = interrupt
         else:
             result = await self._middleware[place](subject, partial(self._go_on, deliveries, subject, place + 1))
         if isinstance(result, Outcome) and not (is_handler and isinstance(subject, Batch)):
             raise result
-
-
-@contextmanager
-def _interrupted_by(deliveries: Sequence[Delivery], interrupt: Callable[[Cause], object]) -> Iterator[None]:
-    """Have ``interrupt`` stop the call while the context lasts."""
-    before = [delivery.interrupt for delivery in deliveries]
-    for delivery in deliveries:
-        delivery.interrupt = interrupt
-    try:
-        yield
-    finally:
-        for delivery, former in zip(deliveries, before, strict=True):
-            delivery.interrupt = former
 
 
 class ThreadPool(Pool):
@@ -155,8 +147,8 @@ class ThreadPool(Pool):
         """Return what the handler returned."""
         for delivery in deliveries:
             _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
-        with _interrupted_by(deliveries, lambda cause: None):  # the flag of the context does it
-            return await self._threads.run(copy_context().run, _call, self._handler, subject, state)
+            delivery.interrupt = lambda cause: None  # the flag of the context does it
+        return await self._threads.run(copy_context().run, _call, self._handler, subject, state)
 
 
 def _call(handler: Handler, subject: Subject, state: State) -> object:
@@ -312,8 +304,8 @@ class ProcessPool(Pool):
             else:
                 worker = Worker(self._handler)
                 self._all = [*(known for known in self._all if not known.dead), worker]
-        with _interrupted_by(deliveries, worker.stop):
-            ending = await self._threads.run(worker.handle, delivery)
+        delivery.interrupt = worker.stop
+        ending = await self._threads.run(worker.handle, delivery)
         if not worker.dead:
             with self._lock:
                 self._idle.append(worker)

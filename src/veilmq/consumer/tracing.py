@@ -143,13 +143,10 @@ def flush() -> None:
 
     A collector that has not answered by then keeps the end of the process waiting no longer.
     """
-
-    def force() -> None:
-        for provider in (trace.get_tracer_provider(), metrics.get_meter_provider()):
-            if hasattr(provider, "force_flush"):
-                provider.force_flush()
-
-    flushing = threading.Thread(target=force, daemon=True)  # the SDK's own limits do not hold
+    providers = (trace.get_tracer_provider(), metrics.get_meter_provider())
+    flushes = [provider.force_flush for provider in providers if hasattr(provider, "force_flush")]
+    # In a thread, as the SDK's own limits do not hold.
+    flushing = threading.Thread(target=lambda: [flush() for flush in flushes], daemon=True)
     flushing.start()
     flushing.join(FLUSH_S)
     if flushing.is_alive():
