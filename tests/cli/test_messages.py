@@ -259,6 +259,22 @@ def test_sending_stops_where_all_would_fail(veilmq: Veilmq, tmp_path: Path) -> N
     assert answer.err == "veilmq: Sending stopped at line 11: No.\n"
 
 
+def test_an_interrupted_bulk_says_where_to_start_again(server: RunningServer, client: HttpQueueClient) -> None:
+    words = [*COMMAND, "send", "orders", "--stdin-lines", "--endpoint", server.endpoint]
+    pipe = subprocess.PIPE
+    with Forked(words, env=environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        process.stdin.writelines(f"{number}\n" for number in range(11))  # the eleventh waits for more of its batch
+        process.stdin.flush()
+        server.wait_until(lambda: client.show("orders").visible == 10)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read() == "Sent 10 messages.\n"
+        assert process.stderr.read() == "veilmq: Sending stopped at line 11.\n"
+    assert process.returncode == 130
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -90,8 +90,14 @@ def send(
     print_result({"sent": count, "failed": shown}, f"Sent {count} messages.", json=json)
     for line, each in failed:
         print(f"line {line}: {each.message} ({each.code})", file=sys.stderr)
-    if failed or stopped:
-        raise CommandFailed(stopped or f"{len(failed)} of {count + len(failed)} lines were not sent.")
+    if stopped is not None:
+        start, reason = stopped
+        if isinstance(reason, KeyboardInterrupt):
+            print(f"veilmq: Sending stopped at line {start}.", file=sys.stderr)
+            raise reason
+        raise CommandFailed(f"Sending stopped at line {start}: {reason}") from reason
+    if failed:
+        raise CommandFailed(f"{len(failed)} of {count + len(failed)} lines were not sent.")
 
 
 def _read_attribute(text: str) -> tuple[str, Attribute]:
@@ -115,28 +121,35 @@ Failures = list[tuple[int, ClientError]]
 """Numbers of lines, from 1, and why they were not sent."""
 
 
-def _send_lines(client: QueueClient, queue: str, form: NewMessage, lines: BinaryIO) -> tuple[int, Failures, str]:
+Stop = tuple[int, ClientError | Unreachable | KeyboardInterrupt]
+"""The line to start again from, and why: a batch that is refused as a whole, or has no reply, or Ctrl-C."""
+
+
+def _send_lines(
+    client: QueueClient, queue: str, form: NewMessage, lines: BinaryIO
+) -> tuple[int, Failures, Stop | None]:
     """Send ``lines`` as messages like ``form``; return how many the server keeps, those it does not, and what stopped.
 
-    What stops all is a batch that is refused as a whole, or has no reply: its lines would fail again.
+    What stops all would stop the next lines too.
     """
-    sent, failed, total = 0, Failures(), None
+    sent, failed, total, line = 0, Failures(), None, 1
     if lines.seekable() and sys.stderr.isatty():
         start = lines.tell()
         total = sum(1 for _ in lines)
         lines.seek(start)
-    with progress("sent", unit="messages") as report:
-        for batch in _batches(lines, attributes_bytes(form.attributes), failed):
-            try:
+    try:
+        with progress("sent", unit="messages") as report:
+            for batch in _batches(lines, attributes_bytes(form.attributes), failed):
                 results = client.send_batch(queue, [replace(form, body=body) for _, body in batch])
-            except (ClientError, Unreachable) as error:
-                return sent, failed, f"Sending stopped at line {batch[0][0]}: {error}"
-            pairs = zip((line for line, _ in batch), results, strict=True)
-            refused = [(line, each) for line, each in pairs if isinstance(each, ClientError)]
-            failed += refused
-            sent += len(batch) - len(refused)
-            report(batch[-1][0], total)
-    return sent, failed, ""
+                pairs = zip((number for number, _ in batch), results, strict=True)
+                refused = [(number, each) for number, each in pairs if isinstance(each, ClientError)]
+                failed += refused
+                sent += len(batch) - len(refused)
+                line = batch[-1][0] + 1
+                report(line - 1, total)
+    except (ClientError, Unreachable, KeyboardInterrupt) as error:
+        return sent, failed, (line, error)
+    return sent, failed, None
 
 
 def _batches(lines: Iterable[bytes], rest_bytes: int, failed: Failures) -> Iterator[list[tuple[int, str]]]:
