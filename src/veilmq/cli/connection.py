@@ -6,7 +6,7 @@ Nothing is sent when a client is made; an endpoint that is no URL raises ``Usage
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter, Token
@@ -123,9 +123,10 @@ def _profile_variable(given: Mapping[str, str]) -> str | None:
 
 def _sections(file: str) -> Mapping[str, Mapping[str, str]]:
     """Return the sections of a file of AWS's tools, none where it is missing; raises ``UsageError``."""
-    path = Path(file).expanduser()
-    if not path.is_file():
+    path = os.path.expanduser(file)  # noqa: PTH111 - Path raises where the user has no home
+    if not os.path.isfile(path):  # noqa: PTH113 - Path raises where a folder may not be entered
         return {}
+    import shlex
     from configparser import Error, RawConfigParser
 
     parser = RawConfigParser(default_section="", strict=False)
@@ -133,4 +134,8 @@ def _sections(file: str) -> Mapping[str, Mapping[str, str]]:
         parser.read(path, encoding="utf-8")
     except (Error, OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
-    return {name: dict(section) for name, section in parser.items()}
+    found: dict[str, Mapping[str, str]] = {}
+    for name, section in parser.items():
+        with suppress(ValueError):  # of a name with a single quote
+            found[" ".join(shlex.split(name))] = dict(section)  # [profile 'two words'], as AWS's tools write it
+    return found
