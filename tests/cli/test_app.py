@@ -429,6 +429,9 @@ s3 =
 [profile plain]
 endpoint_url = http://127.0.0.1:2
 
+[profile 'two words']
+endpoint_url = http://127.0.0.1:5
+
 [profile wrong]
 endpoint_url = here
 """
@@ -456,6 +459,9 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"AWS_DEFAULT_PROFILE": "plain"}, "No answer from http://127.0.0.1:2:"),
         ({"AWS_PROFILE": "local", "AWS_ENDPOINT_URL": "http://127.0.0.1:4"}, "No answer from http://127.0.0.1:4:"),
         ({"AWS_PROFILE": "local", "VEILMQ_ENDPOINT": ""}, "No answer from http://127.0.0.1:1:"),
+        ({"AWS_PROFILE": "two words"}, "No answer from http://127.0.0.1:5:"),
+        ({"AWS_CONFIG_FILE": "~nobody-here/config"}, "No answer from http://127.0.0.1:9324:"),
+        ({"AWS_CONFIG_FILE": "x" * 300}, "No answer from http://127.0.0.1:9324:"),
         ({"AWS_PROFILE": "wrong"}, "endpoint_url of the profile: 'here' is not an endpoint"),
         ({"AWS_PROFILE": "nope"}, "AWS_PROFILE: there is no profile 'nope' in"),
         ({"AWS_PROFILE": "default", "AWS_CONFIG_FILE": "conftest.py"}, "conftest.py cannot be read"),
@@ -495,3 +501,11 @@ def test_a_profile_has_the_key_that_signs(
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDNOBODY")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
         veilmq("queue", "list", "--endpoint", server.endpoint).fails(1, "UnrecognizedClientException")
+
+
+def test_closed_streams_are_empty_ones(server: RunningServer, client: HttpQueueClient) -> None:
+    client.create_queue("a")
+    shell, variables = 'exec "$@" <&- >&- 2>&-', environment(VEILMQ_ENDPOINT=server.endpoint)
+    for words, code in ((["queue", "list"], 0), (["queue", "purge", "a"], 2), (["send", "a", "--stdin-lines"], 0)):
+        started = ["sh", "-c", shell, "sh", *COMMAND, *words]
+        assert subprocess.run(started, env=variables, timeout=60, check=False).returncode == code

@@ -112,6 +112,9 @@ def install_completion(
 
 def run(arguments: Sequence[str] | None) -> int:
     """Do what ``main`` does."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # the process was started with it closed
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - to the end of the process
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         _check_text(given)
