@@ -22,6 +22,7 @@ CHART = DEPLOY / "helm" / "veilmq"
 EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 TOOLS = ROOT / ".clients" / "charts"
 HOW = "Helm, the loader of compose and schemas (scripts/install-charts.sh)"
+CLOSING_S = 10  # enough for a store
 VERSIONS = ("1.25", "1.37")
 """The oldest Kubernetes that the chart names, and the newest that is known."""
 
@@ -143,11 +144,33 @@ def test_a_server_starts_with_the_variables_of_its_pod(values: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("value", "named"), [("postgres.existingSecrets=veilmq", "existingSecrets"), ("settings.port=1", "port")]
+    ("value", "named"),
+    [
+        ('postgres.existingSecrets="veilmq"', "existingSecrets"),
+        ("settings.port=1", "port"),
+        ("settings.admin_port=1", "admin_port"),  # the notes of the chart name it
+        ("settings.drain_s_max=0.5", "drain_s_max"),
+    ],
 )
-def test_a_value_that_is_misspelt_or_the_charts_own_is_refused(value: str, named: str) -> None:
+def test_a_value_that_is_misspelt_or_the_charts_own_or_no_setting_is_refused(value: str, named: str) -> None:
     with pytest.raises(AssertionError, match=f"values don't meet the specifications[^$]*{named}"):
-        templated(EXAMPLES[0], "--set", value)
+        templated(EXAMPLES[0], "--set-json", value)
+
+
+def test_several_pods_on_one_volume_are_refused() -> None:
+    volume, postgres = (CHART / "ci" / f"{name}-values.yaml" for name in ("volume", "postgres"))
+    with pytest.raises(AssertionError, match=r"replicas needs postgres\.existingSecret: only one pod"):
+        templated(volume, "--set", "postgres.replicas=2")
+    for values, given, pods in ((volume, "1", 1), (postgres, "null", 2), (postgres, "1", 1), (postgres, "3", 3)):
+        workloads = templated(values, "--set", f"postgres.replicas={given}")
+        assert [each["spec"]["replicas"] for each in workloads if "replicas" in each["spec"]] == [pods]
+
+
+@pytest.mark.parametrize(("given", "drain_s"), [((), 20), (("--set", "settings.drain_s_max=3600"), 3_600)])
+def test_a_pod_is_not_killed_while_it_drains(given: tuple[str, ...], drain_s: int) -> None:
+    made = pod(templated(CHART / "values.yaml", *given))
+    stops_s = int(made["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
+    assert made["terminationGracePeriodSeconds"] >= stops_s + drain_s + CLOSING_S
 
 
 @pytest.mark.parametrize("name", ["single.yaml", "postgres.yaml"])

@@ -93,7 +93,10 @@ def test_nodes_of_compose_serve_one_store_behind_the_balancer(
     services = composed("postgres.yaml")["services"]
     assert set(services) == {"postgres", "node-1", "node-2", "haproxy"}
     for name in ("node-1", "node-2"):
-        assert set(services[name]["environment"]) == {"VEILMQ_STORE"}
+        assert services[name]["environment"] == {
+            "VEILMQ_STORE": "postgresql://veilmq@postgres/veilmq",  # a password may have characters that no URL takes
+            "PGPASSWORD": services["postgres"]["environment"]["POSTGRES_PASSWORD"],
+        }
     nodes = {name: start_node("--metrics-port", "0") for name in ("node-1", "node-2")}
     config = (COMPOSE / "haproxy.cfg").read_text(encoding="utf-8")
     run(haproxy, "-c", "-f", COMPOSE / "haproxy.cfg")

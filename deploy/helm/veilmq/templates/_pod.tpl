@@ -37,8 +37,8 @@ spec:
   # A Service called veilmq would set VEILMQ_PORT, which is a setting.
   enableServiceLinks: false
   automountServiceAccountToken: false
-  # The server gives requests that run 20 s (drain_s_max), after the 5 s in which it is taken out of the Service.
-  terminationGracePeriodSeconds: 60
+  # Requests that run get drain_s_max, after the 5 s in which the pod is taken out of the Service; then the store is closed.
+  terminationGracePeriodSeconds: {{ add 40 (.Values.settings.drain_s_max | default 20) }}
   securityContext:
     runAsNonRoot: true
     runAsUser: 10001
