@@ -204,6 +204,24 @@ ENVIRONMENT = """
         listed = subprocess.run([sys.executable, "-m", "veilmq", "queue", "list"], capture_output=True, text=True)
         assert "made" in listed.stdout
 
+    @pytest.fixture
+    def machine(monkeypatch):
+        # Variables of a developer's machine that lead elsewhere.
+        for name, value in (
+            ("AWS_REGION", "eu-west-1"),
+            ("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"),
+            ("HTTP_PROXY", "http://127.0.0.1:9"),
+            ("NO_PROXY", "internal.example"),
+        ):
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("no_proxy", raising=False)
+
+    def test_variables_of_the_machine_lead_nowhere_else(machine, veilmq_environment, veilmq_boto3, veilmq_queue):
+        for client in (boto3.client("sqs"), veilmq_boto3):
+            assert client.list_queues()["QueueUrls"] == [veilmq_queue.url]
+        assert os.environ["AWS_REGION"] == os.environ["AWS_DEFAULT_REGION"]
+        assert os.environ["NO_PROXY"].split(",") == ["127.0.0.1", "internal.example"]
+
     def test_it_is_undone(veilmq_url):
         assert veilmq_url not in os.environ.values()
 """
@@ -363,7 +381,7 @@ def test_suites(pytester: pytest.Pytester) -> None:
         test_settings=SETTINGS,
         test_faults=FAULTS,
     )
-    pytester.runpytest("-Werror").assert_outcomes(passed=12)
+    pytester.runpytest("-Werror").assert_outcomes(passed=13)
 
 
 @pytest.mark.slow

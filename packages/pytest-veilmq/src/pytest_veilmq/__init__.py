@@ -3,9 +3,11 @@
 Nothing of veilmq is imported before a test requests a fixture, so runs that use none of them pay nothing.
 """
 
+import os
 import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -65,10 +67,14 @@ def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None
     Of a program under test that makes its own clients nothing has to be changed. Other services of AWS stay where they
     are, but get keys that are good for nothing.
     """
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    monkeypatch.delenv("AWS_SESSION_TOKEN", raising=False)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
+        monkeypatch.delenv(name, raising=False)
+    direct = "no_proxy" if "no_proxy" in os.environ else "NO_PROXY"
+    if os.environ.get(direct) != "*":  # else all hosts are reached without the proxy already
+        monkeypatch.setenv(direct, urlsplit(veilmq_url).hostname or "", prepend=",")
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", veilmq_url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    monkeypatch.setenv("AWS_REGION", REGION)  # the only name that the SDKs for Java and JavaScript know
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", KEY)
     monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_url)
@@ -90,7 +96,7 @@ def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
         region_name=REGION,
         aws_access_key_id=KEY,
         aws_secret_access_key=KEY,
-        config=Config(retries={"total_max_attempts": 1}),
+        config=Config(retries={"total_max_attempts": 1}, proxies={}),
     )
     yield client
     client.close()
