@@ -116,8 +116,8 @@ def _read(path: Path) -> bytes:
             # A secret that Kubernetes or systemd mounts is root's, for the server's group to read.
             is_mounted = found.st_uid == 0 != os.geteuid()
             if mode & (_OTHERS & ~stat.S_IRGRP if is_mounted else _OTHERS):
-                allowed = f"{stat.S_IMODE(mode):04o}"
-                raise CredentialsError(path, f"can be read or changed by others (mode {allowed}); run chmod 600 on it")
+                others = f"others (mode {stat.S_IMODE(mode):04o}); run chmod {640 if is_mounted else 600} on it"
+                raise CredentialsError(path, f"can be read or changed by {others}")
             return file.read()
     except OSError as error:
         raise CredentialsError(path, f"cannot be read: {error.strerror}") from None

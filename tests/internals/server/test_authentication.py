@@ -74,7 +74,7 @@ def test_a_secret_of_roots_may_be_for_the_group_of_the_server(
     monkeypatch.setattr("os.geteuid", lambda: 10_001)
     path.chmod(mode)
     if is_refused:
-        assert f"(mode {mode:04o})" in refusal(path)
+        assert f"(mode {mode:04o}); run chmod 640" in refusal(path)  # with 600 the server could not read it
     else:
         assert load(path)
 
