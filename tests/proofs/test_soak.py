@@ -12,7 +12,7 @@ STEADY = Tenth(memory_bytes=50e6, files=40, way_p50_ms=2, way_p99_ms=10, ways=10
 @pytest.mark.slow
 def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
     seen: list[int] = []
-    soak = Soak(tmp_path, seconds=10, seed=1, filled=100)
+    soak = Soak(tmp_path, seconds=10, seed=1, filled=100, warm_up_s=1.5)
     soaked = soak.run(lambda number, tenth: seen.append(number))
     assert soaked.violations == []
     assert seen == [*range(1, TENTHS + 1)]
