@@ -30,9 +30,10 @@ Hook = Callable[..., Any]
 class Hooks:
     """Functions by what they watch."""
 
-    def __init__(self, others: "Hooks | None" = None) -> None:
-        """Begin with those of ``others``."""
-        self._hooks: dict[str, list[Hook]] = {} if others is None else {k: [*v] for k, v in others._hooks.items()}
+    def __init__(self, before: "Hooks | None" = None) -> None:
+        """Call those of ``before`` first, also what is added to it later."""
+        self._before = before
+        self._hooks: dict[str, list[Hook]] = {}
 
     def add(self, name: str, hook: Hook) -> None:
         """Call ``hook`` at each ``name``; raises ``ValueError`` for an unknown name."""
@@ -42,10 +43,12 @@ class Hooks:
 
     def has(self, name: str) -> bool:
         """Return whether anything watches ``name``."""
-        return name in self._hooks
+        return name in self._hooks or (self._before is not None and self._before.has(name))
 
     def call(self, name: str, *arguments: object) -> None:
         """Call what watches ``name``; a hook that fails is logged, and stops nothing else."""
+        if self._before is not None:
+            self._before.call(name, *arguments)
         for hook in self._hooks.get(name, ()):
             try:
                 hook(*arguments)
