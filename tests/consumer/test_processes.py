@@ -109,18 +109,21 @@ def pipe(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_each_process_in_its_order(
-    tmp_path: Path, pipe: Path, server: RunningServer, client: HttpQueueClient, number: signal.Signals
+    tmp_path: Path, server: RunningServer, client: HttpQueueClient, number: signal.Signals
 ) -> None:
     """What they have begun is finished and deleted, shutdown functions are called, and the code is 0."""
+    pipes = [tmp_path / "first", tmp_path / "second"]  # to open one waits for its handler, which may only be about to
     with working(tmp_path, server, "--processes", "2") as worker:
         pids = started(worker, 2)
         assert set(pids) == {"0", "1"}
-        for _ in pids:
+        for pipe in pipes:
+            os.mkfifo(pipe)
             client.send("work", str(pipe))
         assert {worker.expect("begun")["pid"] for _ in pids} == set(pids.values()), "each has one"
         worker.signal(number)
         server.wait_until(lambda: not server.parked)
-        pipe.write_bytes(b"")
+        for pipe in pipes:
+            pipe.write_bytes(b"")
         assert worker.end() == 0, worker.log
     ends = [report["event"] for report in worker.seen]
     assert sorted(ends) == ["done", "done", "stopped", "stopped"]
