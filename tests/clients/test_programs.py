@@ -315,7 +315,8 @@ def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer:
     with setting.worker() as worker:
         setting.await_counts(0, 3)
         assert worker.terminate() == 0, worker.complaints
-    assert counts(setting.sqs, setting.url) == (0, 3)
+    # Hidden for a while, or visible at once where kombu had received them and not yet handed them to the worker.
+    assert counts(setting.sqs, setting.url) in {(0, 3), (3, 0)}
     setting.server.advance(WAIT_MS)
     assert counts(setting.sqs, setting.url) == (3, 0)
 
