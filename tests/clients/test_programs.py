@@ -250,8 +250,8 @@ class Setting:
         attributes = {"VisibilityTimeout": "3600", **({"FifoQueue": "true"} if queue.endswith(".fifo") else {})}
         self.url = self.sqs.create_queue(QueueName=queue, Attributes=attributes)["QueueUrl"]
 
-    def worker(self) -> Program:
-        return Program(python(*WORKER), endpoint=self.server.endpoint, **self.environment)
+    def worker(self, **environment: str) -> Program:
+        return Program(python(*WORKER), endpoint=self.server.endpoint, **self.environment, **environment)
 
     def producer(self) -> Program:
         return Program(
@@ -312,11 +312,12 @@ def test_tasks_run_are_retried_and_wait_for_their_time(setting: Setting, produce
 def test_a_worker_gives_back_what_it_has_not_started(setting: Setting, producer: Program) -> None:
     for number in range(3):
         _order(producer, "add", args=[number, 0], countdown=3000)
-    with setting.worker() as worker:
+    with setting.worker(RECEIVED="say") as worker:
+        for _ in range(3):  # kombu hides for no time what comes when the worker is about to end
+            worker.expect("event", "received")
         setting.await_counts(0, 3)
         assert worker.terminate() == 0, worker.complaints
-    # Hidden for a while, or visible at once where kombu had received them and not yet handed them to the worker.
-    assert counts(setting.sqs, setting.url) in {(0, 3), (3, 0)}
+    assert counts(setting.sqs, setting.url) == (0, 3)
     setting.server.advance(WAIT_MS)
     assert counts(setting.sqs, setting.url) == (3, 0)
 

@@ -5,11 +5,22 @@ import threading
 import time
 from typing import Any
 
+from celery.signals import task_received
+
 from tests.clients.python.celery_app import app
 from tests.clients.python.conversation import say
 
 app.conf.task_default_queue = os.environ["QUEUE"]
 app.conf.worker_redirect_stdouts = False
+
+
+def received(**_: Any) -> None:
+    """Say that the worker has a task, which may have to wait."""
+    say(event="received")
+
+
+if "RECEIVED" in os.environ:
+    task_received.connect(received)
 
 
 def add(task: Any, left: int, right: int) -> None:
