@@ -14,11 +14,11 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from veilmq.core.commands import BrowseQueues
 from veilmq.events import EventsError
@@ -38,6 +38,9 @@ from veilmq.server.stores import exporter_to, open_store, place_of
 from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
 from veilmq.wire.exchange import RequestContext
+
+if TYPE_CHECKING:
+    from veilmq.server.declarations import Declarations
 
 log = logging.getLogger(__name__)
 
@@ -81,12 +84,7 @@ async def serve(
     ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
-    events_to = place_of(settings)
-    declarations = None
-    if settings.queues_file is not None:
-        from veilmq.server.declarations import Declarations  # noqa: PLC0415 - a client's imports slow the start
-
-        declarations = Declarations(settings)
+    events_to, declarations = place_of(settings), _declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
     async with AsyncExitStack() as closing:
@@ -101,9 +99,7 @@ async def serve(
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=endpoint, identity=identity)
-        statistics = QueueStatistics(engine=engine, clock=time)
-        closing.callback(statistics.close)
-        dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, statistics=statistics)
+        dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, closing=closing)
         handler = dispatcher.handle if around is None else around(dispatcher.handle)
         connections = Connections(
             handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
@@ -111,15 +107,23 @@ async def serve(
         exports = exporter_to(events_to, settings, engine=engine, clock=time)
         shutdown.end_with(closing, exports)
         shutdown.end_with(closing, topics.pusher)
-        in_process = InProcessClient(dispatcher)
-        whence = {"data_port": listeners[0].getsockname()[1], "started_at_ms": time.now_ms()}
+        in_process, shown = InProcessClient(dispatcher), (polls, connections, exports)
+        of_console = {"data_port": listeners[0].getsockname()[1], "started_at_ms": time.now_ms()}
         if declarations is not None:
             await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
 
         async def open_admin() -> None:
-            parts = (settings, guard, decisions, polls, connections, exports, engine, dispatcher, topics, in_process)
-            ports = _operators_ports(*parts, admin_listeners, metrics_listeners, shutdown=shutdown, **whence)
-            await closing.enter_async_context(ports)
+            from veilmq.server import admin, console  # noqa: PLC0415 - a third of a start
+
+            service = console.ConsoleService(
+                settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, **of_console
+            )
+            pages = admin.Admin(
+                settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=service
+            )
+            await closing.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown, guard=guard))
+            if metrics_listeners:
+                await closing.enter_async_context(pages.serving_monitoring(metrics_listeners, shutdown=shutdown))
 
         if metrics_listeners or not admin_on_request:
             await open_admin()
@@ -214,6 +218,14 @@ def _as_typed(path: str) -> str:
     return shlex.quote(str(shown))
 
 
+def _declarations(settings: ServerSettings) -> "Declarations | None":
+    if settings.queues_file is None:
+        return None
+    from veilmq.server.declarations import Declarations  # noqa: PLC0415 - a client's imports slow the start
+
+    return Declarations(settings)
+
+
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
     """Bind the ports of queues, of the console, and of health and metrics, if wanted; ``closing`` closes them."""
     found: list[list[socket.socket]] = []
@@ -233,8 +245,10 @@ def _dispatcher(
     decisions: PolicyDecisions,
     *,
     address: str,
-    statistics: QueueStatistics,
+    closing: AsyncExitStack,
 ) -> Dispatcher:
+    statistics = QueueStatistics(engine=polls.engine, clock=polls.clock)
+    closing.callback(statistics.close)
     by_key, by_region = settings.credentials is None, settings.regions == "by-request"
     return Dispatcher(
         polls=polls,
@@ -256,40 +270,6 @@ def _dispatcher(
         handlers={**topics.handlers, BrowseQueues: statistics.ask},
         pages=topics.pages,
     )
-
-
-@asynccontextmanager
-async def _operators_ports(
-    settings: ServerSettings,
-    guard: Security,
-    decisions: PolicyDecisions,
-    polls: LongPolls,
-    connections: Connections,
-    exports: Any,
-    engine: Store,
-    dispatcher: Dispatcher,
-    topics: TopicService,
-    in_process: InProcessClient,
-    admin_listeners: Sequence[socket.socket],
-    metrics_listeners: Sequence[socket.socket],
-    *,
-    data_port: int,
-    started_at_ms: int,
-    shutdown: process.Shutdown,
-) -> AsyncIterator[None]:
-    """Serve the ports of operators; their packages are a third of a start, which a test may do without."""
-    from veilmq.server import admin, console  # noqa: PLC0415
-
-    shown, ask = (polls, connections, exports), in_process.ask
-    service = console.ConsoleService(
-        settings, guard, decisions, *shown, engine=engine, ask=ask, data_port=data_port, started_at_ms=started_at_ms
-    )
-    pages = admin.Admin(settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=service)
-    async with AsyncExitStack() as serving:
-        await serving.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown, guard=guard))
-        if metrics_listeners:
-            await serving.enter_async_context(pages.serving_monitoring(metrics_listeners, shutdown=shutdown))
-        yield
 
 
 async def _accept(
