@@ -3,16 +3,17 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from veilmq.cli.command import CommandFailed, Json, UsageError, Yes, confirm, option, print_json
 from veilmq.cli.connection import Endpoint, connect, environment
-from veilmq.client.transport import DEFAULT_ENDPOINT
-
-if TYPE_CHECKING:
-    from veilmq.client.plan import Plan
+from veilmq.client.declared import DeclaredError, as_text, read_declared
+from veilmq.client.plan import Plan, PlanRefused, make_plan
+from veilmq.client.topics import Topics
+from veilmq.client.transport import DEFAULT_ENDPOINT, Transport, key_of
+from veilmq.server.settings import SETTINGS
 
 DIFFERS = 3
 """The exit code of ``--dry-run`` where the server is not as declared."""
@@ -31,12 +32,6 @@ def apply(
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> int:
     """Make or update the queues and topics that a file declares, and print what changes."""
-    from veilmq.client.declared import DeclaredError, read_declared
-    from veilmq.client.plan import PlanRefused, make_plan
-    from veilmq.client.topics import Topics
-    from veilmq.client.transport import Transport, key_of
-    from veilmq.server.settings import SETTINGS
-
     try:
         declared = read_declared(file, others=[row.name for row in SETTINGS])
     except DeclaredError as error:
@@ -65,7 +60,7 @@ def apply(
     return DIFFERS if dry_run and plan.steps else 0
 
 
-def _lines(plan: "Plan") -> Iterator[str]:
+def _lines(plan: Plan) -> Iterator[str]:
     for step in plan.steps:
         yield f"{_SIGNS[step.action]} {step.kind} {step.name}"
         for each in step.differences:
@@ -74,8 +69,4 @@ def _lines(plan: "Plan") -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    import msgspec
-
-    if value is None or value in ("", []):
-        return "none"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return "none" if value is None or value in ("", []) else as_text(value)

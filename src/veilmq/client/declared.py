@@ -130,10 +130,10 @@ def _known(given: Iterable[str], known: Collection[str], kind: str) -> None:
 
 def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     _known(table, (*_FIELDS, *SETTINGS, "tags"), "attribute")
-    given = {field: _text(table[field]) if field in JSON_TEXTS else table[field] for field in _FIELDS if field in table}
-    settings: dict[str, Any] = read_settings(from_json(_text(given).encode(), SettingFields), _OWN + name, _CONTEXT)
+    given = {each: as_text(table[each]) if each in JSON_TEXTS else table[each] for each in _FIELDS if each in table}
+    settings: dict[str, Any] = read_settings(from_json(as_text(given).encode(), SettingFields), _OWN + name, _CONTEXT)
     for attribute in (each for each in table if each in SETTINGS):
-        kind, text = SETTINGS[attribute].kind, _text(table[attribute])
+        kind, text = SETTINGS[attribute].kind, as_text(table[attribute])
         if QUEUES.intersection(kind.fields):
             text = _ARN.sub(queue_arn(_OWN, _CONTEXT), text)
         values = kind.read(attribute, text, _OWN + name, _CONTEXT)
@@ -154,8 +154,8 @@ def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _text(value: Any) -> str:
-    """Return a value of the file as text: what is no text as JSON."""
+def as_text(value: Any) -> str:
+    """Return a value as text: what is no text as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -188,7 +188,7 @@ def _subscription(name: str, table: Mapping[str, Any]) -> dict[str, str]:
     checked_name(name, SUBSCRIPTION_NAME)
     attributes = with_queue(_smq(table, _SUBSCRIPTION, "queue"))
     if "queue" in table:
-        attributes["queue"] = _text(table["queue"])
+        attributes["queue"] = as_text(table["queue"])
     if ("queue" in attributes) is ("Endpoint" in attributes):
         raise ValueError("give queue, the name of a queue, or url, which is pushed to.")
     read_endpoint(with_endpoint(attributes, DEFAULT_ACCOUNT)["Endpoint"], _CONTEXT)
@@ -220,7 +220,7 @@ def _smq(table: Mapping[str, Any], names: Mapping[str, str], other: str) -> dict
     _known(table, (*names, *names.values(), other), "attribute")
     if twice := [name for name, smq in names.items() if name in table and smq in table]:
         raise ValueError(f"{twice[0]}: is given twice, as {names[twice[0]]} is its name of SMQ; leave one out.")
-    return {names.get(name, name): _text(value) for name, value in table.items() if name != other}
+    return {names.get(name, name): as_text(value) for name, value in table.items() if name != other}
 
 
 # ElasticMQ's file of queues (HOCON), read as it is into the table of ours (ElasticMQ, README, "Automatically creating
@@ -315,7 +315,7 @@ def _elasticmq_queue(name: str, content: Mapping[str, Any], names: Mapping[str, 
         target, count = (values[key] for key in _OF_DEAD_LETTERS)
         made |= {"dead_letter_queue": names.get(str(target), str(target)), "receives_max": _value(count)}
     if _TAGS in content:
-        made["tags"] = {key: _text(value) for key, value in _object(f"{where}.{_TAGS}", content[_TAGS]).items()}
+        made["tags"] = {key: as_text(value) for key, value in _object(f"{where}.{_TAGS}", content[_TAGS]).items()}
     return made
 
 

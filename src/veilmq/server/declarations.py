@@ -12,7 +12,7 @@ from urllib3 import HTTPResponse
 
 from veilmq.client import ClientError
 from veilmq.client.declared import DeclaredError, read_declared
-from veilmq.client.plan import PlanRefused, make_plan
+from veilmq.client.plan import COUNTED, PlanRefused, make_plan
 from veilmq.client.topics import Topics
 from veilmq.client.transport import HttpReply, Transport
 from veilmq.console.asking import Answer, Ask, Asked
@@ -77,7 +77,7 @@ class Declarations:
         plan = make_plan(self._declared, transport=transport, topics=Topics(transport))
         plan.apply()
         for step in plan.steps:
-            log.info("declared %s %s: %sd", step.kind, step.name, step.action)
+            log.info("declared %s %s: %s", step.kind, step.name, COUNTED[step.action])
         log.info("declared queues and topics: %s", plan)
 
     def _refusal(self, problem: str) -> SettingError:
