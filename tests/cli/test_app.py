@@ -382,6 +382,19 @@ def test_a_start_imports_what_the_command_needs(
     assert ("urllib3" in loaded) == (command != "--help")
 
 
+def test_a_command_on_a_store_imports_no_client(tmp_path: Path) -> None:
+    """Nor does a server, which would keep it as long as it runs."""
+    with RunningServer(data=tmp_path / "store"):
+        pass
+    program = f"{LOADED}; import veilmq.server.app; print(*sys.modules, file=sys.stderr)"
+    words = [sys.executable, "-c", program, "doctor", "--data", str(tmp_path / "store")]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith("Every check is ok.\n")
+    loaded = set(done.stderr.split())
+    assert "veilmq.server.app" in loaded
+    assert loaded.isdisjoint({"urllib3", "veilmq.client"})
+
+
 # Completion, `--json`, and profiles of AWS's tools.
 
 

@@ -65,6 +65,10 @@ def whole_number(allowed: Range, text: str) -> Parameter:
 Json = Annotated[bool, option("Print one JSON document on one line.", name="--json")]
 Yes = Annotated[bool, option("Do not ask for confirmation.", name="--yes")]
 Queue = Annotated[str, Parameter(help="Name of the queue.")]
+AdminEndpoint = Annotated[
+    str, Parameter(name="--admin-endpoint", metavar="URL", help="The server's port for health and metrics.")
+]
+DEFAULT_ADMIN_ENDPOINT = "http://127.0.0.1:9325"
 
 
 # What commands print.

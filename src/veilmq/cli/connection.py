@@ -11,13 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter, Token
 
-from veilmq.cli.command import CommandFailed, UsageError
+from veilmq.cli.command import DEFAULT_ADMIN_ENDPOINT, CommandFailed, UsageError
 from veilmq.client.transport import ENDPOINT_VARIABLES, HttpReply, endpoint_of, endpoint_variable, key_of
-
-DEFAULT_ADMIN_ENDPOINT = "http://127.0.0.1:9325"
-AdminEndpoint = Annotated[
-    str, Parameter(name="--admin-endpoint", metavar="URL", help="The server's port for health and metrics.")
-]
 
 _REPLY_S_MAX = 30.0
 _THIS_MACHINE = re.compile(r"http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?=[:/]|\Z)")

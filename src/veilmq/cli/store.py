@@ -3,6 +3,8 @@
 The settings of a server are options made from the schema: a setting that is added to ``ServerSettings`` is an option,
 with its help, by that alone. The options are read as text: the schema judges them, in the same words as a value from
 the environment or the file.
+
+Few of these are clients: what those need is imported by them alone.
 """
 
 import asyncio
@@ -16,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 from cyclopts import App, Parameter
 
 from veilmq.cli.command import (
+    DEFAULT_ADMIN_ENDPOINT,
+    AdminEndpoint,
     CommandFailed,
     Json,
     Rows,
@@ -27,7 +31,6 @@ from veilmq.cli.command import (
     print_result,
     progress,
 )
-from veilmq.cli.connection import DEFAULT_ADMIN_ENDPOINT, AdminEndpoint, post
 from veilmq.server.settings import (
     FILE_NAME,
     FILE_VARIABLE,
@@ -439,6 +442,8 @@ def copy(
 
 def flush(*, json: Json = False, admin_endpoint: AdminEndpoint = DEFAULT_ADMIN_ENDPOINT) -> None:
     """Have a server export the whole event log now, and wait for it."""
+    from veilmq.cli.connection import post
+
     reply = post(admin_endpoint, "/events/flush")
     while reply.status == 202:  # the server replies before its connection ends, and takes another request to wait on
         reply = post(admin_endpoint, "/events/flush")
@@ -455,6 +460,8 @@ def trust(*, json: Json = False, admin_endpoint: AdminEndpoint = DEFAULT_ADMIN_E
     What it held back because it doubted the clock is applied. A server with
     accounts needs the key of its own account's root user.
     """
+    from veilmq.cli.connection import post
+
     reply = post(admin_endpoint, "/api/clock/trust")
     try:
         message = reply.json()["message"]
