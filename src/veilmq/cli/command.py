@@ -56,6 +56,14 @@ def read_by(read: Callable[[str], Value], *, allowed: object) -> Callable[[Any, 
     return convert
 
 
+def read_pair(text: str, refusal: str) -> tuple[str, str]:
+    """Return name and value of ``NAME=VALUE``; raises ``UsageError`` with the text ``refusal``."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise UsageError(refusal)
+    return name, value
+
+
 def whole_number(allowed: Range, text: str) -> Parameter:
     """Return an option for a number in a range, which its help names and its value must keep."""
     text = f"{text} From {allowed.minimum} to {allowed.maximum}."

@@ -23,6 +23,7 @@ from veilmq.cli.command import (
     print_json,
     print_result,
     progress,
+    read_pair,
     whole_number,
 )
 from veilmq.cli.connection import Endpoint, connect
@@ -101,9 +102,7 @@ def send(
 
 
 def _read_attribute(text: str) -> tuple[str, Attribute]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UsageError(f"--attribute must look like NAME=TEXT, not {text!r}.")
+    name, value = read_pair(text, f"--attribute must look like NAME=TEXT, not {text!r}.")
     return name, Attribute(type="String", text=value)
 
 

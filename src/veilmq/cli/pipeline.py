@@ -26,6 +26,7 @@ from veilmq.cli.command import (
     print_json,
     print_result,
     read_by,
+    read_pair,
     stop_on_signals,
     whole_number,
 )
@@ -71,12 +72,8 @@ class ClusterOptions:
 
     def settings(self) -> dict[str, str]:
         """Return the Spark settings by name; raises ``UsageError``."""
-        found = {}
-        for text in self.conf:
-            name, equals, found[name] = text.partition("=")
-            if not name or not equals:
-                raise UsageError(f"--conf {text}: must be NAME=VALUE, such as spark.executor.memory=4g.")
-        return found
+        refusal = "must be NAME=VALUE, such as spark.executor.memory=4g."
+        return dict(read_pair(text, f"--conf {text}: {refusal}") for text in self.conf)
 
 
 @Parameter(name="*")

@@ -20,6 +20,7 @@ from veilmq.cli.command import (
     option,
     print_result,
     read_by,
+    read_pair,
     whole_number,
 )
 from veilmq.cli.connection import Endpoint, connect
@@ -129,10 +130,7 @@ def _read_rules(file: str) -> str:
 
 
 def _read_tag(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise UsageError(f"A tag must look like KEY=VALUE, not {text!r}.")
-    return key, value
+    return read_pair(text, f"A tag must look like KEY=VALUE, not {text!r}.")
 
 
 def create(
