@@ -3,8 +3,9 @@
 import os
 import shutil
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from veilmq.pipeline.cost import TuneOptions
     from veilmq.pipeline.demo import ArchiveCounts, Worked
+    from veilmq.pipeline.session import Report
     from veilmq.pipeline.tune import Change, QueueFacts, Recommendation
 
 CLASSES = limits.Range(minimum=1, maximum=32, default=4)
@@ -170,6 +172,17 @@ def _spark(name: str, options: ClusterOptions) -> Iterator["SparkSession"]:
         yield spark
 
 
+@contextmanager
+def _streaming(
+    name: str, options: ClusterOptions, totals: Mapping[str, int | None]
+) -> Iterator[tuple["SparkSession", threading.Event, "Report"]]:
+    """Give Spark, an event that signals set, and what shows the messages done of each of ``totals``."""
+    from veilmq.pipeline.session import showing
+
+    with _spark(name, options) as spark, stop_on_signals() as stop, showing(totals, what="messages") as report:
+        yield spark, stop, report
+
+
 def _facts(endpoint: str, *, needed: bool = False) -> dict[str, "QueueFacts"]:
     """Return the settings of all queues; none if the server does not reply, unless they are ``needed``."""
     from veilmq.pipeline.tune import facts_of
@@ -213,7 +226,6 @@ def archive(
         visible: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
     with job("archive"):
         from veilmq.pipeline.archive import ArchiveOptions, archive
-        from veilmq.pipeline.session import showing
 
         options = ArchiveOptions(
             queues=queues,
@@ -227,11 +239,7 @@ def archive(
             **stream.values(),
         )
         totals = dict.fromkeys(queues) if stream.continuous else visible
-        with (
-            _spark("archive", cluster) as spark,
-            stop_on_signals() as stop,
-            showing(totals, what="messages") as report,
-        ):
+        with _streaming("archive", cluster, totals) as (spark, stop, report):
             result = archive(spark, options, report=report, stop=stop, clock_s=time.monotonic)
     files = {"joined": result.compaction.removed, "expired": result.expired_files, "deleted": result.deleted_files}
     text = "\n".join(f"{queue}: {messages} messages archived" for queue, messages in result.messages.items())
@@ -272,16 +280,11 @@ def replay(
     """
     with job("replay"):
         from veilmq.pipeline.archive import Replay, Slice
-        from veilmq.pipeline.session import showing
 
         first, last = (at.replace(tzinfo=at.tzinfo or UTC) if at is not None else None for at in (since, until))
         part = Slice(to=to, queues=queue, since=first, until=last, where=where, ids=id)
         wanted = Replay(table=table, run=run, slice=part, endpoint=endpoint, batch_messages=batch, bad_rows=bad_rows)
-        with (
-            _spark("replay", cluster) as spark,
-            stop_on_signals() as stop,
-            showing({to: None}, what="messages") as report,
-        ):
+        with _streaming("replay", cluster, {to: None}) as (spark, stop, report):
             result = wanted.send(spark, report=report, stop=stop)
     before = f", {result.before} of them earlier" if result.before else ""
     document = {"queue": to, "messages": result.messages, "before": result.before}
@@ -453,7 +456,6 @@ def route(
         raise UsageError(f"--table {table}: not a routing table: {error}") from error
     with job("route"):
         from veilmq.pipeline.route import ForwardOptions, checked, create_queues, forward
-        from veilmq.pipeline.session import showing
 
         options = ForwardOptions(
             intake=intake,
@@ -469,11 +471,7 @@ def route(
             if create:
                 create_queues(client, routing_table, receives_max=receives_max)
         totals = {intake: None if stream.continuous else visible}
-        with (
-            _spark("route", cluster) as spark,
-            stop_on_signals() as stop,
-            showing(totals, what="messages") as report,
-        ):
+        with _streaming("route", cluster, totals) as (spark, stop, report):
             forwarded = forward(spark, options, report=report, stop=stop)
     print_result({"queue": intake, "messages": forwarded}, f"{intake}: {forwarded} messages forwarded", json=json)
 
