@@ -149,10 +149,8 @@ def test_fifty_queues_twice(client: HttpQueueClient, veilmq: Veilmq) -> None:
     unchanged = "0 created, 0 changed, 0 deleted, 50 unchanged\n"
     assert veilmq("apply", file).out == unchanged
     assert {name: client.show(name) for name in shown} == shown
-    assert (veilmq("apply", file, "--dry-run").code, veilmq("apply", file, "--dry-run").out) == (
-        0,
-        f"Would be: {unchanged}",
-    )
+    found = veilmq("apply", file, "--dry-run")
+    assert (found.code, found.out) == (0, f"Would be: {unchanged}")
 
     client.set("q7", {"visibility_timeout_s": 300, "retention_s": 60})
     client.tag("q7", {"n": "x", "by": "hand"})

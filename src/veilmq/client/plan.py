@@ -68,13 +68,13 @@ class Plan:
     def apply(self) -> None:
         """Make the steps; raises ``ClientError`` and ``Unreachable``, which say how many were made."""
         for number, step in enumerate(self.steps):
-            where, done = f"{step.kind} {step.name}", f"({number} of {len(self.steps)} steps are done.)"
+            where, done = f"{step.kind} {step.name}", f"({number} of {len(self.steps)} steps are done"
             try:
                 step.run()
             except ClientError as error:
-                raise ClientError(error.code, f"{where}: {error.message} {done}", error.status) from error
+                raise ClientError(error.code, f"{where}: {error.message} {done}.)", error.status) from error
             except Unreachable as error:
-                raise Unreachable(error.endpoint, f"{error.reason}, at {where} {done[:-2]})") from error
+                raise Unreachable(error.endpoint, f"{error.reason}, at {where} {done})") from error
 
 
 def make_plan(declared: Declared, *, transport: Transport, topics: Topics, prune: bool = False) -> Plan:

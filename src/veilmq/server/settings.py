@@ -571,7 +571,8 @@ def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, 
         raise SettingError("config", value=path, problem=f"cannot be read: {error.strerror}") from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise SettingError("config", value=path, problem=f"is not a TOML file: {error}") from None
-    declared = [name for name in DECLARATIONS if isinstance(found.get(name), dict) and found.pop(name) is not None]
+    declared = [name for name in DECLARATIONS if isinstance(found.get(name), dict)]
+    found = {name: value for name, value in found.items() if name not in declared}
     if declared and found.setdefault("queues_file", str(path)) != str(path):
         problem = f"the file has the table {declared[0]} too; keep one of them"
         raise SettingError("queues_file", value=found["queues_file"], origin=f"file {path}", problem=problem)
