@@ -319,6 +319,8 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
         ("[topics.a]\nmessage_bytes_max = 1024\nMaximumMessageSize = 1024", "topics.a: message_bytes_max: is given tw"),
         ("[topics.a.subscriptions.s]", "topics.a: subscriptions.s: give queue, the name of a queue, or url,"),
         ('[topics.a.subscriptions.s]\nurl = "mailto:x"', "subscriptions by mail and SMS are not supported"),
+        ('[topics.a.subscriptions.s]\nurl = "acs:mns:r:queues/q"', "Subscribe a queue (acs:mns:<region>:<account>:que"),
+        ('[topics.a.subscriptions.s]\nurl = "acs:mns:r:1:queues/a:queues/b"', "queue name you provided is invalid."),
         ('[topics.a.subscriptions.s]\nqueue = "a/b"', "subscriptions.s: The queue name you provided is invalid."),
         ('[topics.a.subscriptions.s]\nqueue = ""', "subscriptions.s: Queue name length should between 1 and 256."),
         ('[topics.a.subscriptions.s]\nqueue = "q"\nformat = "CSV"', "NotifyContentFormat: must be one of XML, JSON,"),

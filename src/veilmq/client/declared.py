@@ -25,7 +25,15 @@ from veilmq.wire.exchange import DEFAULT_ACCOUNT, RequestContext
 from veilmq.wire.smq.errors import SmqError
 from veilmq.wire.smq.queues import ATTRIBUTES
 from veilmq.wire.smq.request import checked_name
-from veilmq.wire.smq.topics import FORMATS, STRATEGIES, SUBSCRIPTION_NAME, TOPIC_NAME, read_endpoint, read_tag
+from veilmq.wire.smq.topics import (
+    FORMATS,
+    QUEUE_ENDPOINT,
+    STRATEGIES,
+    SUBSCRIPTION_NAME,
+    TOPIC_NAME,
+    read_endpoint,
+    read_tag,
+)
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.names import is_fifo, queue_arn
 from veilmq.wire.sqs.queue_attributes import SETTINGS
@@ -41,7 +49,6 @@ QUEUES = frozenset({"dead_letter_queue", "redrive_sources"})
 _OWN = f"{DEFAULT_ACCOUNT}/"
 _FIELDS: tuple[str, ...] = SettingFields.__struct_fields__
 _ARN = re.compile(r"arn:[^:]*:sqs:[a-z0-9-]+:[0-9]{12}:")
-_QUEUE = re.compile(r"acs:mns:.*:/?queues/(.+)")
 _CONTEXT = RequestContext(base_url="", smq_message_bytes_max=limits.MESSAGE_BYTES.maximum)
 _TOPIC = {"message_bytes_max": "MaximumMessageSize", "operations_logged": "LoggingEnabled"}
 _SUBSCRIPTION = {
@@ -201,10 +208,10 @@ def _subscription(name: str, table: Mapping[str, Any]) -> dict[str, str]:
 
 def with_queue(attributes: Mapping[str, str]) -> dict[str, str]:
     """Return attributes of a subscription with its queue's name in place of an ``Endpoint`` that is a queue."""
-    match = _QUEUE.fullmatch(attributes.get("Endpoint", ""))
+    match = QUEUE_ENDPOINT.fullmatch(attributes.get("Endpoint", ""))
     if match is None:
         return dict(attributes)
-    return {name: text for name, text in attributes.items() if name != "Endpoint"} | {"queue": match[1]}
+    return {name: text for name, text in attributes.items() if name != "Endpoint"} | {"queue": match["name"]}
 
 
 def with_endpoint(attributes: Mapping[str, str], account: str) -> dict[str, str]:

@@ -78,7 +78,7 @@ def subscription_url(topic: str, name: str, context: RequestContext) -> str:
 #
 # Which URLs may be pushed to is the server's to say: here it is seen that it is one.
 
-_QUEUE = re.compile(r"acs:mns:(?P<where>[A-Za-z0-9._-]{0,64}:.*?):/?queues/(?P<name>.*)", re.DOTALL)
+QUEUE_ENDPOINT = re.compile(r"acs:mns:(?P<where>[A-Za-z0-9._-]{0,64}:.*?):/?queues/(?P<name>.*)", re.DOTALL)
 _ACCOUNT = re.compile(r"[0-9]{12,}")
 _PUSHED = re.compile(r"https?:", re.IGNORECASE)
 _MAIL_OR_SMS = re.compile(r"mail(?:to)?:|sms:", re.IGNORECASE)
@@ -89,7 +89,7 @@ def read_endpoint(text: str, context: RequestContext) -> tuple[str, str]:
 
     EndpointInvalid, and AccessDenied for a queue of another account.
     """
-    queue = _QUEUE.fullmatch(text)
+    queue = QUEUE_ENDPOINT.fullmatch(text)
     if queue is not None:
         account = queue["where"].partition(":")[2]
         if account != context.account and (_ACCOUNT.fullmatch(account) or queue["where"] not in _of_address(context)):
