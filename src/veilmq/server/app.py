@@ -79,8 +79,8 @@ async def serve(
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
     ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
-    requests in front of the server's: a test's faults. ``admin_on_request`` leaves the operator's port to
-    ``Bound.open_admin``: its packages are a third of a start. Raises ``StoreError``, ``BindError``, ``EventsError``,
+    requests in front of the server's: a test's faults. ``admin_on_request`` leaves the operators' ports to
+    ``Bound.open_admin``: their packages are a third of a start. Raises ``StoreError``, ``BindError``, ``EventsError``,
     ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
@@ -125,7 +125,7 @@ async def serve(
             if metrics_listeners:
                 await closing.enter_async_context(pages.serving_monitoring(metrics_listeners, shutdown=shutdown))
 
-        if metrics_listeners or not admin_on_request:
+        if not admin_on_request:
             await open_admin()
         acceptors = await _accept(connections, guard, listeners)
         bound = Bound(

@@ -177,7 +177,7 @@ class RunningServer:
         self._thread = threading.Thread(target=self._run, name="veilmq-server", daemon=True)
         self._ready: Future[tuple[Bound, asyncio.AbstractEventLoop]] = Future()
         self._ended: Future[None] = Future()
-        self._admin_lock, self._admin_open = threading.Lock(), False
+        self._admin_lock, self._admin_open = threading.Lock(), self._settings.metrics_port is not None
 
     def __enter__(self) -> Self:
         """Start the server; raises what ``serve`` raises."""
@@ -389,5 +389,5 @@ class RunningServer:
                 wall_s=self._wall_s,
                 ready=lambda bound: self._ready.set_result((bound, asyncio.get_running_loop())),
                 around=self._around,
-                admin_on_request=True,
+                admin_on_request=not self._admin_open,
             )

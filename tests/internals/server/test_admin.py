@@ -172,6 +172,12 @@ def test_health_and_metrics_have_a_port_of_their_own_where_it_is_wanted(tmp_path
         assert [seen(path, "POST") for path in ("/events/flush", "/api/clock/trust")] == [404, 404]
 
 
+def test_a_port_of_metrics_stands_beside_the_console() -> None:
+    with RunningServer(metrics_port=0) as server:
+        assert get(server, "/health/live")[0] == 200
+        assert urllib3.request("GET", f"{server.bound.metrics_endpoint}/health/live", retries=False).status == 200
+
+
 def test_there_is_no_port_of_metrics_unless_it_is_wanted(server: RunningServer) -> None:
     assert server.bound.metrics_endpoint is None
 
