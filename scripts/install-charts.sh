@@ -4,6 +4,7 @@
 # All as pinned here. Does nothing for what is there.
 # Never fails: it says what is missing, and those tests then skip on a laptop and fail in CI.
 set -eu
+. "${0%/*}/pinned.sh"
 cd "${0%/*}/.."
 
 helm=helm.sh/helm/v3/cmd/helm@v3.22.0
@@ -11,23 +12,7 @@ compose=github.com/compose-spec/compose-go/v2/cmd@v2.16.2
 operator=github.com/prometheus-operator/prometheus-operator@v0.92.1
 schemas="kubernetes-validate==1.37.0 importlib-resources==7.1.0" # what it needs beside it, development has
 folder=$PWD/.clients/charts
-
-# One part: install NAME WANTED COMMAND...; its stamp says what is there, a half-finished one has none.
-install() {
-    name=$1 wanted=$2 stamp=$folder/$1.stamp
-    shift 2
-    if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-        return 0
-    fi
-    rm -rf "$stamp" "${folder:?}/$name"
-    echo "veilmq: installing $name for the tests of the chart and of compose"
-    if "$@" >"$folder/$name.log" 2>&1; then
-        echo "$wanted" >"$stamp"
-    else
-        echo "veilmq: could not install $name, those tests will not run; the reason:" >&2
-        tail -n 15 "$folder/$name.log" >&2
-    fi
-}
+tests="the tests of the chart and of compose"
 
 build_helm() { GOBIN=$folder go install "$helm"; }
 
@@ -45,15 +30,9 @@ fetch_schemas() {
 }
 
 mkdir -p "$folder"
-if command -v go >/dev/null 2>&1; then
-    install helm "$helm" build_helm
-    install compose "$compose" build_compose
-    install operator "$operator" fetch_operator
-else
-    {
-        echo "veilmq: the tests of the chart and of compose need Go 1.26 or newer, to build Helm; without, they do not run."
-        echo "  macOS:           brew install go"
-        echo "  elsewhere:       https://go.dev/dl"
-    } >&2
+if has_go Helm; then
+    install helm "$folder/helm" "$helm" build_helm
+    install compose "$folder/compose" "$compose" build_compose
+    install operator "$folder/operator" "$operator" fetch_operator
 fi
-install schemas "$schemas" fetch_schemas
+install schemas "$folder/schemas" "$schemas" fetch_schemas

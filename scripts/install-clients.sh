@@ -5,31 +5,16 @@
 # Does nothing for a client that is there as pinned. Never fails: it says what is missing and why, and the tests
 # of that client then skip on a laptop and fail in CI.
 set -eu
-cd "$(dirname "$0")/.."
+. "${0%/*}/pinned.sh"
+cd "${0%/*}/.."
 
 python=.venv/bin/python
 node_is_new='process.exit(Number(parseInt(process.versions.node) < 20))'
+folder=$PWD/.clients
+tests="the tests of clients"
 mkdir -p .clients
 
-# One client: install NAME FOLDER WANTED COMMAND...; its stamp says what is there, a half-finished one has none.
-install() {
-    name=$1 folder=$2 wanted=$3 stamp=.clients/$1.stamp
-    shift 3
-    if [ -d "$folder" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
-        return 0
-    fi
-    rm -f "$stamp"
-    echo "veilmq: installing the client $name for the tests"
-    if "$@" >".clients/$name.log" 2>&1; then
-        echo "$wanted" >"$stamp"
-    else
-        echo "veilmq: could not install the client $name, its tests will not run; the reason:" >&2
-        tail -n 15 ".clients/$name.log" >&2
-    fi
-}
-
 python_packages() {
-    rm -rf ".clients/$1"
     "$python" -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
         --target ".clients/$1" --requirement "tests/clients/python/$1.txt"
 }
@@ -56,16 +41,16 @@ javascript_client() {
     install javascript tests/clients/javascript/node_modules "$(cksum <tests/clients/javascript/package-lock.json)" node_modules
 }
 
-# A client that is built from tests/clients/FOLDER by a program: compiled NAME FOLDER PROGRAM COMMAND...
+# A client that PROGRAM builds from tests/clients/FOLDER: compiled_client NAME PLACE FOLDER PROGRAM COMMAND...
 compiled_client() {
-    name=$1 folder=tests/clients/$2 program=$3
-    shift 3
+    name=$1 place=$2 source=tests/clients/$3 program=$4
+    shift 4
     if ! command -v "$program" >/dev/null 2>&1; then
         rm -f ".clients/$name.stamp"
         echo "veilmq: the tests of the client $name need $program; without it, they do not run." >&2
         return 0
     fi
-    install "$name" ".clients/$name" "$(find "$folder" -type f | sort | xargs cat | cksum)" "$@"
+    install "$name" "$place" "$(find "$source" -type f | sort | xargs cat | cksum)" "$@"
 }
 
 go_program() {
@@ -95,9 +80,9 @@ if [ "${1:-}" = all ]; then
     python_client aioboto3_sqs &
     python_client dramatiq_sqs &
     python_client taskiq_sqs &
-    compiled_client go_sdk go go go_program
-    compiled_client java java mvn java_programs
-    compiled_client rust_sdk rust cargo rust_program
+    compiled_client go_sdk .clients/go_sdk go go go_program
+    compiled_client java .clients/java java mvn java_programs
+    compiled_client rust_sdk .clients/rust_sdk/debug/sdk rust cargo rust_program
     install php .clients/php "$(cksum <scripts/install-php.sh)" php_packages
     wait
 fi
