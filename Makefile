@@ -17,7 +17,7 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-run setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-image setup-charts setup-test-all setup-mutations setup-tests run demo cluster docs setup-release \
+.PHONY: help setup setup-run setup-demo setup-bench setup-clients setup-java setup-browser setup-cluster setup-bucket setup-image setup-charts setup-test-all setup-mutations setup-tests run demo cluster docs setup-release \
 	test test-all test-fast check format bench screenshots \
 	prove-crash prove-flat prove-quota prove-spark prove-bucket prove-tune prove-incremental prove-interleaving prove-leases prove-models prove-stopped prove-failover prove-image prove-nodes prove-overload mutations build clean release-check soak
 # A target is one story with one end: the last line of `make test` is pytest's.
