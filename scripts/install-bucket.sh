@@ -21,10 +21,11 @@ done
 
 build_gateway() { GOBIN=$folder go install "$gateway"; }
 
-# spark-submit fetches packages before it runs a program; this one does nothing.
+# spark-submit fetches packages before it runs a program; this one does nothing. With a home of its own, as Maven leaves
+# descriptions without their jars in ~/.m2 (those of the Java clients do), and Ivy then fails instead of fetching them.
 fetch_jars() {
     : >"$folder/nothing.py"
-    SPARK_HOME=$spark PYSPARK_PYTHON=.venv/bin/python "$spark/bin/spark-submit" --packages "$jars" \
+    SPARK_HOME=$spark PYSPARK_PYTHON=.venv/bin/python "$spark/bin/spark-submit" --packages "$jars" --driver-java-options "-Duser.home=$folder/ivy" \
         --exclude-packages software.amazon.awssdk:bundle --conf "spark.jars.ivy=$folder/ivy" "$folder/nothing.py" &&
         mv "$folder/ivy/jars" "$folder/jars" && rm -rf "$folder/ivy"
 }
