@@ -25,8 +25,9 @@ build_gateway() { GOBIN=$folder go install "$gateway"; }
 # descriptions without their jars in ~/.m2 (those of the Java clients do), and Ivy then fails instead of fetching them.
 fetch_jars() {
     : >"$folder/nothing.py"
-    SPARK_HOME=$spark PYSPARK_PYTHON=.venv/bin/python "$spark/bin/spark-submit" --packages "$jars" --driver-java-options "-Duser.home=$folder/ivy" \
-        --exclude-packages software.amazon.awssdk:bundle --conf "spark.jars.ivy=$folder/ivy" "$folder/nothing.py" &&
+    SPARK_HOME=$spark PYSPARK_PYTHON=.venv/bin/python "$spark/bin/spark-submit" \
+        --packages "$jars" --exclude-packages software.amazon.awssdk:bundle \
+        --conf "spark.jars.ivy=$folder/ivy" --driver-java-options "-Duser.home=$folder/ivy" "$folder/nothing.py" &&
         mv "$folder/ivy/jars" "$folder/jars" && rm -rf "$folder/ivy"
 }
 
