@@ -7,6 +7,7 @@ built lies in a folder of the test's own. A running server has a network of its 
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,6 @@ from tests.tidy.tree import ROOT
 
 BASE = ROOT / ".clients" / "image" / "base.tar"
 CONTAINERFILE = ROOT / "deploy" / "Containerfile"
-EXTRAS = "server,console,push,arrow,postgres,hocon"
 PYTHON_OF_BASE = "3.11"
 NAME = "localhost/veilmq"
 USER = 10_001
@@ -68,10 +68,11 @@ class Image:
         wheels = self._folder / "wheels"
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        (extras,) = re.findall("^ARG EXTRAS=(.*)", CONTAINERFILE.read_text(encoding="utf-8"), re.MULTILINE)
         built = project["project"]["optional-dependencies"]["hocon"]  # the one that has no wheel, and needs no compiler
         run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *built)
         pip += ["download", "--quiet", "--only-binary", ":all:", "--find-links", str(wheels), "--dest", str(wheels)]
-        run(*pip, "--python-version", PYTHON_OF_BASE, *project["build-system"]["requires"], f"{ROOT}[{EXTRAS}]")
+        run(*pip, "--python-version", PYTHON_OF_BASE, *project["build-system"]["requires"], f"{ROOT}[{extras}]")
         run("podman", "import", "--quiet", BASE, "localhost/base", environment=self.environment)
         options = ["--isolation", "chroot", "--format", "docker", "--volume", f"{wheels}:/wheels:ro"]
         arguments = {"BASE": "localhost/base", "PIP_OPTIONS": "--no-index --find-links /wheels"}
