@@ -609,6 +609,20 @@ async def test_a_bench_gets_what_its_handlers_send() -> None:
     assert app.sender is None
 
 
+async def test_a_bench_whose_start_fails_leaves_the_consumer_as_it_was() -> None:
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+    app.handler(acting.act_async)
+
+    @app.on_startup
+    def fail() -> None:
+        raise ConnectionError("no network in tests")
+
+    with pytest.raises(ConnectionError):
+        async with ConsumerBench(app) as t:
+            await t.advance("1s")
+    assert app.sender is None
+
+
 # Tests of handlers without a server.
 
 

@@ -254,11 +254,8 @@ class Consumer(Lifespan):
             stack.enter_context(watched(running, seen=self.seen))
             if self.opentelemetry:
                 stack.callback(import_module("veilmq.consumer.tracing").flush)
-            try:
-                await running.start()
+            async with running:
                 yield
-            finally:
-                await running.stop()
 
     def make(
         self,

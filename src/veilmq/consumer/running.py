@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -41,7 +41,7 @@ _CHECK_EVERY_S = 0.05
 
 
 class Running(Watcher):
-    """Made by ``Consumer.running`` and ``Consumer.run``."""
+    """Made by ``Consumer.running`` and ``Consumer.run``; as a context manager it runs, and is stopped in any case."""
 
     def __init__(
         self,
@@ -98,6 +98,17 @@ class Running(Watcher):
         self._hurry = asyncio.Event()
         self._stopped = False
         self.failure: Exception | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     @property
     def exit_code(self) -> int:

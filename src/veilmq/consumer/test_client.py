@@ -119,11 +119,7 @@ class TestClient:
         self._running = self._make(
             connect=lambda: self._queues, watching={"settle": self._ended, "release": self._ended}
         )
-        try:
-            await self._running.start()
-        except BaseException:
-            await self._running.stop()
-            raise
+        await self._running.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:

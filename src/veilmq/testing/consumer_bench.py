@@ -231,13 +231,13 @@ class BenchTime:
                 renewals_at_once=1,
                 renewed=lambda request: self.renewals.append(Renewal(request.sent_at_s, request.for_s)),
             )
-            await running.start()
-        except Exception as error:  # noqa: BLE001 - the caller gets it
+            async with running:
+                self._started.set_result(running)
+                await self._stop.wait()
+        except Exception as error:
+            if self._started.done():
+                raise
             self._started.set_exception(error)
-            return
-        self._started.set_result(running)
-        await self._stop.wait()
-        await running.stop()
 
     # ------------------------------------------------------------------------------------------------- instants
 
