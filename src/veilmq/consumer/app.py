@@ -31,7 +31,7 @@ from veilmq.consumer.handlers import (
 )
 from veilmq.consumer.lifespan import Function, Lifespan
 from veilmq.consumer.metrics import is_installed, served
-from veilmq.consumer.processes import process_number
+from veilmq.consumer.processes import SIGNALLED, process_number
 from veilmq.consumer.running import Running, statuses, watched
 from veilmq.consumer.test_client import TestClient
 from veilmq.core.messages import Attribute
@@ -43,7 +43,6 @@ Payload = TypeVar("Payload")
 GRACE = "25s"
 _BATCH_SIZE_MAX = 1_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SIGNALLED = 128
 _ATTRIBUTES_MAX = 10
 
 To = str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object]
@@ -100,6 +99,7 @@ class Consumer(Lifespan):
         self._clock = clock or SystemClock()
         signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
         self._connect: Callable[[], QueueClient] = lambda: client or HttpQueueClient(server, key=signing_key)
+        self._traces = is_installed("opentelemetry.trace")
         self.sender: QueueClient | None = None
 
     @overload
@@ -160,7 +160,7 @@ class Consumer(Lifespan):
         if self.sender is None:
             self.sender = self._connect()
         attributes = attributes_of(options.get("attributes", {}))
-        if is_installed("opentelemetry.trace") and len(named := traced(attributes)) <= _ATTRIBUTES_MAX:
+        if self._traces and len(named := traced(attributes)) <= _ATTRIBUTES_MAX:
             attributes = named
         return self.sender.send(
             queue,
@@ -224,7 +224,7 @@ class Consumer(Lifespan):
             nonlocal received
             received += 1
             if received > 2:  # stop, hurry
-                os._exit(_SIGNALLED + number)
+                os._exit(SIGNALLED + number)
             running.request_stop()
 
         def supervisor_gone() -> None:

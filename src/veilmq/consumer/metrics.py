@@ -210,6 +210,11 @@ def is_installed(module: str) -> bool:
         return False
 
 
+def is_configured(provider: object) -> bool:
+    """Return whether an OpenTelemetry provider does anything: the API's own ones do not."""
+    return not type(provider).__module__.startswith(("opentelemetry.metrics", "opentelemetry.trace"))
+
+
 @cache
 def _register_prometheus() -> None:
     """Register once, for good: the collector is empty when nothing is exported."""
@@ -234,7 +239,7 @@ def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[Non
     from opentelemetry.metrics import Observation, get_meter_provider  # noqa: PLC0415 (an extra)
 
     chosen = get_meter_provider() if provider is None else provider
-    if type(chosen).__module__.startswith("opentelemetry.metrics"):  # the API's own provider does nothing
+    if not is_configured(chosen):
         yield
         return
     meter = chosen.get_meter(OTEL_SCOPE, __version__)

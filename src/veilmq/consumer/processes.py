@@ -24,7 +24,8 @@ PAUSE_S = 0.5
 PAUSE_S_MAX = 30.0
 LIVED_S = 60.0
 """A process that has lived for so long has started as it should."""
-_SIGNALLED = 128
+SIGNALLED = 128
+"""Added to the number of a signal, it is the exit code of a process that the signal has ended."""
 _CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGINT: 0}
 """Exit codes by signal: one that these have ended had received nothing yet, else it would have stopped in order."""
 
@@ -111,7 +112,7 @@ class Supervisor:
                 _log.error("worker process %d could not start, it ended with code %d: stopping", number, code)
                 self._signal(signal.SIGTERM)
             if self._stop.is_set():
-                self._codes.append(code if code >= 0 else _CODES.get(-code, _SIGNALLED - code))
+                self._codes.append(code if code >= 0 else _CODES.get(-code, SIGNALLED - code))
             elif number in self._ending:
                 self._ending.remove(number)
                 pause_s = PAUSE_S

@@ -22,7 +22,7 @@ from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.context import Delivery, Ending, EndingKind
 from veilmq.consumer.handlers import Handler
 from veilmq.consumer.leases import Lease, LeaseState, RenewalRequest
-from veilmq.consumer.metrics import OTEL_SCOPE
+from veilmq.consumer.metrics import OTEL_SCOPE, is_configured
 from veilmq.consumer.renewal_policies import RenewalResult
 
 _AMAZONS = re.compile(r"(?:^|;)\s*(Root|Parent|Sampled)=([^;]*)")
@@ -110,9 +110,9 @@ class Tracing:
 
 
 def configured() -> Tracing | None:
-    """Return tracing to the provider that is configured now, if one is: the API's own provider does nothing."""
+    """Return tracing to the provider that is configured now, if one is."""
     provider = trace.get_tracer_provider()
-    return None if type(provider).__module__.startswith("opentelemetry.trace") else Tracing(provider)
+    return Tracing(provider) if is_configured(provider) else None
 
 
 @cache
@@ -128,12 +128,12 @@ def configure() -> None:
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
-    if configured() is None:
+    if not is_configured(trace.get_tracer_provider()):
         provider = TracerProvider()
         _exporters.append(spans := OTLPSpanExporter())
         provider.add_span_processor(BatchSpanProcessor(spans))
         trace.set_tracer_provider(provider)
-    if type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics"):
+    if not is_configured(metrics.get_meter_provider()):
         _exporters.append(exporter := OTLPMetricExporter())
         metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter)]))
 
