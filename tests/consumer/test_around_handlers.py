@@ -282,7 +282,7 @@ async def test_a_stop_ends_a_start_that_waits(bench: Workbench) -> None:
     async with asyncio.timeout(10):
         await starting
     await running.stop()
-    assert (calls, running.exit_code) == (["close"], 0)
+    assert (calls, running.exit_code, starting.cancelling()) == (["close"], 0, 0)
     assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
 
 
@@ -469,14 +469,19 @@ async def test_middleware_of_batches_is_given_the_batch(bench: Workbench) -> Non
 
 
 @pytest.mark.parametrize("pool", ["async", "thread"])
-async def test_a_middleware_that_waits_is_cancelled_with_its_handler(bench: Workbench, pool: str) -> None:
-    """Before the handler has begun, also one that would run in a thread: the message is released."""
+@pytest.mark.parametrize("handled", [False, True], ids=["before", "after"])
+async def test_a_middleware_that_waits_is_cancelled_with_its_handler(
+    bench: Workbench, pool: str, handled: bool
+) -> None:
+    """Before the handler has begun, or after it, also one that runs in a thread: the message is released."""
     waiting = asyncio.Event()
     cancelled: list[bool] = []
     app = bench.consumer("orders", grace="10ms")
 
     @app.middleware
     async def wait(context: Context, call_next: CallNext) -> None:
+        if handled:
+            await call_next()
         waiting.set()
         try:
             await asyncio.Event().wait()
