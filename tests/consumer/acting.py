@@ -65,6 +65,9 @@ class _Outer:
     class Reject(Exception):
         """The program's own, which is no verb."""
 
+    class RetryLater(Exception):
+        """The program's own, too."""
+
 
 def raises_its_own(body: str) -> None:
-    raise _Outer.Reject(body)
+    raise getattr(_Outer, body)(body)

@@ -404,10 +404,25 @@ async def test_what_a_process_raises_is_a_verb_only_if_it_is_ours() -> None:
     app.handler(pool="process")(acting.raises_its_own)
     app.handler(pool="process", queue="nested")(lambda body: None)
     async with app.test_client() as client:
-        end = await client.send("orders", "x")
-        assert (end.outcome, end.error) == ("retried", "Reject")
+        for name in ("Reject", "RetryLater"):
+            end = await client.send("orders", name)
+            assert (end.outcome, end.error) == ("retried", name)
+            assert f"_Outer.{name}" in end.trace
         end = await client.send("nested", "x")
         assert (end.outcome, end.reason.startswith("Can't pickle")) == ("retried", True)
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
+async def test_what_no_task_can_raise_fails_a_message_in_a_thread(error: type[BaseException]) -> None:
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+
+    @app.handler
+    def work(body: str) -> None:
+        raise error(body)
+
+    async with asyncio.timeout(10), app.test_client() as client:
+        end = await client.send(work, "not today")
+    assert (end.outcome, end.error, end.reason) == ("retried", error.__name__, "not today")
 
 
 async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workbench) -> None:
