@@ -24,8 +24,7 @@ PAUSE_S = 0.5
 PAUSE_S_MAX = 30.0
 LIVED_S = 60.0
 """A process that has lived for so long has started as it should."""
-SIGNALLED = 128
-"""Added to the number of a signal, it is the exit code of a process that the signal has ended."""
+SIGNALLED = 128  # and the number of a signal: the exit code of a process that it has ended
 _CODES: dict[int, int] = {signal.SIGTERM: 0, signal.SIGINT: 0}
 """Exit codes by signal: one that these have ended had received nothing yet, else it would have stopped in order."""
 

@@ -186,12 +186,12 @@ class Running(Watcher):
         self._stop.set()
         _log.info("stopping")
         polls: asyncio.Future[Any] = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
-        if not await self._within(self._grace_s, Runner.worked, impatient=True):
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        if not await self._within(self._grace_s, Runner.worked, hurry):
             for runner in self.runners:
                 runner.cancel()
             if not await self._within(CANCEL_S, Runner.worked):
                 await asyncio.gather(*(runner.abandon() for runner in self.runners))
-        hurry = asyncio.ensure_future(self._hurry.wait())
         first: list[asyncio.Future[Any]] = [polls, hurry]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
@@ -239,16 +239,11 @@ class Running(Watcher):
         self._stop.set()
 
     async def _within(
-        self, seconds: float, what: Callable[[Runner], Awaitable[None]], *, impatient: bool = False
+        self, seconds: float, what: Callable[[Runner], Awaitable[None]], *ends: asyncio.Future[Any]
     ) -> bool:
-        """Wait for ``what`` of all runners, and return whether it came in time; a hurry ends it if ``impatient``."""
-        awaited = asyncio.gather(*(what(runner) for runner in self.runners))
-        waiting: list[asyncio.Future[Any]] = [awaited]
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        if impatient:
-            waiting.append(hurry)
-        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        """Wait for ``what`` of all runners, and return whether it came in time, and before any of ``ends``."""
+        awaited: asyncio.Future[Any] = asyncio.gather(*(what(runner) for runner in self.runners))
+        await asyncio.wait([awaited, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         done = awaited.done()
         awaited.cancel()
         with contextlib.suppress(asyncio.CancelledError):
