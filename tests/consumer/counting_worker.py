@@ -36,4 +36,5 @@ def work(body: str, ctx: Context) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if body.startswith("/"):
         Path(body).read_bytes()
+        ctx.check()
     report("done", body=body)
