@@ -186,14 +186,13 @@ class Running(Watcher):
         self._stop.set()
         _log.info("stopping")
         polls: asyncio.Future[Any] = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
-        hurry = asyncio.ensure_future(self._hurry.wait())
+        hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
         if not await self._within(self._grace_s, Runner.worked, hurry):
             for runner in self.runners:
                 runner.cancel()
             if not await self._within(CANCEL_S, Runner.worked):
                 await asyncio.gather(*(runner.abandon() for runner in self.runners))
-        first: list[asyncio.Future[Any]] = [polls, hurry]
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([polls, hurry], return_when=asyncio.FIRST_COMPLETED)
         hurry.cancel()
         await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
         if not await self._within(SETTLE_S_MAX, Runner.settled):
@@ -238,12 +237,10 @@ class Running(Watcher):
         self.failure = error
         self._stop.set()
 
-    async def _within(
-        self, seconds: float, what: Callable[[Runner], Awaitable[None]], *ends: asyncio.Future[Any]
-    ) -> bool:
-        """Wait for ``what`` of all runners, and return whether it came in time, and before any of ``ends``."""
+    async def _within(self, for_s: float, what: Callable[[Runner], Awaitable[None]], *end: asyncio.Future[Any]) -> bool:
+        """Wait for ``what`` of all runners, and return whether it came in time, and before any of ``end``."""
         awaited: asyncio.Future[Any] = asyncio.gather(*(what(runner) for runner in self.runners))
-        await asyncio.wait([awaited, *ends], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([awaited, *end], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
         done = awaited.done()
         awaited.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -116,9 +116,8 @@ class TestClient:
         self.sent = self._queues.sent
 
     async def __aenter__(self) -> Self:
-        self._running = self._make(
-            connect=lambda: self._queues, watching={"settle": self._ended, "release": self._ended}
-        )
+        watching = dict.fromkeys(("settle", "release"), self._ended)
+        self._running = self._make(connect=lambda: self._queues, watching=watching)
         await self._running.__aenter__()
         return self
 
