@@ -129,13 +129,15 @@ def on_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Itera
         yield
         return
     loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in handlers}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:
         yield
     finally:
-        for number in handlers:
+        for number, earlier in before.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, earlier or signal.SIG_DFL)  # nohup ignores SIGHUP, for example
 
 
 _FAILURE_GRACE_S = 1.0  # for the error OutcomeUnknown to reach clients

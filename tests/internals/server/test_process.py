@@ -293,9 +293,10 @@ def test_nor_does_one_of_the_operators_port(files: Files) -> None:
         server.stop()
 
 
-def test_the_signal_reads_everything_again() -> None:
+@pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored, as by nohup"])
+def test_the_signal_reads_everything_again(before: signal.Handlers) -> None:
     """Each time, while the context lasts; what was there before is there after."""
-    before = signal.getsignal(signal.SIGHUP)
+    usual = signal.signal(signal.SIGHUP, before)
     read: list[str] = []
 
     async def story() -> None:
@@ -311,9 +312,12 @@ def test_the_signal_reads_everything_again() -> None:
                 await asyncio.wait_for(done.wait(), 10)
                 done.clear()
 
-    asyncio.run(story())
-    assert read == ["a", "a"]
-    assert signal.getsignal(signal.SIGHUP) == before
+    try:
+        asyncio.run(story())
+        after = signal.getsignal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, usual)
+    assert (read, after) == (["a", "a"], before)
 
 
 def test_with_nothing_to_read_it_says_so(caplog: pytest.LogCaptureFixture) -> None:
