@@ -5,10 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from urllib3 import Timeout
 
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
-from veilmq.client import ClientError, HttpQueueClient, SigningKey
+from veilmq.client import ClientError, HttpQueueClient, SigningKey, transport
 from veilmq.client.transport import Signer, key_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
@@ -88,8 +89,16 @@ def test_a_refusal_for_another_reason_is_not_tried_again(tmp_path: Path) -> None
     assert caught.value.code == "InvalidSignatureException"
 
 
-def test_a_clock_that_stays_wrong_ends_in_the_refusal() -> None:
-    """One more try, signed by the date of the refusal, and within the caller's patience."""
+def test_a_clock_that_stays_wrong_ends_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more try, signed by the date of the refusal, for what is left of the caller's patience: here 25 s pass."""
+    instants_s, totals_s = iter([100.0, 125.0]), list[float]()
+
+    def timeout(total: float | None = None, **phases: float) -> Timeout:
+        totals_s.extend([] if total is None else [total])
+        return Timeout(total, **phases)
+
+    monkeypatch.setattr(transport, "monotonic", lambda: next(instants_s))
+    monkeypatch.setattr(transport, "Timeout", timeout)
     body = b'{"__type": "com.amazon.coral.service#InvalidSignatureException", "message": "Signature expired."}'
     refusal = reply(403, body).replace(b"\r\n", b"\r\nDate: Sat, 31 Jan 2026 23:59:59 GMT\r\n", 1)
     key = SigningKey(id="AKID", secret="hush")
@@ -98,6 +107,7 @@ def test_a_clock_that_stays_wrong_ends_in_the_refusal() -> None:
         with pytest.raises(ClientError, match="Signature expired"):
             client.change_visibility_batch(f"{server.endpoint}/000000000000/jobs", [change], patience_s=60)
         first, second = server.requests
+    assert totals_s == [60, 35]
     assert b"X-Amz-Date: 20260131T235959Z" not in first
     assert b"X-Amz-Date: 20260131T2359" in second or b"X-Amz-Date: 20260201T0000" in second
 

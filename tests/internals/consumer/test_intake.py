@@ -244,11 +244,13 @@ def test_nothing_is_held_ready_before_anything_is_known_or_when_handlers_are_slo
 
 
 def test_what_is_handled_during_two_receives_is_held_ready() -> None:
-    """Ten slots of 10 ms make 1,000 a second; a receive of 10 ms counts a fifth at first."""
+    """Ten slots of 10 ms make 1,000 a second; a receive counts a fifth, and what came before it four fifths."""
     prefetch = Prefetch()
     prefetch.handled(0.01)
     prefetch.received(0.05)
     assert prefetch.target(10, lease_s=30) == 21
+    prefetch.received(0.06)
+    assert prefetch.target(10, lease_s=30) == 41
 
 
 def test_it_ends_at_what_the_user_says_and_at_half_a_lease() -> None:
