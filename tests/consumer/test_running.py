@@ -245,7 +245,7 @@ def send(bench: Workbench, *texts: str) -> None:
 
 
 async def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
-    """One message of a group at a time, several groups at once, all of it in the order of sending."""
+    """One message of a group at a time, several groups at once, all in the order of sending and received once."""
     app = bench.consumer(QUEUE, fifo=True)
     handled: list[str] = []
     inside: set[str] = set()
@@ -268,7 +268,7 @@ async def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> No
         await bench.settled(running)
     for group in GROUPS:
         assert [text for text in handled if text[0] == group] == [f"{group}{number}" for number in range(4)]
-    assert bench.counts(QUEUE) == (0, 0)
+    assert (event(running, "released"), bench.counts(QUEUE)) == (0, (0, 0))
 
 
 async def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
