@@ -309,17 +309,19 @@ def sweep(session: Session, command: Sweep) -> int:
         session.swept_to = number
     if len(inspected) < _QUEUES_PER_SWEEP and left > 0:
         session.swept_to = 0
+    changed_before = session.connection.total_changes()
     session.run("old_attempts", now_ms - limits.ATTEMPT_S * limits.SECOND_MS, _ROWS_PER_SWEEP)
     named_s_max = limits.RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
     session.run("old_renumbered", (now_ms - named_s_max * limits.SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
     end(forget_cooldowns(_Transaction(session)))
     if session.rows("forget_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.cut()
+    many_forgotten = session.connection.total_changes() - changed_before >= _ROWS_PER_SWEEP
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
     gave_back = session.database.give_back()
-    more = many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
+    more = many_forgotten or many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
     return _PAUSE_MS if more or session.row("retired_parts", 1) is not None else _SWEEP_MS
 
 

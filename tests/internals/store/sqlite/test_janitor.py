@@ -103,3 +103,16 @@ def test_what_is_remembered_is_forgotten_when_it_is_over(tmp_path: Path) -> None
             seen.append([host.rows(table) for table in remembered])
         assert seen == [[1, 1, 2], [1, 1, 1], [1, 1, 0], [1, 1, 0], [0, 0, 0]]
         assert host.do(commands.ShowQueue(queue=QUEUE)).queue == QUEUE
+
+
+def test_what_is_remembered_is_forgotten_as_fast_as_it_comes(tmp_path: Path) -> None:
+    """A full slice is followed by another one at once, or a minute would have to bring fewer batches than it has rows."""
+    with hosting(tmp_path / "store", options=RESTLESS) as host:
+        host.stop()
+        host.create(fifo=True)
+        for number in range(1_100):
+            host.put(message("x", group="g", dedup_id=f"{number}"))
+            host.do(Receive(queue=QUEUE, attempt_id=f"{number}"))
+        host.in_loop(lambda: host.clock.advance(300_000))
+        slices(host)
+        assert (host.rows("accepted"), host.rows("attempt")) == (0, 0)
