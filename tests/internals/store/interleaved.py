@@ -129,6 +129,7 @@ class World:
         """Build it, and keep a copy."""
         await self.advance(0)
         await self._build(self)
+        await self.advance(1)  # within a millisecond, what several nodes send has no order
         tables = [name for (name,) in await self._monitor.fetch(_TABLES)]
         await self._monitor.execute("DROP SCHEMA IF EXISTS kept CASCADE; CREATE SCHEMA kept")
         back = "SET LOCAL session_replication_role = replica;"
