@@ -63,8 +63,8 @@ $ curl 'http://127.0.0.1:9324/000000000000/orders?Action=ReceiveMessage&Attribut
 - Parameters unknown to the action are ignored, including those of signatures. A list under its JSON name, an index
   that is not a number, and a parameter with two values are refused with `MalformedInput`.
 - A request has at most {parameters:,} parameters; its target has at most {target:,} bytes.
-- A browser's `GET` is refused if a web page of another site may have caused it. The user may enter a URL whose host is
-  the server's own address. Other programs are not affected unless they send the headers of a browser.
+- A browser's `GET` is refused if a web page of another site may have caused it. It is accepted if the user entered the
+  URL and its host is the server's own address. Other programs are affected only if they send the headers of a browser.
 
 {lists}"""
 
@@ -112,16 +112,15 @@ queue.
 - **SSE attributes** are stored and shown; nothing is encrypted.
 - **Counters are exact** where AWS approximates. There are two exceptions. If the retention of a thousand or more
   messages ends at once, some of them count as visible until they are deleted, soon after. If a FIFO queue delays a
-  thousand or more messages, it also counts some as delayed that were received or have their own delay.
+  thousand or more messages, some messages that were received or have their own delay count as delayed too.
 - **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act on
   it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with the member
   `"VeilmqReceipt": "superseded"`. Clients of SQS ignore this member; veilmq's client raises an error, so that a
-  consumer learns that its lease is lost. An entry whose change was made has `"VeilmqHiddenForMs"`, counted from the
-  change. It proves that no other consumer had the message, so a consumer may trust a late reply. An entry of
-  `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt": "superseded"` or `"gone"`. With the server's setting
-  `stale_receipts = act` a superseded receipt deletes and changes as at Amazon
-  ([lifecycle.md](../lifecycle.md#receipts)), and an entry of `ChangeMessageVisibilityBatch` with it has
-  `"VeilmqReceipt": "earlier"`.
+  consumer learns that its lease is lost. An entry whose change was made has `"VeilmqHiddenForMs"`: for how long the
+  message is hidden, counted from the change. It proves that no other consumer had the message, so a consumer may trust
+  a late reply. An entry of `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt": "superseded"` or `"gone"`.
+  With the server's setting `stale_receipts = act` a superseded receipt deletes and changes as at Amazon
+  ([lifecycle.md](../lifecycle.md#receipts)), and its entry of a `ChangeMessageVisibilityBatch` has `"earlier"`.
 - **A dead-letter queue** is in the same account, region and server as its sources.
 - **A queue URL may name any host:** only its path counts, and a bare queue name is accepted as a URL. A URL that
   names no queue is `QueueDoesNotExist` in JSON and `InvalidAddress` in Query.
@@ -133,8 +132,8 @@ queue.
 {never_raised}
 ### Differences from the service model
 
-veilmq differs from the service model of botocore as follows. A test compares both, action by action, and reads this
-list.
+veilmq differs from the service model of botocore as follows (a test compares both). *Recorded* marks a reply of the
+real service that contradicts its model.
 
 {model}"""
 
@@ -197,7 +196,7 @@ NEVER_RAISED = {
 """Error of the service model, for actions that are here → why it has no cause here."""
 
 
-_WHO = {False: "yes", True: "of FIFO queues"}
+_WHO = {False: "yes", True: "for FIFO queues"}
 
 _ATTRIBUTES = """
 `FifoQueue` is chosen at creation, together with a name that ends in `.fifo`. Standard queues neither accept nor show

@@ -124,7 +124,7 @@ JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map of 
 QUERY_PARAMETERS_MAX = 1_024  # of a request in the Query protocol; the widest valid batch has some 500
 QUERY_DEPTH_MAX = 8  # parts of a parameter's name that are taken apart; valid ones have seven
 
-# Alibaba Cloud SMQ (reference, sections 4 to 6 and 9).
+# Alibaba Cloud SMQ (API version 2015-06-06).
 SMQ_VISIBILITY_TIMEOUT_S = Range(minimum=1, maximum=43_200, default=30)
 SMQ_DELAY_S = Range(minimum=0, maximum=604_800, default=0)
 SMQ_RETENTION_S = Range(minimum=60, maximum=604_800, default=345_600)
@@ -149,8 +149,8 @@ SMQ_XML_DEPTH_MAX = 8  # elements within each other; valid requests have five
 SMQ_XML_ELEMENTS_MAX = 8_192  # of a request; the widest valid batch has some 6,600
 SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # of an element's name, and of its attributes together
 
-# The HTTP server. JSON that escapes every character makes a SendMessageBatch of 1 MiB six times as long.
-HTTP_BODY_BYTES_MAX = 8 * 1_048_576
+# The HTTP server.
+HTTP_BODY_BYTES_MAX = 8 * 1_048_576  # JSON with every character escaped is six times as long as its message
 HTTP_LARGE_BODY_BYTES = 65_536  # a longer one reserves its bytes of the budget before it is read
 HTTP_BODY_STEP_BYTES = 1_048_576  # that a chunked body reserves at a time
 HTTP_BODY_WAIT_S_MAX = 5  # for room in the budget, then 503

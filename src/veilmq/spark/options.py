@@ -154,10 +154,8 @@ _KEY_ID, _SECRET, _TOKEN = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ConnectionOptions:
     endpoint: str | None = option("endpoint", TEXT, "URL of the server.", shown=_ENDPOINTS)
-    queue: str | None = option(
-        "queue", TEXT, 'Name or URL of the queue. `load("NAME")` is equivalent.', shown="required"
-    )
-    path: str | None = option("path", TEXT, "The argument of `load` and `start`, equivalent to `queue`.")
+    queue: str | None = option("queue", TEXT, "Name or URL of the queue; equivalent to `path`.", shown="required")
+    path: str | None = option("path", TEXT, "The argument of `load`, `start` or `save`; equivalent to `queue`.")
     access_key: str | None = option(
         "accessKey",
         TEXT,

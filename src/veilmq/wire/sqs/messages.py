@@ -169,7 +169,7 @@ def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
 
 
 def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
-    """SendMessageBatch: sends up to ten messages, each alone; none if a FIFO entry lacks its group or id."""
+    """SendMessageBatch: sends up to ten messages, each stored or refused alone; none if a FIFO entry lacks its ids."""
     queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
     prepare = partial(_outgoing, queue=queue, context=context)
     batch = members.Batch(request.entries, "SendMessageBatchRequestEntry", prepare)
