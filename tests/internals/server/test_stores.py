@@ -303,8 +303,8 @@ def test_the_metrics_tell_how_the_database_does(server_on_postgres: RunningServe
         client(server_on_postgres).send_message(QueueUrl=jobs.url, MessageBody=body)
     told = figures(server_on_postgres)
     assert told['veilmq_store_commands_total{command="Send"}'] == 3
-    assert told['veilmq_store_turn_duration_seconds_count{command="Send"}'] == 3
-    assert told['veilmq_store_turn_duration_seconds_bucket{command="Send",le="+Inf"}'] == 3
+    assert told['veilmq_store_batch_duration_seconds_count{command="Send"}'] == 3
+    assert told['veilmq_store_batch_duration_seconds_bucket{command="Send",le="+Inf"}'] == 3
     assert told["veilmq_store_reachable"] == 1
     assert 0 <= told["veilmq_store_connections_in_use"] <= told["veilmq_store_connections_open"]
     assert told["veilmq_store_connections_open"] <= told["veilmq_store_connections_max"]

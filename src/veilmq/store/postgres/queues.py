@@ -340,9 +340,9 @@ class Measured:
         """Return what was measured so far."""
         durations = {name: series.copy() for name, series in sorted(self._durations.items())}
         commands = dict(sorted(self._commands.items()))
-        how_long = "How long commands that went together took at the database, and waited for a connection."
+        how_long = "Time that a batch of commands took at the database, with the wait for a connection."
         return [
-            Figure("store_turn_duration_seconds", how_long, "durations", durations, label="command"),
+            Figure("store_batch_duration_seconds", how_long, "durations", durations, label="command"),
             Figure("store_commands", "Commands that the database carried out.", "counter", commands, label="command"),
         ]
 
