@@ -219,7 +219,7 @@ SWITCH = Kind("", "true or false", _read_switch)
 
 STORES = Kind(
     "URL",
-    "a URL that begins with postgresql://, or several with commas between, each port from 1 to 65535",
+    "a URL that begins with postgresql://, or several separated by commas, each port from 1 to 65535",
     _read_stores,
 )
 _FOLDER = Kind("DIR", "the path of a folder", _read_path)
@@ -230,7 +230,7 @@ _PORT = whole_number(_PORTS, "PORT")
 _REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
 _ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)
 _PEERS = _text(
-    "ADDRESSES", "IP addresses and networks with commas between, none of all addresses", Addresses, optional=True
+    "ADDRESSES", "IP addresses and networks, separated by commas, but not all addresses", Addresses, optional=True
 )
 _PLACE = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable(), optional=True)
 _ATTRIBUTE = _text(
@@ -238,7 +238,7 @@ _ATTRIBUTE = _text(
 )
 _HOSTS = _text(
     "HOSTS",
-    "host names, addresses and networks, each perhaps with a port, with commas between",
+    "host names, addresses and networks, each with an optional port, separated by commas",
     AllowList,
     optional=True,
 )
@@ -281,32 +281,32 @@ class ServerSettings:
     """How one server runs; raises ``SettingError`` when a value is out of range or two are at odds."""
 
     host: str = _setting("127.0.0.1", _HOST, "Address that queue clients connect to.")
-    port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 takes any free one.")
+    port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 picks a free one.")
     admin_host: str = _setting("127.0.0.1", _HOST, "Address of the console, health and metrics.")
-    admin_port: int = _setting(9325, _PORT, "Port of the console, health and metrics; 0 takes any free one.")
+    admin_port: int = _setting(9325, _PORT, "Port of the console, health and metrics; 0 picks a free one.")
     metrics_host: str = _setting("127.0.0.1", _HOST, "Address of metrics_port.")
     metrics_port: int | None = _setting(
         None,
         whole_number(_PORTS, "PORT", optional=True),
-        "Port that has health and metrics alone, always by plain HTTP; 0 takes any free one.",
+        "Port that serves only health and metrics, always over plain HTTP; 0 picks a free one.",
     )
-    data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; made when missing.")
+    data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; created if it does not exist.")
     store: str | None = _setting(None, STORES, "PostgreSQL database that keeps the queues, instead of data.")
     store_connections: int = _number(
-        8, 1, 1_000, "Connections that this server keeps to its database, beside a few for work of its own."
+        8, 1, 1_000, "Connections that this server keeps to its database, besides a few for background work."
     )
     durability: str = _setting(
         "strict",
         _one_of("MODE", "strict", "standard"),
-        "What a crash of the database may undo: strict, nothing; standard, the last receives, changes and deletes of "
-        "standard queues.",
+        "What a crash of the database may undo: strict, nothing; standard, the latest receives, changes and deletes "
+        "of standard queues.",
     )
     no_migrate: bool = _setting(
-        False, SWITCH, "Do not upgrade the schema of the database at the start: veilmq migrate does."
+        False, SWITCH, "Do not upgrade the schema of the database at the start; run veilmq migrate instead."
     )
-    insecure: bool = _setting(False, SWITCH, "Listen on addresses that other machines reach, without authentication.")
+    insecure: bool = _setting(False, SWITCH, "Listen on addresses open to other machines, without authentication.")
     credentials: Path | None = _setting(
-        None, _FILE, "File of the accounts and keys that may send requests; their signatures are verified."
+        None, _FILE, "File of the accounts and keys that may send requests; the server then verifies signatures."
     )
     tls_certificate: Path | None = _setting(
         None, _FILE, "Certificate chain of the server in PEM; both ports then speak TLS."
@@ -316,24 +316,24 @@ class ServerSettings:
     regions: str = _setting(
         "one",
         _one_of("WHICH", "one", "by-request"),
-        "Regions that queues are in: one, the server's own; by-request, those that requests name.",
+        "Regions of queues: one, the server's own; by-request, the one that the request names.",
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
     queues_file: Path | None = _setting(
-        None, _FILE, "File of queues and topics that the start makes or updates; also tables of the settings file."
+        None, _FILE, "File of queues and topics to create or update at the start, unless the settings file has them."
     )
     audit_log: Path | None = _setting(
-        None, _FILE, "File that records changes by the console and its API; without it audit.jsonl in data."
+        None, _FILE, "File that records changes made by the console and its API; by default audit.jsonl in data."
     )
     recommendations: Path | None = _setting(
-        None, _FOLDER, "Folder of recommended timeouts that veilmq pipeline tune writes, for the console."
+        None, _FOLDER, "Folder to which veilmq pipeline tune writes recommended timeouts, for the console."
     )
     console_proxy: str | None = _setting(
-        None, _PEERS, "Proxies that speak TLS before the console; what they say of their clients is believed."
+        None, _PEERS, "Proxies that handle TLS for the console; the server trusts what they state about clients."
     )
     drain_s_max: int = _number(20, 0, 3_600, "Seconds that running requests get to finish after SIGTERM.")
     log_level: str = _setting(
-        "info", _one_of("LEVEL", "debug", "info", "warning", "error"), "The least serious messages that are logged."
+        "info", _one_of("LEVEL", "debug", "info", "warning", "error"), "Lowest level of messages that are logged."
     )
     free_space_reserve_bytes: int = _number(
         limits.FREE_SPACE_RESERVE_BYTES,
@@ -341,8 +341,8 @@ class ServerSettings:
         2**50,
         "Free disk space in bytes below which sends are refused, so that a full disk can be drained.",
     )
-    in_flight_max: int = _range(limits.IN_FLIGHT, "Messages of a standard queue that may be in flight at once.")
-    fifo_in_flight_max: int = _range(limits.FIFO_IN_FLIGHT, "Messages of a FIFO queue that may be in flight at once.")
+    in_flight_max: int = _range(limits.IN_FLIGHT, "Maximum number of messages in flight, per standard queue.")
+    fifo_in_flight_max: int = _range(limits.FIFO_IN_FLIGHT, "Maximum number of messages in flight, per FIFO queue.")
     purge_pause_s: int = _number(
         limits.PURGE_PAUSE_S, 0, 86_400, "Seconds between two purges of a queue; 0 for no pause."
     )
@@ -355,52 +355,52 @@ class ServerSettings:
     event_log: str = _setting(
         "auto",
         _one_of("WHAT", "auto", "off", "closed"),
-        "What the event log has of queues that do not say it; auto: closed with events_to, else off.",
+        "Event log of queues without a setting of their own; auto: closed if events_to is set, else off.",
     )
     events_to: str | None = _setting(None, _PLACE, "Where the event log is exported to, as Parquet files.")
-    events_period_s: int = _number(60, 1, 86_400, "Seconds between two exports of the event log, at most.")
+    events_period_s: int = _number(60, 1, 86_400, "Maximum number of seconds between two exports of the event log.")
     events_per_file: int = _number(
-        250_000, 1, 5_000_000, "Events that are exported at once, without waiting for the period."
+        250_000, 1, 5_000_000, "Number of waiting events that starts an export before the period ends."
     )
     events_waiting_max: int = _number(
         limits.EVENTS_WAITING_MAX,
         1,
         1_000_000_000,
-        "Events that may wait to be exported; while so many do, new ones are dropped.",
+        "Maximum number of events that wait for their export; beyond it new ones are dropped.",
     )
     routing_attribute: str = _setting(
-        ROUTING_ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text says what kind of work a message is."
+        ROUTING_ATTRIBUTE_DEFAULT, _ATTRIBUTE, "Message attribute whose text names the kind of work."
     )
     stale_receipts: str = _setting(
         "fenced",
         _one_of("HOW", "fenced", "act"),
-        "What a receipt handle does over SQS once a standard queue's message was received again: fenced, nothing; act, "
-        "it deletes and changes, as at Amazon.",
+        "What a receipt handle of a standard queue does over SQS after its message was received again: fenced, "
+        "nothing; act, it deletes and changes, as at Amazon.",
     )
     http_bytes_max: int = _range(
-        limits.HTTP_BYTES, "Bytes of large request bodies and of answers that clients do not read, held in memory."
+        limits.HTTP_BYTES, "Bytes of memory for large request bodies and for replies that clients have not read."
     )
     smq_handles: str = _setting(
         "strict",
         _one_of("HOW", "strict", "lenient"),
-        "Which receipt handles act over SMQ: strict, the latest; lenient, also earlier ones of the same receive.",
+        "Which receipt handles are valid over SMQ: strict, the latest; lenient, also earlier ones of the same receive.",
     )
     smq_message_bytes_max: int = _number(
         limits.SMQ_MESSAGE_BYTES.maximum,
         limits.SMQ_MESSAGE_BYTES.maximum,
         limits.MESSAGE_BYTES.maximum,
-        "Bytes that a message of a queue can be allowed to have over SMQ, and a batch of them together.",
+        "Highest maximum message size of a queue over SMQ, in bytes; also the maximum size of a batch.",
     )
     push_allow: str | None = _setting(
-        None, _HOSTS, "Hosts that messages of topics may be pushed to; nothing is pushed anywhere else."
+        None, _HOSTS, "Hosts to which messages of topics may be pushed; nothing is pushed to other hosts."
     )
-    push_parallel_max: int = _number(64, 1, 1_000, "Messages that are pushed at once, at most.")
+    push_parallel_max: int = _number(64, 1, 1_000, "Maximum number of concurrent pushes.")
     push_key: Path | None = _setting(
         None, _FILE, "RSA key in PEM that signs pushes, instead of the one in the data folder."
     )
     push_certificate: Path | None = _setting(None, _FILE, "Certificate in PEM of push_key, for receivers of pushes.")
     push_certificate_url: str | None = _setting(
-        None, _WEB_URL, "URL that receivers of pushes get the certificate from; this server's own without it."
+        None, _WEB_URL, "URL from which receivers of pushes get the certificate; by default one of this server."
     )
 
     def __post_init__(self) -> None:
@@ -411,7 +411,7 @@ class ServerSettings:
         if self.store is not None and self.data not in (None, _DATA):
             raise SettingError("data", value=self.data, problem=f"store is given too; give {ONE_STORE}")
         if self.store is None and self.durability != "strict":
-            problem = "only a store has it; a data folder always waits for its disk"
+            problem = "needs store; a data folder always waits for its disk"
             raise SettingError("durability", value=self.durability, problem=problem)
         signed, encrypted = self.credentials is not None, self.tls_certificate is not None
         both = "both credentials (--credentials) and a certificate (--tls-certificate, --tls-key), or insecure"
@@ -421,12 +421,10 @@ class ServerSettings:
         ):
             host = getattr(self, name)
             if not (safe or self.insecure or _is_loopback(host)):
-                problem = (
-                    "other machines may reach this, and requests need no signature; name a loopback address or add"
-                )
+                problem = "other machines can reach it, and requests need no signature; use a loopback address or add"
                 raise SettingError(name, value=host, problem=f"{problem} {remedy} (--insecure)")
         if self.console_proxy is not None and not signed:
-            problem = "others reach the console through it, so it needs credentials (--credentials)"
+            problem = "needs credentials (--credentials), because other machines reach the console through a proxy"
             raise SettingError("console_proxy", value=self.console_proxy, problem=problem)
         for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
             for name, other in (pair, pair[::-1]):

@@ -142,7 +142,7 @@ def test_a_value_of_the_wrong_kind_is_refused(flags: dict[str, object], words: s
 def test_an_address_that_others_reach_needs_insecure(name: str, address: str) -> None:
     """Nobody's queues are open to the network by accident."""
     text = refusal(flags={name: address})
-    assert text.startswith(f"{name} = '{address}' (flag --{name.replace('_', '-')}): other machines may reach this")
+    assert text.startswith(f"{name} = '{address}' (flag --{name.replace('_', '-')}): other machines can reach it")
     assert "--insecure" in text
     settings = resolve(flags={name: address, "insecure": True}, environment={})
     assert getattr(settings, name) == address
@@ -161,7 +161,7 @@ def test_credentials_open_the_queues_to_the_network_and_not_the_operators_port(a
 
 
 def test_a_proxy_needs_accounts() -> None:
-    assert "it needs credentials" in refusal(flags={"console_proxy": "10.0.0.1"})
+    assert "needs credentials" in refusal(flags={"console_proxy": "10.0.0.1"})
     named = resolve(flags={"console_proxy": "10.0.0.1, fd00::/8", "credentials": "keys.toml"}, environment={})
     assert named.console_proxy == "10.0.0.1, fd00::/8"
 
@@ -277,7 +277,7 @@ def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:
     given = {"store": "postgresql://host/db", "durability": "standard"}
     assert resolve(flags=given, environment={}).durability == "standard"
     text = refusal(flags={"durability": "standard"})
-    assert text.endswith("only a store has it; a data folder always waits for its disk")
+    assert text.endswith("needs store; a data folder always waits for its disk")
 
 
 def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_program_cannot_mean_both_either(tmp_path: Path) -> None:
 )
 def test_what_is_no_url_of_a_database_is_refused_without_its_password(url: str) -> None:
     text = refusal(flags={"store": url})
-    assert "must be a URL that begins with postgresql://, or several with commas between" in text
+    assert "must be a URL that begins with postgresql://, or several separated by commas" in text
     assert "secret" not in text
 
 
