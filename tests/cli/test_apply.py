@@ -231,10 +231,10 @@ def test_dead_letter_queues_come_first(order: str, here: HttpQueueClient, veilmq
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[queues.new]\n[queues.plain]\nfifo = true", "queue plain: fifo: A queue is a FIFO queue or a standard one"),
+        ("[queues.new]\n[queues.plain]\nfifo = true", "queue plain: fifo: A queue cannot change between FIFO"),
         ('[queues.new]\n[queues."plain.fifo"]\nfifo = false', "queues.plain.fifo: A name that ends in .fifo is for"),
         ('[queues.new]\ndead_letter_queue = "none"', "queue new: The dead-letter queue none does not exist; create it"),
-        ('[queues.new]\ndead_letter_queue = "f.fifo"\n[queues."f.fifo"]', "f.fifo is of another type than new"),
+        ('[queues.new]\ndead_letter_queue = "f.fifo"\n[queues."f.fifo"]', "f.fifo has another type than new"),
         ('[queues.new]\ndead_letter_queue = "c"\n[queues.c]\nredrive_permission = "none"', "c does not allow new"),
         ("[queues.new]\nreceives_max = 3", "queue new: receives_max: A dead-letter queue and the number of receives"),
         ("[queues.new]\nContentBasedDeduplication = true", "queue new: content_deduplication: Only FIFO queues"),
@@ -293,7 +293,7 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[queues.a]\nvisibility_timeout_s = = 3", "is no TOML file: Invalid value (at line 2, column 24)"),
+        ("[queues.a]\nvisibility_timeout_s = = 3", "is not a TOML file: Invalid value (at line 2, column 24)"),
         ("[queues.a]\nvisibilty_timeout_s = 3", "queues.a: unknown attribute visibilty_timeout_s; did you mean visib"),
         ("[queues.a]\nxyz = 3", "queues.a: unknown attribute xyz; there are visibility_timeout_s,"),
         ("[queues.a]\nvisibility_timeout_s = 43201", "queues.a: visibility_timeout_s: must be 0 to 43200."),
@@ -317,7 +317,7 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
         ("[topics.a_b]", "topics.a_b: The topic name you provided is invalid."),
         ("[topics.a]\nmessage_bytes_max = 1", "topics.a: The value of MaximumMessageSize should between 1024 and"),
         ("[topics.a]\nmessage_bytes_max = 1024\nMaximumMessageSize = 1024", "topics.a: message_bytes_max: is given tw"),
-        ("[topics.a.subscriptions.s]", "topics.a: subscriptions.s: give queue, the name of a queue, or url,"),
+        ("[topics.a.subscriptions.s]", "topics.a: subscriptions.s: give queue (the name of a queue) or url"),
         ('[topics.a.subscriptions.s]\nurl = "mailto:x"', "subscriptions by mail and SMS are not supported"),
         ('[topics.a.subscriptions.s]\nurl = "acs:mns:r:queues/q"', "Subscribe a queue (acs:mns:<region>:<account>:que"),
         ('[topics.a.subscriptions.s]\nurl = "acs:mns:r:1:queues/a:queues/b"', "queue name you provided is invalid."),
@@ -416,20 +416,20 @@ def test_what_elasticmq_writes_itself(here: HttpQueueClient, veilmq: Veilmq, mon
     ("text", "words"),
     [
         ('queues { a { fifo = true }, "a.fifo" { fifo = true } }', "queues.a: is given twice, as a.fifo is the same"),
-        ("queues { a { x = ", "is no HOCON file (at line 1, column 18)."),
+        ("queues { a { x = ", "is not a HOCON file (at line 1, column 18)."),
         ("queues { a { visibilityTimeout = 3 s } }", "queues.a: unknown key visibilityTimeout; there are defaultVisi"),
         (
             "queues { a { deadLettersQueue { name = b } } }",
             "queues.a.deadLettersQueue: needs name and maxRec",
         ),
         ("queues { a { deadLettersQueue { to = b } } }", "queues.a.deadLettersQueue: unknown key to; there are name,"),
-        ("queues { a { delay = 10 } }", "queues.a.delay: must be whole seconds, as 10 seconds; a number alone is mil"),
+        ("queues { a { delay = 10 } }", "queues.a.delay: must be whole seconds, such as 10 seconds; a bare number"),
         ("queues { a { delay = soon } }", "queues.a.delay: must be whole seconds"),
         ("queues { a { delay = 16 minutes } }\nqueues.a.delay = 8 days", "queues.a: delay_s: must be 0 to 604800."),
         ('queues { a { delay = "999999999999 days" } }', "queues.a.delay: must be whole seconds"),
-        ('\n\ninclude classpath("x")\nqueues = [', "is no HOCON file (at line 4, column "),
+        ('\n\ninclude classpath("x")\nqueues = [', "is not a HOCON file (at line 4, column "),
         ("queues { a = 3 }", "queues.a: must be an object, in braces."),
-        ("queues = ${none}", "is no HOCON file that can be read: Cannot resolve variable ${none}"),
+        ("queues = ${none}", "is not a readable HOCON file: Cannot resolve variable ${none}"),
     ],
 )
 def test_bad_files_of_elasticmq(text: str, words: str, veilmq: Veilmq) -> None:

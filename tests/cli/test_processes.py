@@ -447,7 +447,7 @@ def test_queues_must_be_there(client: HttpQueueClient, veilmq: Veilmq, rules: st
     client.create_queue("rest")
     answer = veilmq("forward", "--from", "intake", "--rules", rules, "--until-empty")
     assert (answer.code, answer.out) == (2, "")
-    assert answer.err == "veilmq: There is no queue video; create it first, or have --create do it.\n"
+    assert answer.err == "veilmq: There is no queue video; create it first, or use --create.\n"
     assert client.show("intake").visible == 3
 
 

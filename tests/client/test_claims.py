@@ -102,7 +102,7 @@ def test_a_shard_that_does_not_exist(queues: HttpQueueClient, claims: Claims) ->
     queues.send("jobs", "a")
     claims.open("s")
     claims.claim("s", epoch=1, number=1, messages_max=1)
-    with pytest.raises(ClientError, match="no shard 1; they are 0 to 0"):
+    with pytest.raises(ClientError, match="no shard 1; its shards are 0 to 0"):
         list(claims.read("s", number=1, shard=1))
 
 

@@ -228,7 +228,7 @@ def test_dead_letters_go_where_they_are_sent_and_come_back(server: RunningServer
     ("settings", "text"),
     [
         ({"receives_max": 3}, "receives_max can only be changed together with dead_letter_queue"),
-        ({"tags": "x"}, "'tags' is no setting of a queue"),
+        ({"tags": "x"}, "'tags' is not a setting of a queue"),
     ],
 )
 def test_settings_that_cannot_be_written(settings: dict[str, int | str], text: str, client: QueueClient) -> None:
@@ -445,7 +445,7 @@ def test_an_unknown_setting_is_refused_before_anything_is_sent() -> None:
     with (
         ScriptedServer() as server,
         HttpQueueClient(server.endpoint) as client,
-        pytest.raises(ValueError, match="'colour' is no setting of a queue; there are visibility_timeout_s"),
+        pytest.raises(ValueError, match="'colour' is not a setting of a queue; these are visibility_timeout_s"),
     ):
         client.create_queue("orders", {"colour": 1})
     assert server.requests == []

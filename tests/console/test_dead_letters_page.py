@@ -128,7 +128,7 @@ def test_why_a_move_failed_is_told(server: RunningServer, visitor: Visitor) -> N
         ({"destination": SCRIPT}, "This cannot be the name of a queue"),
         ({"destination": "nowhere"}, "There is no such queue in this account."),
         ({"destination": "orders-dead"}, "cannot be moved to itself"),
-        ({"destination": "other.fifo"}, "is of another type"),
+        ({"destination": "other.fifo"}, "has another type"),
     ],
 )
 def test_what_cannot_be_starts_nothing(

@@ -267,7 +267,7 @@ def test_what_others_hold_is_taken_only_when_that_is_confirmed(
         ("move", {"target": "no such/queue"}, "This cannot be the name of a queue"),
         ("move", {"target": "missing"}, "does not exist"),
         ("move", {"target": "refusing-move-16"}, "cannot be forwarded to itself"),
-        ("move", {"target": "other.fifo"}, "is of another type"),
+        ("move", {"target": "other.fifo"}, "has another type"),
         ("explode", {}, "Choose what to do with them."),
     ],
 )

@@ -218,10 +218,10 @@ def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor)
         ("name", "ends.fifo", "A name that ends in .fifo is for FIFO queues"),
         ("name", "a_" * 60, "A name has up to 80 letters"),
         ("throughput_limit", "group", "Only FIFO queues have a throughput limit of their own"),
-        ("receives_max", "3", "go together; give both or neither"),
+        ("receives_max", "3", "belong together; give both or neither"),
         ("redrive_sources", "a/b", "must be the name of a queue of the account"),
         ("policy", "{", "Invalid value for the parameter policy"),
-        ("visibility_rules", SCRIPT, "The visibility rules are no routing table"),
+        ("visibility_rules", SCRIPT, "The visibility rules are not a routing table"),
         ("tag.0.key", "<b>", "A tag's key has 1 to 128 characters"),
     ],
 )

@@ -444,7 +444,7 @@ async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workben
     bench.client.send("orders", "one")
     running = await settled(bench, app)
     assert (len(seen), event(running, "rejected")) == (1, 1)
-    assert "not what the handler takes" in seen[0]
+    assert "not match the handler's type" in seen[0]
 
 
 async def test_middleware_of_batches_is_given_the_batch(bench: Workbench) -> None:
@@ -597,7 +597,7 @@ def test_a_method_is_found_by_itself(bench: Workbench) -> None:
 @pytest.mark.parametrize(
     ("to", "message", "error", "sentence"),
     [
-        (acting.act, "x", ValueError, "is no handler of this consumer; name a queue"),
+        (acting.act, "x", ValueError, "has no handler in this consumer; name a queue"),
         ("nowhere", "x", ClientError, "does not exist"),
         ("orders", object(), TypeError, "object"),
     ],
@@ -723,7 +723,7 @@ def test_a_test_that_is_no_coroutine_has_one_too() -> None:
     with recorder.app.test_client({Database: database}) as client:
         assert client.send(recorder.ship, Order(7), group="south").outcome == "deleted"
         assert client.send(recorder.ship, Order(2)).outcome == "rejected"
-        with pytest.raises(ValueError, match="no handler is for the queue 'invoices'"):
+        with pytest.raises(ValueError, match="there is no handler for the queue 'invoices'"):
             client.send("invoices", "x")
     assert database.rows == ["south", ""]
     assert [sent.queue for sent in client.sent] == ["invoices"]

@@ -64,7 +64,7 @@ def served(log: Path, *options: str, **environment: str) -> Iterator[Served]:
 
 def monitoring(server: Served) -> str:
     """Return the address that ``server`` prints for its health and metrics."""
-    printed = re.compile(r"health and metrics alone are at http://[\d.]+:(\d+)\n")
+    printed = re.compile(r"only health and metrics are at http://[\d.]+:(\d+)\n")
     wait_until(lambda: printed.search(server.log.read_text(encoding="utf-8")))
     port = printed.findall(server.log.read_text(encoding="utf-8"))[-1]
     return f"http://127.0.0.1:{port}"

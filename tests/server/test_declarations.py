@@ -120,7 +120,7 @@ def test_they_are_of_the_servers_own_account(tmp_path: Path) -> None:
         with HttpQueueClient(server.endpoint, key=key) as client:
             assert client.queue_url("jobs").endswith(f"/{OWNER}/jobs")
         assert Topics(Transport(server.endpoint), key=key).names() == ["news"]
-    words = "account = '000000000000': its queues are declared, and it has no key in the credentials file"
+    words = "account = '000000000000': it has declared queues but no key in the credentials file"
     with pytest.raises(ValueError, match=words), RunningServer(**settings):
         pass
 

@@ -265,7 +265,7 @@ def test_a_receiver_that_does_not_answer_has_five_seconds(
     server.advance(1)
     wait_for(server, failed=1)
     release.set()
-    assert "no answer within 5 s" in caplog.text
+    assert "no reply within 5 s" in caplog.text
 
 
 def test_a_dead_receiver_holds_up_nobody_else(receiver: Receiver) -> None:
@@ -374,7 +374,7 @@ def test_what_waits_is_pushed_after_a_start_with_the_same_key(tmp_path: Path, re
     ("0.0.0.0/0", "http://169.254.169.254/latest/meta-data/", "169.254.169.254 port 80 is not allowed"),
     ("127.0.0.1", "http://0x7f000001/", "four decimal numbers"),
     ("127.0.0.1", "http://127.0.0.1@10.0.0.1/", "no user name"),
-    ("localhost", "http://localhost/", "which is no public address; add that address, or its network"),
+    ("localhost", "http://localhost/", "which is not a public address; also add that address"),
     ("nowhere.invalid", "http://nowhere.invalid/", "the name nowhere.invalid cannot be resolved"),
 ])  # fmt: skip
 def test_an_endpoint_that_is_not_allowed_says_what_to_set(allow: str | None, endpoint: str, told: str) -> None:

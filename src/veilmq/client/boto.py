@@ -49,7 +49,7 @@ class BotoCaller:
         try:
             return msgspec.convert(reply, reply_type, builtin_types=(bytes,))
         except msgspec.ValidationError as error:
-            raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
+            raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {error}.", 200) from error
 
     def hang_up(self) -> None:
         """Do nothing: the connections belong to the boto3 client."""

@@ -92,7 +92,7 @@ def read_declared(path: Path, *, others: Collection[str] = ()) -> Declared:
             is_hocon = path.suffix in (".conf", ".hocon")
             found, notes = _from_elasticmq(text, path.parent) if is_hocon else (tomllib.loads(text), ())
         except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"is no TOML file: {error}. (The name of a HOCON file ends in .conf.)") from None
+            raise ValueError(f"is not a TOML file: {error}. (The name of a HOCON file ends in .conf.)") from None
         _known(found, ("queues", "topics", *others), "key")
         queues = _in_order(_read_each("queues", found["queues"], _queue)) if "queues" in found else None
         topics = _read_each("topics", found["topics"], _topic) if "topics" in found else None
@@ -197,7 +197,7 @@ def _subscription(name: str, table: Mapping[str, Any]) -> dict[str, str]:
     if "queue" in table:
         attributes["queue"] = as_text(table["queue"])
     if ("queue" in attributes) is ("Endpoint" in attributes):
-        raise ValueError("give queue, the name of a queue, or url, which is pushed to.")
+        raise ValueError("give queue (the name of a queue) or url (to which messages are pushed).")
     read_endpoint(with_endpoint(attributes, DEFAULT_ACCOUNT)["Endpoint"], _CONTEXT)
     read_tag("FilterTag", attributes)
     for attribute, words in (("NotifyStrategy", STRATEGIES), ("NotifyContentFormat", FORMATS)):
@@ -270,9 +270,9 @@ def _from_elasticmq(text: str, folder: Path) -> tuple[dict[str, Any], tuple[str,
     try:
         found = ConfigFactory.parse_string(_CLASSPATH.sub("", text), basedir=str(folder)).as_plain_ordered_dict()
     except ParseBaseException as error:
-        raise ValueError(f"is no HOCON file (at line {error.lineno}, column {error.column}).") from None
+        raise ValueError(f"is not a HOCON file (at line {error.lineno}, column {error.column}).") from None
     except (ConfigException, OSError, OverflowError) as error:
-        raise ValueError(f"is no HOCON file that can be read: {error}.") from None
+        raise ValueError(f"is not a readable HOCON file: {error}.") from None
     others = sorted(found.keys() - {"queues"})
     notes = [f"{', '.join(others)}: has no effect; these are settings of `veilmq serve`."] if others else []
     if "queues" not in found:
@@ -339,5 +339,5 @@ def _seconds(where: str, value: Any) -> int:
     except (TypeError, OverflowError):
         span = timedelta.resolution
     if span % timedelta(seconds=1):
-        raise ValueError(f"{where}: must be whole seconds, as 10 seconds; a number alone is milliseconds.")
+        raise ValueError(f"{where}: must be whole seconds, such as 10 seconds; a bare number is milliseconds.")
     return int(span.total_seconds())

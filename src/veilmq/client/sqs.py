@@ -382,7 +382,7 @@ class QueueClient:
             for entry in reply.failed or []
         }
         results |= {entry.id: result_of(entry) for entry in reply.successful or []}
-        missing = ClientError(UNEXPECTED_REPLY, "The server said nothing about this entry of the batch.", 200)
+        missing = ClientError(UNEXPECTED_REPLY, "The reply has no result for this entry of the batch.", 200)
         return [results.get(number, missing) for number in map(str, range(len(entries)))]
 
     def _do(self, action: str, queue: str, **members: Any) -> None:

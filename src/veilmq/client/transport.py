@@ -341,7 +341,7 @@ def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
     try:
         return msgspec.json.decode(reply.data or b"{}", type=reply_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {error}.", 200) from error
+        raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {error}.", 200) from error
 
 
 def refusal(reply: HttpReply) -> ClientError:
@@ -358,7 +358,7 @@ def refusal(reply: HttpReply) -> ClientError:
 def unexpected(reply: HttpReply) -> ClientError:
     """Return the error for a reply that no queue server sends."""
     text = reply.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
-    return ClientError(UNEXPECTED_REPLY, f"The answer is not that of a queue server: {text!r}.", reply.status)
+    return ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {text!r}.", reply.status)
 
 
 def _reason(error: BaseException) -> str:

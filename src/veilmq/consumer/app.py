@@ -179,7 +179,7 @@ class Consumer(Lifespan):
         """Return the queue of the handler ``to``, or ``to`` itself; raises ``ValueError`` for another function."""
         queue = next((each.options.queue for each in self.handlers if each.function == to), to)
         if not isinstance(queue, str):
-            raise ValueError(f"{queue!r} is no handler of this consumer; name a queue")
+            raise ValueError(f"{queue!r} has no handler in this consumer; name a queue")
         return queue
 
     def test_client(self, objects: Mapping[Any, object] | None = None) -> TestClient:

@@ -80,11 +80,11 @@ def span_s(span: Span) -> float:
     if isinstance(span, str):
         written = _WRITTEN.fullmatch(span)
         if written is None:
-            raise ValueError(f"{span!r} is no span of time; write one like 200ms, 30s, 10m, 12h or 1d")
+            raise ValueError(f"{span!r} is not a duration; write one like 200ms, 30s, 10m, 12h or 1d")
         return float(written[1]) * _UNITS_S[written[2]]
     span_seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
     if span_seconds < 0:
-        raise ValueError(f"{span!r} is no span of time: it is negative")
+        raise ValueError(f"{span!r} is not a duration: it is negative")
     return span_seconds
 
 

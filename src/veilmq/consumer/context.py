@@ -35,7 +35,7 @@ class RetryLater(Outcome):
 
     def __init__(self, after: Span | None = None, reason: str = "") -> None:
         """``after`` is how long to hide it, without it the handler's backoff decides; ``ValueError`` when malformed."""
-        super().__init__(reason or "The handler asked for this message again, later.")
+        super().__init__(reason or "The handler requested a later retry.")
         self.after_s = None if after is None else span_s(after)
 
 
@@ -118,8 +118,8 @@ _OUTCOMES = dict(zip(EndingKind, ("deleted", "dropped", "retried", "rejected", "
 _BY_CAUSE = {
     Cause.SHUTDOWN: Ending(kind=EndingKind.RELEASE, reason="The consumer shut down."),
     Cause.LOST: Ending(kind=EndingKind.LEFT, reason="The lease was lost."),
-    Cause.ENDED: Ending(kind=EndingKind.LEFT, reason="The twelve hours of the lease were over."),
-    Cause.TIMEOUT: Ending(kind=EndingKind.RETRY, reason="The handler's time was over.", error="TimeoutError"),
+    Cause.ENDED: Ending(kind=EndingKind.LEFT, reason="The lease reached its limit of twelve hours."),
+    Cause.TIMEOUT: Ending(kind=EndingKind.RETRY, reason="The handler timed out.", error="TimeoutError"),
 }
 
 
@@ -163,7 +163,7 @@ class Backoff:
         if jitter not in ("full", "none"):
             raise ValueError(f'jitter is {jitter!r}; use "full" or "none"')
         if attempts is not None and attempts < 1:
-            raise ValueError(f"attempts is {attempts}; a message is tried once at least")
+            raise ValueError(f"attempts is {attempts}; it must be at least 1")
         self.base_s = span_s(base)
         self.cap_s = min(span_s(cap), float(LEASE_S_MAX))
         self.attempts = attempts

@@ -366,11 +366,11 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
         metric("retried", "Of them, those that had been received before.", (), lambda now: {(): now.again}),
         metric(
             "unmatched",
-            "Messages forwarded to the default queue, as no rule held.",
+            "Messages forwarded to the default queue, because no rule matched.",
             (),
             lambda now: {(): sum(count for (_, rule), count in now.routed.items() if rule is None)},
         ),
-        metric("gone", "Messages that were in the intake no more.", (), lambda now: {(): now.gone}),
+        metric("gone", "Messages that were no longer in the intake queue.", (), lambda now: {(): now.gone}),
         metric(
             "forwarded",
             "Messages forwarded.",
@@ -379,7 +379,7 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
         ),
         metric(
             "failed",
-            "Attempts after which a message stayed.",
+            "Attempts after which a message stayed in the intake queue.",
             ("reason",),
             lambda now: {(reason,): count for reason, count in now.stayed.items()},
         ),
@@ -407,7 +407,7 @@ def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, crea
                 raise
             missing.append(target)
     if missing and not create:
-        raise RoutesError(f"There is no queue {', '.join(missing)}; create it first, or have --create do it.")
+        raise RoutesError(f"There is no queue {', '.join(missing)}; create it first, or use --create.")
     for target in missing:
         timeout_s = targets[target]
         settings: dict[str, SettingValue] = {} if timeout_s is None else {"visibility_timeout_s": timeout_s}

@@ -295,7 +295,7 @@ def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
         pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
         add(f"body.{path!r}", given, methodcaller("field", pointer))
         if path and not path.startswith("/"):
-            what = f"{path!r} is no path into the body: it begins with a slash, such as /job/kind"
+            what = f"{path!r} is not a path into the body: it begins with a slash, such as /job/kind"
             raise RoutesError(f"{begin}body.{path!r}: {what}.")
     for name, read in (("size", Content.size), ("group", Content.group)):
         if (given := getattr(fields, name)) is not None:

@@ -77,7 +77,7 @@ def decoder(annotation: Any) -> Decode:
         try:
             return read(message.body)
         except (ValueError, TypeError) as error:  # both libraries' errors are ValueErrors
-            raise Undecodable(f"The body is not what the handler takes: {error}") from error
+            raise Undecodable(f"The body does not match the handler's type: {error}") from error
 
     return decode
 

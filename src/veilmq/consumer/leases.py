@@ -59,7 +59,7 @@ class LeaseLost(Exception):
 
     def __init__(self, state: LeaseState) -> None:
         """``state`` is what is known."""
-        super().__init__(f"The lease is {state.value}; stop, and leave the message to whoever has it now.")
+        super().__init__(f"The lease is {state.value}; stop: another consumer may have the message.")
         self.state = state
 
 

@@ -270,12 +270,12 @@ class Keeper:
         try:
             begun = await self._threads.run(self._begin_record, record, lease)
         except Exception as error:  # noqa: BLE001 - a store may raise anything
-            _log.exception("message %s: no record could be begun", delivery.message.id)
+            _log.exception("message %s: its record could not be created", delivery.message.id)
             return self._later(delivery, f"The store of records failed: {error}", 0.0)
         if begun.standing is Standing.DONE:
             return DONE
         if begun.standing is Standing.BUSY:
-            return self._later(delivery, "Another worker is at this work.", begun.left_s)
+            return self._later(delivery, "Another worker is processing this message.", begun.left_s)
         self._records[lease.number] = record
         # In the renewer's thread, which must not wait.
         extend = partial(self._extend, delivery, record, asyncio.get_running_loop())
@@ -283,7 +283,7 @@ class Keeper:
         if lease.renewals != renewals:  # since it was begun
             lease.on_renewed()
         if lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
-            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was begun.")
+            return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was created.")
         return None
 
     def _begin_record(self, record: _Record, lease: Lease) -> Begun:
@@ -315,7 +315,7 @@ class Keeper:
     def _taken(self, delivery: Delivery) -> None:
         """Stop the handler: another worker has begun, or done, its work."""
         if delivery.lease.number in self._records:
-            _log.warning("message %s: its record is not ours any more", delivery.message.id)
+            _log.warning("message %s: its record belongs to another worker now", delivery.message.id)
             delivery.cancel(Cause.LOST)
 
     def _left_s(self, lease: Lease) -> float:

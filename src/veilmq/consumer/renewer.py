@@ -88,7 +88,7 @@ class Renewer:
                 if not self._stopping:
                     self.run_due()
             except Exception:  # noqa: BLE001 - every lease depends on this thread
-                _log.exception("renewing failed, and goes on")
+                _log.exception("a renewal failed; renewing continues")
 
     def _renew(self, batch: Sequence[Lease]) -> None:
         requests = self._table.prepare(batch)

@@ -64,7 +64,7 @@ class Deadline:
         self._timer = self._loop.call_later(timeout_s - used_s, self._expire)
 
     def _expire(self) -> None:
-        text = "message %s: the handler's time is over"
+        text = "message %s: the handler timed out"
         _log.error(text, self._delivery.message.id, extra=about(self._delivery.lease))
         self._delivery.cancel(Cause.TIMEOUT)
 

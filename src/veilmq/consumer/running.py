@@ -212,7 +212,7 @@ class Running(Watcher):
 
     def ending(self, lease: Lease, left_s: float) -> None:
         """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
-        text = "message %s: its lease ends for good in %.0f s"
+        text = "message %s: its lease reaches the limit of twelve hours in %.0f s"
         _log.warning(text, lease.message.id, left_s, extra=about(lease))
         self._notify(lease, lambda runner: runner.call_hooks("ending", lease, left_s))
 

@@ -133,7 +133,7 @@ class Settler:
             if _is_final(error) or not self._may_send(lease, until_s):
                 break
             await self._pause(_pause_s(number))
-        text = "message %s was not released, it returns by itself: %s"
+        text = "message %s was not released; it is visible again when its lease ends: %s"
         _log.warning(text, lease.message.id, error, extra=about(lease))
         return False
 
@@ -202,11 +202,11 @@ class Settler:
             if target is not None:
                 await self._copy(delivery, ending, target)
         except (ClientError, Unreachable) as error:
-            text = "message %s could not be sent to the dead letters: %s"
+            text = "message %s could not be sent to the dead-letter queue: %s"
             _log.error(text, delivery.message.id, error, extra=about(delivery.lease))
             target = None
         if target is None:
-            text = "message %s was rejected and comes back: %s"
+            text = "message %s was rejected and will be received again: %s"
             _log.error(text, delivery.message.id, ending.reason, extra=about(delivery.lease))
             await self._hide(delivery, ending)
             return False

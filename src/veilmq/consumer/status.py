@@ -166,14 +166,14 @@ def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> lis
 
     counter, histogram, handler = MetricKind.COUNTER, MetricKind.HISTOGRAM, ("queue", "handler")
     rows: list[tuple[str, MetricKind, str, Labels, Callable[[], Values]]] = [
-        ("events", counter, "Messages by what happened to them.", (*handler, "event"), events),
+        ("events", counter, "Messages by event.", (*handler, "event"), events),
         *((name, kind, text, handler, partial(each, of)) for name, kind, text, of in _OF_HANDLER),
         ("renew_calls", counter, "Calls that renewed leases.", (), lambda: [((), renewals.calls)]),
         ("renew_entries", counter, "Renewals by their result.", ("result",), partial(by, renewals.results)),
-        ("renew_errors", counter, "Renewals that failed, by why.", ("class",), partial(by, renewals.errors)),
+        ("renew_errors", counter, "Failed renewals, by reason.", ("class",), partial(by, renewals.errors)),
         ("renew_rtt_seconds", histogram, "Calls that renewed leases.", (), lambda: [((), renewals.took)]),
-        ("timer_lateness_seconds", histogram, "From due to renewing.", (), lambda: [((), renewals.lateness)]),
-        ("margin_at_renewal_seconds", histogram, "Left of the lease at renewing.", (), lambda: [((), renewals.margin)]),
+        ("timer_lateness_seconds", histogram, "From due to sent, for renewals.", (), lambda: [((), renewals.lateness)]),
+        ("margin_at_renewal_seconds", histogram, "Lease left at its renewal.", (), lambda: [((), renewals.margin)]),
     ]
     return [
         Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)

@@ -154,7 +154,7 @@ class TestClient:
         """
         queue = self._queue_of(to)
         if queue not in (runner.handler.options.queue for runner in self._running.runners):
-            raise ValueError(f"no handler is for the queue {queue!r}")
+            raise ValueError(f"there is no handler for the queue {queue!r}")
         number, now_ms = next(self._numbers), int(wall_s() * SECOND_MS)
         received = ReceivedMessage(
             id=f"message-{number}",

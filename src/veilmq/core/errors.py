@@ -98,7 +98,7 @@ class DeadLetterQueueRefused(CommandError):
 
 
 class ReceivesThrottled(CommandError):
-    text = "The queue allows {per_s_max} receives a second; ask for more messages at once, or later."
+    text = "The queue allows {per_s_max} receives a second; request more messages at a time, or retry later."
     per_s_max: int
 
 
@@ -111,7 +111,7 @@ class MessageTooLong(CommandError):
 
 
 class BodyUnreadable(CommandError):
-    text = "The body is no base64 of UTF-8 text, which this queue takes bodies in: encode it, or unset smq_base64."
+    text = "This queue takes bodies in base64 of UTF-8 text: encode the body, or unset smq_base64."
 
 
 class GroupMissing(CommandError):
@@ -143,7 +143,7 @@ _ENDED = {
 class ReceiptEnded(CommandError):
     """Only a live receipt forwards; the message of this one was not sent."""
 
-    text = "{why}, so nothing was forwarded; forward what the next receive gives."
+    text = "{why}, so nothing was forwarded; forward the message of the next receive."
     state: ReceiptState
 
     def __str__(self) -> str:
@@ -189,7 +189,7 @@ class SourceNotFound(CommandError):
 
 class ConsumerTaken(CommandError):
     text = (
-        "The source {source} of the consumer {consumer} has open claims. Let it end, or take its place over: its "
+        "The source {source} of the consumer {consumer} has open claims. Wait for its end, or open with takeover: its "
         "claims are then released and their messages delivered again."
     )
     consumer: str
@@ -197,7 +197,7 @@ class ConsumerTaken(CommandError):
 
 
 class EpochFenced(CommandError):
-    text = "The epoch {epoch} is over, {current} is in force: another reader opened the source; stop."
+    text = "The epoch {epoch} has ended: another reader opened the source, with epoch {current}; stop."
     epoch: int
     current: int
 
@@ -205,7 +205,7 @@ class EpochFenced(CommandError):
 class ClaimGap(CommandError):
     """The number is behind the next claim of the source; ``last`` is the last number bound."""
 
-    text = "Claim {number} cannot be: the last one is {last}. The checkpoint is not of this source."
+    text = "Claim {number} cannot be bound: the last one is {last}. The checkpoint belongs to another source."
     number: int
     last: int
 
@@ -218,7 +218,7 @@ class ClaimAcknowledged(CommandError):
 
 class ClaimLost(CommandError):
     text = (
-        "Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that went back "
+        "Claim {number} is lost: its hold ended without a heartbeat, or the queue was purged. Messages that returned "
         "to the queue are delivered again."
     )
     number: int
@@ -230,7 +230,7 @@ class ClaimReleased(CommandError):
 
 
 class ShardNotFound(CommandError):
-    text = "The claim has no shard {shard}; they are 0 to {last}."
+    text = "The claim has no shard {shard}; its shards are 0 to {last}."
     shard: int
     shards: int
 
@@ -293,14 +293,14 @@ class SubscriptionNotFound(CommandError):
 
 
 class SubscriptionExists(CommandError):
-    text = "The subscription {subscription} of {topic} exists with another {setting}; end it first, or name another."
+    text = "The subscription {subscription} of {topic} exists with another {setting}; end it, or use another name."
     topic: str
     subscription: str
     setting: str
 
 
 class TooManySubscriptions(CommandError):
-    text = "A topic may have {subscriptions_max} subscriptions; end some first."
+    text = "A topic may have {subscriptions_max} subscriptions; unsubscribe some first."
     subscriptions_max: int
 
 
@@ -327,7 +327,7 @@ class StoreFull(CommandError):
 class StoreUnavailable(CommandError):
     """The database cannot be reached, or has no time: nothing of the command was done. Retry."""
 
-    text = "The database cannot be reached, or has no time for this; nothing was done. Try again."
+    text = "The database is unreachable or too busy; nothing was done. Try again."
 
 
 class OutcomeUnknown(CommandError):
@@ -336,7 +336,7 @@ class OutcomeUnknown(CommandError):
     A retry is safe for everything but an exactly-once send.
     """
 
-    text = "The store failed while it was making this durable; it may have happened. Try again."
+    text = "The store failed during the commit, so the outcome is unknown. Try again."
 
 
 class ShuttingDown(CommandError):

@@ -206,7 +206,7 @@ class PlanExport(Command, frozen=True, kw_only=True):
 class ExportedElsewhere(StoreUnavailable):
     """Another node has been exporting for a while."""
 
-    text = "Events are being exported by another node, which takes its time; try again."
+    text = "Another node is still exporting events; try again."
 
 
 class ReadEvents(Command, frozen=True, kw_only=True):

@@ -159,7 +159,7 @@ RULES: tuple[tuple[str, Callable[[QueueSettings], bool], str], ...] = (
     (
         "visibility_rules",
         _has_bad_rules,
-        "The visibility rules are no routing table; give one, or none.",
+        "The visibility rules are not a routing table; give one, or none.",
     ),
     (
         "content_deduplication",
@@ -184,12 +184,12 @@ RULES: tuple[tuple[str, Callable[[QueueSettings], bool], str], ...] = (
     (
         "receives_max",
         lambda settings: bool(settings.dead_letter_queue) is not bool(settings.receives_max),
-        "A dead-letter queue and the number of receives after which it is used go together; give both or neither.",
+        "A dead-letter queue and a maximum number of receives belong together; give both or neither.",
     ),
     (
         "redrive_sources",
         lambda settings: bool(settings.redrive_sources) and settings.redrive_permission != "listed",
-        "Queues are listed where the permission is for those that are listed; change the permission or list none.",
+        "Source queues are listed only with the permission for listed queues; change the permission, or list none.",
     ),
     (
         "kms_key",
@@ -214,7 +214,7 @@ def checked_settings(before: QueueSettings | None, changes: Mapping[str, Setting
         changes = {"kms_key": "", **changes}
     after = (before or QueueSettings()).changed(changes)
     if before is not None and after.fifo != before.fifo:
-        raise SettingsConflict("fifo", "A queue is a FIFO queue or a standard one for good; create another queue.")
+        raise SettingsConflict("fifo", "A queue cannot change between FIFO and standard; create another queue.")
     for setting, is_broken, why in RULES:
         if is_broken(after):
             raise SettingsConflict(setting, why)
@@ -245,11 +245,11 @@ def dead_letter_refusal(source: str, ours: QueueSettings, target: str, theirs: Q
     if target == source and theirs is not None:
         return str(refusal_of_itself(source))
     if _account_of(target) != _account_of(source):
-        return f"The dead-letter queue {target} is of another account than {source}; name one of the same account."
+        return f"The dead-letter queue {target} belongs to another account than {source}; name one of the same account."
     if theirs is None:
         return f"The dead-letter queue {target} does not exist; create it first."
     if theirs.fifo != ours.fifo:
-        return f"The dead-letter queue {target} is of another type than {source}; both are FIFO queues, or neither is."
+        return f"The dead-letter queue {target} has another type than {source}; both must be FIFO queues, or neither."
     is_listed = theirs.redrive_permission != "listed" or source in theirs.redrive_sources
     if theirs.redrive_permission == "none" or not is_listed:
         return f"The queue {target} does not allow {source} to use it as a dead-letter queue; change its permission."
@@ -280,9 +280,9 @@ def check_destination(source: str, ours: QueueSettings, target: str, theirs: Que
     if target == source:
         why = f"Messages of {target} cannot be {verb} to itself; name another queue."
     elif verb == "moved" and _account_of(target) != _account_of(source):
-        why = f"The queue {target} is of another account than {source}; name one of the same account."
+        why = f"The queue {target} belongs to another account than {source}; name one of the same account."
     elif theirs.fifo != ours.fifo:
-        why = f"The queue {target} is of another type than {source}: both are FIFO queues, or neither is."
+        why = f"The queue {target} has another type than {source}: both must be FIFO queues, or neither."
     if why is not None:
         raise DestinationRefused(target, why)
 

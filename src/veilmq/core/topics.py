@@ -270,13 +270,13 @@ def read_push_url(text: str) -> PushUrl:
     if match is None:
         raise EndpointRefused(
             text,
-            "it must be http:// or https://, a host name or address, perhaps a port and a path, of "
-            f"{_URL_CHARACTERS_MAX} ASCII characters at the most, no user name, fragment, space or backslash",
+            "it must be http:// or https://, a host name or address, optionally a port and a path, at most "
+            "{_URL_CHARACTERS_MAX} ASCII characters, and no user name, fragment, space or backslash",
         )
     scheme = match["scheme"].lower()
     port = int(match["port"] or _PORTS[scheme])
     if not 1 <= port <= 65_535:
-        raise EndpointRefused(text, "its port must be one from 1 to 65535")
+        raise EndpointRefused(text, "its port must be from 1 to 65535")
     path = match["path"] or "/notifications"  # SMQ reference, section 9
     path = path if path.startswith("/") else f"/{path}"
     return PushUrl(secure=scheme == "https", host=_host(text, match["host"]), port=port, path=path)
@@ -287,15 +287,15 @@ def _host(text: str, host: str) -> str:
         try:
             return str(IPv6Address(host[1:-1]))
         except AddressValueError:
-            raise EndpointRefused(text, "what stands between brackets is no IPv6 address") from None
+            raise EndpointRefused(text, "the text in brackets is not an IPv6 address") from None
     name = host.lower().removesuffix(".")
     if _LIKE_A_NUMBER.fullmatch(name.rpartition(".")[2]):
         try:
             return str(IPv4Address(host))
         except AddressValueError:
-            raise EndpointRefused(text, "write an IPv4 address as four decimal numbers with dots between") from None
+            raise EndpointRefused(text, "write an IPv4 address as four decimal numbers separated by dots") from None
     if not _NAME.fullmatch(host):
-        raise EndpointRefused(text, "its host is no name of a host")
+        raise EndpointRefused(text, "its host is not a valid host name")
     return name
 
 

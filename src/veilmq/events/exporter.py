@@ -128,7 +128,7 @@ def open_target(place: str) -> Target:
         from fsspec.core import url_to_fs  # noqa: PLC0415 (only some targets need it)
     except ModuleNotFoundError:
         missing = "fsspec is missing: pip install fsspec"
-        raise EventsError(f"{what} is no URL of pyarrow ({refused}), and {missing}") from None
+        raise EventsError(f"{what} is not a URL of pyarrow ({refused}), and {missing}") from None
     try:
         filesystem, root = url_to_fs(place)
     except Exception as error:  # noqa: BLE001 (each of its file systems has errors of its own)

@@ -36,12 +36,12 @@ UNAUTHORIZED = 401
 TOO_MANY_REQUESTS = 429
 READING = frozenset({"GET", "HEAD"})
 
-WRONG_KEY = "There is no key with this id and secret that may sign in; temporary keys may not, and keys may have ended."
-NOBODY = "Say who you are: an access key's id and secret as user and password (HTTP Basic), or sign in to the console."
+WRONG_KEY = "No valid key has this id and secret. Expired and temporary keys are not accepted."
+NOBODY = "Send an access key's id and secret as user and password (HTTP Basic), or sign in to the console."
 OPERATOR_ONLY = "Only the root user of the server's own account may do this: send the id and secret of its access key."
 TOKENLESS = (
-    "A change that comes with a session needs the header X-CSRF-Token, with the token of the session's forms; "
-    "programs send an access key's id and secret (HTTP Basic) instead."
+    "A change in a console session needs the header X-CSRF-Token with the token of the session's forms; programs send "
+    "an access key's id and secret (HTTP Basic) instead."
 )
 
 

@@ -183,7 +183,7 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
         "Requests must be signed: put a key of the credentials file into AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.\n"
     )
     endpoint = bound.metrics_endpoint
-    monitoring = "" if endpoint is None else f"  health and metrics alone are at {endpoint}\n"
+    monitoring = "" if endpoint is None else f"  only health and metrics are at {endpoint}\n"
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
   messages are kept {bound.engine.kept}

@@ -78,10 +78,10 @@ def load(path: Path) -> dict[str, AccessKey]:
     try:
         file = msgspec.toml.decode(_read(path), type=_File)
     except msgspec.ValidationError as error:
-        raise CredentialsError(path, f"is not as it must be: {error}") from None
+        raise CredentialsError(path, f"is invalid: {error}") from None
     except (msgspec.DecodeError, ValueError) as error:
-        place = str(error).rpartition("(")[2].rstrip(")") if "(at " in str(error) else "its bytes are no UTF-8"
-        raise CredentialsError(path, f"is no TOML ({place})") from None
+        place = str(error).rpartition("(")[2].rstrip(")") if "(at " in str(error) else "it is not UTF-8"
+        raise CredentialsError(path, f"is not TOML ({place})") from None
     keys: dict[str, AccessKey] = {}
     accounts: set[str] = set()
     for account in file.accounts:
@@ -148,7 +148,7 @@ class Authentication:
         try:
             self._read()
         except CredentialsError as error:
-            log.error("the credentials stay as they were: %s", error)
+            log.error("the credentials were not reloaded: %s", error)
 
     def context(
         self, request: Request, unsigned: RequestContext, kind: type[Verifier], caller: Caller | None = None
@@ -248,7 +248,7 @@ class Security:
     def reload(self) -> None:
         """Read the credentials and the certificate again; each logs the result."""
         if self.authentication is None and self.tls is None:
-            log.info("there is nothing to read again: neither credentials nor a certificate are in use")
+            log.info("nothing to reload: neither credentials nor a certificate is in use")
         for used in (self.authentication, self.tls):
             if used is not None:
                 used.reload()

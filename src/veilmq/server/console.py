@@ -105,7 +105,7 @@ def _keys_of(authentication: Authentication, account: str) -> list[ShownKey]:
     return sorted(found, key=lambda key: (key.user, key.id))
 
 
-MISSING = "The console needs more than this install has: pip install 'veilmq[console]'.\n"
+MISSING = "The console is not installed: pip install 'veilmq[console]'.\n"
 
 
 class ConsoleService:
@@ -211,11 +211,11 @@ _KEPT_MAX = 256
 NO_LOG = (
     "The event log is not exported, so processing times are unknown. Start the server with --events-to and a folder."
 )
-ELSEWHERE = "The event log is exported to {place}, which this page does not read; it reads folders of this machine."
+ELSEWHERE = "The event log is exported to {place}; this page can read only folders of this machine."
 NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."
 NO_FOLDER = (
-    "Nothing is recommended here. Run veilmq pipeline tune, and start the server with --recommendations and the folder "
-    "recommendations of its state."
+    "There are no recommendations. Run veilmq pipeline tune, and start the server with --recommendations "
+    "STATE/recommendations."
 )
 NO_ADVICE = "There is no recommendation for this queue in {folder}: veilmq pipeline tune has not seen it yet."
 

@@ -64,7 +64,7 @@ class Declarations:
         if authentication is not None:
             caller = caller_named(self._account)
             if self._account not in {key.caller.account for key in authentication.keys}:
-                problem = "its queues are declared, and it has no key in the credentials file; name an account that has"
+                problem = "it has declared queues but no key in the credentials file; choose an account with a key"
                 raise SettingError("account", value=self._account, problem=problem)
         for note in self._declared.notes:
             log.warning("%s: %s", self._path, note)

@@ -51,9 +51,7 @@ _ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
 _CONTEXTS_MAX = 256
 _NAMED_MAX = 1_024
 _POLLED = frozenset({Receive, Claim})
-_WRONG_METHOD = Refusal(
-    405, "Queues are spoken to by POST, or by GET with an Action in the query string; over SMQ by PUT and DELETE, too."
-)
+_WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
 """The service's answer to a GET that names no action."""
 _USUAL = frozenset({b"GET", b"POST"})
@@ -63,8 +61,8 @@ _NO_MARK = Refusal(403, origin.UNASKED)
 _NOT_UNDERSTOOD = Refusal(
     404,
     "No protocol of this server recognises the request. SQS clients send JSON with the header "
-    "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action, clients of SMQ the header x-mns-version; "
-    "point an SDK or the AWS CLI here with its endpoint setting.",
+    "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action; SMQ clients send the header "
+    "x-mns-version. Set the endpoint of the SDK or the AWS CLI to this address.",
 )
 
 
@@ -386,7 +384,7 @@ class Exchange(msgspec.Struct, eq=False):
         try:
             reply = self.protocol.encode(self.plan, result)
         except Exception:
-            log.exception("the answer to %s could not be encoded", self.action)
+            log.exception("the reply to %s could not be encoded", self.action)
             reply = self.protocol.fail(InternalError(), self.base_url)
         self.request.respond(reply.status, reply.headers, reply.body)
         self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)

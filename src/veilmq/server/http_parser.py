@@ -69,17 +69,15 @@ def as_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> Worded:
 
 
 NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header, which names the server.")
-TUNNEL = Refusal(405, "This is no proxy; send requests to it, not through it.")
-CODING = Refusal(501, "The only transfer coding that is understood is chunked; send the body as it is.")
-OLD_CODING = Refusal(400, "HTTP/1.0 knows no transfer codings; send the body as it is, or use HTTP/1.1.")
-EXPECTATION = Refusal(417, "The only expectation that can be met is 100-continue.")
+TUNNEL = Refusal(405, "This server is not a proxy; send requests to it, not through it.")
+CODING = Refusal(501, "The only supported transfer coding is chunked; send the body without another one.")
+OLD_CODING = Refusal(400, "HTTP/1.0 has no transfer codings; send the body without one, or use HTTP/1.1.")
+EXPECTATION = Refusal(417, "The only supported expectation is 100-continue.")
 TRUNCATED = Refusal(400, "The connection ended inside the request; send the whole of it.")
-NO_ROOM = Refusal(
-    503, "The server holds as many bytes of requests and answers as it may (http_bytes_max); send the request again."
-)
+NO_ROOM = Refusal(503, "The server's memory for requests and replies is full (http_bytes_max); send the request again.")
 MALFORMED = Refusal(400, "This is not a well-formed HTTP/1.1 request: {}.")
 REPEATED = Refusal(400, "The header {} was sent more than once; send it once.")
-VERSION = Refusal(505, "HTTP/{} is not spoken here; use HTTP/1.1.")
+VERSION = Refusal(505, "HTTP/{} is not supported; use HTTP/1.1.")
 MANY_HEADERS = Refusal(431, "The request has more than {} headers; send fewer.")
 LONG_HEAD = Refusal(431, "Request line and headers have more than {} bytes together; send less.")
 LONG_FRAMING = Refusal(431, "Chunk extensions and trailers have more than {} bytes; send none.")

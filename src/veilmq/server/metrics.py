@@ -157,7 +157,7 @@ class Snapshot:
 
     def collect(self) -> Iterator[Metric]:
         """Yield what ``prometheus_client`` writes."""
-        labels, text = ["action", "code"], "From the whole request to its reply; the waiting of long polls included."
+        labels, text = ["action", "code"], "Time from the complete request to its reply, with the wait of long polls."
         requests = CounterMetricFamily(
             f"{_NAMESPACE}_requests", "Requests answered, by action and code.", labels=labels
         )
@@ -183,28 +183,28 @@ class Snapshot:
             known = {queue: value for queue, value in samples.items() if value is not None}
             yield Figure(f"queue_{name}", text, kind, known, "queue")
         sources = Counter(counted.dead_letter_queue for _, counted in self.queues if counted.dead_letter_queue)
-        yield Figure("queue_dead_letter_sources", "Queues whose dead letters come here.", "gauge", sources, "queue")
+        yield Figure("queue_dead_letter_sources", "Queues that use it as dead-letter queue.", "gauge", sources, "queue")
 
     def _figures(self) -> Iterator[Figure]:
-        yield gauge("ready", "1 while requests should be sent here, as /health/ready says.", self.ready)
-        yield gauge("degraded", "1 while something is wrong although requests are answered.", self.degraded)
+        yield gauge("ready", "1 while /health/ready returns 200.", self.ready)
+        yield gauge("degraded", "1 while /health/ready returns degraded.", self.degraded)
         events, pushes = self.events, {outcome.value: count for outcome, count in self.topics.pushes.items()}
-        yield counter("event_export_failures", "Exports that failed; another try follows.", self.event_export_failures)
+        yield counter("event_export_failures", "Exports that failed; each is retried.", self.event_export_failures)
         if events is not None:
-            yield counter("events_recorded", "Events that the event log of this store has had.", events.recorded)
-            yield counter("events_exported", "Events that were exported from it.", events.exported)
-            yield counter("events_dropped", "Events that there was no room for.", events.dropped)
+            yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
+            yield counter("events_exported", "Events exported from it.", events.exported)
+            yield counter("events_dropped", "Events dropped for lack of room.", events.dropped)
             yield gauge("events_waiting", "Events that wait to be exported.", events.waiting)
         text = "Attempts to push a message of a topic to a URL, by outcome."
         yield Figure("pushes", text, "counter", pushes, "outcome")
-        yield gauge("pushes_running", "Pushes that wait for an answer.", self.topics.pushes_running)
-        text = "Messages of topics that a subscribed queue did not get, as it was gone or refused them."
+        yield gauge("pushes_running", "Pushes that wait for a reply.", self.topics.pushes_running)
+        text = "Messages of topics that a subscribed queue did not get, because it did not exist or refused them."
         yield counter("topic_messages_undeliverable", text, self.topics.undeliverable)
         if self.queues_in_all is not None:
-            yield gauge("queues", "Queues that there are.", self.queues_in_all)
+            yield gauge("queues", "Number of queues.", self.queues_in_all)
         yield gauge("long_polls_parked", "Receives and claims that wait for a message.", self.parked_polls)
         yield gauge("connections_open", "Connections of clients.", self.open_connections)
-        text = "Bytes of large request bodies and of answers that clients do not read, of http_bytes_max."
+        text = "Bytes of http_bytes_max that large request bodies and unread replies use."
         yield Figure("http_bytes", text, "gauge", self.http_bytes, "what")
 
 
@@ -221,23 +221,23 @@ _BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[Counted,
     ("messages_in_flight", "gauge", "Messages that were received and not deleted.", lambda it, _: it.counts.in_flight),
     ("in_flight_max", "gauge", "Messages that may be in flight at once.", lambda it, _: it.in_flight_max),
     ("messages_delayed", "gauge", "Messages whose delay has not ended.", lambda it, _: it.counts.delayed),
-    ("oldest_message_age_seconds", "gauge", "Age of the oldest message not deleted; 0 without any.",
+    ("oldest_message_age_seconds", "gauge", "Age of the oldest message that is not deleted; 0 if there is none.",
      lambda it, now_ms: _age_s(it.counts.oldest_sent_at_ms, now_ms)),
     ("redeliveries", "counter", "Receives of messages that had been received before, since the server's start.",
      lambda it, _: it.counts.redelivered),
     ("messages_sent", "counter",
-     "Messages that were sent here, in any way but as dead letters, since the server's start.",
+     "Messages that were sent to the queue, except dead letters, since the server's start.",
      lambda it, _: it.counts.sent),
     ("messages_received", "counter",
      "Messages given by receives or bound by claims, each time, since the server's start.",
      lambda it, _: it.counts.received),
-    ("messages_deleted", "counter", "Messages deleted by those who had them, since the server's start.",
+    ("messages_deleted", "counter", "Messages deleted by receipts, forwards or claims, since the server's start.",
      lambda it, _: it.counts.deleted),
     ("claims_held", "gauge", "Claims that are not acknowledged, lost or released.",
      lambda it, _: None if it.claims is None else len(it.claims)),
-    ("messages_claimed", "gauge", "Messages in claims that are held; they are in flight, too.",
+    ("messages_claimed", "gauge", "Messages in held claims; they are also in flight.",
      lambda it, _: None if it.claims is None else sum(messages for messages, _ in it.claims)),
-    ("oldest_claim_age_seconds", "gauge", "Time since the oldest claim held was bound; 0 without any.",
+    ("oldest_claim_age_seconds", "gauge", "Time since the oldest held claim was bound; 0 if there is none.",
      lambda it, now_ms: (
          None if it.claims is None else _age_s(min((at_ms for _, at_ms in it.claims), default=None), now_ms)
      )),

@@ -31,9 +31,9 @@ EXPLANATION = (
 )
 
 UNASKED = (
-    "This GET may come from a web page of another site, which may not use this server. Programs need none of a "
-    "browser's headers (Accept-Language, Referer, Sec-Fetch-…, the User-Agent Mozilla/…), or use POST; a person may "
-    "enter the address of this server by number or as localhost."
+    "This GET may come from a web page of another site, which may not use this server. Programs omit a "
+    "browser's headers (Accept-Language, Referer, Sec-Fetch-…, the User-Agent Mozilla/…) or use POST; in a browser, "
+    "enter the IP address of this server or localhost."
 )
 
 _BROWSERS_HEADERS = frozenset(
@@ -100,20 +100,20 @@ _OPERATORS = frozenset({"/health/live", "/health/ready", "/metrics", "/events/fl
 _FORWARDED = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"})
 
 LOCAL_ONLY = (
-    "The console is for this machine alone, as authentication is off. Give the server accounts "
-    "(--credentials) and a certificate (--tls-certificate, --tls-key), or come by a tunnel (ssh -L)."
+    "Without authentication the console serves only this machine. Give the server accounts "
+    "(--credentials) and a certificate (--tls-certificate, --tls-key), or use a tunnel (ssh -L)."
 )
 IN_THE_CLEAR = (
-    "The console is served to other machines over TLS alone: give the server a certificate (--tls-certificate, "
-    "--tls-key), or put a proxy before it that speaks TLS and name the proxy's address (--console-proxy)."
+    "The console serves other machines only over TLS: give the server a certificate (--tls-certificate, "
+    "--tls-key), or put a TLS proxy in front of it and list the proxy's address (--console-proxy)."
 )
 UNNAMED = (
-    "This request came through a proxy that is not named: name its address with --console-proxy, so that the server "
-    "believes what the proxy says of its clients."
+    "This request came through a proxy that is not listed: list its address with --console-proxy, so that the server "
+    "trusts what the proxy states about its clients."
 )
 UNFORWARDED = (
-    "The proxy must say how its client came and from where: X-Forwarded-Proto, which must be https, and "
-    "X-Forwarded-For, each with addresses and schemes that it knows to be true."
+    "The proxy must set X-Forwarded-Proto, which must be https, and X-Forwarded-For to the scheme and the address of "
+    "its client."
 )
 
 
@@ -122,7 +122,7 @@ WRONG_NAME = (
     "use an IP address, localhost or the name given by --admin-host."
 )
 
-NO_NAME = "The Host header is no name or address, with or without a port."
+NO_NAME = "The Host header must be a name or an address, with or without a port."
 
 
 class Unreachable(Exception):

@@ -46,7 +46,7 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
-        raise BindError(f"Cannot listen on {where}: the host is not known here ({error.strerror}).") from None
+        raise BindError(f"Cannot listen on {where}: the host is unknown ({error.strerror}).") from None
     places: list[_Place] = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     for attempt in range(_FREE_PORT_ATTEMPTS):
         try:
@@ -214,9 +214,9 @@ class Tls:
         try:
             self._current = _tls_context(self._certificate, self._key)
         except TlsError as error:
-            log.error("the certificate stays as it was: %s", error)
+            log.error("the certificate was not reloaded: %s", error)
         else:
-            log.info("new connections get the certificate that is in %s now", self._certificate)
+            log.info("new connections get the certificate of %s", self._certificate)
 
     def _use_current(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
         connection.context = self._current

@@ -113,8 +113,8 @@ class Guard:
         leads = ", ".join(map(str, addresses)) or "nowhere"
         raise EndpointRefused(
             text,
-            f"{host} leads to {leads}, which is no public address; add that address, or its network, to the server's "
-            "setting push_allow (--push-allow), too",
+            f"{host} resolves to {leads}, which is not a public address; also add that address, or its network, to "
+            "the server's setting push_allow (--push-allow)",
         )
 
 
@@ -191,12 +191,12 @@ async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> int:
         while True:
             match = _STATUS.match(await reader.readuntil(b"\r\n\r\n"))
             if match is None:
-                raise NoAnswer("the answer is no HTTP")
+                raise NoAnswer("the reply is not HTTP")
             status = int(match[1])
             if status >= _FINAL:
                 return status
     except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-        raise NoAnswer(f"the connection ended without an answer: {error}") from None
+        raise NoAnswer(f"the connection ended without a reply: {error}") from None
     finally:
         writer.transport.abort()
 
@@ -437,7 +437,7 @@ class Pusher:
         delay_s = retry_delay_s(subscription.strategy, message.receive_count, self.chance())
         topic, name = subscription.topic, subscription.name
         if self._throttle.due((topic, name, delay_s is None)):
-            then = "given up" if delay_s is None else f"tried again in {delay_s} s"
+            then = "given up" if delay_s is None else f"retried in {delay_s} s"
             text = "message %s was not pushed to subscription %s of %s, and is %s: %s"
             log.warning(text, message.id.hex().upper(), name, topic, then, problem)
         if delay_s is None:
@@ -536,7 +536,7 @@ class TopicService:
                 self.counts.undeliverable += len(result.undeliverable)
                 for name, reason in result.undeliverable:
                     if self._throttle.due((command.topic, name, type(reason))):
-                        text = "message %s of %s did not come to subscription %s: %s"
+                        text = "message %s of %s did not reach subscription %s: %s"
                         log.warning(text, result.id.hex().upper(), command.topic, name, reason)
             answer(result)
 
@@ -560,7 +560,7 @@ class TopicService:
             timer.cancel()
             posting.cancel()
         if posting.cancelled():
-            return f"no answer within {ANSWER_S_MAX} s"
+            return f"no reply within {ANSWER_S_MAX} s"
         return posting.result()
 
     async def _post(self, subscription: Subscription, message: ReceivedMessage) -> str:
@@ -582,7 +582,7 @@ class TopicService:
         except NoAnswer as error:
             return str(error)
         except Exception:
-            log.exception("a push of %s of %s failed for a reason of our own", subscription.name, subscription.topic)
+            log.exception("a push of %s of %s failed by a defect of veilmq", subscription.name, subscription.topic)
             return "a defect of this server"
         return "" if status in _ACCEPTED else f"status {status}"
 
@@ -598,12 +598,12 @@ async def push_identity(settings: ServerSettings, store: Store, *, now_s: float)
         identity = import_module("veilmq.server.push_identity")
     except ModuleNotFoundError as error:
         raise PushError(
-            f"push_allow (--push-allow) needs the module {error.name}, which this install does not have: "
-            "pip install 'veilmq[push]'"
+            f"push_allow (--push-allow) needs the module {error.name}, which is not installed: pip install "
+            "'veilmq[push]'"
         ) from error
     if settings.push_key is not None:
         return identity.read(settings.push_key, settings.push_certificate)
     try:
         return identity.of(await store.keep(identity.FILE_NAME, lambda: identity.made(now_s=now_s).pem()))
     except VeilmqError as error:
-        raise StoreError(f"The key that signs pushes cannot be kept: {error}") from error
+        raise StoreError(f"The key that signs pushes cannot be stored: {error}") from error

@@ -320,7 +320,7 @@ class ServerSettings:
     )
     account: str = _setting("000000000000", _ACCOUNT, "Account that owns the queues, in their URLs and ARNs.")
     queues_file: Path | None = _setting(
-        None, _FILE, "File of queues and topics to create or update at the start, unless the settings file has them."
+        None, _FILE, "File of queues and topics to create or update at the start; by default the settings file."
     )
     audit_log: Path | None = _setting(
         None, _FILE, "File that records changes made by the console and its API; by default audit.jsonl in data."

@@ -35,8 +35,8 @@ def place_of(settings: ServerSettings) -> Any:
         target = import_module("veilmq.events.exporter")
     except ModuleNotFoundError as error:
         raise EventsError(
-            f"events_to (--events-to) needs the module {error.name}, which this install does not have: "
-            "pip install 'veilmq[arrow]'"
+            f"events_to (--events-to) needs the module {error.name}, which is not installed: pip install "
+            "'veilmq[arrow]'"
         ) from error
     return target.open_target(settings.events_to)
 
@@ -100,7 +100,7 @@ def _progress_logger() -> Progress:
         nonlocal due_s
         if stopwatch_s() >= due_s or converted == in_all:
             due_s = stopwatch_s() + _PROGRESS_S
-            log.warning("the data folder is converted: %d of %d messages", converted, in_all)
+            log.warning("converting the data folder: %d of %d messages", converted, in_all)
 
     return log_progress
 
@@ -111,7 +111,7 @@ def postgres_parts(what: str) -> Any:
         return import_module("veilmq.store.postgres")
     except ModuleNotFoundError as error:
         raise StoreError(
-            f"{what} needs the module {error.name}, which this install does not have: pip install 'veilmq[postgres]'"
+            f"{what} needs the module {error.name}, which is not installed: pip install 'veilmq[postgres]'"
         ) from error
 
 
@@ -170,12 +170,12 @@ def _is_url(place: str) -> bool:
 
 
 _FROM_SEVERAL = (
-    "each is copied by itself, to an empty database: copy one after the other, and name the new ones in the same "
-    "order. No data folder takes them."
+    "each is copied separately, to an empty database: copy one after the other, and list the new ones in the same "
+    "order. They cannot be copied to a data folder."
 )
 _TO_SEVERAL = (
-    "a store is copied to one: copy it to the first, then start servers with all of them; new queues go to the others. "
-    "Of a store on several databases copy each by itself."
+    "a store is copied to one: copy it to the first, then start servers with all of them; new queues go to the "
+    "others. Copy each database of a store separately."
 )
 
 

@@ -37,12 +37,11 @@ _REMEDIES = {
     "claim": _CLOSE,
     "event": _EXPORT,
     "event_batch": _EXPORT,
-    "part": "let a server go on for a minute or two, until what was purged or deleted is removed and the event log "
-    "has it",
+    "part": "run a server for a minute or two, until purged and deleted messages are removed and logged",
     "publication": "let the server finish what was published",
     "source": _CLOSE,
     "stage": "publish what was staged, or delete the queue",
-    "writer": "wait until the writers have been silent for so long that they are forgotten, or delete their queues",
+    "writer": "wait until unused writers are deleted (after 14 days), or delete their queues",
 }
 """What to do about rows of a table that no copy to another kind of store takes along."""
 

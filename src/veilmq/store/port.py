@@ -14,8 +14,8 @@ from veilmq.core.errors import VeilmqError
 
 FAILED = "The store has failed; the process is about to end, and recovers when it is started again."
 FULL = "The store is full: sends are refused until disk space is freed or queues are drained."
-UNREACHABLE = "The database cannot be reached; the server goes on by itself as soon as it can."
-STANDBY = "The database is a standby, which keeps nothing; the server goes on as soon as it is the primary."
+UNREACHABLE = "The database cannot be reached; the server continues when it is back."
+STANDBY = "The database is a standby, which accepts no writes; the server continues when it is the primary."
 NOTHING_HELD_BACK = "The clock is trusted: nothing is held back."
 
 LATENCY_BOUNDS_S = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)

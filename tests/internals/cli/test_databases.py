@@ -120,7 +120,7 @@ def test_the_doctor_finds_what_contradicts_itself(database: str, veilmq: Veilmq)
     assert answer.code == 1
     lines = answer.out.splitlines()
     place = lines.index("FAILED  every message has its partition")
-    assert lines[place + 1].strip() == "1 rows break this, the first at 99/1"
+    assert lines[place + 1].strip() == "1 rows violate this, the first at 99/1"
 
 
 @pytest.mark.parametrize("command", ["migrate", "doctor"])
@@ -212,7 +212,7 @@ def test_a_backup_of_databases_says_what_to_do(tmp_path: Path, veilmq: Veilmq, m
     ("source", "target", "said"),
     [
         (f"{NOWHERE},{NOWHERE}", NOWHERE, "copy one after the other"),
-        (f"{NOWHERE},{NOWHERE}", "copy", "No data folder takes them"),
+        (f"{NOWHERE},{NOWHERE}", "copy", "They cannot be copied to a data folder"),
         (".", f"{NOWHERE},{NOWHERE}", "copy it to the first"),
         (NOWHERE, f"{NOWHERE},{NOWHERE}", "copy each by itself"),
     ],

@@ -150,7 +150,7 @@ RULE = 'default = "d"\n\n[[rules]]\nqueue = "a"\nsize = 1\n\n[[ rules ]]\nqueue 
         (RULE + "attributes.kind = []", "attributes.kind: the list is empty"),
         (RULE + "attributes.kind = [[1]]", "attributes.kind[0]: expected"),
         (RULE + "attributes.kind = 1979-05-27", "attributes.kind: expected"),
-        (RULE + 'body."job" = 1', "body.'job': 'job' is no path into the body"),
+        (RULE + 'body."job" = 1', "body.'job': 'job' is not a path into the body"),
         ('default = "d"\nrules = [{ queue = "a" }]', "Rule 1: the rule for a has no condition"),
         ('default = "d"\n[queues.e]\nvisibility_timeout_s = 1', "queues.e: no rule names that queue"),
         ('default = "d"\n[queues.d]\nvisibility_timeout_s = 43201', "queues.d.visibility_timeout_s: expected"),

@@ -61,7 +61,7 @@ def test_the_whole_message_can_be_had() -> None:
 @pytest.mark.parametrize("annotation", [int, Order, Struct, Model], ids=lambda annotation: annotation.__name__)
 @pytest.mark.parametrize("body", ["", "no", '{"number": "one"}'], ids=["empty", "no-json", "another"])
 def test_what_does_not_fit_is_undecodable(annotation: object, body: str) -> None:
-    with pytest.raises(Undecodable, match="not what the handler takes"):
+    with pytest.raises(Undecodable, match="not match the handler's type"):
         decoder(annotation)(message(body=body))
 
 

@@ -86,7 +86,7 @@ def test_the_owner_alone_may_read(path: Path, mode: int) -> None:
 
 
 @pytest.mark.parametrize(("old", "new", "words"), [
-    ('secret = "secret/of+owner"', "secret = secret/of+owner", "is no TOML (at line 8, column 10)"),
+    ('secret = "secret/of+owner"', "secret = secret/of+owner", "is not TOML (at line 8, column 10)"),
     ('secret = "secret/of+owner"', "secret = 5", "Expected `str`, got `int` - at `$.accounts[0].keys[0].secret`"),
     ('secret = "secret/of+owner"', 'secret = ""', "length >= 1"),
     ('secret = "secret/of+owner"', "", "missing required field `secret`"),
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_told_and_no_secret(path: Path, old: str, new: str, wor
 
 def test_bytes_that_are_no_text_are_refused(path: Path) -> None:
     path.write_bytes(b"\xff")
-    assert "its bytes are no UTF-8" in refusal(path)
+    assert "it is not UTF-8" in refusal(path)
 
 
 def test_a_file_must_be_there_and_a_file(tmp_path: Path) -> None:

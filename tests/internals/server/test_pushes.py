@@ -99,7 +99,7 @@ def test_without_a_list_nothing_is_allowed_and_no_name_asked_for() -> None:
 
 def test_a_name_that_is_allowed_leads_nowhere_but_to_the_public() -> None:
     told = refusal("http://hook/", "hook", Names(hook=["127.0.0.1", "10.1.1.1"]))
-    assert "hook leads to 127.0.0.1, 10.1.1.1, which is no public address" in told
+    assert "hook resolves to 127.0.0.1, 10.1.1.1, which is not a public address" in told
     assert "push_allow" in told
     assert admit("http://hook/", "hook,10.0.0.0/8", Names(hook=["127.0.0.1", "10.1.1.1"])) == ["10.1.1.1"]
 
@@ -283,7 +283,7 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
 
 @pytest.mark.parametrize(("answer", "told"), [
     (b"", "ended without an answer"), (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
-    (b"SSH-2.0-OpenSSH\r\n\r\n", "the answer is no HTTP"), (b"HTTP/1.1 999 What\r\n\r\n", "the answer is no HTTP"),
+    (b"SSH-2.0-OpenSSH\r\n\r\n", "the reply is not HTTP"), (b"HTTP/1.1 999 What\r\n\r\n", "the reply is not HTTP"),
     (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
     (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
 ], ids=["nothing", "half", "other", "status", "endless", "provisional"])  # fmt: skip
@@ -518,7 +518,7 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
     for _ in range(3):
         publish(server)
     assert undeliverable(server) == 3
-    told = "of 000000000000/news did not come to subscription gone: The queue 000000000000/gone does not exist"
+    told = "of 000000000000/news did not reach subscription gone: The queue 000000000000/gone does not exist"
     assert caplog.text.count(told) == 1
     server.advance(seconds=60)
     publish(server)

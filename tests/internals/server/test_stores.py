@@ -289,7 +289,7 @@ def test_a_server_that_finds_a_standby_is_not_ready(database: PostgresServer) ->
         database.stop()
         with standby:
             server.wait_until(lambda: get(server, "/health/ready") == (503, f"{STANDBY}\n"))
-            with pytest.raises(StoreError, match="is a standby, which keeps nothing: name the primary"):
+            with pytest.raises(StoreError, match="is a standby, which accepts no writes: use the primary"):
                 RunningServer(store=database.url).__enter__()
             standby.promote()
             server.wait_until(lambda: get(server, "/health/ready") == (200, "ready\n"))

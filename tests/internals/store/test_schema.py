@@ -101,7 +101,7 @@ async def test_no_node_ends_others_by_starting(new_database: str) -> None:
     last = added(ends=LAST + 1)
     async with connected(new_database) as connection:
         await migrate(connection)
-        with pytest.raises(SchemaRefused, match=r"ends what older servers can do.*stop them all, run `veilmq migrate`"):
+        with pytest.raises(SchemaRefused, match=r"Older servers cannot use.*stop them all, run `veilmq migrate`"):
             await migrate(connection, [*OURS, last], ending_older_nodes=False)
         assert await migrate(connection, [*OURS, last]) == [last]
         await connection.execute("DROP SCHEMA mq CASCADE")

@@ -30,7 +30,7 @@ def test_kinds_of_queues(veilmq_server: RunningServer, veilmq_boto3: Any) -> Non
 
 def test_mistakes_are_named(veilmq_server: RunningServer) -> None:
     """Unknown settings, values out of range, other settings than the queue has, names that cannot be."""
-    with pytest.raises(ValueError, match="'visibility' is no setting of a queue; there are visibility_timeout_s,"):
+    with pytest.raises(ValueError, match="'visibility' is not a setting of a queue; these are visibility_timeout_s,"):
         veilmq_server.queue("jobs", visibility=3)
     with pytest.raises(SqsError, match="VisibilityTimeout"):
         veilmq_server.queue("jobs", visibility_timeout_s=43_201)

@@ -230,7 +230,7 @@ class ClockGuard:
     def figures(self) -> list[Figure]:
         """Return whether the clock is doubted."""
         is_doubted = self._doubted_by_ms is not None
-        return [gauge("store_clock_doubted", "1 while retention deletes nothing, as a clock is doubted.", is_doubted)]
+        return [gauge("store_clock_doubted", "1 while a clock is doubted and retention deletes nothing.", is_doubted)]
 
 
 SLICE_EVENTS = 1_000

@@ -87,8 +87,8 @@ class CopyLock:
         await self.hold(migrate)
         if await self.connection.fetchval(SQL["is_used"]):
             raise CopyRefused(
-                f"{self.place} has queues, topics or settings of accounts, or what is left of some, or is one of "
-                "several databases of a store: name an empty one, and copy again."
+                f"{self.place} is not empty (queues, topics, settings of accounts, or rows of deleted ones), or is "
+                "one of several databases of a store: use an empty one, and copy again."
             )
         await self._triggers("DISABLE")
 
@@ -139,8 +139,8 @@ class DatabaseSource(Source):
         await lock.hold(require)
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
-                f"{lock.place} is one of several databases of a store: a data folder takes none of them. Copy each "
-                "to a database of its own."
+                f"{lock.place} is one of several databases of a store, which cannot be copied to a data folder. Copy "
+                "each to its own database."
             )
         source = cls(lock)
         source.now_ms = await lock.connection.fetchval(SQL["now"])
@@ -202,8 +202,8 @@ class DatabaseTarget:
         self._last_instant_ms = now_ms + _CLOCKS_MS
         if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
             raise CopyRefused(
-                f"The clock of {self._lock.place} is more than a minute from that of the store that is copied: set it "
-                "right first, since leases and delays end by it."
+                f"The clock of {self._lock.place} differs by more than a minute from that of the copied store: "
+                "correct it first, because leases and delays end by it."
             )
         for name, value in values.items():
             await connection.execute(SQL["put_setting"], name, value)
@@ -247,8 +247,8 @@ class DatabaseTarget:
     def _row(self, partition: int, message: CopiedMessage, seq: int) -> tuple[Any, ...]:
         if message.position >> COUNTER_BITS > self._last_instant_ms:
             raise CopyRefused(
-                f"A position of the store ({message.position}) is of an instant to come: its clock was set back, or "
-                "it is not sound."
+                f"A position of the store ({message.position}) is in the future: its clock was set back, or it is "
+                "damaged."
             )
         return (
             *(partition, seq, *_LEASE(message), message.properties or None, message.source),
@@ -282,7 +282,7 @@ class DatabaseTarget:
                 await self._lock.connection.execute(SQL["add_turns"], partition)
         broken = [finding.check for finding in await invariants(self._lock.connection) if not finding.ok]
         if broken:
-            raise CopyRefused(f"The copy was not kept, because it breaks this: {'; '.join(broken)}.")
+            raise CopyRefused(f"The copy was discarded, because these checks failed: {'; '.join(broken)}.")
         await self._lock.commit()
 
 

@@ -335,10 +335,10 @@ class Database:
         is_reachable = not self.breaker.is_open
         return [
             gauge("store_reachable", "1 unless the last attempt to reach the database failed.", is_reachable),
-            counter("store_connection_failures", "Attempts to reach the database that failed.", self.breaker.failures),
-            gauge("store_connections_in_use", "Connections to the database that are at work.", in_use),
+            counter("store_connection_failures", "Failed attempts to reach the database.", self.breaker.failures),
+            gauge("store_connections_in_use", "Connections to the database that are in use.", in_use),
             gauge("store_connections_open", "Connections to the database that are open.", opened),
-            gauge("store_connections_max", "Connections to the database that may be open.", allowed),
+            gauge("store_connections_max", "Maximum number of connections to the database.", allowed),
         ]
 
     async def close(self) -> None:
@@ -385,7 +385,7 @@ class Mover(Scheduler):
                 due = 0
             except Exception as error:
                 if not self._stopped:
-                    log.warning("work in the background was interrupted, and goes on later", exc_info=True)
+                    log.warning("background work was interrupted, and continues later", exc_info=True)
                 due = error
             done(due)
 

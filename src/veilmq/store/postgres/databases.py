@@ -46,7 +46,7 @@ def named(url: str) -> Iterator[None]:
     except (SchemaRefused, PlaceRefused) as error:
         raise StoreError(f"{place}: {error}") from error
     except asyncpg.ReadOnlySQLTransactionError as error:
-        raise StoreError(f"{place} is a standby, which keeps nothing: name the primary.") from error
+        raise StoreError(f"{place} is a standby, which accepts no writes: use the primary.") from error
     except (*_REFUSED, VeilmqError) as error:
         raise StoreError(f"{place} cannot be used: {sentence(error)}") from error
 
@@ -164,7 +164,7 @@ def keep(home_url: str, known: list[Member]) -> None:
     if last_known(home_url) == known:
         return
     if path is None:
-        log.warning("the list of databases is kept nowhere, as there is no home folder: set XDG_STATE_HOME")
+        log.warning("the list of databases is not stored, because there is no home folder: set XDG_STATE_HOME")
         return
     new = path.with_suffix(f".{os.getpid()}")
     try:
@@ -172,7 +172,7 @@ def keep(home_url: str, known: list[Member]) -> None:
         new.write_bytes(msgspec.json.encode(known))
         new.replace(path)
     except OSError as error:
-        log.warning("the list of databases cannot be kept: %s; no server starts here while the home is down", error)
+        log.warning("the list of databases is not stored: %s; no server can start here while the home is down", error)
 
 
 def _file(home_url: str) -> Path | None:
@@ -277,8 +277,8 @@ async def add(home_url: str, url: str) -> Listed:
             if kept_url == url or not isinstance(error.__cause__, asyncpg.InvalidAuthorizationSpecificationError):
                 raise
             raise StoreError(
-                f"{kept_url} takes no connection without the password in the URL, which would be lost: no password is "
-                "kept in a database. Put it into PGPASSWORD, ~/.pgpass or a service file of each server, and try again."
+                f"{kept_url} accepts no connection without the password in the URL, and passwords are not stored. Put "
+                "it into PGPASSWORD, ~/.pgpass or a service file of each server, and try again."
             ) from error
         await migrate(other)
         store = await found(home)
@@ -360,7 +360,7 @@ async def _require_empty(other: Any, member: Member, store: Identity) -> None:
 ONE_STORE = "the databases are one store"
 PLACES = "every queue is in the database that the home names"
 
-_NOT_COMPARED = "not looked at: name the first database of a store"
+_NOT_COMPARED = "not checked: name the first database of a store"
 _PAGE = 500
 _TROUBLE = (*_REFUSED, SchemaRefused)
 
@@ -380,7 +380,7 @@ async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
                 await require(connection)
                 met[place] = name, connection
             except _TROUBLE as error:
-                missed.append(f"{name} could not be asked: {sentence(error)}")
+                missed.append(f"{name} could not be reached: {sentence(error)}")
         # The home says which store it is, or where that is down the first one that knows.
         known = [ours for place, (_, each) in met.items() if (ours := await identity(each)) is not None or place == 0]
         store = known[0].store if known and known[0] is not None else None

@@ -272,7 +272,7 @@ class Relay(Mover):
                         await connection.execute(OUTBOX["drop_outbox"], partition)
         except _FAILED as error:
             self.failures += 1
-            log.warning("the relay of database %s rests for a while: %s", self._place + 1, error)
+            log.warning("the relay of database %s pauses: %s", self._place + 1, error)
             return PAUSE_MS
         return None if are_free else PAUSE_MS
 
@@ -310,9 +310,9 @@ class Relay(Mover):
         back = partial(give_back, outbox=outbox, positions=self._node.positions)
         queue, messages = await self._node.in_transaction(back)
         if messages and queue is None:
-            text = "%s messages on their way from %s to %s are deleted, as both are gone"
+            text = "%s messages from %s to %s were deleted, because both queues are deleted"
             log.warning(text, messages, outbox.source, outbox.target)
         if messages and queue is not None:
-            log.warning("%s messages for %s, which is gone, are in %s again", messages, outbox.target, queue.name)
+            log.warning("%s messages for %s, which is deleted, returned to %s", messages, outbox.target, queue.name)
             await self._directory.wake(self._place, queue)
         return messages

@@ -220,7 +220,7 @@ class Coalescer:
                 try:
                     done(answer)
                 except Exception:  # what was asked is done, and the others wait for theirs
-                    log.exception("the answer to a %s was not taken", type(command).__name__)
+                    log.exception("the reply to a %s was not delivered", type(command).__name__)
         self.task = None
         self.drained()
 

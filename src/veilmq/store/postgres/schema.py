@@ -117,7 +117,7 @@ async def migrate(
             if ending and (nodes or not ending_older_nodes):
                 open_ones = f" ({nodes} connections are open)" if nodes else ""
                 raise SchemaRefused(
-                    f"The upgrade {ending} ends what older servers can do with this database (format {found}): stop "
+                    f"Older servers cannot use this database (format {found}) after the upgrade {ending}: stop "
                     f"them all{open_ones}, run `veilmq migrate`, and start again."
                 )
             for script in pending:
@@ -200,7 +200,7 @@ class Promise:
 
     def __str__(self) -> str:
         """Name the mode, and what it means here."""
-        where = f"here and on standbys ({self.standbys})" if self.standbys else "here; no standby is waited for"
+        where = f"here and on standbys ({self.standbys})" if self.standbys else "here, without waiting for a standby"
         text = f"{self.mode}: commits are durable {where} (synchronous_commit {self.waits})"
         if self.mode is Durability.STRICT:
             return text
@@ -242,7 +242,7 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
     of_server = {
         "the server is of a version that is supported": ""
         if version >= _VERSION_MIN
-        else "its version is older than 15, which nobody has tried",
+        else "its version is older than 15, which is not supported",
         "the server is the primary": "it is a standby" if standby else "",
         "autovacuum is on": "" if autovacuum else asleep,
         "what is acknowledged is durable": "; ".join(promise.doubts),
@@ -261,7 +261,7 @@ async def invariants(connection: Any) -> list[Finding]:
     details = {}
     for check, query in _queries("check"):
         count, example = await connection.fetchrow(query)
-        details[check] = f"{count} rows break this, the first at {example}" if count else ""
+        details[check] = f"{count} rows violate this, the first at {example}" if count else ""
     return findings(details)
 
 

@@ -124,7 +124,7 @@ class Shards:
                     if self._identity is not None:
                         break
             if self._identity is None:
-                others = " No other database of its store that is known here can be asked."
+                others = " No other known database of its store can be reached."
                 raise StoreError(
                     f"{self._home.database.place} cannot be used: {sentence(failure)}"
                     + (others if self.shards.keys() - {0} else "")
@@ -199,7 +199,7 @@ class Shards:
         try:
             self._take(await self._ask(self._home, databases.members))
         except (StoreUnavailable, StoreError) as error:
-            log.warning("which databases there are is looked up later: %s", error)
+            log.warning("the list of databases could not be read, and is read later: %s", error)
         finally:
             self._refreshing = None
         await asyncio.gather(*(self._open_late(engine) for engine in self.shards.values() if not engine.is_open))
@@ -305,7 +305,7 @@ class Shards:
                         for name in dropped:
                             self._places.pop(name, None)
         except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
-            log.warning("places of queues that are gone are forgotten later: %s", error)
+            log.warning("places of deleted queues are removed later: %s", error)
         finally:
             turn.leave()
 

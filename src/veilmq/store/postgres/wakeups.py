@@ -194,9 +194,9 @@ class Watches:
         """Return what came and went."""
         arrive = self.listens and self._arrive
         return [
-            gauge("store_notices_arrive", "1 while notices of other servers arrive.", arrive),
-            counter("store_notices_sent", "Notices sent to other servers.", self._sent),
-            counter("store_notices_received", "Notices received from other servers.", self._received),
+            gauge("store_notices_arrive", "1 while notifications of other servers arrive.", arrive),
+            counter("store_notices_sent", "Notifications sent to other servers.", self._sent),
+            counter("store_notices_received", "Notifications received from other servers.", self._received),
         ]
 
     def open(self) -> None:
@@ -300,7 +300,7 @@ class Watches:
         try:
             await self._inspect(list(self._wakes))
         except (*IN_DOUBT, asyncpg.PostgresError, StoreUnavailable):
-            log.debug("a look at what is waited for failed, and is repeated", exc_info=True)
+            log.debug("the check of waiting receives failed, and is repeated", exc_info=True)
         return self._interval_ms
 
     async def _inspect(self, names: list[str]) -> None:
@@ -368,7 +368,7 @@ class Watches:
     def _ended(self, connection: Any) -> None:
         if connection is self._connection:
             self._connection = None
-            log.warning("the connection for notices of other nodes has ended; looking for another one")
+            log.warning("the connection for notifications of other nodes has ended; reconnecting")
             self._arrive = False
             self._rounds.schedule(self._interval_ms)
             self._upkeep.schedule(self._retries.failed())

@@ -289,7 +289,7 @@ class Batch:
             try:
                 done(answer)
             except Exception:
-                log.exception("an answer could not be delivered")
+                log.exception("a reply could not be delivered")
             if stopwatch_s() >= until_s:
                 return False
         self._outcomes = None

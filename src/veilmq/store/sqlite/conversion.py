@@ -65,7 +65,7 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
     with FolderLock(folder):
         if (folder / SET_ASIDE).exists():
             raise FolderError(
-                f"{folder} has {OLD_NAME} and {SET_ASIDE}, and nothing is replaced: move the latter away."
+                f"{folder} has {OLD_NAME} and {SET_ASIDE}, and no file is overwritten: move the latter away."
             )
         if (folder / DATABASE_NAME).is_file():
             instants = []
@@ -129,7 +129,7 @@ def _check_space(connection: apsw.Connection, folder: Path) -> None:
     free = disk.f_bavail * disk.f_frsize + left
     if free < needed:
         raise FolderError(
-            f"{folder} is to be converted, which needs {needed} bytes, and its disk has {free} bytes free: "
+            f"{folder} must be converted, which needs {needed} bytes, and its disk has {free} bytes free: "
             "make room, and start again. Nothing was changed."
         )
 

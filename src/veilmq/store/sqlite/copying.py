@@ -128,7 +128,7 @@ class Unfinished:
         A ``place`` that ends in ``.db`` becomes the database alone.
         """
         if place.exists() or place.is_symlink():
-            raise FolderError(f"{place} exists, and nothing is replaced: name a new one with --to.")
+            raise FolderError(f"{place} exists, and is not overwritten: choose a new path with --to.")
         self._place = place
         self.folder = place.with_name(f"{place.name}.unfinished")
         self.remove()
@@ -144,8 +144,8 @@ class Unfinished:
         broken = [finding.check for finding in report.findings if not finding.ok]
         if broken:
             raise FolderError(
-                f"The copy was not kept, because it breaks this: {'; '.join(broken)}. See what `veilmq doctor` says of "
-                "the store that it is of."
+                f"The copy was discarded, because these checks failed: {'; '.join(broken)}. Run `veilmq doctor` on "
+                "the original store."
             )
         return report.facts
 

@@ -60,8 +60,8 @@ _FREE_PAGES_KEPT = 4_096
 _PAGES_PER_SLICE = 500
 
 LONG_LOG = (
-    "The write-ahead log is too long: another process that reads the database keeps it, or the disk is full. End what "
-    "reads, or free space."
+    "The write-ahead log is too long: another process keeps reading the database, or the disk is full. End that "
+    "process, or free space."
 )
 
 _PRAGMAS: dict[str, str | int] = {
@@ -183,7 +183,7 @@ def check_format(connection: apsw.Connection, where: str) -> None:
         raise FolderError(_foreign(where))
     version = connection.pragma("user_version")
     if version != _FORMAT:
-        remedy = "install a newer one" if version > _FORMAT else "it is of no release; use the version that made it"
+        remedy = "install a newer one" if version > _FORMAT else "no release has it; use the version that created it"
         raise FolderError(f"{where} has format {version}, and this version of veilmq reads format {_FORMAT}: {remedy}.")
 
 
@@ -367,7 +367,7 @@ class Database:
                 left = self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
                 is_short = is_short or left < self._pages_max // _PAGES_RESERVE_DIVISOR
         except (OSError, apsw.Error):
-            log.exception("the room on the disk cannot be read")
+            log.exception("the free disk space cannot be read")
             return self.is_short
         self._ran_out = self._ran_out and is_short
         return is_short

@@ -52,11 +52,11 @@ _GIVES_AFTER_S = 0.005  # the loop gives the thread the GIL, each time that a co
 _GIVEN_S_MAX = 0.000_5
 
 _HELD_BACK = (
-    "is held back: since the last run the wall clock advanced by more than the store trusts it with, as the kernel did "
-    "not call it synchronised. Leases, delays and retention end that much later. "
+    "is held back: since the last run the wall clock advanced by more than an hour, and the kernel did not report it "
+    "as synchronised. Leases, delays and retention end that much later. "
 )
 _UNTIL = {
-    True: "It is applied once the kernel calls its clock synchronised, or at once by `veilmq clock trust`.",
+    True: "It is applied when the kernel reports its clock as synchronised, or at once by `veilmq clock trust`.",
     False: "If the clock is right, `veilmq clock trust` applies it.",
 }
 
@@ -246,7 +246,7 @@ class SqliteStore:
     @property
     def kept(self) -> str:
         """Where messages are kept; see ``store.port.Store``."""
-        return "in memory only, gone when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
+        return "in memory only, lost when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
     async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
@@ -271,7 +271,7 @@ class SqliteStore:
         """Return what there is to tell beside the counts of queues."""
         held_s = self.clock.held_back_ms() / SECOND_MS
         return [
-            gauge("store_time_held_back_seconds", "Time that is held back, as the clock is doubted.", held_s),
+            gauge("store_time_held_back_seconds", "Time that is held back, because the clock is doubted.", held_s),
             *self._database.figures(),
         ]
 
@@ -352,7 +352,7 @@ class SqliteStore:
             self._rest.set()
 
     def _fail(self, error: BaseException) -> None:
-        log.critical("the store failed; what was not acknowledged may or may not be kept", exc_info=error)
+        log.critical("the store failed; commands that were not acknowledged may or may not be durable", exc_info=error)
         self._refusal = OutcomeUnknown()
         self._stop_background()
         self._batch.fail(self._refusal)

@@ -391,9 +391,9 @@ def decode(text: str) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        raise PolicyError("it is no JSON") from None
+        raise PolicyError("it is not JSON") from None
     if not isinstance(document, dict):
-        raise PolicyError("it is no JSON object")
+        raise PolicyError("it is not a JSON object")
     _check_names(document, _TOP)
     if document.get("Version", _VERSIONS[0]) not in _VERSIONS:
         raise PolicyError(f"Version must be one of {', '.join(_VERSIONS)}")
@@ -428,7 +428,7 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
         if len(both) > 1 or len(both) < wanted:
             raise PolicyError(f"a statement needs one of {name} and Not{name}")
     if variables and b"${" in msgspec.json.encode(element):
-        raise PolicyError("variables (${...}) are not supported; name what is meant, or use Version 2008-10-17")
+        raise PolicyError("variables (${...}) are not supported; write the values, or use Version 2008-10-17")
     given = element[_name(element, "Principal")]
     kinds = {"AWS": "*"} if given == "*" else given
     if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _KINDS:
@@ -442,7 +442,7 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
     for arn in arns:
         match = _PRINCIPAL.fullmatch(arn)
         if match is None:
-            raise PolicyError(f"{shown(arn)} is no principal; name an account or the ARN of a user")
+            raise PolicyError(f"{shown(arn)} is not a principal; use an account or the ARN of a user")
         if match[3] == "root":
             accounts.add(match[2])
     action = _name(element, "Action")
@@ -482,7 +482,7 @@ def _texts(name: str, given: object) -> list[str]:
 def _covered(text: str) -> frozenset[str]:
     service, _, name = text.lower().rpartition(":")
     if text != "*" and service != "sqs":
-        raise PolicyError(f"{shown(text)} is no action of SQS; write sqs:SendMessage, sqs:* or *")
+        raise PolicyError(f"{shown(text)} is not an action of SQS; write sqs:SendMessage, sqs:* or *")
     pattern = glob(name)
     covered = frozenset(action for action in _ACTIONS if pattern.match(action))
     if not covered:

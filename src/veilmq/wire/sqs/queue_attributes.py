@@ -382,7 +382,7 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
     """
     for field in settings:
         if field not in SETTABLE:
-            raise ValueError(f"{field!r} is no setting of a queue; there are {', '.join(SETTABLE)}")
+            raise ValueError(f"{field!r} is not a setting of a queue; these are {', '.join(SETTABLE)}")
     wanted = QueueSettings().changed(settings)
     names = dict.fromkeys(map(attribute_of, settings))
     for name in names:

@@ -395,7 +395,7 @@ def _from_http_date(date: bytes | None) -> bytes:
     try:
         return _basic(instant_of(date).timestamp()).encode()
     except (ValueError, OverflowError):
-        raise _incomplete("The Date header is no date; send X-Amz-Date, like 20260131T235959Z.") from None
+        raise _incomplete("The Date header is not a date; send X-Amz-Date, like 20260131T235959Z.") from None
 
 
 def _day_s(day: bytes) -> int:

@@ -167,7 +167,7 @@ def staged_messages(body: bytes, outgoing: Outgoing) -> Pieces:
                 raise SqsError(INVALID_REQUEST, f"{rows} messages are too many for one call; send {most}.")
             yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=first)
     except (pa.ArrowException, OSError, ValueError, EOFError, struct.error, MemoryError) as error:
-        raise SqsError(INVALID_REQUEST, f"The body is not a sound Arrow IPC stream: {str(error)[:200]}.") from None
+        raise SqsError(INVALID_REQUEST, f"The body is not a valid Arrow IPC stream: {str(error)[:200]}.") from None
 
 
 def _batches(body: bytes) -> Iterator[Any]:
@@ -175,7 +175,7 @@ def _batches(body: bytes) -> Iterator[Any]:
     schema = ipc.read_schema(source)
     for field in schema:
         if field.type not in COLUMNS.get(field.name, ()):
-            raise SqsError(INVALID_REQUEST, f"The column {field.name[:64]!r} of type {field.type} is none of ours.")
+            raise SqsError(INVALID_REQUEST, f"The column {field.name[:64]!r} of type {field.type} is not known.")
     if len(set(schema.names)) != len(schema.names) or "body" not in schema.names:
         raise SqsError(INVALID_REQUEST, "The stream must have the column 'body', and each column once.")
     while source.tell() < source.size():
@@ -184,7 +184,7 @@ def _batches(body: bytes) -> Iterator[Any]:
         except EOFError:  # the mark at the end
             return
         if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
-            raise SqsError(INVALID_REQUEST, "The stream may have record batches alone, and none that is compressed.")
+            raise SqsError(INVALID_REQUEST, "The stream may contain only uncompressed record batches.")
         batch = ipc.read_record_batch(message, schema)
         batch.validate(full=True)
         yield batch

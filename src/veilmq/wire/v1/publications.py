@@ -95,7 +95,7 @@ class Outgoing:
         attributes = _attributes(row.attributes or {}, row.attribute_types or {})
         group = checked_id(members.GROUP, row.group)
         if row.dedup_id is not None and not self._fifo:
-            raise SqsError(INVALID_REQUEST, "dedup_id means nothing here: the queue is no FIFO queue; leave it out.")
+            raise SqsError(INVALID_REQUEST, "dedup_id is for FIFO queues only; leave it out.")
         dedup_id = checked_id(members.DEDUPLICATION, row.dedup_id)
         carried = Properties(attributes=attributes, system=self._system, group=group, dedup_id=dedup_id)
         return NewMessage(
@@ -114,7 +114,7 @@ def _attributes(texts: Mapping[str, str], types: Mapping[str, str]) -> dict[str,
             raise too_many_attributes(len(given))
     for name in types:
         if name not in texts:
-            raise SqsError(INVALID_REQUEST, f"attribute_types has {name[:64]!r}, which attributes has not.")
+            raise SqsError(INVALID_REQUEST, f"attribute_types has {name[:64]!r}, which is not in attributes.")
     return read_attributes({name: _value(name, text, types.get(name, STRING)) for name, text in texts.items()})
 
 
@@ -278,12 +278,12 @@ _get, _post = partial(Route, b"GET", b"publications"), partial(Route, b"POST", b
 ROUTES = (
     _get(b"", "SendMessage", "List the writers of a queue.",
          making(ListWriters, lambda views: as_json(Writers(views))), query=api.NoFields, answer=Writers),
-    _post(b"stage", "SendMessage", "Keep messages for a later publication.", _stage,
+    _post(b"stage", "SendMessage", "Stage messages for a later publication.", _stage,
           query=fields_of(Stage, without=("messages",)),
           body=MessagesFields, answer=Staged, errors=(errors.StageRefused,), arrow=True),
-    _post(b"publish", "SendMessage", "Send what was staged, once.", making(Publish),
+    _post(b"publish", "SendMessage", "Publish the staged messages, once.", making(Publish),
           body=fields_of(Publish), answer=Published, errors=(errors.StageMissing,)),
-    _post(b"abandon", "SendMessage", "Delete what is staged for a batch.", making(Abandon),
+    _post(b"abandon", "SendMessage", "Delete the staged messages of a batch.", making(Abandon),
           body=fields_of(Abandon)),
     # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
     Route(b"POST", b"queues", b"forward", "ReceiveMessage",

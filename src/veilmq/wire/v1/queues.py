@@ -113,7 +113,7 @@ RANGES: dict[str, Range] = {
 def _create(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     account, _, name = request.queue.partition("/")
     if account_of(account) != account_of(context.account):
-        raise SqsError(ACCESS_DENIED, f"Queues are made in the caller's own account, which is {context.account}.")
+        raise SqsError(ACCESS_DENIED, f"Queues are created only in the caller's account, which is {context.account}.")
     check_new(name, fifo=fields.settings.fifo is True)
     settings, tags = read_settings(fields.settings, request.queue, context), read_tags(fields.tags, request.queue)
 
@@ -219,7 +219,7 @@ def _list_queues(request: ApiRequest, fields: ListFields, context: RequestContex
     if names is not None:
         names = tuple(dict.fromkeys(name for name in names.split(",") if name))
         if len(names) > BROWSED_QUEUES_MAX:
-            raise SqsError(INVALID_REQUEST, f"names: may be {BROWSED_QUEUES_MAX} at once.")
+            raise SqsError(INVALID_REQUEST, f"names: must be at most {BROWSED_QUEUES_MAX} names.")
     return ApiCall(BrowseQueues(account=request.account, names=names, order=order, **given))
 
 
@@ -373,9 +373,9 @@ def _peek(request: ApiRequest, fields: PeekFields, context: RequestContext) -> A
 def _list_leases(request: ApiRequest, fields: LeaseFields, context: RequestContext) -> ApiCall:
     texts = fields.also.split(",") if fields.also else []
     if len(texts) > limits.INSPECT_ALSO_MAX:
-        raise SqsError(INVALID_REQUEST, f"also: may be {limits.INSPECT_ALSO_MAX} positions at once.")
+        raise SqsError(INVALID_REQUEST, f"also: must be at most {limits.INSPECT_ALSO_MAX} positions.")
     if not all(re.fullmatch("[0-9]{1,19}", each) and int(each) < 1 << 63 for each in texts):
-        raise SqsError(INVALID_REQUEST, "also: must be positions from a list of leases, apart by commas.")
+        raise SqsError(INVALID_REQUEST, "also: must be positions from a list of leases, separated by commas.")
     command = InspectLeases(queue=request.queue, count=fields.count, also=tuple(map(int, texts)))
     return ApiCall(command, lambda seen: as_json(ListedLeases([_lease(each) for each in seen])))
 
@@ -427,10 +427,10 @@ _get = partial(Route, b"GET")
 # fmt: off
 ROUTES = (
     _get(b"leases", b"", "ReceiveMessage",
-         "List the leases of a queue that end first: what was received and is in flight.",
+         "List the leases of messages in flight, those that end first.",
          _list_leases, query=LeaseFields, answer=ListedLeases),
     _get(b"messages", b"", "ReceiveMessage",  # with receipts PurgeQueue, too
-         "Show messages without receiving them: those sent first, or those of one state in the order of its instants.",
+         "Show messages without receiving them: those sent first, or those of one state by visible_at_ms.",
          _list_messages, query=InspectFields, answer=ListedMessages),
     _get(b"messages", b"peek", "ReceiveMessage",
          "Show what a receive would return now, in that order, without receiving it.",
@@ -438,7 +438,7 @@ ROUTES = (
     _get(b"queues", b"", "ListQueues", "List queues of the caller's account, with their counts and rates.",
          _list_queues, query=ListFields, answer=BrowsedQueues, of_account=True),
     _get(b"queues", b"show", "GetQueueAttributes",
-         "Return the settings of a queue, and how many messages are in which state.", _show, answer=ShownQueue),
+         "Return the settings of a queue, and its number of messages in each state.", _show, answer=ShownQueue),
     Route(b"POST", b"queues", b"create", "CreateQueue",
           'Create a queue, or find it with the same settings: ``{"settings": {...}, "tags": {...}}``.',
           _create, body=CreateFields, answer=CreatedQueue, errors=_OF_CREATION),

@@ -171,7 +171,7 @@ def of_account(request: ApiRequest, context: RequestContext) -> ApiRequest:
     elif not region:
         return request
     elif not context.by_region:
-        raise SqsError(INVALID_REQUEST, "An account of a region is known only where the setting regions is by-request.")
+        raise SqsError(INVALID_REQUEST, "An account can have a region only if the setting regions is by-request.")
     else:
         account = namespace(account, region, context)
     queue = account + request.queue.removeprefix(request.account) if request.queue else ""

@@ -43,9 +43,8 @@ def route_key(request: ApiRequest) -> bytes:
 
 
 _NO_ROUTE = (
-    "There is no such route. Paths are /v1/{noun}/{account}/{queue}/{verb}, with an account of twelve digits, or - for "
-    "your own, and without queue and verb for what is of a whole account; reading and listing are GET, everything else "
-    "is POST."
+    "There is no such route. Paths are /v1/{noun}/{account}/{queue}/{verb}, or /v1/{noun}/{account} for a whole "
+    "account, which has twelve digits (- is your own). Use GET to read and list, and POST for everything else."
 )
 
 
@@ -56,7 +55,7 @@ def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
         raise SqsError(api.UNKNOWN_ROUTE, _NO_ROUTE)
     addressed = api.of_account(request, context)
     if route.of_account and account_of(addressed.account) != account_of(context.account):
-        raise SqsError(ACCESS_DENIED, f"What an account has is for itself alone; the caller's is {context.account}.")
+        raise SqsError(ACCESS_DENIED, f"A caller can see only its own account, which is {context.account}.")
     fields = None
     if route.query is not None:
         fields = api.from_query(addressed.query, route.query)
@@ -124,7 +123,7 @@ _PLACES: Document = {
         "name": "account",
         "in": "path",
         "required": True,
-        "description": "Twelve digits, and @ and a region where that is not the server's own; - for the caller's own.",
+        "description": "Twelve digits, followed by @ and a region other than the server's own; - for the caller's own.",
         "schema": {"type": "string", "pattern": f"^([0-9]{{12}}(@{REGION_PATTERN})?|-)$"},
     },
     "queue": {

@@ -323,7 +323,7 @@ def test_no_password_is_kept(
         asyncio.run(prepare(server.url))
         guarded, added = (f"postgresql://guarded:s3cret@{server.authority}/{name}" for name in ("postgres", "added"))
         host = ShardsHost([urls[0], guarded])
-        assert "takes no connection without the password in the URL" in refused(host, databases.add(urls[0], added))
+        assert "accepts no connection without the password in the URL" in refused(host, databases.add(urls[0], added))
         (tmp_path / "pgpass").write_text(f"127.0.0.1:{server.port}:*:guarded:s3cret\n")
         (tmp_path / "pgpass").chmod(0o600)
         assert host.run(databases.add(urls[0], added)).number == 3

@@ -144,7 +144,7 @@ def test_strict_takes_what_the_operator_has_set_unless_that_is_less(
     """Nobody's standbys are waited for in another way than he said; what is raised is said when a node begins."""
     with set_to(host, level), caplog.at_level(logging.INFO):
         assert host.run(settings_of(host, "synchronous_commit")) == [waits, waits]
-    assert f"strict: commits are durable here; no standby is waited for (synchronous_commit {waits})" in caplog.text
+    assert f"durable here, without waiting for a standby (synchronous_commit {waits})" in caplog.text
     assert (f"synchronous_commit is {level} for this database" in caplog.text) is (level != waits)
     assert "fsync is off" in caplog.text
 

@@ -50,7 +50,7 @@ def test_tables_are_made_in_one_transaction(tmp_path: Path) -> None:
 def test_what_is_newer_older_or_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
     path = tmp_path / DATABASE_NAME
     wanted = "is not a veilmq database: choose another folder"
-    version, remedy = {"newer": (99, "install a newer one"), "older": (1, "use the version that made it")}.get(
+    version, remedy = {"newer": (99, "install a newer one"), "older": (1, "use the version that created it")}.get(
         kind, (0, "")
     )
     if version:

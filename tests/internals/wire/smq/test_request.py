@@ -184,7 +184,7 @@ TOLD: list[tuple[core.VeilmqError, Code, str]] = [
     (core.SettingsConflict("fifo", "Leave it."), smq.INVALID_ARGUMENT, "published schema, cause by Leave it."),
     (core.DeadLetterQueueRefused("a/d", "It is gone."), smq.INVALID_ARGUMENT, "cause by It is gone."),
     (core.MessageTooLong(1_024), smq.INVALID_ARGUMENT, "The value of MessageBody should between 1 and 1024 bytes."),
-    (core.BodyUnreadable(), smq.INVALID_ARGUMENT, "cause by The body is no base64"),
+    (core.BodyUnreadable(), smq.INVALID_ARGUMENT, "cause by This queue takes bodies in base64"),
     (core.GroupMissing(), smq.INVALID_ARGUMENT, "cause by MessageGroupId"),
     (core.ReceiptInvalid(), smq.RECEIPT_HANDLE_ERROR, "The receipt handle you provide is not valid."),
     (core.ReceivesThrottled(3), smq.TOO_MANY_REQUESTS, "The request is denied by cluster flow limiter"),
@@ -196,7 +196,7 @@ TOLD: list[tuple[core.VeilmqError, Code, str]] = [
     (core.EndpointRefused("http://x", "it is no address"), smq.ENDPOINT_INVALID, "it is no address."),
     (core.StoreFull(), smq.INTERNAL_SERVER_ERROR, "Interal error. The disk that keeps the messages"),
     (core.StoreUnavailable(), smq.INTERNAL_SERVER_ERROR, "nothing was done. Try again."),
-    (core.OutcomeUnknown(), smq.INTERNAL_SERVER_ERROR, "it may have happened. Try again."),
+    (core.OutcomeUnknown(), smq.INTERNAL_SERVER_ERROR, "so the outcome is unknown. Try again."),
     (core.ShuttingDown(), smq.INTERNAL_SERVER_ERROR, "Interal error. The server is shutting down; try again."),
     (core.InternalError(), smq.INTERNAL_ERROR, "Interal error."),
 ]

@@ -261,7 +261,7 @@ def test_every_action_of_the_service_is_on_one_of_the_lists() -> None:
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("", "no JSON"), ("[]", "no JSON object"), ("[" * 5_000, "no JSON"), ('{"Statement": []}', "Statement must be"),
+    ("", "not JSON"), ("[]", "a JSON object"), ("[" * 5_000, "not JSON"), ('{"Statement": []}', "Statement must be"),
     ("{}", "Statement must be an object or a list of objects"), ('{"Statement": "x"}', "Statement must be"),
     ('{"Version": "2020", "Statement": {}}', "Version must be"), ('{"Id": 1, "Statement": {}}', "Id must be"),
     ('{"Foo": 1, "Statement": {}}', "no element Foo"), (" " * 8_193, "8192 bytes"),

@@ -228,7 +228,7 @@ def test_a_policy_has_an_end() -> None:
 def test_what_is_no_policy_is_not_kept() -> None:
     error = refusal("SetQueueAttributes", Attributes={"Policy": "x"})
     assert error.code is errors.INVALID_ATTRIBUTE_VALUE
-    assert error.message == "Invalid value for the parameter Policy. Reason: It is no JSON."
+    assert error.message == "Invalid value for the parameter Policy. Reason: It is not JSON."
 
 
 # Move tasks.

@@ -196,7 +196,7 @@ def test_who_sent_is_kept() -> None:
     ({"attributes": {"n": "twelve"}, "attribute_types": {"n": "Number"}}, "'n'"),
     ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
     ({"attributes": {"d": "ä"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
-    ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which attributes has not"),
+    ({"attributes": {}, "attribute_types": {"d": "Binary"}}, "which is not in attributes"),
     ({"attributes": {str(n): "x" for n in range(11)}}, "attributes"),
 ])  # fmt: skip
 def test_what_cannot_be_sent_is_told_with_its_row(fields: dict[str, Any], words: str) -> None:
