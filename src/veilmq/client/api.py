@@ -108,7 +108,7 @@ class _Entries(msgspec.Struct, frozen=True):
 class Claims(QueueApi):
     """The claims of one queue: numbered sets of messages, read any number of times until acknowledged.
 
-    ``docs/protocols/claims.md`` describes them. An ``open`` whose reply was lost begins one more epoch.
+    ``docs/protocols/claims.md`` describes them. Repeating an ``open`` whose reply was lost begins another epoch.
     """
 
     noun = "claims"
@@ -137,7 +137,7 @@ class Claims(QueueApi):
         bytes_max: int | None = None,
         wait_s: int = 0,
     ) -> Bound:
-        """Bind claim ``number``, or return what it has, waiting up to ``wait_s`` (0 to 20) for a first message."""
+        """Bind claim ``number``, or return it if it is bound; wait up to ``wait_s`` (0 to 20) for a first message."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
         fields |= {"shard_messages": shard_messages, "wait_s": wait_s}
         fields |= {} if bytes_max is None else {"bytes_max": bytes_max}  # earlier servers know no such field
@@ -146,7 +146,7 @@ class Claims(QueueApi):
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
         """Yield the messages of a shard as ``pyarrow.RecordBatch``; needs pyarrow (the extra ``arrow``).
 
-        A page is requested when the one before it is used up, and again if it is lost.
+        A page is requested when the previous one is consumed, and again if its reply is lost.
         """
         cursor, more = "", True
         while more:
@@ -179,7 +179,7 @@ class Claims(QueueApi):
         return self.post("acknowledge", {"source": source, "epoch": epoch, "number": number}, Acknowledged)
 
     def release(self, source: str, *, number: int) -> SourceView:
-        """Give the messages of a claim back, by an operator's decision."""
+        """Return the messages of a claim to the queue, by an operator's decision."""
         return self.post("release", {"source": source, "number": number}, SourceView)
 
     def evict(self, source: str, *, number: int, message: str) -> SourceView:
@@ -187,7 +187,7 @@ class Claims(QueueApi):
         return self.post("evict", {"source": source, "number": number, "message": message}, SourceView)
 
     def close_source(self, source: str) -> None:
-        """Release all claims of ``source`` and forget it, by an operator's decision."""
+        """Release all claims of ``source`` and delete it, by an operator's decision."""
         self.post("close", {"source": source}, Nothing)
 
     def sources(self) -> list[SourceView]:
@@ -204,7 +204,7 @@ class Publications(QueueApi):
     noun = "publications"
 
     def stage(self, writer: str, *, batch: int, attempt: str, part: int, messages: Sequence[OutgoingRow]) -> Staged:
-        """Keep ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.claims.Stage``."""
+        """Stage ``messages`` as part ``part`` (0, 1, 2, …) of an attempt; see ``core.claims.Stage``."""
         body = msgspec.json.encode(MessagesFields(messages=list(messages)))
         return self._stage(writer, batch, attempt, part, body, _JSON)
 
@@ -227,7 +227,7 @@ class Publications(QueueApi):
     ) -> Published:
         """Send what was staged under ``attempts`` (names with their numbers of messages), in this order, once.
 
-        With ``messages_per_s_max`` they come into the queue no faster than that.
+        With ``messages_per_s_max`` they enter the queue no faster than that.
         Returns when all is in the queue; ``again``: the batch had been published before.
         """
         rest = partial(self.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=messages_per_s_max)
@@ -239,12 +239,12 @@ class Publications(QueueApi):
     def publish_on(
         self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
     ) -> Published:
-        """Do the same for some seconds at the most; ``more``: not all is in the queue yet, so call it again."""
+        """Do the same for at most some seconds; ``more``: not all is in the queue yet, so call it again."""
         fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
         return self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
 
     def abandon(self, writer: str, *, batch: int) -> None:
-        """Drop what is staged for ``batch`` and is not published."""
+        """Drop the messages that are staged for ``batch`` and not published."""
         self.post("abandon", {"writer": writer, "batch": batch}, Nothing)
 
     def writers(self) -> list[WriterView]:
@@ -288,7 +288,7 @@ def _name_of(target: str) -> str:
 
 
 class Settings(QueueApi):
-    """The settings of one queue, which need not exist yet: every name, every setting, the widest ranges.
+    """The settings of one queue, which need not exist yet: all names, all settings, the widest ranges.
 
     ``QueueClient`` has what SQS has. Here are also FIFO queues whose name does not end in ``.fifo``, names of up to 256
     characters, and delays of up to seven days, as SMQ has them.

@@ -26,7 +26,7 @@ class ClientError(Exception):
     def __init__(self, code: str, message: str, status: int, *, fields: Mapping[str, Any] | None = None) -> None:
         """``message`` is the server's sentence, ``status`` the HTTP status (4xx: change the request, 5xx: retry).
 
-        ``fields`` is the rest of an error of our own API, for example ``current`` of ``EpochFenced``.
+        ``fields`` has the other members of an error of veilmq's own API, for example ``current`` of ``EpochFenced``.
         """
         super().__init__(message)
         self.code = code
@@ -61,7 +61,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message that the server keeps; one of a FIFO queue has a ``sequence`` number, of 20 digits."""
+    """A message that the server has stored; in a FIFO queue it has a ``sequence`` number, of 20 digits."""
 
     id: str
     sequence: str | None = None
@@ -101,7 +101,7 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One move; ``handle`` cancels it as long as it is ``running`` (or it is completed, cancelled, failed).
+    """One move task; ``handle`` cancels it while it is ``running`` (else it is completed, cancelled or failed).
 
     ``destination`` is ``None`` for a move back to where each message came from, ``moves_per_s_max`` for one as fast as
     it goes. ``failure`` says why it failed.

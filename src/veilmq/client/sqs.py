@@ -101,7 +101,7 @@ class _Entries(Shape, Generic[Entry], frozen=True, kw_only=True):
 class QueueClient:
     """A client through a ``Caller``; close it, or use it as a context manager. Threads may share it.
 
-    A queue is named by its plain name, or by its URL, as one of another account must be.
+    A queue is identified by its plain name or its URL; a queue of another account needs the URL.
     """
 
     def __init__(self, caller: Caller) -> None:
@@ -400,13 +400,13 @@ class QueueClient:
 class HttpQueueClient(QueueClient):
     """A client of one endpoint; close it, or use it as a context manager. Threads may share it.
 
-    A queue is named by its plain name, or by its URL, as one of another account must be.
+    A queue is identified by its plain name or its URL; a queue of another account needs the URL.
     """
 
     def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
         """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
 
-        A server with a credentials file wants a ``key``, and its region; ``wall_s`` dates the signatures, in seconds
+        A server with a credentials file requires a ``key``, and its region; ``wall_s`` dates the signatures, in seconds
         since the epoch.
         """
         super().__init__(Transport(endpoint, key=key, wall_s=wall_s))

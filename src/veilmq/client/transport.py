@@ -78,7 +78,7 @@ YEARS = range(2000, 2100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """An access key; its secret and token are shown nowhere."""
+    """An access key; its representation shows neither secret nor token."""
 
     id: str
     secret: str = field(repr=False)

@@ -1,6 +1,6 @@
-"""Consumers: handlers whose messages stay theirs for as long as they work on them.
+"""Consumers: handlers that keep the leases of their messages while they work on them.
 
-``Consumer`` is the way in; ``docs/consumer.md`` has the whole of it.
+Start with ``Consumer``; ``docs/consumer.md`` describes everything.
 """
 
 from veilmq.consumer.app import Consumer, SendOptions

@@ -78,7 +78,7 @@ class Consumer(Lifespan):
         metrics_port: int | None = None,
         opentelemetry: bool = False,
     ) -> None:
-        """``queue`` (a name or a URL) is that of handlers which name no other. Nothing is sent yet.
+        """``queue`` (a name or a URL) is the default for handlers. The constructor sends no request.
 
         The server is at ``endpoint``, else where ``VEILMQ_ENDPOINT``, ``AWS_ENDPOINT_URL_SQS`` or ``AWS_ENDPOINT_URL``
         says, else on this machine; with ``create`` the queues that handlers name are made where they are missing.
@@ -113,7 +113,7 @@ class Consumer(Lifespan):
     ) -> Function | Callable[[Function], Function]:
         """Declare ``function`` as the handler of a queue; it stays an ordinary function, for tests to call.
 
-        Raises ``TypeError`` and ``ValueError`` for what cannot work.
+        Raises ``TypeError`` and ``ValueError`` for invalid functions and options.
         """
         if function is not None:
             return self.declare(function)
@@ -185,14 +185,14 @@ class Consumer(Lifespan):
     def test_client(self, objects: Mapping[Any, object] | None = None) -> TestClient:
         """Return a context manager, async or not, through which a test sends messages to handlers, without a server.
 
-        ``objects``, by type, take the place of what start-up functions return.
+        ``objects``, by type, replace the results of start-up functions.
         """
         return TestClient(partial(self.make, objects=objects), self.queue_of)
 
     def on(self, name: str, hook: Hook) -> None:
         """Call ``hook`` at each ``name``: receive, start, settle, renew, suspect, lost, ending, release.
 
-        It is given the message's ``Context``; ``settle`` also the ``Ending``, ``ending`` the seconds that are left.
+        It gets the message's ``Context``; ``settle`` also gets the ``Ending``, ``ending`` the remaining seconds.
         """
         self._hooks.add(name, hook)
 
@@ -211,7 +211,7 @@ class Consumer(Lifespan):
     def run(self) -> int:
         """Run the handlers until SIGTERM or SIGINT, and return an exit code (``running``).
 
-        A second signal cancels the handlers at once, a third ends the process on the spot.
+        A second signal cancels the handlers at once, a third ends the process immediately.
         """
         return asyncio.run(self._run())
 

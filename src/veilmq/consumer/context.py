@@ -225,7 +225,7 @@ class LeaseView:
 
 
 class Context:
-    """The message apart from its body, its lease, and whether to stop."""
+    """The message without its body, the state of its lease, and whether to stop."""
 
     __slots__ = ("_cancelled", "cause", "lease", "message", "on_progress")
 
@@ -267,7 +267,7 @@ class Context:
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when the handler should stop, for whatever cause; a thread may wait for it."""
+        """Set when the handler should stop, for any cause; a thread may wait for it."""
         if self._cancelled is None:
             self._cancelled = threading.Event()
             if self.cause is not None:
@@ -292,7 +292,7 @@ class Context:
         return Fence(self)
 
     def progress(self, done: float) -> None:
-        """Report that the work goes on; ``done`` is the share that is behind it. A handler with ``stall`` must."""
+        """Report progress; ``done`` is the finished share. A handler with ``stall`` must call it."""
         if self.on_progress is not None:
             self.on_progress(done)
 
@@ -380,7 +380,7 @@ class Item(Generic[T]):
 
 
 class Batch(Sequence[Item[T]]):
-    """What a batch handler takes. When it returns, all that did not ``fail`` are done; when it raises, none is."""
+    """The messages of a batch handler. When it returns, all that did not ``fail`` are done; if it raises, none is."""
 
     def __init__(self, items: Sequence[Item[T]]) -> None:
         """``items`` in the order of arrival."""

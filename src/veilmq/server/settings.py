@@ -483,9 +483,7 @@ _ROWS = tuple(
     for row in fields(ServerSettings)
 )
 
-MEMORY = Setting(
-    "memory", SWITCH, False, "Keep everything in memory and nothing anywhere else, instead of data: for tests."
-)
+MEMORY = Setting("memory", SWITCH, False, "Keep everything in memory and nothing on disk, instead of data: for tests.")
 """The one setting that is no field of its own: it stands for ``data=None``, which no source can write."""
 
 _AFTER_DATA = [row.name for row in _ROWS].index("data") + 1

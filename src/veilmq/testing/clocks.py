@@ -31,8 +31,8 @@ class VirtualTimer:
 class VirtualClock(SystemClock):
     """``core.commands.Clock`` for tests, and the machine under it; not safe to use from two threads at once.
 
-    The clocks of the machine move together with the store's. ``step_wall`` and ``reboot`` part them: what a store makes
-    of that is the store's affair. ``synchronised`` says whether the kernel calls its clock so.
+    The clocks of the machine advance together with the store's. ``step_wall`` and ``reboot`` change the difference, to
+    which a store reacts. ``synchronised`` is whether the kernel reports its clock as synchronised.
     """
 
     def __init__(self, start_ms: int = START_MS, *, synchronised: bool = True) -> None:

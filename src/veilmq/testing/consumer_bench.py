@@ -343,7 +343,7 @@ class ConsumerBench:
         group: str | None = None,
         dedup_id: str | None = None,
     ) -> str:
-        """Send ``payload``, past all faults, and return the message's id; it is visible when the time is moved.
+        """Send ``payload``, unaffected by faults, and return the message's id; it is visible after an ``advance``.
 
         A ``str`` is the body, ``bytes`` its UTF-8, anything else its JSON, as handlers read it.
         """

@@ -51,7 +51,7 @@ from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
 class RunningQueue:
     """A queue and its ``name`` and ``url``. ``str()`` is the URL.
 
-    What it does goes past clients, sockets and faults, and finds what the server received before.
+    Its methods bypass clients, sockets and faults, and see everything that the server received before.
     """
 
     def __init__(self, server: "RunningServer", *, name: str, url: str, account: str) -> None:
@@ -347,7 +347,7 @@ class RunningServer:
             await self.bound.engine.answered()
 
     def answer(self, action: Callable[[Any, RequestContext], Plan], request: object) -> Any:
-        """Return the result of ``action`` of SQS, past all faults; raises ``SqsError``."""
+        """Return the result of ``action`` of SQS, unaffected by faults; raises ``SqsError``."""
         plan = action(request, self._context())
         try:
             result = self.do(plan.command)

@@ -27,7 +27,7 @@ def veilmq_settings() -> dict[str, Any]:
 
 @pytest.fixture
 def veilmq_server(veilmq_settings: dict[str, Any]) -> "Iterator[RunningServer]":
-    """Run a server of the test's own: empty, in memory, on a free port, its clock standing still until it is moved."""
+    """Run a server of the test's own: empty, in memory, on a free port, with a clock that stands still."""
     try:
         from veilmq.testing import RunningServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -65,7 +65,7 @@ def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None
     """Point AWS SDKs, the AWS CLI and veilmq's own commands to the test's server, by their environment variables.
 
     Of a program under test that makes its own clients nothing has to be changed. Other services of AWS stay where they
-    are, but get keys that are good for nothing.
+    are, but get keys that are not valid.
     """
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
         monkeypatch.delenv(name, raising=False)
@@ -82,7 +82,7 @@ def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
-    """Give a boto3 client for SQS of the test's server, which tries nothing twice; boto3 is the suite's own."""
+    """Give a boto3 client for SQS of the test's server, without retries; boto3 is the suite's own."""
     try:
         import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
