@@ -499,7 +499,7 @@ def test_a_server_that_cannot_forward_is_sent_to(
     """As any other server of SQS: what it answers to an unknown path is no answer of ours."""
 
     def refuse(self: Forwards, entries: object) -> None:
-        raise ClientError("UnexpectedReply", "The answer is not that of a queue server: '<html>'.", 404)
+        raise ClientError("UnexpectedReply", "The reply is not that of a queue server: '<html>'.", 404)
 
     monkeypatch.setattr(Forwards, "forward", refuse)
     fill(client)

@@ -89,7 +89,7 @@ def test_a_backup_is_told_in_lines(tmp_path: Path, veilmq: Veilmq) -> None:
     answer = veilmq(*asked)
     assert answer.code == 0
     assert answer.out.splitlines()[0].split() == ["backup", str(tmp_path / "copy")]
-    veilmq(*asked).fails(1, "nothing is replaced")
+    veilmq(*asked).fails(1, "is not overwritten")
 
 
 def test_the_doctor_says_what_to_do(tmp_path: Path, veilmq: Veilmq) -> None:
@@ -173,7 +173,7 @@ def test_a_database_in_use_is_not_copied(folder: Path, tmp_path: Path, postgres_
 def test_a_target_with_queues_is_refused(folder: Path, postgres_url: str, veilmq: Veilmq) -> None:
     with making_database(postgres_url) as url:
         assert veilmq("copy", "--from", str(folder), "--to", url).code == 0
-        veilmq("copy", "--from", str(folder), "--to", url).fails(1, "name an empty one")
+        veilmq("copy", "--from", str(folder), "--to", url).fails(1, "use an empty one")
     answer = veilmq("copy", "--from", str(folder), "--to", str(folder))
     assert answer.code == 1
 
@@ -216,7 +216,7 @@ def test_what_a_target_without_queues_has_is_not_lost(
         assert veilmq("migrate", "--store", second).code == 0
         execute(second, statement)
         for source in (first, str(folder)):
-            veilmq("copy", "--from", source, "--to", second).fails(1, "name an empty one")
+            veilmq("copy", "--from", source, "--to", second).fails(1, "use an empty one")
         assert execute(second, "SELECT count(*) FROM mq.queue") == 0
 
 

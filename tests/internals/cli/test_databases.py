@@ -214,7 +214,7 @@ def test_a_backup_of_databases_says_what_to_do(tmp_path: Path, veilmq: Veilmq, m
         (f"{NOWHERE},{NOWHERE}", NOWHERE, "copy one after the other"),
         (f"{NOWHERE},{NOWHERE}", "copy", "They cannot be copied to a data folder"),
         (".", f"{NOWHERE},{NOWHERE}", "copy it to the first"),
-        (NOWHERE, f"{NOWHERE},{NOWHERE}", "copy each by itself"),
+        (NOWHERE, f"{NOWHERE},{NOWHERE}", "each database of a store separately"),
     ],
 )
 def test_a_copy_of_several_says_what_to_do(source: str, target: str, said: str, veilmq: Veilmq) -> None:

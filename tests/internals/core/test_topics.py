@@ -93,8 +93,8 @@ def test_an_ipv4_address_has_one_form(text: str) -> None:
     [
         ("http://hook.example:0/", "port must be from 1 to 65535"),
         ("http://hook.example:65536/", "port must be from 1 to 65535"),
-        ("http://[::1::]/", "no IPv6 address"),
-        ("http://[1.2.3.4]/", "no IPv6 address"),
+        ("http://[::1::]/", "not an IPv6 address"),
+        ("http://[1.2.3.4]/", "not an IPv6 address"),
         ("http://-hook.example/", "not a valid host name"),
         ("http://hook..example/", "not a valid host name"),
         (f"http://{'x' * 64}.example/", "not a valid host name"),

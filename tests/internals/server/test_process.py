@@ -101,7 +101,7 @@ def test_an_address_in_a_url() -> None:
 
 
 def test_an_unknown_host_is_refused() -> None:
-    with pytest.raises(BindError, match="not known here"):
+    with pytest.raises(BindError, match="is unknown"):
         bind("no.such.host.invalid", 0, setting="port")
 
 

@@ -282,9 +282,9 @@ def answering(answer: bytes, *, context: ssl.SSLContext | None = None) -> Iterat
 
 
 @pytest.mark.parametrize(("answer", "told"), [
-    (b"", "ended without an answer"), (b"HTTP/1.1 200 OK\r\n", "ended without an answer"),
+    (b"", "ended without a reply"), (b"HTTP/1.1 200 OK\r\n", "ended without a reply"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", "the reply is not HTTP"), (b"HTTP/1.1 999 What\r\n\r\n", "the reply is not HTTP"),
-    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without an answer"),
+    (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "ended without a reply"),
     (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 500\r\n\r\n", "status 500"),
 ], ids=["nothing", "half", "other", "status", "endless", "provisional"])  # fmt: skip
 def test_an_answer_that_is_none(answer: bytes, told: str) -> None:

@@ -244,6 +244,6 @@ def test_a_damaged_database_is_named(tmp_path: Path, damaged: str) -> None:
 def test_an_old_database_that_was_set_aside_is_not_replaced(tmp_path: Path) -> None:
     folder, _ = filled(tmp_path)
     (folder / ASIDE).write_text("kept")
-    with pytest.raises(FolderError, match="nothing is replaced"):
+    with pytest.raises(FolderError, match="no file is overwritten"):
         conversion.convert(folder)
     assert ((folder / OLD).is_file(), (folder / NEW).exists()) == (True, False)

@@ -113,7 +113,7 @@ def test_what_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
         asyncio.run(fill(target, jobs=[SENT]))
         assert (tmp_path / "copy.unfinished").exists()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(FolderError, match="nothing is replaced"):
+    with pytest.raises(FolderError, match="is not overwritten"):
         FolderTarget(tmp_path)
 
 
@@ -314,7 +314,7 @@ def test_what_a_server_keeps_beside_the_database_goes_along(tmp_path: Path) -> N
             (tmp_path / "store" / name).write_text("secret")
             (tmp_path / "store" / name).chmod(0o600)
         back_up(tmp_path / "store", tmp_path / "copy")
-        with pytest.raises(FolderError, match="nothing is replaced"):
+        with pytest.raises(FolderError, match="is not overwritten"):
             back_up(tmp_path / "store", tmp_path / "copy")
     assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == ["push.pem", DATABASE_NAME]
     assert stat.S_IMODE((tmp_path / "copy" / "push.pem").stat().st_mode) == 0o600

@@ -298,7 +298,7 @@ def test_a_list_that_cannot_be_kept_keeps_no_node_from_serving(
     add(host)
     host.advance(REFRESH_MS)
     assert list(host.engine.shards) == [0, 1]
-    assert "the list of databases cannot be kept" in caplog.text
+    assert "the list of databases is not stored" in caplog.text
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
     host.advance(REFRESH_MS)

@@ -419,7 +419,7 @@ def test_databases_in_another_order_are_named(three: ShardsHost) -> None:
     said = faults(three, three.urls[::-1])
     assert "it is number 2 of its store, and named as number 1" in said[ONE_STORE]
     assert "it is number 1 of its store, and named as number 2" in said[ONE_STORE]
-    assert said[PLACES].startswith("not looked at: ")
+    assert said[PLACES].startswith("not checked: ")
 
 
 def test_a_database_of_another_store_is_named(three: ShardsHost) -> None:

@@ -191,7 +191,7 @@ def test_who_sent_is_kept() -> None:
 
 @pytest.mark.parametrize(("fields", "words"), [
     ({"body": ""}, "no body"), ({"body": "\x00"}, "#x0"), ({"delay_s": -1}, "delay_s must be 0 to 604800"),
-    ({"delay_s": 604_801}, "delay_s must be"), ({"dedup_id": "d"}, "no FIFO queue"),
+    ({"delay_s": 604_801}, "delay_s must be"), ({"dedup_id": "d"}, "for FIFO queues only"),
     ({"group": "not ascii: ä"}, "MessageGroupId"), ({"attributes": {"AWS.x": "y"}}, "AWS.x"),
     ({"attributes": {"n": "twelve"}, "attribute_types": {"n": "Number"}}, "'n'"),
     ({"attributes": {"d": "!"}, "attribute_types": {"d": "Binary"}}, "must be Base64"),
