@@ -236,7 +236,7 @@ def test_dead_letter_queues_come_first(order: str, here: HttpQueueClient, veilmq
         ('[queues.new]\ndead_letter_queue = "none"', "queue new: The dead-letter queue none does not exist; create it"),
         ('[queues.new]\ndead_letter_queue = "f.fifo"\n[queues."f.fifo"]', "f.fifo has another type than new"),
         ('[queues.new]\ndead_letter_queue = "c"\n[queues.c]\nredrive_permission = "none"', "c does not allow new"),
-        ("[queues.new]\nreceives_max = 3", "queue new: receives_max: A dead-letter queue and the number of receives"),
+        ("[queues.new]\nreceives_max = 3", "queue new: receives_max: A dead-letter queue and a maximum number"),
         ("[queues.new]\nContentBasedDeduplication = true", "queue new: content_deduplication: Only FIFO queues"),
         ('[queues.new]\n[topics.t.subscriptions.s]\nqueue = "none"', "t/s: there is no queue none; declare it."),
     ],
