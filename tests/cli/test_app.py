@@ -333,7 +333,7 @@ def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueu
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [("--master local --remote sc://x", "give only one of them"), ("--conf spark.x", "must be NAME=VALUE")],
+    [("--master local --remote sc://x", "give only one of them"), ("--conf spark.x", "must look like NAME=VALUE")],
 )
 def test_a_session_asked_wrongly_is_a_usage_error(
     veilmq: Veilmq, client: HttpQueueClient, options: str, words: str
@@ -406,6 +406,16 @@ def test_completion_is_installed_for_a_shell(shell: str, veilmq: Veilmq, tmp_pat
     text = script.read_text(encoding="utf-8")
     for word in ("cancel-redrive", "visibility-timeout", "peek", "stdin-lines"):
         assert word in text
+
+
+def test_bash_completes_the_values_of_an_option(veilmq: Veilmq, tmp_path: Path) -> None:
+    """Those that are words: '' is for the server's setting, and nothing to offer."""
+    script = tmp_path / "completion"
+    assert veilmq("--install-completion", "--shell", "bash", "--output", str(script)).code == 0
+    typed = "COMP_WORDS=(veilmq queue create --event-log ''); COMP_CWORD=4"
+    program = f"source {script}; {typed}; _veilmq; printf '<%s>' \"${{COMPREPLY[@]}}\""
+    done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "<off><closed>"
 
 
 def test_completion_goes_where_the_shell_looks_for_it(

@@ -18,7 +18,7 @@ from tests.clients.program import JAVASCRIPT, node
 from tests.clients.test_other_programs import CLIENTS
 from tests.proofs.forking import run
 from tests.tidy.tree import ROOT
-from veilmq.cli.top import Look, QueueRow, view
+from veilmq.cli.top import QueueRow, Snapshot, view
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, SystemClock
@@ -181,7 +181,7 @@ def holding(queue: str, message_id: str, held_s: float, left_s: float) -> LeaseS
     )
 
 
-LOOK = Look(
+LOOK = Snapshot(
     endpoint="http://127.0.0.1:9324",
     at_ms=1_769_850_000_000,
     queues=[
@@ -216,6 +216,6 @@ def test_the_picture_is_what_is_drawn() -> None:
 
 def test_every_field_of_a_look_is_named() -> None:
     table = TEXT.partition("## For machines")[2]
-    for fields in (Look, QueueRow, WorkerStatus, HandlerStatus, LeaseStatus):
+    for fields in (Snapshot, QueueRow, WorkerStatus, HandlerStatus, LeaseStatus):
         for name in fields.__struct_fields__:
             assert re.search(rf"`{name}`", table), name

@@ -11,16 +11,18 @@ import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from cyclopts import App, ArgumentCollection, CycloptsError, Token, UnknownOptionError
 
-from veilmq.cli.command import CommandFailed, UsageError, option
+import veilmq
+from veilmq.cli.command import CommandFailed, Result, command
+from veilmq.cli.options import UsageError, option
 
 COMMANDS = (
     ("serve", "store:serve", "Run a server until it is stopped by SIGTERM or Ctrl-C."),
     ("queue", "queue:app", "Create, list, show, set, tag, redrive, purge or delete queues."),
-    ("apply", "apply:apply", "Make or update the queues and topics that a file declares, and print what changes."),
+    ("apply", "queue:apply", "Make or update the queues and topics that a file declares, and print what changes."),
     ("send", "messages:send", "Send a message, and print its id; or send each line of a file as a message."),
     ("receive", "messages:receive", "Receive messages and print them."),
     ("peek", "messages:peek", "Print messages without receiving them."),
@@ -29,7 +31,7 @@ COMMANDS = (
     ("top", "top:top", "Watch queues, workers, and the leases of their messages."),
     ("pipeline", "pipeline:app", "Jobs on Spark: archive, replay and route messages, learn from them."),
     ("demo", "pipeline:demo", "Run all parts once, and print what they do."),
-    ("claims", "claims:app", "List, release or evict what readers of a queue have claimed."),
+    ("claims", "queue:claims_app", "List, release or evict what readers of a queue have claimed."),
     ("clock", "store:clock_app", "The clock of a store."),
     ("events", "store:events_app", "The event log."),
     ("database", "store:database_app", "Add, remove or list the databases of a store on PostgreSQL."),
@@ -43,14 +45,28 @@ COMMANDS = (
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
-_UNDECODED = re.compile("[\ud800-\udfff]")
+_UNDECODED = re.compile("[\ud800-\udfff]")  # bytes that the interpreter could not decode are halves of surrogate pairs
 _NEGATED = "Unknown option: --no-"
+_EXTRAS = {
+    "server": ("apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
+    "spark": ("deltalake", "grpc", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"),
+    "reload": ("watchfiles",),
+}
+"""The modules that commands need of third parties, by the extra that brings them."""
+
+_WRONG_USAGE = {"CycloptsError", "UsageError", "DeclaredError", "RoutesError", "SettingError", "TableError"}
+"""The errors that say that the command line is wrong, by name: most commands need few of their modules."""
+
 _REMEDIES = {
     "QueueDoesNotExist": "`veilmq queue list` prints those that do; `veilmq queue create` creates one.",
     "QueueNameExists": "`veilmq queue show` prints its settings, `veilmq queue set` changes them.",
     "SourceNotFound": "`veilmq claims list` prints those that there are.",
     "UnexpectedReply": "Name the endpoint of a queue server with --endpoint.",
+    "Unreachable": "Start a server with `veilmq serve`, or name another with --endpoint.",
+    "PlanRefused": "Nothing was changed.",
+    "ShellDetectionError": "Name the shell with --shell.",
 }
+"""What to do about an error, by its code or its class."""
 
 
 @cache
@@ -63,7 +79,7 @@ def build(running: str = "") -> App:
         name="veilmq",
         help="A message queue whose received messages become invisible, not gone.",
         help_format="plaintext",
-        version=_version,
+        version=lambda: f"veilmq {veilmq.__version__}",
         suppress_keyboard_interrupt=False,
         result_action="return_value",
         exit_on_error=False,
@@ -76,38 +92,25 @@ def build(running: str = "") -> App:
     return app
 
 
-def _version() -> str:
-    from veilmq import __version__
-
-    return f"veilmq {__version__}"
-
-
 def _endpoint_of_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Give an ``--endpoint`` that neither the command line nor a variable names that of the profile, if it has one."""
+    """Have ``--endpoint`` converted, which finds a server by itself, also where it is not given."""
     for argument in arguments:
-        if argument.name == "--endpoint" and not argument.tokens:
-            argument.append(Token(keyword="--endpoint", source="profile"))  # which its converter reads
+        if "--endpoint" in argument.names and not argument.tokens:
+            argument.append(Token(keyword="--endpoint", source="profile"))
 
 
+@command
 def install_completion(
     *,
-    shell: Annotated[
-        Literal["bash", "zsh", "fish", "powershell"] | None, option("The shell, where it cannot be detected.")
-    ] = None,
-    output: Annotated[
-        Path | None, option("Write the script there, and leave the shell's start-up file alone.", "FILE")
-    ] = None,
-) -> None:
+    shell: Literal["bash", "zsh", "fish", "powershell"] | None = option("The shell, where it cannot be detected."),
+    output: Path | None = option("Write the script there, and leave the shell's start-up file alone.", "FILE"),
+) -> Result:
     """Install completion of commands and options for your shell."""
-    from cyclopts.completion.detect import ShellDetectionError
-
     try:
         path = build().install_completion(shell=shell, output=output, add_to_startup=output is None)
-    except ShellDetectionError as error:
-        raise UsageError("The shell cannot be detected; name it with --shell.") from error
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}.") from error
-    print(f"Installed {path}; start a new shell to use it.")
+    return Result({"path": path}, f"Installed {path}; start a new shell to use it.")
 
 
 def run(arguments: Sequence[str] | None) -> int:
@@ -117,12 +120,14 @@ def run(arguments: Sequence[str] | None) -> int:
             setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - to the end of the process
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        _check_text(given)
-        command, bound, _ = build(given[0] if given else "").parse_args(given)
+        for each in filter(_UNDECODED.search, given):
+            encoding = sys.getfilesystemencoding()
+            raise UsageError(f"The argument {each!a} is not text in the encoding of this locale ({encoding}).")
+        function, bound, _ = build(given[0] if given else "").parse_args(given)
         if arguments is None:
             gc.freeze()  # what was imported stays to the end
             gc.enable()
-        code = command(*bound.args, **bound.kwargs)
+        code = function(*bound.args, **bound.kwargs)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -131,26 +136,23 @@ def run(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return READER_GONE
     except Exception as error:
-        if (sentence := _sentence(error)) is None:
+        if (known := _failure(error, given)) is None:
             raise
-        print(f"veilmq: {sentence}", file=sys.stderr)
-        return WRONG_USAGE if isinstance(error, CycloptsError | UsageError) else FAILED
+        code, text = known
+        print(f"veilmq: {text}", file=sys.stderr)
     return code if isinstance(code, int) else DONE
 
 
-def _check_text(arguments: Sequence[str]) -> None:
-    """Refuse bytes that the interpreter could not decode, which it hands over as halves of surrogate pairs."""
-    for argument in arguments:
-        if not argument.isascii() and _UNDECODED.search(argument):
-            encoding = sys.getfilesystemencoding()
-            raise UsageError(f"The argument {argument!a} is not text in the encoding of this locale ({encoding}).")
-
-
-def _sentence(error: Exception) -> str | None:
-    """Return what ``error`` says, and what to do about it, on one line; ``None`` for a defect of ours."""
-    from veilmq.client import ClientError, Unreachable  # most commands that fail have imported it
-
-    if not isinstance(error, CycloptsError | UsageError | CommandFailed | ClientError | Unreachable):
+def _failure(error: Exception, given: Sequence[str]) -> tuple[int, str] | None:
+    """Return the exit code for ``error``, and a line that says what to do about it; ``None`` for a defect of ours."""
+    if isinstance(error, ModuleNotFoundError):
+        package = (error.name or "").partition(".")[0]
+        lacks = f"veilmq {given[0]} needs the module {error.name}, which the plain install does not have: pip install"
+        return next(((FAILED, f"{lacks} 'veilmq[{extra}]'") for extra, has in _EXTRAS.items() if package in has), None)
+    if isinstance(error, OSError) and error.filename is not None:
+        return FAILED, f"{error.filename} cannot be used: {error.strerror}."
+    ours = [each.__name__ for each in type(error).__mro__ if each.__module__.startswith(("veilmq.", "cyclopts."))]
+    if not ours:
         return None
     if isinstance(error, CycloptsError):
         error.verbose = False  # without the place in our code where the option is defined
@@ -158,8 +160,7 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, UnknownOptionError) and text.startswith(_NEGATED):
         text, _, _ = text.partition(" Did you mean")  # the nearest name to --no-memory means its opposite
         text += " A switch is off unless it is given."
-    if isinstance(error, Unreachable):
-        text += " Start a server with `veilmq serve`, or name another with --endpoint."
-    if isinstance(error, ClientError):
-        text = f"{text} ({error.code}) {_REMEDIES.get(error.code, '')}".rstrip()
-    return text
+    if code := getattr(error, "code", ""):  # of a ClientError
+        text += f" ({code})"
+    remedy = _REMEDIES.get(code or ours[0], "")
+    return FAILED if _WRONG_USAGE.isdisjoint(ours) else WRONG_USAGE, f"{text} {remedy}".rstrip()

@@ -1,20 +1,22 @@
-"""What commands share: how they fail, options, what they print, questions, progress, and how they are stopped."""
+"""What commands share: results, failures, questions, progress, and how they are stopped."""
 
+import inspect
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import wraps
 from types import FrameType
-from typing import Annotated, Any, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
-from cyclopts import Parameter, Token
+from cyclopts import App
 
-from veilmq.core.limits import SECOND_MS, Range
+from veilmq.cli.options import JSON, UsageError, signature_of
+from veilmq.core.limits import SECOND_MS
 
-Value = TypeVar("Value")
 Rows = Iterable[tuple[str, object]]
 """Names and values; further lines of a value stay in its column."""
 
@@ -23,89 +25,66 @@ class CommandFailed(Exception):
     """The command was right and could not be done; exit code 1. The text says what to do."""
 
 
-class UsageError(Exception):
-    """The command line is wrong; exit code 2. The text says what to do."""
+class Result(NamedTuple):
+    """What a command prints: ``value`` as one JSON document on one line, or else ``text``, with ``note`` to stderr."""
+
+    value: Any
+    text: str
+    note: str = ""
+    code: int = 0
+
+    def show(self, *, json: bool) -> int:
+        """Print it, and return the exit code ``code``; without ``text`` there is no line."""
+        if json:
+            print(msgspec.json.encode(self.value).decode())
+        elif self.text:
+            print(self.text)
+        if self.note and not json:
+            print(self.note, file=sys.stderr)
+        sys.stdout.flush()
+        return self.code
 
 
-# Options.
+def command(function: Callable[..., Result | int | None], *, prints: bool = True) -> Callable[..., int | None]:
+    """Return the command ``function`` with its options and, if it ``prints``, ``--json``, which shows its result.
 
-
-def option(text: str, metavar: str | None = None, *, name: str | None = None) -> Parameter:
-    """Return an option whose default is not worth showing: a switch, one that may be repeated, a text left out."""
-    named: dict[str, Any] = (
-        {"name": name} if name else {}
-    )  # without one a name of the same parameter that is given apart holds
-    return Parameter(**named, negative=(), show_default=False, metavar=metavar, help=text)
-
-
-def read_by(read: Callable[[str], Value], *, allowed: object) -> Callable[[Any, Sequence[Token]], Value]:
-    """Return what converts the word of an option, or of an argument, with ``read``.
-
-    What ``read`` refuses with ``ValueError`` is a ``UsageError`` that names the option and says, with ``allowed``, what
-    it must be. Left to the library, 1.5 would be the whole number 2, and abc "unable to convert" without a range.
+    It closes the connection to its ``server``.
     """
+    signature = signature_of(function, json=JSON) if prints else signature_of(function)
+    takes_json = "json" in inspect.signature(function).parameters
 
-    def convert(_: Any, tokens: Sequence[Token]) -> Value:
-        (token,) = tokens
-        try:
-            return read(token.value)
-        except ValueError:
-            place = f" for {token.keyword}" if token.keyword else ""
-            raise UsageError(f'Invalid value "{token.value}"{place}. Must be {allowed}.') from None
+    @wraps(function)
+    def run(*arguments: Any, **given: Any) -> int | None:
+        bound = signature.bind(*arguments, **given)
+        bound.apply_defaults()
+        json = bound.arguments.get("json", False) if takes_json else bound.arguments.pop("json", False)
+        with ExitStack() as stack:
+            if server := bound.arguments.get("server"):
+                stack.callback(server.close)
+            result = function(*bound.args, **bound.kwargs)
+            return result.show(json=json) if isinstance(result, Result) else result
 
-    return convert
-
-
-def read_pair(text: str, refusal: str) -> tuple[str, str]:
-    """Return name and value of ``NAME=VALUE``; raises ``UsageError`` with the text ``refusal``."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise UsageError(refusal)
-    return name, value
-
-
-def whole_number(allowed: Range, text: str) -> Parameter:
-    """Return an option for a number in a range, which its help names and its value must keep."""
-    text = f"{text} From {allowed.minimum} to {allowed.maximum}."
-    return Parameter(converter=read_by(allowed.read, allowed=allowed), metavar="N", negative=(), help=text)
+    run.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads instead of the real one
+    run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    return run
 
 
-Json = Annotated[bool, option("Print one JSON document on one line.", name="--json")]
-Yes = Annotated[bool, option("Do not ask for confirmation.", name="--yes")]
-Queue = Annotated[str, Parameter(help="Name of the queue.")]
-AdminEndpoint = Annotated[
-    str, Parameter(name="--admin-endpoint", metavar="URL", help="The server's port for health and metrics.")
-]
-DEFAULT_ADMIN_ENDPOINT = "http://127.0.0.1:9325"
+def group(name: str, *functions: Callable[..., Result | None], **named: Callable[..., Result]) -> App:
+    """Return the commands ``name …``; one has the name of its function, unless it is given by another."""
+    app = App(name=name)
+    for each, function in [*((None, each) for each in functions), *named.items()]:
+        app.command(command(function), name=each)
+    return app
 
 
-# What commands print.
-
-
-def print_json(value: Any) -> None:
-    """Print ``value`` as one JSON document on one line."""
-    print(msgspec.json.encode(value).decode())
-
-
-def print_aligned(rows: Rows) -> None:
-    """Print names and values in two columns."""
-    pairs = [(name, str(value)) for name, value in rows]
-    width = max(len(name) for name, _ in pairs) + 2
-    for name, value in pairs:
-        print(name.ljust(width) + value.replace("\n", "\n" + " " * width))
-
-
-def print_result(value: Any, shown: str | Iterable[Rows], *, json: bool) -> None:
-    """Print ``value`` as JSON, or else ``shown``: a text, or aligned rows in blocks with an empty line between."""
-    if json:
-        print_json(value)
-    elif isinstance(shown, str):
-        print(shown)
-    else:
-        for place, rows in enumerate(shown):
-            if place:
-                print()
-            print_aligned(rows)
+def aligned(*blocks: Rows) -> str:
+    """Return names and values in two columns, without those that are ``None``; an empty line is between ``blocks``."""
+    texts = []
+    for rows in blocks:
+        shown = [(name, str(value)) for name, value in rows if value is not None]
+        width = max((len(name) for name, _ in shown), default=0) + 2
+        texts.append("\n".join(name.ljust(width) + value.replace("\n", "\n" + " " * width) for name, value in shown))
+    return "\n\n".join(texts)
 
 
 def instant(at_ms: int) -> str:
@@ -114,24 +93,24 @@ def instant(at_ms: int) -> str:
 
 
 @contextmanager
-def progress(what: str, *, unit: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Give a function for how many ``unit`` are done, and of how many: a bar on a terminal, nothing elsewhere."""
+def progress(unit: str, totals: Mapping[str, int | None]) -> Iterator[Callable[..., None]]:
+    """Give a function for how many ``unit`` of a name are done: a bar for each on a terminal, nothing elsewhere.
+
+    ``totals`` has the names, and how many there are; the function may be given that too.
+    """
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield lambda name, done, total=None: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    text = TextColumn(f"{what} {{task.completed:,.0f}} {unit}")
-    console = Console(stderr=True)
-    with Progress(
-        text, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        bar = {name: bars.add_task(name, total=total) for name, total in totals.items()}
+        yield lambda name, done, total=None: bars.update(bar[name], completed=done, total=total)
 
 
-# Questions, missing modules, signals.
+# Questions and signals.
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -143,40 +122,23 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise UsageError("Confirmation needs a terminal; add --yes to go on without it.")
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise CommandFailed("Nothing was done.")
-
-
-@contextmanager
-def needs_extra(name: str, *, command: str) -> Iterator[None]:
-    """Turn a failing import of a third party's module into a ``CommandFailed`` that names the extra ``name``."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "veilmq":
-            raise  # a defect of ours, which no extra repairs
-        raise CommandFailed(
-            f"veilmq {command} needs the module {error.name}, which the plain install does not have: "
-            f"pip install 'veilmq[{name}]'"
-        ) from error
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
     """Give an event that Ctrl-C and SIGTERM set; a second one ends the process as usual."""
     stop = threading.Event()
-    before: dict[int, Any] = {}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
-    for each in (signal.SIGINT, signal.SIGTERM):
-        before[int(each)] = signal.signal(each, note)
-    try:
-        yield stop
-    finally:
+    with ExitStack() as stack:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, note)
+            stack.callback(signal.signal, number, handler)
+        yield stop

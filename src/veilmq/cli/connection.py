@@ -1,76 +1,78 @@
-"""How a command finds a server and its key: options, variables of the environment, profiles of AWS's tools.
-
-Nothing is sent when a client is made; an endpoint that is no URL raises ``UsageError``.
-"""
+"""How a command finds a server and its key: options, variables of the environment, profiles of AWS's tools."""
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
+import urllib3
 from cyclopts import Parameter, Token
 
-from veilmq.cli.command import DEFAULT_ADMIN_ENDPOINT, CommandFailed, UsageError
-from veilmq.client.transport import ENDPOINT_VARIABLES, HttpReply, endpoint_of, endpoint_variable, key_of
+from veilmq.cli.command import CommandFailed
+from veilmq.cli.options import ADMIN_ENDPOINT, UsageError
+from veilmq.client.transport import (
+    DEFAULT_ENDPOINT,
+    ENDPOINT_VARIABLES,
+    Transport,
+    endpoint_of,
+    endpoint_variable,
+    key_of,
+)
 
 _REPLY_S_MAX = 30.0
 _THIS_MACHINE = re.compile(r"http://(?:localhost|127(?:\.[0-9]+){3}|\[::1\])(?=[:/]|\Z)")
 
 _KEY = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
-Client = TypeVar("Client")
 
+def _connect(_: Any, tokens: Sequence[Token]) -> Transport:
+    """Return what sends to the URL that was given, else to that of a variable that is not empty, else of the profile.
 
-def _read_endpoint(_: Any, tokens: Sequence[Token]) -> str:
-    """Return the URL that was given; an empty variable names no server, and the next one counts."""
+    Requests are signed with the caller's key. Nothing is sent yet; what is no URL is a ``UsageError``.
+    """
     (token,) = tokens
-    return token.value if token.source == "cli" else endpoint_of(environment())
+    variables = environment()
+    origin, url = "--endpoint", token.value
+    if token.source != "cli":
+        origin, url = endpoint_variable(os.environ) or "endpoint_url of the profile", endpoint_of(variables)
+    try:
+        return Transport(url, key=key_of(variables))
+    except ValueError as error:
+        raise UsageError(f"{origin}: {error}") from error
 
 
-Endpoint = Annotated[
-    str,
+Server = Annotated[
+    Transport,
     Parameter(
         name="--endpoint",
         env_var=ENDPOINT_VARIABLES,
-        converter=_read_endpoint,
+        converter=_connect,
+        accepts_keys=False,
+        n_tokens=1,
+        required=False,  # app.py has it converted in any case
+        show_default=DEFAULT_ENDPOINT,
         metavar="URL",
         help="Server to talk to.",
     ),
 ]
 
 
-def connect(kind: Callable[..., Client], endpoint: str, *queue: str) -> Client:
-    """Return a client (``HttpQueueClient``, or one of ``client.api`` of ``queue``) that signs with the caller's key."""
-    try:
-        return kind(endpoint, *queue, key=key_of(environment()))
-    except ValueError as error:
-        # An option with the same text beats it, and is as wrong.
-        variable = endpoint_variable(os.environ)
-        origin = variable if variable is not None and os.environ[variable] == endpoint else "--endpoint"
-        if origin == "--endpoint" and endpoint in profile_variables(os.environ).values():
-            origin = "endpoint_url of the profile"
-        raise UsageError(f"{origin}: {error}") from error
-
-
-def post(admin_endpoint: str, path: str) -> HttpReply:
+def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
     """Return the reply of the server's second port.
 
     The secret that signs elsewhere is the password here (HTTP Basic). It is sent over TLS or to this machine alone, and
     only where variables name the key or the profile: the key of the default profile may be one of Amazon.
     """
-    import urllib3
-    from urllib3.exceptions import HTTPError
-
     if not admin_endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is no URL like {DEFAULT_ADMIN_ENDPOINT}.")
+        raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is no URL like {ADMIN_ENDPOINT.default}.")
     key = key_of(environment() if _profile_variable(os.environ) else os.environ)
     is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
     headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
     try:
         url = admin_endpoint.rstrip("/") + path
         return urllib3.request("POST", url, headers=headers, timeout=_REPLY_S_MAX, retries=False)
-    except HTTPError as error:
+    except urllib3.exceptions.HTTPError as error:
         raise CommandFailed(f"No server answers at {admin_endpoint}: {error}") from error
 
 
@@ -79,10 +81,10 @@ def post(admin_endpoint: str, path: str) -> HttpReply:
 
 def environment() -> dict[str, str]:
     """Return the variables of the process, and those that the profile has in place of missing ones."""
-    return {**os.environ, **profile_variables(os.environ)}
+    return {**os.environ, **_of_profile(os.environ)}
 
 
-def profile_variables(given: Mapping[str, str]) -> dict[str, str]:
+def _of_profile(given: Mapping[str, str]) -> dict[str, str]:
     """Return key, region and endpoint of the profile, by the names of variables that ``given`` lacks.
 
     The profile is ``AWS_PROFILE``, ``AWS_DEFAULT_PROFILE``, or ``default``; raises ``UsageError`` for a named one that

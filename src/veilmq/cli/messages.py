@@ -2,43 +2,26 @@
 
 import base64
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import replace
-from operator import itemgetter
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 from cyclopts import Parameter
 
-from veilmq.cli.command import (
-    CommandFailed,
-    Json,
-    Queue,
-    Rows,
-    UsageError,
-    instant,
-    option,
-    print_aligned,
-    print_json,
-    print_result,
-    progress,
-    read_pair,
-    whole_number,
-)
-from veilmq.cli.connection import Endpoint, connect
-from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, Unreachable
+from veilmq.cli.command import CommandFailed, Result, Rows, aligned, command, instant, progress
+from veilmq.cli.connection import Server
+from veilmq.cli.options import JSON, Queue, UsageError, number, option, pairs
+from veilmq.client import ClientError, NewMessage, QueueClient, ReceivedMessage, Unreachable
 from veilmq.client.api import Inspection
-from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.core import limits
 from veilmq.core.messages import Attribute, attributes_bytes
-
-if TYPE_CHECKING:
-    from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow
 
 STANDARD_INPUT = "-"
 
 
+@command
 def send(
     queue: Queue,
     body: Annotated[
@@ -46,36 +29,29 @@ def send(
     ] = STANDARD_INPUT,
     /,
     *,
-    file: Annotated[Path | None, option("Send each line of this file as a message.", "FILE")] = None,
-    stdin_lines: Annotated[bool, option("Send each line of standard input as a message.")] = False,
-    delay: Annotated[
-        int | None,
-        whole_number(limits.SQS_DELAY_S, "Seconds until the message becomes visible, instead of the queue's."),
-    ] = None,
-    attribute: Annotated[
-        tuple[str, ...], option("Message attribute of type String; may be repeated.", "NAME=TEXT")
-    ] = (),
-    group: Annotated[
-        str | None, Parameter(metavar="ID", help="Message group: the unit of order in a FIFO queue.")
-    ] = None,
-    dedup_id: Annotated[
-        str | None, Parameter(metavar="ID", help="Deduplication id: the same one within five minutes is not stored.")
-    ] = None,
-    json: Json = False,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-) -> None:
+    file: Path | None = option("Send each line of this file as a message.", "FILE"),
+    stdin_lines: bool = option("Send each line of standard input as a message."),
+    delay: int | None = number(
+        limits.SQS_DELAY_S, "Seconds until the message becomes visible, instead of the queue's."
+    ),
+    attribute: tuple[str, ...] = option("Message attribute of type String; may be repeated.", "NAME=TEXT"),
+    group: str | None = option("Message group: the unit of order in a FIFO queue.", "ID"),
+    dedup_id: str | None = option("Deduplication id: the same one within five minutes is not stored.", "ID"),
+    json: bool = JSON,
+    server: Server,
+) -> Result:
     """Send a message, and print its id; or send each line of a file as a message.
 
     Lines are sent ten at a time; empty ones are skipped. Lines that were not
     sent are printed with their numbers, and the exit code is then 1.
     """
     rest: dict[str, Any] = {"delay_s": delay, "group": group, "dedup_id": dedup_id}
-    rest["attributes"] = dict(map(_read_attribute, attribute))
+    given = pairs(attribute, "--attribute", "NAME=TEXT")
+    rest["attributes"] = {name: Attribute(type="String", text=text) for name, text in given.items()}
+    client = QueueClient(server)
     if file is None and not stdin_lines:
-        with connect(HttpQueueClient, endpoint) as client:
-            sent = client.send(queue, _read_body(body), **rest)
-        print_result(sent, sent.id, json=json)
-        return
+        sent = client.send(queue, _read_body(body), **rest)
+        return Result(sent, sent.id)
     if (file is not None) + stdin_lines + (body != STANDARD_INPUT) > 1:
         raise UsageError("Give one of a message, --file and --stdin-lines.")
     if dedup_id is not None:
@@ -84,26 +60,29 @@ def send(
         source = nullcontext(sys.stdin.buffer) if file is None else file.open("rb")
     except OSError as error:
         raise UsageError(f"--file {file}: {error.strerror}.") from error
-    with source as lines, connect(HttpQueueClient, endpoint) as client:
-        count, failed, stopped = _send_lines(client, queue, NewMessage(body="", **rest), lines)
-    failed.sort(key=itemgetter(0))
-    shown = [{"line": line, "code": each.code, "message": each.message} for line, each in failed]
-    print_result({"sent": count, "failed": shown}, f"Sent {count} messages.", json=json)
-    for line, each in failed:
-        print(f"line {line}: {each.message} ({each.code})", file=sys.stderr)
+    count, failed, line = 0, list[dict[str, Any]](), 0
+    stopped: BaseException | None = None
+    try:
+        with source as lines, progress("messages", {"sent": _length(lines)}) as report:
+            for line, refusal in _send_lines(client, queue, NewMessage(body="", **rest), lines):
+                count += refusal is None
+                if refusal is not None:
+                    failed.append({"line": line, "code": refusal.code, "message": refusal.message})
+                report("sent", line)
+    except (ClientError, Unreachable, KeyboardInterrupt) as error:  # it would stop the next lines too
+        stopped = error
+    result = Result({"sent": count, "failed": failed}, f"Sent {count} messages.")
+    if stopped is None and not failed:
+        return result
+    result.show(json=json)
+    for each in failed:
+        print("line {line}: {message} ({code})".format(**each), file=sys.stderr)
+    if isinstance(stopped, KeyboardInterrupt):
+        print(f"veilmq: Sending stopped at line {line + 1}.", file=sys.stderr)
+        raise stopped
     if stopped is not None:
-        start, reason = stopped
-        if isinstance(reason, KeyboardInterrupt):
-            print(f"veilmq: Sending stopped at line {start}.", file=sys.stderr)
-            raise reason
-        raise CommandFailed(f"Sending stopped at line {start}: {reason}") from reason
-    if failed:
-        raise CommandFailed(f"{len(failed)} of {count + len(failed)} lines were not sent.")
-
-
-def _read_attribute(text: str) -> tuple[str, Attribute]:
-    name, value = read_pair(text, f"--attribute must look like NAME=TEXT, not {text!r}.")
-    return name, Attribute(type="String", text=value)
+        raise CommandFailed(f"Sending stopped at line {line + 1}: {stopped}") from stopped
+    raise CommandFailed(f"{len(failed)} of {count + len(failed)} lines were not sent.")
 
 
 def _read_body(given: str) -> str:
@@ -116,87 +95,63 @@ def _read_body(given: str) -> str:
         raise UsageError(f"A message is text: standard input is not UTF-8 at byte {error.start}.") from error
 
 
-Failures = list[tuple[int, ClientError]]
-"""Numbers of lines, from 1, and why they were not sent."""
-
-
-Stop = tuple[int, ClientError | Unreachable | KeyboardInterrupt]
-"""The line to start again from, and why: a batch that is refused as a whole, or has no reply, or Ctrl-C."""
+def _length(lines: BinaryIO) -> int | None:
+    """Return how many lines there are, if a terminal shows it and they can be read again."""
+    if not sys.stderr.isatty() or not lines.seekable():
+        return None
+    start = lines.tell()
+    count = sum(1 for _ in lines)
+    lines.seek(start)
+    return count
 
 
 def _send_lines(
-    client: QueueClient, queue: str, form: NewMessage, lines: BinaryIO
-) -> tuple[int, Failures, Stop | None]:
-    """Send ``lines`` as messages like ``form``; return how many the server keeps, those it does not, and what stopped.
+    client: QueueClient, queue: str, form: NewMessage, lines: Iterable[bytes]
+) -> Iterator[tuple[int, ClientError | None]]:
+    """Send ``lines`` as messages like ``form``; yield the number of each in turn, and why it was not sent."""
+    batch: dict[int, NewMessage | ClientError] = {}
+    batch_bytes, rest_bytes = 0, attributes_bytes(form.attributes)
 
-    What stops all would stop the next lines too.
-    """
-    sent, failed, total, line = 0, Failures(), None, 1
-    if lines.seekable() and sys.stderr.isatty():
-        start = lines.tell()
-        total = sum(1 for _ in lines)
-        lines.seek(start)
-    try:
-        with progress("sent", unit="messages") as report:
-            for batch in _batches(lines, attributes_bytes(form.attributes), failed):
-                results = client.send_batch(queue, [replace(form, body=body) for _, body in batch])
-                pairs = zip((number for number, _ in batch), results, strict=True)
-                refused = [(number, each) for number, each in pairs if isinstance(each, ClientError)]
-                failed += refused
-                sent += len(batch) - len(refused)
-                line = batch[-1][0] + 1
-                report(line - 1, total)
-    except (ClientError, Unreachable, KeyboardInterrupt) as error:
-        return sent, failed, (line, error)
-    return sent, failed, None
+    def send() -> Iterator[tuple[int, ClientError | None]]:
+        messages = [each for each in batch.values() if isinstance(each, NewMessage)]
+        results = iter(client.send_batch(queue, messages) if messages else ())
+        for line, each in batch.items():
+            outcome = each if isinstance(each, ClientError) else next(results)
+            yield line, outcome if isinstance(outcome, ClientError) else None
+        batch.clear()
 
-
-def _batches(lines: Iterable[bytes], rest_bytes: int, failed: Failures) -> Iterator[list[tuple[int, str]]]:
-    """Yield numbered bodies, as many at once as a request may have; add to ``failed`` what no message can be."""
-    batch: list[tuple[int, str]] = []
-    batch_bytes = 0
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
         size = len(data) + rest_bytes
-        try:
-            body = data.decode()
-        except UnicodeDecodeError as error:
-            failed.append(
-                (number, ClientError("InvalidMessageContents", f"It is not UTF-8 at byte {error.start}.", 400))
-            )
-            continue
+        if len(batch) == limits.SQS_BATCH_ENTRIES_MAX or batch_bytes + size > limits.SQS_BATCH_BYTES_MAX:
+            yield from send()
+            batch_bytes = 0
         if size > limits.MESSAGE_BYTES.maximum:
             text = f"It has {size} bytes with its attributes; a message has at most {limits.MESSAGE_BYTES.maximum}."
-            failed.append((number, ClientError("InvalidParameterValue", text, 400)))
-        elif body:
-            if len(batch) == limits.SQS_BATCH_ENTRIES_MAX or (
-                batch and batch_bytes + size > limits.SQS_BATCH_BYTES_MAX
-            ):
-                yield batch
-                batch, batch_bytes = [], 0
-            batch.append((number, body))
-            batch_bytes += size
-    if batch:
-        yield batch
+            batch[place] = ClientError("InvalidParameterValue", text, 400)
+            continue
+        try:
+            if body := data.decode():
+                batch[place] = replace(form, body=body)
+                batch_bytes += size
+        except UnicodeDecodeError as error:
+            text = f"It is not UTF-8 at byte {error.start}."
+            batch[place] = ClientError("InvalidMessageContents", text, 400)
+    yield from send()
 
 
+@command
 def receive(
     queue: Queue,
     /,
     *,
-    count: Annotated[
-        int, whole_number(limits.SQS_RECEIVE_COUNT, "Messages to receive at once.")
-    ] = limits.SQS_RECEIVE_COUNT.default,
-    wait: Annotated[
-        int | None, whole_number(limits.SQS_RECEIVE_WAIT_S, "Seconds to wait for a message, instead of the queue's.")
-    ] = None,
-    timeout: Annotated[
-        int | None, whole_number(limits.VISIBILITY_TIMEOUT_S, "Seconds to hide the messages, instead of the queue's.")
-    ] = None,
-    delete: Annotated[bool, option("Delete the messages after they are printed.")] = False,
-    follow: Annotated[bool, option("Keep receiving until Ctrl-C.")] = False,
-    json: Json = False,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
+    count: int = number(limits.SQS_RECEIVE_COUNT, "Messages to receive at once."),
+    wait: int | None = number(limits.SQS_RECEIVE_WAIT_S, "Seconds to wait for a message, instead of the queue's."),
+    timeout: int | None = number(limits.VISIBILITY_TIMEOUT_S, "Seconds to hide the messages, instead of the queue's."),
+    delete: bool = option("Delete the messages after they are printed."),
+    follow: bool = option("Keep receiving until Ctrl-C."),
+    json: bool = JSON,
+    server: Server,
 ) -> None:
     """Receive messages and print them; they stay hidden until their timeout ends, and then return.
 
@@ -205,57 +160,43 @@ def receive(
     if follow and wait == 0:
         raise UsageError("--follow needs a --wait of at least 1.")
     wait_s = limits.SQS_RECEIVE_WAIT_S.maximum if follow and wait is None else wait
-    with connect(HttpQueueClient, endpoint) as client, suppress(*([KeyboardInterrupt] if follow else [])):
-        shown = 0
-        while True:
+    client, shown = QueueClient(server), 0
+    with suppress(*([KeyboardInterrupt] if follow else [])):
+        while follow or not shown:
             messages = client.receive(queue, count=count, wait_s=wait_s, timeout_s=timeout)
-            if json:
-                documents = list(map(_document, messages))
-                for each in documents if follow else [documents]:
-                    print_json(each)
-            else:
-                for place, message in enumerate(messages, shown):
-                    print("\n" * (place > 0), end="")
-                    print_aligned(_rows(message))
-            shown += len(messages)
-            sys.stdout.flush()  # messages that no reader has seen must return: they are deleted after this
-            if delete and messages:
-                _delete(client, queue, messages)
-            if not follow:
-                break
-        if not shown and not json:
-            print("No message.", file=sys.stderr)
+            for part in [[each] for each in messages] if follow else [messages]:
+                documents = [_document(each) for each in part]
+                text = "\n" * (shown > 0) + aligned(*map(_rows, part))
+                Result(documents[0] if follow else documents, text, "" if part else "No message.").show(json=json)
+                shown += 1
+            if delete and messages:  # which are printed: those that no reader has seen return
+                results = client.delete_batch(queue, [message.receipt for message in messages])
+                if failed := [each for each in results if each is not None]:
+                    raise CommandFailed(f"{len(failed)} of {len(results)} messages were not deleted: {failed[0]}")
 
 
-def _rows(message: ReceivedMessage) -> Rows:
-    return [
-        ("id", message.id),
-        ("receipt", message.receipt),
-        ("sent", instant(message.sent_at_ms)),
-        ("first received", instant(message.first_received_at_ms)),
-        ("receive count", message.receive_count),
-        *[(name.replace("_", " "), value) for name, value in _origin(message).items() if value is not None],
-        *[(f"attribute {name}", f"{_text(value)} ({value.type})") for name, value in message.attributes.items()],
-        ("body", message.body),
-    ]
+_INSTANTS = ("sent_at_ms", "first_received_at_ms", "received_at_ms", "visible_at_ms")
+_PARTS = ("receipt", *_INSTANTS, "state", "receive_count", "group", "dedup_id", "sequence", "source")
+
+
+def _rows(message: Any) -> Rows:
+    """Yield what a message has, one that was received, or one of ``wire.v1.queues``."""
+    yield "id", message.id
+    for name in _PARTS:
+        if (value := getattr(message, name, None)) is not None:
+            yield name.removesuffix("_at_ms").replace("_", " "), instant(value) if name in _INSTANTS else value
+    types = getattr(message, "attribute_types", None) or {}
+    for name, value in message.attributes.items():
+        text, kind = (value, types.get(name, "String")) if isinstance(value, str) else (_text(value), value.type)
+        yield f"attribute {name}", f"{text} ({kind})"
+    yield "body", message.body
 
 
 def _document(message: ReceivedMessage) -> dict[str, Any]:
-    return {
-        "id": message.id,
-        "receipt": message.receipt,
-        "body": message.body,
-        "attributes": {name: {"type": value.type, "value": _text(value)} for name, value in message.attributes.items()},
-        "sent_at_ms": message.sent_at_ms,
-        "first_received_at_ms": message.first_received_at_ms,
-        "receive_count": message.receive_count,
-        **_origin(message),
-    }
-
-
-def _origin(message: ReceivedMessage) -> dict[str, str | None]:
-    """Return what only some messages have: a place in a group, a source queue."""
-    return {name: getattr(message, name) for name in ("group", "dedup_id", "sequence", "source")}
+    attributes = {name: {"type": value.type, "value": _text(value)} for name, value in message.attributes.items()}
+    document = {each.name: getattr(message, each.name) for each in fields(message)}
+    del document["trace_header"]
+    return document | {"attributes": attributes}
 
 
 def _text(value: Attribute) -> str:
@@ -263,53 +204,27 @@ def _text(value: Attribute) -> str:
     return value.text or "" if value.data is None else base64.b64encode(value.data).decode()
 
 
-def _delete(client: QueueClient, queue: str, messages: Sequence[ReceivedMessage]) -> None:
-    errors = client.delete_batch(queue, [message.receipt for message in messages])
-    failed = [error for error in errors if error is not None]
-    if failed:
-        raise CommandFailed(f"{len(failed)} of {len(messages)} messages were not deleted: {failed[0]}")
-
-
+@command
 def peek(
     queue: Queue,
     /,
     *,
-    count: Annotated[int, whole_number(limits.INSPECT_MESSAGES, "Messages to show.")] = limits.INSPECT_MESSAGES.default,
-    state: Annotated[
-        Literal["visible", "in_flight", "delayed", "any"] | None,
-        Parameter(help="Messages of this state in the order of sending, instead of what a receive would return now."),
-    ] = None,
-    id: Annotated[  # noqa: A002 - the name of the option
-        str | None, Parameter(name="--id", metavar="ID", help="Only the message with this id.")
-    ] = None,
-    json: Json = False,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-) -> None:
+    count: int = number(limits.INSPECT_MESSAGES, "Messages to show."),
+    state: Literal["visible", "in_flight", "delayed", "any"] | None = option(
+        "Messages of this state in the order of sending, instead of what a receive would return now."
+    ),
+    id: str | None = option("Only the message with this id.", "ID"),  # noqa: A002 - the name of the option
+    server: Server,
+) -> Result:
     """Print messages without receiving them: none is hidden, and no receive is counted.
 
     Only veilmq's server can do this, not Amazon SQS.
     """
-    with connect(Inspection, endpoint, queue) as inspection:
-        if state is None and id is None:
-            found: PeekedMessages | ListedMessages = inspection.peek(count=count)
-        else:
-            found = inspection.messages(state=None if state == "any" else state, id=id, count=count)
-    print_result(found.messages, map(_peeked_rows, found.messages), json=json)
-    if not found.messages and not json:
-        print("No message.", file=sys.stderr)
+    inspection = Inspection(server.endpoint, queue, transport=server)
+    if state is None and id is None:
+        found: Any = inspection.peek(count=count)
+    else:
+        found = inspection.messages(state=None if state == "any" else state, id=id, count=count)
     if found.is_cut:
         print("The reply has reached its size limit; there may be more messages.", file=sys.stderr)
-
-
-_INSTANTS = ("sent_at_ms", "first_received_at_ms", "received_at_ms", "visible_at_ms")
-
-
-def _peeked_rows(message: "PeekedRow | ListedMessage") -> Rows:
-    yield "id", message.id
-    for name in (*_INSTANTS, "state", "receive_count", "group", "dedup_id", "source"):
-        if (value := getattr(message, name, None)) is not None:
-            yield name.removesuffix("_at_ms").replace("_", " "), instant(value) if name in _INSTANTS else value
-    types = message.attribute_types or {}
-    for name, value in message.attributes.items():
-        yield f"attribute {name}", f"{value} ({types.get(name, 'String')})"
-    yield "body", message.body
+    return Result(found.messages, aligned(*map(_rows, found.messages)), "" if found.messages else "No message.")

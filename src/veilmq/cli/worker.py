@@ -4,55 +4,41 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from cyclopts import Parameter
 
-from veilmq.cli.command import (
-    CommandFailed,
-    Json,
-    UsageError,
-    needs_extra,
-    option,
-    print_result,
-    stop_on_signals,
-    whole_number,
-)
-from veilmq.cli.connection import Endpoint, connect, environment
-from veilmq.client import HttpQueueClient
+from veilmq.cli.command import CommandFailed, Result, command, stop_on_signals
+from veilmq.cli.connection import Server, environment
+from veilmq.cli.options import UsageError, content, number, option, read_by
+from veilmq.client import QueueClient
 from veilmq.client.api import Forwards
-from veilmq.client.transport import DEFAULT_ENDPOINT
 from veilmq.consumer import Consumer, forwarding
-from veilmq.consumer.forwarding_rules import Router, RoutesError, TableRouter, read_rules
+from veilmq.consumer.forwarding_rules import Router, TableRouter, read_rules
 from veilmq.consumer.metrics import exported, served
 from veilmq.consumer.processes import Supervisor, process_number
 from veilmq.consumer.running import statuses
 from veilmq.core.limits import Range
-from veilmq.core.settings import TableError, read_table
+from veilmq.core.settings import read_table
 from veilmq.wire.sqs.names import is_fifo
 
-LogLevel = Annotated[
-    str, Parameter(name="--log", metavar="LEVEL", help="Least level to log: debug, info, warning, error.")
-]
-LogFormat = Annotated[
-    str,
-    Parameter(name="--log-format", metavar="FORMAT", help="Format of the log: text, or json for one object a line."),
-]
-MetricsPort = Annotated[
-    int | None,
-    whole_number(
-        Range(minimum=0, maximum=65_535, default=9_326), "Port for Prometheus's metrics; without it there is none."
-    ),
-]
-
+LogLevel = Literal["debug", "info", "warning", "error"]
+_LEVEL = read_by(
+    lambda text: {each: each for each in get_args(LogLevel)}[text.lower()], "debug, info, warning or error"
+)
+LogFormat = Literal["text", "json"]
+LOG_FORMAT = option("Format of the log; json is one object a line.", default="text")
+METRICS_PORT = number(
+    Range(minimum=0, maximum=65_535, default=9_326), "Port for Prometheus's metrics; without it there is none."
+)
 PROCESSES = Range(minimum=1, maximum=64, default=1)
 
-T = TypeVar("T")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -73,50 +59,35 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=repr).decode()
 
 
-_FORMATTERS = {
-    "text": logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"),
-    "json": JsonLines(),
-}
-
-
 def _log_as(level: str, form: str) -> None:
-    """Log to standard error from ``level`` on, in the format ``form``; raises ``UsageError``."""
-    severity = logging.getLevelName(level.upper())
-    if not isinstance(severity, int):
-        raise UsageError(f"--log: {level!r} is no level; use debug, info, warning or error.")
-    if form not in _FORMATTERS:
-        raise UsageError(f"--log-format: {form!r} is none; use {' or '.join(_FORMATTERS)}.")
+    """Log to standard error from ``level`` on, in the format ``form``."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_FORMATTERS[form])
-    logging.basicConfig(level=severity, handlers=[handler])
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-@contextmanager
-def _metrics_served(port: int | None, *, command: str) -> Iterator[None]:
-    """Serve on ``port`` while the context lasts; ``None`` for not at all. Raises ``CommandFailed``."""
-    with ExitStack() as stack:
-        try:
-            with needs_extra("server", command=f"{command} --metrics-port"):
-                stack.enter_context(served(port, statuses))
-        except OSError as error:
-            raise CommandFailed(f"--metrics-port: {error}.") from error
-        yield
+def _serve_metrics(port: int | None, stack: ExitStack) -> None:
+    """Serve them on ``port`` for as long as ``stack`` is open; ``None`` for not at all."""
+    try:
+        stack.enter_context(served(port, statuses))
+    except OSError as error:
+        raise CommandFailed(f"--metrics-port: {error}.") from error
 
 
+@partial(command, prints=False)
 def worker(
     place: Annotated[str, Parameter(help="Module and name of the consumer, such as shop.orders:app.")],
     /,
     *,
-    metrics_port: MetricsPort = None,
-    hidden: Annotated[bool, option("Hide this worker from `veilmq top`.")] = False,
-    create: Annotated[bool, option("Create the queues that its handlers name.")] = False,
-    opentelemetry: Annotated[bool, option("Export spans and metrics by OTLP, as OTEL_* variables say.")] = False,
-    processes: Annotated[int, whole_number(PROCESSES, "Number of processes; one that crashes is started again.")] = (
-        PROCESSES.default
-    ),
-    reload: Annotated[bool, option("Start again when a Python file in this folder changes.")] = False,
-    log: LogLevel = "info",
-    log_format: LogFormat = "text",
+    metrics_port: int | None = METRICS_PORT,
+    hidden: bool = option("Hide this worker from `veilmq top`."),
+    create: bool = option("Create the queues that its handlers name."),
+    opentelemetry: bool = option("Export spans and metrics by OTLP, as OTEL_* variables say."),
+    processes: int = number(PROCESSES, "Number of processes; one that crashes is started again."),
+    reload: bool = option("Start again when a Python file in this folder changes."),
+    log: LogLevel = option("Least level to log.", default="info", converter=_LEVEL),
+    log_format: LogFormat = LOG_FORMAT,
 ) -> int:
     """Run the consumer of a module until SIGTERM or SIGINT.
 
@@ -128,8 +99,7 @@ def worker(
     os.environ.update(environment())  # the consumer reads endpoint and key there
     if process_number() is None and (processes > 1 or reload):
         if reload:
-            with needs_extra("reload", command="worker --reload"):
-                importlib.import_module("watchfiles")
+            importlib.import_module("watchfiles")  # a missing one is reported before anything starts
         command = [sys.executable, "-m", "veilmq", "worker", place, "--log", log, "--log-format", log_format]
         command += ["--metrics-port", str(metrics_port)] if metrics_port is not None else []
         flags = {"--hidden": hidden, "--create": create, "--opentelemetry": opentelemetry}
@@ -140,7 +110,8 @@ def worker(
     consumer.create = consumer.create or create
     consumer.opentelemetry = consumer.opentelemetry or opentelemetry
     port, consumer.metrics_port = consumer.metrics_port if metrics_port is None else metrics_port, None
-    with _metrics_served(port, command="worker"):
+    with ExitStack() as stack:
+        _serve_metrics(port, stack)
         return consumer.run()
 
 
@@ -154,7 +125,7 @@ def _load(place: str) -> Consumer:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # the module is there and lacks something itself
+            raise ImportError(f"{module_name} cannot be imported") from error  # it is there, and lacks something
         raise UsageError(f"There is no module {module_name!r} here.") from error
     consumer = getattr(module, name, None)
     if not isinstance(consumer, Consumer):
@@ -168,92 +139,56 @@ def _load(place: str) -> Consumer:
     return consumer
 
 
+@command
 def forward(
     *,
     intake: Annotated[str, Parameter(name="--from", metavar="QUEUE", help="Name of the intake queue.")],
-    rules: Annotated[Path | None, option("TOML file with forwarding rules.", "FILE")] = None,
-    table: Annotated[
-        Path | None, option("Instead of rules: a routing table, as written by route-table.", "FILE")
-    ] = None,
-    create: Annotated[bool, option("Create missing target queues.")] = False,
-    plain: Annotated[bool, option("Send and delete, even if the server can forward.")] = False,
-    until_empty: Annotated[bool, option("Exit when no message is left.")] = False,
-    workers: Annotated[
-        int, whole_number(forwarding.WORKERS, "Number of concurrent batches.")
-    ] = forwarding.WORKERS.default,
-    timeout: Annotated[
-        int,
-        whole_number(
-            forwarding.TIMEOUT_S, "Seconds after which a message that was not forwarded returns to the intake."
-        ),
-    ] = forwarding.TIMEOUT_S.default,
-    wait: Annotated[
-        int,
-        whole_number(forwarding.WAIT_S, "Seconds for which a receive waits for a message; a stop can take as long."),
-    ] = forwarding.WAIT_S.default,
-    every: Annotated[
-        int, whole_number(forwarding.REPORT_S, "Seconds between lines of progress.")
-    ] = forwarding.REPORT_S.default,
-    metrics_port: MetricsPort = None,
-    log: LogLevel = "warning",
-    log_format: LogFormat = "text",
-    json: Json = False,
-    endpoint: Endpoint = DEFAULT_ENDPOINT,
-) -> None:
+    rules: Router | None = content(lambda text: read_rules(text.decode()), "TOML file with forwarding rules."),
+    table: TableRouter | None = content(
+        lambda text: TableRouter(read_table(text)), "Instead of rules: a routing table, as written by route-table."
+    ),
+    create: bool = option("Create missing target queues."),
+    plain: bool = option("Send and delete, even if the server can forward."),
+    until_empty: bool = option("Exit when no message is left."),
+    workers: int = number(forwarding.WORKERS, "Number of concurrent batches."),
+    timeout: int = number(
+        forwarding.TIMEOUT_S, "Seconds after which a message that was not forwarded returns to the intake."
+    ),
+    wait: int = number(forwarding.WAIT_S, "Seconds for which a receive waits for a message; a stop can take as long."),
+    every: int = number(forwarding.REPORT_S, "Seconds between lines of progress."),
+    metrics_port: int | None = METRICS_PORT,
+    log: LogLevel = option("Least level to log.", default="warning", converter=_LEVEL),
+    log_format: LogFormat = LOG_FORMAT,
+    server: Server,
+) -> Result:
     """Forward each message of a queue to the queue that the rules select, until stopped.
 
     No message is lost if the command is killed. Restarting it, or running it
     several times concurrently, is safe.
     """
     _log_as(log, log_format)
-    if (rules is None) == (table is None):
+    router = rules or table
+    if router is None or (rules and table):
         raise UsageError("Give either --rules FILE or --table FILE.")
-    router = _read("--rules", rules, read_rules) or _read("--table", table, lambda text: TableRouter(read_table(text)))
-    assert router is not None
-    _refused(lambda: forwarding.check_targets(intake, router.targets))
+    forwarding.check_targets(intake, router.targets)
+    client, forwards, fifo = QueueClient(server), Forwards(server.endpoint, intake, transport=server), is_fifo(intake)
     with ExitStack() as stack:
-        client = stack.enter_context(connect(HttpQueueClient, endpoint))
         client.show(intake)
-        for made in _refused(lambda: forwarding.ready_queues(client, router.targets, create=create)):
+        for made in forwarding.ready_queues(client, router.targets, create=create):
             print(f"{made}: created", file=sys.stderr)
-        forwards = stack.enter_context(connect(Forwards, endpoint, intake))
-        relay: forwarding.Relay = forwarding.SendRelay(client, intake, fifo=is_fifo(intake))
+        relay: forwarding.Relay = forwarding.SendRelay(client, intake, fifo=fifo)
         how = "by sending and deleting"
         if not plain and forwarding.can_forward(forwards):
-            relay, how = forwarding.ForwardRelay(forwards, fifo=is_fifo(intake)), "each message in one transaction"
+            relay, how = forwarding.ForwardRelay(forwards, fifo=fifo), "each message in one transaction"
         stop = stack.enter_context(stop_on_signals())
         print(f"{intake}: forwarding to {', '.join(router.targets)}, {how}", file=sys.stderr, flush=True)
-        forwarder = forwarding.Forwarder(
-            client,
-            router,
-            relay,
-            intake=intake,
-            workers=workers,
-            timeout_s=timeout,
-            wait_s=wait,
-            until_empty=until_empty,
-            stop=stop,
-        )
+        options: dict[str, Any] = {"workers": workers, "timeout_s": timeout, "wait_s": wait, "until_empty": until_empty}
+        forwarder = forwarding.Forwarder(client, router, relay, intake=intake, stop=stop, **options)
         stack.enter_context(exported(forwarding.forwarder_metrics(intake, forwarder.totals)))
-        stack.enter_context(_metrics_served(metrics_port, command="forward"))
+        _serve_metrics(metrics_port, stack)
         totals = forwarder.run(report=_progress(intake, every), every_s=every)
     document = {"intake": intake, "messages": totals.messages, "forwarded": totals.forwarded, "stayed": totals.stayed}
-    print_result(document, _summary(intake, totals), json=json)
-
-
-def _read(option: str, path: Path | None, read: Callable[[str], Router]) -> Router | None:
-    try:
-        return None if path is None else read(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, RoutesError, TableError) as error:
-        raise UsageError(f"{option} {os.fspath(path or '')}: {error}") from error
-
-
-def _refused(check: Callable[[], T]) -> T:
-    """Return what ``check`` returns; raises ``UsageError`` where the routes are refused."""
-    try:
-        return check()
-    except RoutesError as error:
-        raise UsageError(str(error)) from error
+    return Result(document, _summary(intake, totals))
 
 
 def _progress(intake: str, every_s: int) -> Callable[[forwarding.Totals], None]:

@@ -24,8 +24,6 @@ from pyspark.errors.exceptions.base import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from veilmq.pipeline.folders import Place
 
@@ -296,14 +294,3 @@ def run_streams(
     finally:
         for query in queries.values():
             query.stop()
-
-
-@contextmanager
-def showing(totals: Mapping[str, int | None], *, what: str) -> Iterator[Report]:
-    """Show a progress bar for each name in ``totals``, and yield its callback; a total of ``None`` is unknown."""
-    begin = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn())
-    columns = (*begin, MofNCompleteColumn(), TextColumn(what), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        lines = {name: progress.add_task(name, total=total) for name, total in totals.items()}
-        yield lambda name, rows: progress.update(lines[name], completed=rows)

@@ -4,16 +4,18 @@ import json
 import logging
 import re
 import sys
+from dataclasses import fields
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.cli.conftest import Veilmq, command
 from tests.cli.every_command import every_command, options
 from tests.tidy.tree import ROOT, SRC
-from veilmq.cli.command import CommandFailed
-from veilmq.cli.pipeline import job
-from veilmq.cli.queue import OPTIONS
+from veilmq.cli.app import _EXTRAS, _WRONG_USAGE
+from veilmq.cli.queue import QueueOptions
 from veilmq.cli.store import REMEDIES
 from veilmq.cli.worker import JsonLines
 from veilmq.core import limits
@@ -33,13 +35,24 @@ def sections(page: str) -> dict[str, str]:
 
 
 def test_there_is_an_option_for_every_setting_of_queues() -> None:
-    assert {name for name, _, _ in OPTIONS} | OTHERS == set(QueueSettings.__struct_fields__)
+    assert {field.name for field in fields(QueueOptions)} | OTHERS == set(QueueSettings.__struct_fields__)
 
 
 def test_each_remedy_is_for_a_check_that_the_doctor_has() -> None:
     texts = [file.read_text(encoding="utf-8") for file in (SRC / "veilmq" / "store").rglob("*.py")]
     for check in REMEDIES.keys() - {"it can be examined"}:
         assert any(f'"{check}"' in text for text in texts), check
+
+
+def test_errors_of_usage_and_modules_of_extras_are_those_that_there_are() -> None:
+    """The command line knows them by name alone."""
+    texts = [file.read_text(encoding="utf-8") for file in (SRC / "veilmq").rglob("*.py")]
+    for error in _WRONG_USAGE - {"CycloptsError"}:
+        assert any(f"class {error}(" in text for text in texts), error
+    needed = [Requirement(line) for line in requires("veilmq") or ()]
+    for extra, modules in _EXTRAS.items():
+        brought = {each.name for each in needed if each.marker and each.marker.evaluate({"extra": extra})}
+        assert set(modules) - {"grpc"} <= {name.replace("-", "_") for name in brought}  # grpc is of pyspark[connect]
 
 
 def test_help_is_made_from_the_schema() -> None:
@@ -93,10 +106,9 @@ def test_the_ranges_of_a_queues_settings_are_those_of_the_limits(option: str, al
     assert (told.removesuffix(" s"), default) == (f"{allowed.minimum} to {allowed.maximum}", str(allowed.default))
 
 
-def test_a_job_that_cannot_use_a_path_says_which(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed) as caught, job("report"):
-        tmp_path.write_text("<html>", encoding="utf-8")
-    assert str(caught.value) == f"{tmp_path} cannot be used: Is a directory."
+def test_a_job_that_cannot_use_a_path_says_which(tmp_path: Path, veilmq: Veilmq) -> None:
+    done = veilmq("pipeline", "tune", "--state", "s", "--undo", "--record", str(tmp_path))
+    done.fails(1, f"veilmq: {tmp_path} cannot be used: Is a directory.\n")
 
 
 # The log of commands that run for long: for people, or one JSON object on each line.
@@ -128,8 +140,12 @@ def test_a_record_is_one_object_on_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "sentence"),
-    [("--log", "'loud' is no level; use debug,"), ("--log-format", "'loud' is none; use text or json.")],
+    ("option", "words"),
+    [("--log", "Must be debug, info, warning or error."), ("--log-format", 'Choose from: "text", "json".')],
 )
-def test_what_is_no_log_is_refused(veilmq: Veilmq, option: str, sentence: str) -> None:
-    veilmq("worker", "shop:app", option, "loud").fails(2, f"{option}: {sentence}")
+def test_what_is_no_log_is_refused(veilmq: Veilmq, option: str, words: str) -> None:
+    veilmq("worker", "shop:app", option, "loud").fails(2, f'Invalid value "loud" for {option}. {words}')
+
+
+def test_a_level_may_be_in_capitals(veilmq: Veilmq) -> None:
+    veilmq("worker", "no.such.module:app", "--log", "WARNING").fails(2, "There is no module")

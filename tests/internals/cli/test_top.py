@@ -19,7 +19,7 @@ from rich.console import Console
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.proofs.forking import Forked
 from tests.tidy.tree import ROOT
-from veilmq.cli.top import Look, Observer, QueueRow, pause_s, span, view
+from veilmq.cli.top import Observer, QueueRow, Snapshot, pause_s, span, view
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, faults
@@ -40,7 +40,7 @@ def lease(number: int, left_s: float, **changed: Any) -> LeaseStatus:
     return LeaseStatus(**(usual | changed))
 
 
-def look(*, queues: int = 1, leases: int = 1, **changed: Any) -> Look:
+def look(*, queues: int = 1, leases: int = 1, **changed: Any) -> Snapshot:
     """Return a server with queues, and a worker with leases."""
     works = {"leased": leases, "running": leases, "buffered": 0}
     handler = HandlerStatus(queue="films", handler="render", events={"acked": 9}, **works)
@@ -50,10 +50,10 @@ def look(*, queues: int = 1, leases: int = 1, **changed: Any) -> Look:
     usual["queues"] = [
         QueueRow(queue=f"q{number:02}", visible=number, in_flight=2, delayed=3) for number in range(queues)
     ]
-    return Look(**(usual | {"workers": [worker], "silent": []} | changed))
+    return Snapshot(**(usual | {"workers": [worker], "silent": []} | changed))
 
 
-def shown(look: Look, *, width: int = 120, height: int | None = None) -> list[str]:
+def shown(look: Snapshot, *, width: int = 120, height: int | None = None) -> list[str]:
     console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
     console.print(view(look, width=width, height=height))
     file = console.file
@@ -233,7 +233,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(server: RunningServer) ->
 
     server.queue("alpha")
     with Late(server.endpoint) as client:
-        rows, in_all = Observer(client, prefix="", admin=None, workers=()).queues()
+        rows, in_all = Observer(client, prefix="", admin=None, elsewhere=()).queues()
     assert ([row.queue for row in rows], in_all) == (["alpha"], 2)
 
 
