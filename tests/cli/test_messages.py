@@ -14,6 +14,7 @@ import pytest
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.proofs.forking import Forked, run
+from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
@@ -323,6 +324,26 @@ def test_follow_prints_messages_as_they_come(server: RunningServer, client: Http
     assert (process.returncode, out, err) == (0, "", "")
     status = client.show("orders")
     assert (status.visible, status.in_flight) == (0, 0)
+
+
+def test_follow_outlives_the_server(tmp_path: Path) -> None:
+    """It says once that it tries again, and goes on when the server is back; other errors end it."""
+    with ServedFolder(tmp_path / "data") as server, HttpQueueClient(server.endpoint) as client:
+        client.create_queue("orders")
+        words = [*COMMAND, "receive", "orders", "--follow", "--json", "--delete", "--endpoint", server.endpoint]
+        with Forked(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            client.send("orders", "before")
+            assert json.loads(process.stdout.readline())["body"] == "before"
+            server.stop()
+            assert process.stderr.readline().startswith(f"veilmq: No answer from {server.endpoint}: ")
+            server.start()
+            client.send("orders", "after")
+            assert json.loads(process.stdout.readline())["body"] == "after"
+            client.delete_queue("orders")
+            out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, "(QueueDoesNotExist)" in err, err.count("\n")) == (1, "", True, 1)
 
 
 def test_follow_needs_a_wait(veilmq: Veilmq) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
@@ -19,6 +20,8 @@ from veilmq.core import limits
 from veilmq.core.messages import Attribute, attributes_bytes
 
 STANDARD_INPUT = "-"
+AGAIN_S = 2.0
+"""The pause of ``--follow`` after a receive that failed, in seconds."""
 
 
 @command
@@ -160,19 +163,28 @@ def receive(
     if follow and wait == 0:
         raise UsageError("--follow needs a --wait of at least 1.")
     wait_s = limits.SQS_RECEIVE_WAIT_S.maximum if follow and wait is None else wait
-    client, shown = QueueClient(server), 0
+    client, shown, failing = QueueClient(server), 0, False
     with suppress(*([KeyboardInterrupt] if follow else [])):
         while follow or not shown:
-            messages = client.receive(queue, count=count, wait_s=wait_s, timeout_s=timeout)
-            for part in [[each] for each in messages] if follow else [messages]:
-                documents = [_document(each) for each in part]
-                text = "\n" * (shown > 0) + aligned(*map(_rows, part))
-                Result(documents[0] if follow else documents, text, "" if part else "No message.").show(json=json)
-                shown += 1
-            if delete and messages:  # which are printed: those that no reader has seen return
-                results = client.delete_batch(queue, [message.receipt for message in messages])
-                if failed := [each for each in results if each is not None]:
-                    raise CommandFailed(f"{len(failed)} of {len(results)} messages were not deleted: {failed[0]}")
+            try:
+                messages = client.receive(queue, count=count, wait_s=wait_s, timeout_s=timeout)
+                for part in [[each] for each in messages] if follow else [messages]:
+                    documents = [_document(each) for each in part]
+                    text = "\n" * (shown > 0) + aligned(*map(_rows, part))
+                    Result(documents[0] if follow else documents, text, "" if part else "No message.").show(json=json)
+                    shown += 1
+                if delete and messages:  # which are printed: those that no reader has seen return
+                    results = client.delete_batch(queue, [message.receipt for message in messages])
+                    if failed := [each for each in results if each is not None]:
+                        raise CommandFailed(f"{len(failed)} of {len(results)} messages were not deleted: {failed[0]}")
+                failing = False
+            except (ClientError, Unreachable, CommandFailed) as error:
+                if not follow or (isinstance(error, ClientError) and error.status < 500):
+                    raise
+                if not failing:
+                    print(f"veilmq: {error} Trying again every {AGAIN_S:g} s.", file=sys.stderr)
+                failing = True
+                time.sleep(AGAIN_S)
 
 
 _INSTANTS = ("sent_at_ms", "first_received_at_ms", "received_at_ms", "visible_at_ms")
