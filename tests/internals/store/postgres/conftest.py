@@ -7,6 +7,7 @@ import pytest
 
 from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
 from tests.store.postgres_host import RESTLESS, PostgresHost, empty, execute, hosting_postgres
+from veilmq.store.postgres import node
 
 _ROWS = """
 INSERT INTO mq.msg (qp, seq, visible_at, sent_at, priority, id, body, group_key)
@@ -19,6 +20,14 @@ SELECT {qp}, at, at, at, at FROM generate_series(1, 3000) AS at;
 INSERT INTO mq.accepted (qp, key, expires_at, seq, id)
 SELECT {qp}, int4send(at), at, at, '' FROM generate_series(1, 3000) AS at;
 """
+
+
+@pytest.fixture(autouse=True)
+def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Have all that nodes time take no time, so that no interval is longer on a busy machine; a test may set it."""
+    s = [1_000.0]
+    monkeypatch.setattr(node, "stopwatch_s", lambda: s[0])
+    return s
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting
 from veilmq.core import commands
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
-from veilmq.store.postgres import node as node_module
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.node import FairShares, Flight, LowWater, flight_of, keys_of
 from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
@@ -327,13 +326,6 @@ def committed_late(host: PostgresHost, body: str, visible_at_ms: int) -> None:
     terms = partition, [next(COUNTERS)], [8], [0], [bytes(16)], [None], [body]
     host.values(STANDARD["send"], *terms)
     host.values("UPDATE mq.msg SET visible_at = $2 WHERE qp = $1 AND body = $3", partition, visible_at_ms, body)
-
-
-@pytest.fixture
-def timeless(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    s = [1_000.0]
-    monkeypatch.setattr(node_module, "stopwatch_s", lambda: s[0])
-    return s
 
 
 def test_what_is_committed_late_is_found_within_a_second(timeless: list[float], queue: PostgresHost) -> None:
