@@ -2,7 +2,7 @@
 -- with the partition; what reads a clock reads mq.now_ms.
 
 CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
-    SELECT (extract(epoch FROM statement_timestamp()) * 1000)::bigint
+    SELECT (date_part('epoch', statement_timestamp()) * 1000)::bigint
 $$;
 
 -- The messages of queues of both types.

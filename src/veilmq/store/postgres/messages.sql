@@ -230,62 +230,81 @@ SELECT seq, body FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
 -- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
 -- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live; $8 which act although a later
 -- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed:
--- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does.
--- Behind "change:" stands what moves deadlines instead: $9 timeouts in ms, $10 the longest leases in ms or null, $11 whether the
--- old receipts die; a change that is not short would make the lease too long, and is not made.
+-- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does. Only a message
+-- that is not deleted is read: locking each first takes as much as deleting it.
+WITH clock AS MATERIALIZED (
+    SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1
+), asked AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[])
+        AS asked (seq, generation, epoch, any_epoch, only_live, any_receive)
+), done AS (
+    DELETE FROM mq.msg USING clock, asked
+    WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > now - $6 AND (msg.sent_at > ended_until OR msg.seq >= ended_before)
+        AND (msg.generation = asked.generation AND (msg.epoch = asked.epoch OR any_epoch) OR any_receive AND visible_at < 1::bigint << 61)
+        AND (NOT only_live OR visible_at > now)
+    RETURNING msg.seq, msg.generation = asked.generation AND (msg.epoch = asked.epoch OR any_epoch) AS is_current,
+        any_receive AS is_earlier, visible_at, now
+        -- log: , mq.receipt_of(msg) AS was, msg.generation <> asked.generation AS is_of_another
+-- log: ), noted AS (
+-- log:     INSERT INTO mq.event
+-- log:     SELECT event.* FROM done,
+-- log:         unnest(CASE WHEN NOT is_of_another THEN mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms())
+-- log:             WHEN (was).log & 3 <> 1 THEN NULL
+-- log:             WHEN (was).visible_at > mq.now_ms() THEN ARRAY['deleted_by_earlier'] ELSE ARRAY['expired'] END) AS outcome,
+-- log:         mq.event_of($9, $10, outcome, was, NULL) AS event
+)
+SELECT seq, is_current, is_earlier, visible_at, now, false AS is_missed FROM done
+UNION ALL
+SELECT found.*, (is_current OR is_earlier) AND (NOT only_live OR visible_at > clock.now)
+FROM clock, asked, LATERAL (
+    SELECT msg.seq, msg.generation = asked.generation AND (msg.epoch = asked.epoch OR any_epoch) AS is_current,
+        any_receive AND visible_at < 1::bigint << 61 AS is_earlier, visible_at, now
+    FROM mq.msg
+    WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > now - $6 AND (msg.sent_at > ended_until OR msg.seq >= ended_before)
+    OFFSET 0 -- one by one
+) AS found
+WHERE asked.seq <> ALL(ARRAY(SELECT seq FROM done))
+
+-- name: change
+-- Receipts as above, whose messages are locked, as it tells what each was before; $9 timeouts in ms, $10 the longest leases in ms or
+-- null, $11 whether the old receipts die. A change that is not short would make the lease too long, and is not made.
 WITH found AS MATERIALIZED (
-    SELECT msg.row_id, msg.seq, msg.visible_at, clock.now,
+    SELECT msg.*, clock.now, clock.now + asked.timeout AS until, asked.renew, asked.only_live,
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
         asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
         -- One column, as the planner takes an OR of two for so likely that it reads whole partitions.
         msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
             OR asked.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
-        -- log: msg.generation <> asked.generation AS is_of_another, -- no change
-        -- change: msg.epoch, clock.now + asked.timeout AS until, msg.group_key, msg.receive_count, msg.sent_at, asked.renew,
-        -- change: -- log: msg.was,
-        -- change: asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
-        -- change:     OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short,
-        asked.only_live
-    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[]
-            -- change: , $9::bigint[], $10::bigint[], $11::boolean[]
-        ) AS asked (seq, generation, epoch, any_epoch, only_live, any_receive
-            -- change: , timeout, lease_max, renew
-        )
+        asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
+            OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
+    FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[], $9::bigint[], $10::bigint[],
+            $11::boolean[]) AS asked (seq, generation, epoch, any_epoch, only_live, any_receive, timeout, lease_max, renew)
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         CROSS JOIN LATERAL (
-            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch
-                -- change: , msg.received_at, msg.group_key, msg.receive_count, msg.sent_at
-                -- change: -- log: , mq.receipt_of(msg) AS was
+            SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch, msg.received_at, msg.group_key,
+                msg.receive_count, msg.sent_at
+                -- log: , mq.receipt_of(msg) AS was
             FROM mq.msg
             WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $6
                 AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
             FOR UPDATE
         ) msg
 ), done AS (
-    DELETE FROM mq.msg USING found -- no change
-    -- change: UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
-    -- change: -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
-    -- change: FROM found
+    UPDATE mq.msg SET visible_at = found.until, epoch = found.epoch + found.renew::int
+        -- log: , log = mq.log_moved(msg.log, found.until <= found.now)
+    FROM found
     WHERE msg.qp = $1 AND msg.ctid = found.row_id AND found.acts AND (NOT found.only_live OR found.visible_at > found.now)
-        -- change: AND found.is_short
+        AND found.is_short
     RETURNING msg.seq
-        -- log: , mq.receipt_of(msg) AS was, found.is_of_another -- no change
-        -- change: -- log: , found.was, found.until <= found.now AS is_released
+        -- log: , found.was, found.until <= found.now AS is_released
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM done,
--- log:         unnest(CASE WHEN NOT is_of_another THEN mq.outcomes('delete', (was).log, (was).visible_at > mq.now_ms()) -- no change
--- log:             WHEN (was).log & 3 <> 1 THEN NULL -- no change
--- log:             WHEN (was).visible_at > mq.now_ms() THEN ARRAY['deleted_by_earlier'] ELSE ARRAY['expired'] END) AS outcome, -- no change
--- log:         mq.event_of($9, $10, outcome, was, NULL) AS event -- no change
--- change: -- log: unnest(mq.outcomes('release', (was).log, true)) AS outcome, mq.event_of($12, $13, outcome, was, NULL) AS event
--- change: -- log: WHERE is_released
+-- log:     SELECT event.* FROM done, unnest(mq.outcomes('release', (was).log, true)) AS outcome,
+-- log:         mq.event_of($12, $13, outcome, was, NULL) AS event
+-- log:     WHERE is_released
 )
-SELECT seq, is_current, is_earlier, visible_at, now,
-    -- change: until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
-    acts AND (NOT only_live OR visible_at > now)
-        -- change: AND is_short
-        AND seq <> ALL(ARRAY(SELECT done.seq FROM done)) AS is_missed
+SELECT seq, is_current, is_earlier, visible_at, now, until, is_short, epoch + renew::int AS epoch, group_key, receive_count, sent_at,
+    is_short AND acts AND (NOT only_live OR visible_at > now) AND seq <> ALL(ARRAY(SELECT done.seq FROM done)) AS is_missed
 FROM found
 
 -- name: in_flight

@@ -8,10 +8,9 @@ A coalescer has the commands of one kind on one queue. While one of its statemen
 and go out together when it is back; so under light load a command travels alone and at once, under heavy load a hundred
 share a round trip. (Measured: four to seven times less work for the database.)
 
-A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "change:"
-it moves deadlines, behind "fifo:" or "fair:" it is on messages of such queues. On a logged queue it is another one than
-elsewhere, where nothing is paid: with the lines behind "log:" it writes an event for each receipt that it ends
-(``mq.outcomes``). What an event says of
+A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "fifo:" or
+"fair:" it is on messages of such queues. On a logged queue it is another one than elsewhere, where nothing is paid:
+with the lines behind "log:" it writes an event for each receipt that it ends (``mq.outcomes``). What an event says of
 the receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for
 the delete that may come late.
 """
@@ -60,7 +59,6 @@ def locking(statements: Mapping[str, str], columns: str) -> str:
     """
 
 
-STANDARD["change"] = variant(STANDARD["delete"], "change")
 _ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "received_at")
 FIFO = {
     **{name: of_fifo(STANDARD[name]) for name in _ALIKE},
