@@ -245,6 +245,18 @@ def test_what_an_event_says(host: Host) -> None:
     assert (second.key, second.size_bucket, second.batch_position) == ("", 1, 1)
 
 
+@pytest.mark.parametrize("queue", [QUEUE, FIFO])
+def test_receives_that_come_together_are_batches_of_their_own(host: Host, queue: str) -> None:
+    if queue == FIFO:
+        host.create(FIFO, fifo=True)
+    for name in "abc":
+        host.put(message(name, group=name if queue == FIFO else None, dedup_id=name), queue=queue)
+    answers = host.do_together(*(commands.Receive(queue=queue, count=2) for _ in range(2)))
+    for each in [each for answer in answers for each in answer.messages]:
+        host.delete(each.receipt, queue=queue)
+    assert [(event.batch_size, event.batch_position) for event in events_of(host)] == [(2, 0), (2, 1), (1, 0)]
+
+
 def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
     kept.put(NewMessage(body="abc", size_bytes=3, properties=with_type("x")))
     receipt = kept.receive_one().receipt

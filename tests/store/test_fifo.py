@@ -61,6 +61,15 @@ def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> No
     assert receive(fifo) == []
 
 
+@pytest.mark.parametrize(("in_flight_max", "given"), [(100, ["a1 a2", "b1 c1", ""]), (3, ["a1 a2", "b1", ""])])
+def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: int, given: list[str]) -> None:
+    """Each gets what it would get if it came behind the others, and no more than there are places."""
+    fifo.set_queue(in_flight_max=in_flight_max)
+    send(fifo, "a1", "a2", "a3", "b1", "c1", "c2")
+    answers = fifo.do_together(*(commands.Receive(queue=QUEUE, count=2, timeout_s=60) for _ in range(3)))
+    assert [bodies(answer.messages) for answer in answers] == given
+
+
 def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
     for number, priority in enumerate((16, 1, 8)):
         fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))

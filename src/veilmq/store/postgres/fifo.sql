@@ -7,7 +7,7 @@ FROM mq.fifo_send($1, $2, $3, $4, $5::text[], $6::bytea[], $7::bytea[], $8::byte
 ORDER BY place
 
 -- name: receive
-SELECT * FROM mq.fifo_receive($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+SELECT * FROM mq.fifo_receive($1, $2::integer[], $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
 -- name: hide
 SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)

@@ -518,69 +518,78 @@ BEGIN
     RETURN v_seqs <> '{}';
 END $$;
 
--- Leases up to p_count messages, of groups as they came up. It moves as many dead letters as one may (100, 1 MiB), looks at
--- 1,000 groups that give nothing, and passes over 100 delayed messages of a group; the next receive goes on. The last row of one
--- that moved dead letters has no message. Where the queue is logged, p_log is its name.
+-- Leases messages for several receives, each up to its count and all of them up to p_places, of groups as they came up; no two
+-- get messages of one group. It moves as many dead letters as one may (100, 1 MiB), looks at 1,000 groups that give nothing, and
+-- passes over 100 delayed messages of a group; the next receive goes on. The last row of one that moved dead letters has no
+-- message. Where the queue is logged, p_log is its name.
 CREATE OR REPLACE FUNCTION mq.fifo_receive(
-    p_qp bigint, p_count integer, p_timeout bigint, p_generation bigint, p_retention bigint,
+    p_qp bigint, p_counts integer[], p_places integer, p_timeout bigint, p_generation bigint, p_retention bigint,
     p_requested bigint, p_last bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
     p_origin bigint, p_log text
 ) RETURNS TABLE (
     seq bigint, id bytea, body text, properties bytea, sent_at bigint, first_received_at bigint, receive_count integer,
-    receives_before integer, visible_at bigint, generation bigint, epoch bigint, source text, now bigint, turn integer
+    receives_before integer, visible_at bigint, generation bigint, epoch bigint, source text, now bigint, turn integer,
+    receive integer
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
-    v_left int := p_count; v_moved int := 0; v_moved_bytes bigint := 0; v_in_vain int := 0;
+    v_places int := p_places; v_left int; v_moved int := 0; v_moved_bytes bigint := 0; v_in_vain int := 0;
     v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended boolean; v_done text[] := '{}';
-    v_chosen bigint[]; v_given bigint[] := '{}';
+    v_chosen bigint[]; v_given bigint[]; v_receive int := 0;
     v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911); each record;
 BEGIN
-    WHILE v_left > 0 AND v_moved < 100 AND v_moved_bytes < 1048576 AND v_in_vain < 1000 LOOP
-        SELECT group_id INTO v_group FROM mq.fifo_group
-        WHERE qp = p_qp AND eligible_at <= v_now AND group_id <> ALL(v_done)
-        ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
-        EXIT WHEN NOT FOUND;
-        v_done := v_done || v_group;
-        v_ended := mq.fifo_expire(p_qp, v_group, v_kept, p_retention, p_origin, p_log);
-        v_chosen := '{}';
-        FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
-            CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
-            EXIT WHEN each.visible_at > v_now;
-            IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
-                PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'die', ARRAY[each.seq], NULL);
-                PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_moved, NULL, NULL);
-                v_moved := v_moved + 1;
-                v_moved_bytes := v_moved_bytes + octet_length(each.body) + coalesce(octet_length(each.properties), 0);
-                EXIT WHEN v_moved = 100 OR v_moved_bytes >= 1048576;
-                CONTINUE;
+    WHILE v_receive < cardinality(p_counts) LOOP
+        v_receive := v_receive + 1;
+        v_left := least(p_counts[v_receive], v_places);
+        v_given := '{}';
+        WHILE v_left > 0 AND v_moved < 100 AND v_moved_bytes < 1048576 AND v_in_vain < 1000 LOOP
+            SELECT group_id INTO v_group FROM mq.fifo_group
+            WHERE qp = p_qp AND eligible_at <= v_now AND group_id <> ALL(v_done)
+            ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
+            EXIT WHEN NOT FOUND;
+            v_done := v_done || v_group;
+            v_ended := mq.fifo_expire(p_qp, v_group, v_kept, p_retention, p_origin, p_log);
+            v_chosen := '{}';
+            FOR each IN SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND group_id = v_group ORDER BY seq LIMIT v_left + 100 LOOP
+                CONTINUE WHEN each.receive_count = 0 AND mq.due(each.visible_at, each.sent_at, 0, v_delay) > v_now;
+                EXIT WHEN each.visible_at > v_now;
+                IF p_dead IS NOT NULL AND each.receive_count >= p_receives_max THEN
+                    PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'die', ARRAY[each.seq], NULL);
+                    PERFORM mq.fifo_move(p_qp, each.seq, p_dead, p_source, p_counter + v_moved, NULL, NULL);
+                    v_moved := v_moved + 1;
+                    v_moved_bytes := v_moved_bytes + octet_length(each.body) + coalesce(octet_length(each.properties), 0);
+                    EXIT WHEN v_moved = 100 OR v_moved_bytes >= 1048576;
+                    CONTINUE;
+                END IF;
+                v_chosen := v_chosen || each.seq;
+                EXIT WHEN cardinality(v_chosen) = v_left;
+            END LOOP;
+            IF p_log IS NOT NULL THEN
+                PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
             END IF;
-            v_chosen := v_chosen || each.seq;
-            EXIT WHEN cardinality(v_chosen) = v_left;
+            RETURN QUERY UPDATE mq.fifo_msg AS msg SET
+                visible_at = least(v_now + p_timeout, p_last), receive_count = msg.receive_count + 1,
+                first_received_at = coalesce(msg.first_received_at, v_now), received_at = coalesce(p_requested, v_now),
+                generation = p_generation, epoch = msg.epoch + 1,
+                log = CASE WHEN p_log IS NOT NULL THEN 1 | (v_waited << 34)
+                    | (least(cardinality(v_given) + array_position(v_chosen, msg.seq) - 1, 255)::bigint << 10) END
+            WHERE msg.qp = p_qp AND msg.seq = ANY(v_chosen)
+            RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
+                msg.receives_before, msg.visible_at, msg.generation, msg.epoch, msg.source, v_now, cardinality(v_done), v_receive;
+            v_left := v_left - cardinality(v_chosen);
+            v_places := v_places - cardinality(v_chosen);
+            v_in_vain := v_in_vain + (v_chosen = '{}')::int;
+            v_given := v_given || v_chosen;
+            UPDATE mq.fifo_group SET leased = v_chosen WHERE qp = p_qp AND group_id = v_group;
+            PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
         END LOOP;
+        EXIT WHEN v_given = '{}';
         IF p_log IS NOT NULL THEN
-            PERFORM mq.fifo_note(p_qp, p_origin, p_log, 'supersede', v_chosen, NULL);
+            UPDATE mq.fifo_msg AS msg SET log = msg.log | (least(cardinality(v_given), 255)::bigint << 2)
+            WHERE msg.qp = p_qp AND msg.seq = ANY(v_given);
         END IF;
-        RETURN QUERY UPDATE mq.fifo_msg AS msg SET
-            visible_at = least(v_now + p_timeout, p_last), receive_count = msg.receive_count + 1,
-            first_received_at = coalesce(msg.first_received_at, v_now), received_at = coalesce(p_requested, v_now),
-            generation = p_generation, epoch = msg.epoch + 1,
-            log = CASE WHEN p_log IS NOT NULL THEN 1 | (v_waited << 34)
-                | (least(cardinality(v_given) + array_position(v_chosen, msg.seq) - 1, 255)::bigint << 10) END
-        WHERE msg.qp = p_qp AND msg.seq = ANY(v_chosen)
-        RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
-            msg.receives_before, msg.visible_at, msg.generation, msg.epoch, msg.source, v_now, array_position(v_done, v_group);
-        v_left := v_left - cardinality(v_chosen);
-        v_in_vain := v_in_vain + (v_chosen = '{}')::int;
-        v_given := v_given || v_chosen;
-        UPDATE mq.fifo_group SET leased = v_chosen WHERE qp = p_qp AND group_id = v_group;
-        PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
     END LOOP;
-    IF p_log IS NOT NULL THEN
-        UPDATE mq.fifo_msg AS msg SET log = msg.log | (least(cardinality(v_given), 255)::bigint << 2)
-        WHERE msg.qp = p_qp AND msg.seq = ANY(v_given);
-    END IF;
     IF v_moved > 0 THEN
         now := v_now;
         turn := v_moved;

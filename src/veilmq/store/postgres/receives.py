@@ -16,6 +16,7 @@ every one of them is as it was left (SQS API Reference, the receive's attempt id
 receive an ordinary one, which is remembered in its place.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -54,8 +55,7 @@ class _Terms(NamedTuple):
 
     No lease is longer than ``lease_ms_max`` from when it was asked for, 0 for any.
 
-    Receives of FIFO queues share nothing, as two receivers must not have messages of one group: ``alone`` tells them
-    apart, and ``attempt_id`` is theirs.
+    One with an ``attempt_id`` shares nothing: ``alone`` tells it apart.
     """
 
     timeout_ms: int
@@ -154,9 +154,11 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
         places -= len(new)
         node.fair.received(queue, rows)
         node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
-        for at in group:
-            # An attempt is repeated as a whole, whatever count its repetition names; nothing else is in its group.
-            share = together[at].count if terms.attempt_id is None else len(rows)
+        of_receive = Counter(row["receive"] for row in rows if "receive" in row)
+        for number, at in enumerate(group, 1):
+            share = together[at].count
+            if settings.fifo:  # an attempt is repeated as a whole, whatever count its repetition names
+                share = of_receive[number] if terms.attempt_id is None else len(rows)
             given[at] = [_message(node, queue, row) for row in rows[:share]]
             due_ms = rows[0]["now"] if rows else due_ms
             rows = rows[share:]
@@ -204,7 +206,9 @@ def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
     bound_s = command.lease_s_max
     timeout_s = limits.LEASE_S_MAX if ruled else timeout_s if bound_s is None else min(timeout_s, bound_s)
     terms = _Terms(timeout_s * SECOND_MS, command.requested_at_ms or 0, (bound_s or 0) * SECOND_MS, ruled)
-    return terms._replace(alone=place, attempt_id=command.attempt_id) if queue.settings.fifo else terms
+    if queue.settings.fifo and command.attempt_id is not None:
+        return terms._replace(alone=place + 1, attempt_id=command.attempt_id)
+    return terms
 
 
 @dataclass(slots=True)
@@ -281,18 +285,25 @@ class _Taking:
             return await self._claim(self.count)
 
         async def lease() -> list[Any]:
+            if not (settings.receives_max or self.connection.is_in_transaction()):
+                return await self._lease_fifo(None)
             async with self.connection.transaction():
-                target = await target_of(self.connection, self.node.catalog, self.queue)
-                return await (self._lease_fifo(target) if settings.fifo else self._lease_living(target))
+                return await (self._lease_fifo(await self._target()) if settings.fifo else self._lease_living())
 
         return await self.node.repeated(lease)
 
+    async def _target(self) -> Queue | None:
+        return await target_of(self.connection, self.node.catalog, self.queue)
+
     async def _lease_fifo(self, target: Queue | None) -> list[Any]:
-        """Lease messages of groups as they came up, each in order; dead letters leave in the same statement."""
+        """Lease messages of groups as they came up, each in order; dead letters leave in the same statement.
+
+        No two receives get messages of one group: the rows of each have its number as ``receive``.
+        """
         queue = self.queue
         rows = await self.connection.fetch(
             FIFO["receive"],
-            *(queue.partition, self.count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)),
+            *(queue.partition, self.shares, self.count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)),
             *(retention_ms(queue), *self.requested, *dead_letter_terms(self.node, queue, target)),
             *queues.terms_of_log(queue),
         )
@@ -300,19 +311,25 @@ class _Taking:
             self.woken[target.name] = rows[0]["now"]
         return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
 
-    async def _lease_living(self, target: Queue | None) -> list[Any]:
-        """Lease messages of a standard queue; dead letters leave in the same transaction."""
-        if target is None:
-            return await self._claim(self.count)
+    async def _lease_living(self) -> list[Any]:
+        """Lease messages of a standard queue; dead letters leave in the same transaction.
+
+        Where to is looked up once there are any; for a logged queue at first, as a receive writes that they are dead.
+        """
         queue, receives_max = self.queue, self.queue.settings.receives_max
+        target = await self._target() if queue.logs else None
+        if queue.logs and target is None:
+            return await self._claim(self.count)
         letters_left, bytes_left = limits.DEAD_LETTERS_PER_RECEIVE, limits.DEAD_LETTER_BYTES_PER_RECEIVE
         taken: list[Any] = []
         claims = 0
         while (left := self.count - len(taken)) > 0 and letters_left > 0 and bytes_left > 0:
             rows = living = await self._claim(left, receives_max, [row["seq"] for row in taken] or None)
             dead = [row for row in rows if row["receive_count"] > receives_max]
+            if dead and target is None:
+                target = await self._target()
             seqs = [row["seq"] for row in dead]
-            if dead and await move(self.connection, self.node, queue, target, seqs, queue.name, 1, None):
+            if target and dead and await move(self.connection, self.node, queue, target, seqs, queue.name, 1, None):
                 letters_left -= len(dead)
                 bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
                 self.woken[target.name] = dead[0]["now"]
