@@ -1,55 +1,25 @@
 -- Messages of standard queues that name a group. Every statement names the one partition it acts on ($1).
 
 -- name: receive
--- As in messages.sql, with the same terms, and before those of the log $10: the noisy groups, those that come first among them
--- first. is_drained tells of a message of such a group that the group has no other one to give.
+-- How a receive chooses, with the terms of that in messages.sql, from which the rest of it comes; but $5 are the noisy groups, those
+-- that come first among them first. is_drained tells of a message of such a group that the group has no other one to give.
 WITH clock AS MATERIALIZED (
     SELECT mq.now_ms() AS now
 ), given AS MATERIALIZED (
     SELECT seq, place
-    FROM unnest(mq.fair_choose($1, $2, $5, $6, $10, coalesce($9::bigint[], '{}'), true)) WITH ORDINALITY AS given (seq, place)
+    FROM unnest(mq.fair_choose($1, $2, $6, $5, coalesce($9::bigint[], '{}'), true)) WITH ORDINALITY AS given (seq, place)
 ), chosen AS MATERIALIZED (
     SELECT msg.seq, msg.visible_at, given.place
-        -- log: , mq.receipt_of(msg) AS was, coalesce(msg.receive_count >= $11, false) AS is_dead
+        -- log: , mq.receipt_of(msg) AS was, coalesce(msg.receive_count >= $10, false) AS is_dead
     FROM given JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = given.seq
     -- log: FOR UPDATE OF msg -- as they are since they were locked, which this statement does not see otherwise
--- log: ), placed AS MATERIALIZED (
--- log:     SELECT chosen.*, row_number() OVER (PARTITION BY is_dead ORDER BY chosen.place) AS at_place,
--- log:         count(*) OVER (PARTITION BY is_dead) AS messages
--- log:     FROM chosen
--- log: ), noted AS (
--- log:     INSERT INTO mq.event
--- log:     SELECT event.* FROM placed,
--- log:         unnest(mq.outcomes(CASE WHEN is_dead THEN 'die' ELSE 'supersede' END, (was).log, false)) AS outcome,
--- log:         mq.event_of($14, $15, outcome, was, NULL) AS event
--- log:     RETURNING *
--- log: ), kept AS (
--- log:     INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' ON CONFLICT DO NOTHING
 )
-UPDATE mq.msg SET
-    visible_at = least(clock.now + $3, $8), receive_count = msg.receive_count + 1, received_at = coalesce($7, clock.now),
-    first_received_at = coalesce(msg.first_received_at, clock.now), generation = $4, epoch = msg.epoch + 1,
-    log = NULL -- no log
-    -- log: log = CASE WHEN NOT is_dead
-    -- log:     THEN mq.log_begun($12, $13, at_place, messages, clock.now - coalesce($7, clock.now)) END
-FROM chosen, clock -- no log
--- log: FROM placed AS chosen, clock
-WHERE msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = chosen.seq
-RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
-    msg.receives_before, msg.visible_at, (msg.priority % 100)::smallint AS priority, msg.generation, msg.epoch, msg.source,
-    msg.received_at, chosen.visible_at AS was_visible_at, clock.now, chosen.place, msg.group_key,
-    msg.group_key = ANY($10) AND NOT EXISTS (
-        SELECT FROM mq.msg AS other
-        WHERE other.qp = $1 AND other.priority = msg.priority AND other.group_key = msg.group_key
-            AND other.visible_at >= chosen.visible_at AND other.visible_at <= clock.now AND other.sent_at > clock.now - $6
-            AND other.seq <> ALL(ARRAY(SELECT chosen.seq FROM chosen)) AND ($9::bigint[] IS NULL OR other.seq <> ALL($9))
-    ) AS is_drained
 
 -- name: peek
 -- What a receive of $2 would give of what is within its retention of $3 ms, in its order; $4 are the noisy groups.
 WITH chosen AS MATERIALIZED (
     SELECT seq, place
-    FROM unnest(mq.fair_choose($1, $2, array_fill(0::bigint, ARRAY[16]), $3, $4, '{}', false)) WITH ORDINALITY AS chosen (seq, place)
+    FROM unnest(mq.fair_choose($1, $2, $3, $4, '{}', false)) WITH ORDINALITY AS chosen (seq, place)
 )
 SELECT msg.*
 FROM chosen JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM chosen)) AND msg.seq = chosen.seq

@@ -302,8 +302,7 @@ END $$;
 -- The first p_count visible messages of one priority but for those of noisy groups, as they became visible; with p_leases they
 -- are locked, what others have locked is passed over, and turns that were too early are put right.
 CREATE OR REPLACE FUNCTION mq.fair_quiet(
-    p_part mq.part, p_priority integer, p_count integer, p_low bigint, p_retention bigint, p_noisy bigint[],
-    p_not bigint[], p_leases boolean
+    p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms(); v_lane smallint := p_priority + 100; v_turns int := greatest(p_count, 10);
@@ -329,7 +328,7 @@ BEGIN
             UNION ALL (
                 SELECT NULL, NULL, msg.seq, msg.visible_at FROM mq.msg
                 WHERE msg.qp = p_part.qp AND msg.priority = p_priority::smallint
-                    AND msg.visible_at >= p_low AND msg.visible_at <= v_now AND msg.sent_at > v_now - p_retention
+                    AND msg.visible_at <= v_now AND msg.sent_at > v_now - p_retention
                     AND (msg.sent_at > p_part.ended_until OR msg.seq >= p_part.ended_before) AND msg.seq <> ALL(v_tried)
                 ORDER BY msg.visible_at, msg.seq LIMIT v_left
             )
@@ -365,10 +364,10 @@ BEGIN
 END $$;
 
 -- The positions of the messages that a receive of p_count gives, in its order: of each priority those of quiet groups, then of the
--- first noisy group as many as it has, then of the next. p_low are the low-water marks of messages without a group, p_noisy the
--- noisy groups, those that come first among them first, p_not what is had already.
+-- first noisy group as many as it has, then of the next. p_noisy are the noisy groups, those that come first among them first,
+-- p_not what is had already.
 CREATE OR REPLACE FUNCTION mq.fair_choose(
-    p_qp bigint, p_count integer, p_low bigint[], p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
+    p_qp bigint, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms(); v_part mq.part; v_priority int; v_group bigint;
@@ -377,7 +376,7 @@ BEGIN
     SELECT * INTO v_part FROM mq.part WHERE qp = p_qp AND NOT retired;
     FOR v_priority IN SELECT DISTINCT each % 100 AS priority FROM unnest(v_part.priorities) AS each ORDER BY priority LOOP
         v_chosen := v_chosen || mq.fair_quiet(
-            v_part, v_priority, p_count - cardinality(v_chosen), p_low[v_priority], p_retention, p_noisy, p_not, p_leases
+            v_part, v_priority, p_count - cardinality(v_chosen), p_retention, p_noisy, p_not, p_leases
         );
         v_met := '{}';
         FOREACH v_group IN ARRAY p_noisy LOOP

@@ -55,24 +55,33 @@ WITH clock AS MATERIALIZED (
     ) ready
     WHERE part.qp = $1 AND NOT part.retired
     LIMIT $2
--- log: ), placed AS MATERIALIZED (
--- log:     SELECT *, row_number() OVER (PARTITION BY is_dead ORDER BY priority, visible_at, seq) AS place,
--- log:         count(*) OVER (PARTITION BY is_dead) AS messages
+)
+-- Leases: also what fair queues choose (fair.sql).
+-- log: , placed AS MATERIALIZED (
+-- log:     SELECT *, count(*) OVER (PARTITION BY is_dead) AS messages,
+-- log:         row_number() OVER (PARTITION BY is_dead ORDER BY priority, visible_at, seq) AS at_place -- no fair
+-- fair: -- log: row_number() OVER (PARTITION BY is_dead ORDER BY place) AS at_place
 -- log:     FROM chosen
 -- log: ), leased AS (
-) -- no log
 UPDATE mq.msg SET
     visible_at = least(clock.now + $3, $8), receive_count = msg.receive_count + 1, received_at = coalesce($7, clock.now),
     first_received_at = coalesce(msg.first_received_at, clock.now), generation = $4, epoch = msg.epoch + 1,
     log = NULL -- no log
     -- log: log = CASE WHEN NOT is_dead
-    -- log:     THEN mq.log_begun($11, $12, place, messages, clock.now - coalesce($7, clock.now)) END
+    -- log:     THEN mq.log_begun($11, $12, at_place, messages, clock.now - coalesce($7, clock.now)) END
 FROM chosen, clock -- no log
 -- log: FROM placed AS chosen, clock
-WHERE msg.qp = $1 AND msg.ctid = chosen.row_id
+WHERE msg.qp = $1 AND msg.ctid = chosen.row_id -- no fair
+-- fair: WHERE msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = chosen.seq
 RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_received_at, msg.receive_count,
     msg.receives_before, msg.visible_at, msg.priority, msg.generation, msg.epoch, msg.source, msg.received_at,
     chosen.visible_at AS was_visible_at, clock.now
+    -- fair: , chosen.place, msg.group_key, msg.group_key = ANY($5) AND NOT EXISTS (
+    -- fair:     SELECT FROM mq.msg AS other
+    -- fair:     WHERE other.qp = $1 AND other.priority = msg.priority AND other.group_key = msg.group_key
+    -- fair:         AND other.visible_at >= chosen.visible_at AND other.visible_at <= clock.now AND other.sent_at > clock.now - $6
+    -- fair:         AND other.seq <> ALL(ARRAY(SELECT chosen.seq FROM chosen)) AND ($9::bigint[] IS NULL OR other.seq <> ALL($9))
+    -- fair: ) AS is_drained
     -- log: , was, is_dead
 -- What another receive took after this statement began is chosen at its new place and not leased: nothing ends there.
 -- log: ), noted AS (
@@ -86,6 +95,7 @@ RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_rece
 -- log: )
 -- log: SELECT seq, id, body, properties, sent_at, first_received_at, receive_count, receives_before, visible_at, priority, generation,
 -- log:     epoch, source, received_at, was_visible_at, now
+-- fair: -- log: , place, group_key, is_drained
 -- log: FROM leased
 
 -- name: hide

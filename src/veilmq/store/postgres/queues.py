@@ -67,6 +67,7 @@ FIFO = {
 for _statements in (STANDARD, FIFO):
     _statements["choose"] = locking(_statements, "seq, id, source, properties")
 FAIR = {"send": variant(STANDARD["send"], "fair"), **load("veilmq.store.postgres", "fair.sql")}
+FAIR["receive"] += variant(STANDARD["receive"].partition("-- Leases:")[2], "fair").partition("\n")[2]
 EVENTS = load("veilmq.store.postgres", "events.sql")
 WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 

@@ -40,7 +40,7 @@ from veilmq.store.events import log_begun, log_placed
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, failure_of
 from veilmq.store.postgres.node import LANE, Node
-from veilmq.store.postgres.queues import BEGINNING, FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms, sql
+from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, PartitionRetired, Queue, retention_ms, sql
 
 _FAIR_LOGGED = queues.logged(FAIR)
 _KEY_BYTES = 16
@@ -368,7 +368,7 @@ class _Taking:
         if fair.has(queue):
             noisy = await fair.noisy(self.connection, queue)
             statement = (_FAIR_LOGGED if of_log else FAIR)["receive"]
-            rows: list[Any] = await fetch(statement, *first, BEGINNING, *rest, noisy, *of_log)
+            rows: list[Any] = await fetch(statement, *first, noisy, *rest, *of_log)
             fair.drained(queue, rows)
             return sorted(rows, key=itemgetter("place"))
         statement = queues.sql_of_log(queue)["receive"]

@@ -25,7 +25,7 @@ NOISY, QUIET = "noisy", "quiet"
 BATCH = 100
 EXPLAIN = """
 EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)
-SELECT mq.fair_choose(qp, 1, array_fill(0::bigint, ARRAY[32]), 1 << 30, $1, '{}', true) FROM mq.queue
+SELECT mq.fair_choose(qp, 1, 1 << 30, $1, '{}', true) FROM mq.queue
 """
 
 
