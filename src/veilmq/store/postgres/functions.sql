@@ -73,8 +73,9 @@ END $$;
 -- Says anew when a group gives its next message, whose row the caller has locked: when the last of its messages in flight is
 -- visible again or ends (a claimed one does neither), or, with none in flight, when the last of those that came back was visible,
 -- or, without such a one, when the first of the others was or will be. Passes over 100 messages at the most, and looks at
--- none that was sent after the first visible one became so. Removes an empty group.
-CREATE OR REPLACE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint) RETURNS void
+-- none that was sent after the first visible one became so. Removes an empty group. p_leased are the messages that a receive has
+-- just leased, null for those of the last one.
+CREATE OR REPLACE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint, p_leased bigint[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
@@ -84,7 +85,7 @@ BEGIN
     SELECT array_agg(msg.seq ORDER BY msg.seq),
         max(CASE WHEN msg.claim IS NULL THEN least(msg.visible_at, msg.sent_at + p_retention) ELSE msg.visible_at END)
     INTO v_leased, v_until
-    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+    FROM mq.fifo_group AS of_group CROSS JOIN unnest(coalesce(p_leased, of_group.leased)) AS lease (seq) CROSS JOIN LATERAL (
         SELECT * FROM mq.fifo_msg WHERE qp = p_qp AND fifo_msg.seq = lease.seq OFFSET 0 -- one by one
     ) AS msg
     WHERE of_group.qp = p_qp AND of_group.group_id = p_group AND msg.visible_at > v_now AND msg.receive_count > 0
@@ -535,7 +536,7 @@ DECLARE
     v_now bigint := mq.now_ms(); v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0);
     v_places int := p_places; v_left int; v_moved int := 0; v_moved_bytes bigint := 0; v_in_vain int := 0;
     v_kept bigint := mq.retention_now() - p_retention; v_group text; v_ended boolean; v_done text[] := '{}';
-    v_chosen bigint[]; v_given bigint[]; v_receive int := 0;
+    v_chosen bigint[]; v_given bigint[]; v_receive int := 0; v_at bigint := -1; v_head bigint := -1;
     v_waited bigint := least(v_now - coalesce(p_requested, v_now), 536870911); each record;
 BEGIN
     WHILE v_receive < cardinality(p_counts) LOOP
@@ -543,8 +544,8 @@ BEGIN
         v_left := least(p_counts[v_receive], v_places);
         v_given := '{}';
         WHILE v_left > 0 AND v_moved < 100 AND v_moved_bytes < 1048576 AND v_in_vain < 1000 LOOP
-            SELECT group_id INTO v_group FROM mq.fifo_group
-            WHERE qp = p_qp AND eligible_at <= v_now AND group_id <> ALL(v_done)
+            SELECT group_id, eligible_at, head INTO v_group, v_at, v_head FROM mq.fifo_group
+            WHERE qp = p_qp AND (eligible_at, head) >= (v_at, v_head) AND eligible_at <= v_now AND group_id <> ALL(v_done)
             ORDER BY eligible_at, head LIMIT 1 FOR UPDATE SKIP LOCKED;
             EXIT WHEN NOT FOUND;
             v_done := v_done || v_group;
@@ -580,8 +581,7 @@ BEGIN
             v_places := v_places - cardinality(v_chosen);
             v_in_vain := v_in_vain + (v_chosen = '{}')::int;
             v_given := v_given || v_chosen;
-            UPDATE mq.fifo_group SET leased = v_chosen WHERE qp = p_qp AND group_id = v_group;
-            PERFORM mq.fifo_settle(p_qp, v_group, p_retention);
+            PERFORM mq.fifo_settle(p_qp, v_group, p_retention, v_chosen);
         END LOOP;
         EXIT WHEN v_given = '{}';
         IF p_log IS NOT NULL THEN
