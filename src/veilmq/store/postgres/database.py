@@ -13,8 +13,8 @@ answers of the database tell: its instant was read between the sending of a stat
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,53 +176,6 @@ class PostgresOptions(Options):
 _RETURN_S = 5.0
 
 
-class _Turn:
-    """A connection of a pool for the time of a ``with`` statement."""
-
-    __slots__ = ("_connection", "_database", "_pool")
-
-    def __init__(self, database: "Database", pool: "asyncpg.Pool[Any]") -> None:
-        self._database = database
-        self._pool = pool
-        self._connection: Any = None
-
-    async def __aenter__(self) -> Any:
-        database, pool = self._database, self._pool
-        database.breaker.check()
-        try:
-            # A timeout costs a task, and is not needed where a connection lies ready.
-            timeout_s = None if pool.get_idle_size() else database.options.acquire_s
-            self._connection = await pool.acquire(timeout=timeout_s)
-        except UNREACHABLE as error:
-            # Where the server or this pool has connections, and none to spare, it was reached.
-            if isinstance(error, FULL):
-                is_exhausted = pool.get_size() > 0
-            else:
-                is_exhausted = pool.get_size() == pool.get_max_size() and not pool.get_idle_size()
-            if not is_exhausted:
-                database.breaker.failed()
-            log.warning("no connection to the database: %s", str(error) or type(error).__name__)
-            raise StoreUnavailable from error
-        database.breaker.worked()
-        return self._connection
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        database, connection = self._database, self._connection
-        if isinstance(error, (*IN_DOUBT, *ELSEWHERE)):
-            for lost in database.on_lost:
-                lost()
-        if isinstance(error, (TimeoutError, *ELSEWHERE)):
-            database.breaker.failed()
-            connection.terminate()
-            await self._pool.expire_connections()
-        try:
-            await self._pool.release(connection, timeout=_RETURN_S)
-        except (*IN_DOUBT, asyncpg.PostgresError) as failure:
-            log.warning("a connection to the database was lost between two commands: %s", failure)
-        if database.calls and (call := database.calls.pop(id(connection), None)) is not None:
-            call()
-
-
 async def _leave(connection: Any) -> None:
     """Leave the session as it is."""
 
@@ -298,13 +251,48 @@ class Database:
             reset=_leave,
         )
 
-    def connection(self) -> _Turn:
+    def connection(self) -> AbstractAsyncContextManager[Any]:
         """Return a context that has a connection, whose commits are durable; entering raises ``StoreUnavailable``."""
-        return _Turn(self, self._durable)
+        return self._turn(self._durable)
 
-    def relaxed(self) -> _Turn:
+    def relaxed(self) -> AbstractAsyncContextManager[Any]:
         """Return one whose commits a crash of the database may undo, where the options allow that."""
-        return _Turn(self, self._relaxed)
+        return self._turn(self._relaxed)
+
+    @asynccontextmanager
+    async def _turn(self, pool: "asyncpg.Pool[Any]") -> AsyncIterator[Any]:
+        self.breaker.check()
+        try:
+            # A timeout costs a task, and is not needed where a connection lies ready.
+            connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
+        except UNREACHABLE as error:
+            # Where the server or this pool has connections, and none to spare, it was reached.
+            if isinstance(error, FULL):
+                is_exhausted = pool.get_size() > 0
+            else:
+                is_exhausted = pool.get_size() == pool.get_max_size() and not pool.get_idle_size()
+            if not is_exhausted:
+                self.breaker.failed()
+            log.warning("no connection to the database: %s", str(error) or type(error).__name__)
+            raise StoreUnavailable from error
+        self.breaker.worked()
+        try:
+            yield connection
+        except (*IN_DOUBT, *ELSEWHERE) as error:
+            for lost in self.on_lost:
+                lost()
+            if isinstance(error, (TimeoutError, *ELSEWHERE)):
+                self.breaker.failed()
+                connection.terminate()
+                await pool.expire_connections()
+            raise
+        finally:
+            try:
+                await pool.release(connection, timeout=_RETURN_S)
+            except (*IN_DOUBT, asyncpg.PostgresError) as failure:
+                log.warning("a connection to the database was lost between two commands: %s", failure)
+            if self.calls and (call := self.calls.pop(id(connection), None)) is not None:
+                call()
 
     @property
     def place(self) -> str:
