@@ -39,12 +39,6 @@ SELECT mq.fifo_lock($1, $2::bigint[])
 -- name: remove
 SELECT mq.fifo_remove($1, $2::bigint[], $3)
 
--- name: note
-WITH noted AS MATERIALIZED (
-    SELECT mq.fifo_note($1, $4, $5, $2, $3::bigint[], NULL)
-)
-UPDATE mq.fifo_msg SET log = log | 2 FROM noted WHERE qp = $1 AND seq = ANY($3::bigint[]) AND log & 3 = 1
-
 -- name: inspect_visible
 -- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
 SELECT first.* FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first

@@ -33,12 +33,13 @@ CREATE OR REPLACE FUNCTION mq.fifo_send(
     p_properties bytea[], p_bodies text[], p_delays bigint[]
 ) RETURNS TABLE(place integer, o_seq bigint, o_id bytea, o_visible_at bigint, o_sent_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
-    v_lock bigint; v_delay bigint := coalesce((SELECT delay FROM mq.part WHERE qp = p_qp), 0); v_now bigint;
+    v_delay bigint; v_now bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM mq.part WHERE qp = p_qp AND NOT retired) THEN RETURN; END IF;
-    FOR v_lock IN SELECT DISTINCT hashtextextended(each, p_qp) FROM unnest(p_groups) AS each ORDER BY 1 LOOP
-        PERFORM pg_advisory_xact_lock(v_lock);
-    END LOOP;
+    SELECT delay INTO v_delay FROM mq.part WHERE qp = p_qp AND NOT retired;
+    IF NOT FOUND THEN RETURN; END IF;
+    PERFORM pg_advisory_xact_lock(lock) FROM (
+        SELECT DISTINCT hashtextextended(each, p_qp) AS lock FROM unnest(p_groups) AS each ORDER BY lock
+    ) AS of_group;
     PERFORM FROM (
         SELECT DISTINCT each COLLATE "C" AS name FROM unnest(p_groups) AS each ORDER BY name
     ) AS of_message CROSS JOIN LATERAL (

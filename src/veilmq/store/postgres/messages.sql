@@ -240,8 +240,7 @@ SELECT seq, body FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
 -- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
 -- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live; $8 which act although a later
 -- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed:
--- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does. Only a message
--- that is not deleted is read: locking each first takes as much as deleting it.
+-- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does.
 WITH clock AS MATERIALIZED (
     SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1
 ), asked AS MATERIALIZED (

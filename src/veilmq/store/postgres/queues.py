@@ -59,7 +59,7 @@ def locking(statements: Mapping[str, str], columns: str) -> str:
     """
 
 
-_ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "received_at")
+_ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "note", "received_at")
 FIFO = {
     **{name: of_fifo(STANDARD[name]) for name in _ALIKE},
     **load("veilmq.store.postgres", "fifo.sql"),

@@ -296,10 +296,7 @@ class _Taking:
         return await target_of(self.connection, self.node.catalog, self.queue)
 
     async def _lease_fifo(self, target: Queue | None) -> list[Any]:
-        """Lease messages of groups as they came up, each in order; dead letters leave in the same statement.
-
-        No two receives get messages of one group: the rows of each have its number as ``receive``.
-        """
+        """Lease messages of groups as they came up, those of a group for one ``receive``; dead letters leave too."""
         queue = self.queue
         rows = await self.connection.fetch(
             FIFO["receive"],
@@ -312,12 +309,9 @@ class _Taking:
         return sorted((row for row in rows if row["seq"] is not None), key=itemgetter("turn", "seq"))
 
     async def _lease_living(self) -> list[Any]:
-        """Lease messages of a standard queue; dead letters leave in the same transaction.
-
-        Where to is looked up once there are any; for a logged queue at first, as a receive writes that they are dead.
-        """
+        """Lease messages of a standard queue; dead letters leave in the same transaction."""
         queue, receives_max = self.queue, self.queue.settings.receives_max
-        target = await self._target() if queue.logs else None
+        target = await self._target() if queue.logs else None  # events say which are dead; else once one is found
         if queue.logs and target is None:
             return await self._claim(self.count)
         letters_left, bytes_left = limits.DEAD_LETTERS_PER_RECEIVE, limits.DEAD_LETTER_BYTES_PER_RECEIVE
