@@ -156,9 +156,9 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
         node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
         of_receive = Counter(row["receive"] for row in rows if "receive" in row)
         for number, at in enumerate(group, 1):
-            share = together[at].count
-            if settings.fifo:  # an attempt is repeated as a whole, whatever count its repetition names
-                share = of_receive[number] if terms.attempt_id is None else len(rows)
+            share = of_receive[number] if settings.fifo else together[at].count
+            if terms.attempt_id is not None:  # it is repeated as a whole, whatever count its repetition names
+                share = len(rows)
             given[at] = [_message(node, queue, row) for row in rows[:share]]
             due_ms = rows[0]["now"] if rows else due_ms
             rows = rows[share:]
