@@ -171,7 +171,16 @@ async def _settle(name: str, node: Node, connection: Any, queue: Queue, together
         acting = (ReceiptState.LIVE, ReceiptState.EARLIER)
         freed = [row for _, row, state in met if state in acting and row["visible_at"] > row["now"]]
         if name == "delete":
-            await _deleted(node, connection, queue, met, freed)
+            useless: dict[ReceiptState, list[Receipt]] = {}
+            for each, _, state in met:
+                each.answers[each.place] = state
+                if not _acts(state, each, queue):
+                    useless.setdefault(state, []).append(each.receipt)
+            if freed:
+                node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
+            node.totals[queue.number]["deleted"] += len(met) - sum(map(len, useless.values()))
+            earlier = [each.receipt for each, _, state in met if state is ReceiptState.EARLIER]
+            await queues.note_late(connection, queue, useless, earlier=earlier)
         else:
             freed = [row for row in freed if row["until"] <= row["now"]]
             for each, row, state in met:
@@ -244,19 +253,6 @@ def _terms(name: str, queue: Queue, turn: Sequence[_ReceiptRequest]) -> Iterator
         yield [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn]
         yield [each.command.renew_receipt for each in turn]
     yield from queues.terms_of_log(queue)
-
-
-async def _deleted(node: Node, connection: Any, queue: Queue, met: Sequence[Any], freed: list[Any]) -> None:
-    useless: dict[ReceiptState, list[Receipt]] = {}
-    for each, _, state in met:
-        each.answers[each.place] = state
-        if not _acts(state, each, queue):
-            useless.setdefault(state, []).append(each.receipt)
-    if freed:
-        node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
-    node.totals[queue.number]["deleted"] += len(met) - sum(map(len, useless.values()))
-    earlier = [each.receipt for each, _, state in met if state is ReceiptState.EARLIER]
-    await queues.note_late(connection, queue, useless, earlier=earlier)
 
 
 def _changed(
