@@ -33,10 +33,9 @@ CREATE OR REPLACE FUNCTION mq.fifo_send(
     p_properties bytea[], p_bodies text[], p_delays bigint[]
 ) RETURNS TABLE(place integer, o_seq bigint, o_id bytea, o_visible_at bigint, o_sent_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
-    v_delay bigint; v_now bigint;
+    v_now bigint; v_delay bigint := (SELECT delay FROM mq.part WHERE qp = p_qp AND NOT retired);
 BEGIN
-    SELECT delay INTO v_delay FROM mq.part WHERE qp = p_qp AND NOT retired;
-    IF NOT FOUND THEN RETURN; END IF;
+    IF v_delay IS NULL THEN RETURN; END IF;
     PERFORM pg_advisory_xact_lock(lock) FROM (
         SELECT DISTINCT hashtextextended(each, p_qp) AS lock FROM unnest(p_groups) AS each ORDER BY lock
     ) AS of_group;
