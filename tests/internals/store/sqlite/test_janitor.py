@@ -106,7 +106,7 @@ def test_what_is_remembered_is_forgotten_when_it_is_over(tmp_path: Path) -> None
 
 
 def test_what_is_remembered_is_forgotten_as_fast_as_it_comes(tmp_path: Path) -> None:
-    """A full slice is followed by another one at once, or a minute would have to bring fewer batches than it has rows."""
+    """A full slice is followed by another at once: otherwise a minute may bring no more than one slice has."""
     with hosting(tmp_path / "store", options=RESTLESS) as host:
         host.stop()
         host.create(fifo=True)
