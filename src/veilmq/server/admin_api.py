@@ -237,7 +237,7 @@ class InProcessClient:
         program = headers.pop(b"user-agent", None)
         no_line: Any = None  # what a request needs of its connection, ``_Awaited`` does itself
         method, target, body = forwarded.method, forwarded.target, forwarded.body
-        request = _Awaited(no_line, method, target, headers, body, True, by_lower_name=headers)
+        request = _Awaited(no_line, method, target, headers, body, True)
         request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
         request.answer = asyncio.get_running_loop().create_future()
         self._awaited.add(request)

@@ -26,7 +26,7 @@ from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publication
-from veilmq.server.http_parser import Pending, Refusal, Request, Worded, by_address, names_of
+from veilmq.server.http_parser import TRACE, Pending, Refusal, Request, Worded, by_address, used_of
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
@@ -166,19 +166,16 @@ class Dispatcher:
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
         """Answer ``request`` now or later; see ``http_parser.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
-        fields, names = request.fields, request.names
-        if names is None:
-            names = request.names = names_of(fields)
+        _, host, content_type, target, authorization, _ = request.used or used_of(request)
         content: Any = request.body
-        route = self._routes.get(fields.get(names.target))
-        if route is None or fields.get(names.content_type) != CONTENT_TYPE:
+        route = self._routes.get(target)
+        if route is None or content_type != CONTENT_TYPE:
             route, content = self._route(request)
-        if request.method != b"POST" or names.is_of_page:
+        if request.method != b"POST" or request.layout is None:
             refusal = self._head_refusal(request, route)
             if refusal is not None:
                 self._show(request, refusal, started_s)
                 return None
-        host = fields.get(names.host, b"")
         context = self._contexts.get(host) or self._context(host)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
@@ -187,15 +184,17 @@ class Dispatcher:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
         namespaces = self._namespaces
-        if namespaces is not None and route.protocol is not SMQ:
-            authorization = fields.get(names.authorization, b"")
-            # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
-            if (
+        # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
+        if (
+            namespaces is not None
+            and (
                 namespaces.by_region
                 or authorization[_ACCOUNT_END : _ACCOUNT_END + 1] == b"/"
                 or (not authorization and b"X-Amz-Credential" in request.target)
-            ):
-                context = namespaces.of(context, authorization, request.target)
+            )
+            and route.protocol is not SMQ
+        ):
+            context = namespaces.of(context, authorization, request.target)
         return self._serve(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
@@ -249,10 +248,8 @@ class Dispatcher:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
             if content is None:
                 return self._serve_large(request, protocol, context, started_s, caller.caller)
-            names = request.names
-            assert names is not None, "handle has them"
-            if names.trace:
-                caller = traced(caller, request.fields[names.trace])
+            if (request.layout is None or request.layout.is_traced) and (trace := request.headers.get(TRACE)):
+                caller = traced(caller, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))
@@ -262,7 +259,7 @@ class Dispatcher:
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
         if self._permissions is None:  # else policies may ask for the program of the client, now and later
-            request.fields, request.by_lower_name, request.body = _READ, None, b""
+            request.fields, request.head, request.body = _READ, None, b""
         command = plan.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))

@@ -31,7 +31,7 @@ from veilmq.server.http_parser import (
     TRUNCATED,
     Date,
     Handler,
-    PlainHead,
+    Layouts,
     Refusal,
     Request,
     RequestReader,
@@ -96,7 +96,7 @@ class Http1Connection(asyncio.Protocol):
         self._reader = RequestReader(
             line=self,
             limits=keeper.limits,
-            plain_head=keeper.plain_head,
+            layouts=keeper.layouts,
             complete=self._begin,
             refuse=self._refuse,
             hold_read=lambda: Hold(keeper.budget, Share(""), self._granted),
@@ -530,7 +530,7 @@ class Connections:
         self.loop_queues = LoopQueues(self._loop)
         self.refused = refused
         self.limits = limits or HttpLimits()
-        self.plain_head = PlainHead(self.limits)
+        self.layouts = Layouts(self.limits)
         self.draining = False
         self.date: Date = DateLine()
         self.time_s = self._loop.time

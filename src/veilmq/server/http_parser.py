@@ -1,16 +1,18 @@
 """One HTTP request: how it is read, how it is refused before a protocol has seen it, and how it is answered.
 
-``httptools`` (llhttp, in its strict mode) takes the bytes apart; ``RequestReader`` checks the rest. A request is
-*plain* if its head arrives whole at the beginning of a segment, names no header twice, asks for nothing special and is
-followed by nothing but its body, which is small. The head of a plain request is parsed without a call into Python, and
-its body is cut off by its length. Every other request is read by a parser that calls ``RequestReader`` for each part:
-it is checked once it is whole, and before that whenever a segment ends inside it (``check_unfinished``). What llhttp
-accepts and this server does not is refused, and the server keeps at most one segment beyond a limit.
+A client sends the same headers in the same order with each request, and only their values differ. So heads that come
+again and again have a ``Layout``, a regular expression that reads a whole head at once and is as strict as llhttp. A
+request is *plain* if its head matches one, arrives whole at the beginning of a segment and is followed by nothing but
+its body, which is small. Every other request is read by ``httptools`` (llhttp, in its strict mode), which calls
+``RequestReader`` for each part: it is checked once it is whole, and before that whenever a segment ends inside it
+(``check_unfinished``). What llhttp accepts and this server does not is refused, and the server keeps at most one
+segment beyond a limit.
 
 A connection sends replies in the order of its requests (RFC 9112, section 9.3.2): a reply that is ready before an
 earlier one waits in its request. Commands are handed on in that order too, and do not wait for each other.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
@@ -131,60 +133,88 @@ class Date(Protocol):
         """Return the line when there is none."""
 
 
-class HeaderNames(msgspec.Struct, frozen=True, gc=False):
-    """The names of headers as a client writes them, of those that decide on the way of a request; empty if not sent.
+class Layout:
+    """The heads of one client: a method, and headers in one order, each once, none of which asks for anything special.
 
-    ``is_plain`` if a request with such headers may be plain; ``is_of_page`` if a web page may have made it. A client
-    sends the same names again and again, so they are compared with those known, and not put into lower case.
+    ``match`` takes a segment that begins with such a head; each value is a group, and so is the target before them.
+    Values are of printable characters and begin without a blank: llhttp accepts all of them, and more.
     """
 
-    authorization: bytes
-    connection: bytes
-    content_length: bytes
-    content_type: bytes
-    host: bytes
-    target: bytes
-    trace: bytes
-    is_of_page: bool
-    is_plain: bool
+    __slots__ = ("is_traced", "match", "method", "names", "used")
+
+    def __init__(self, method: bytes, names: tuple[bytes, ...]) -> None:
+        """``names`` are those of headers as they are sent; ``used`` are the groups of the target and ``USED``."""
+        self.method = method
+        self.names = [name.lower() for name in names]
+        lines = [re.escape(name) + b": (" + _VALUES.get(name.lower(), _VALUE) + b")\r\n" for name in names]
+        self.match = re.compile(method + rb" (/[!$-~]*+) HTTP/1\.1\r\n" + b"".join(lines) + b"\r\n()").match
+        groups = {name: group for group, name in enumerate(self.names, 2)}
+        self.used = [1, *[groups.get(name, len(names) + 2) for name in USED]]  # else the empty one
+        self.is_traced = TRACE in groups
 
 
-_NAMES_MAX, _NAMES_EACH_MAX, _NAMES_BYTES_MAX = 256, 64, 2_048
-"""How many requests' names are known, and how many and long those of one may be."""
-_names_known: dict[tuple[bytes, ...], HeaderNames] = {}
+TRACE = b"x-amzn-trace-id"
+USED = (b"host", b"content-type", b"x-amz-target", b"authorization", b"content-length")
+"""Headers that most requests need."""
+_VALUE = b"[!-~][ -~]*+"
+_VALUES = {b"content-length": b"[0-9]{1,18}", b"connection": b"(?i:keep-alive)"}
+_SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_METHODS = frozenset({b"DELETE", b"GET", b"POST", b"PUT"})
+_LAYOUTS_MAX, _COUNTED_MAX, _COUNTED_BYTES_MAX = 32, 256, 4_096
+SEEN_BEFORE_LAYOUT = 8
+"""So often a head of other headers is read closely before it has a layout, as making one takes a millisecond."""
 
 
-def names_of(fields: dict[bytes, bytes]) -> HeaderNames:
-    """Return the names of headers as they are sent."""
-    names = tuple(fields)
-    known = _names_known.get(names)
-    if known is not None:
-        return known
-    sent = {name.lower(): name for name in names}
-    found = HeaderNames(
-        authorization=sent.get(b"authorization", b""),
-        connection=sent.get(b"connection", b""),
-        content_length=sent.get(b"content-length", b""),
-        content_type=sent.get(b"content-type", b""),
-        host=sent.get(b"host", b""),
-        target=sent.get(b"x-amz-target", b""),
-        trace=sent.get(b"x-amzn-trace-id", b""),
-        is_of_page=not sent.keys().isdisjoint((b"origin", b"sec-fetch-site")),
-        is_plain=b"host" in sent
-        and len(sent) == len(names)
-        and sent.keys().isdisjoint((b"expect", b"transfer-encoding", b"proxy-connection")),
-    )
-    if len(names) <= _NAMES_EACH_MAX and sum(map(len, names)) <= _NAMES_BYTES_MAX:
-        if len(_names_known) >= _NAMES_MAX:
-            _names_known.clear()
-        _names_known[names] = found
-    return found
+class Layouts:
+    """The layouts that are known, which the connections of a loop share."""
+
+    __slots__ = ("_known", "_seen", "body_bytes_max", "head_bytes_max", "headers_max", "latest")
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self.headers_max = limits.headers_max
+        self.head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
+        self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
+        self._known: list[Layout] = []
+        self._seen: dict[tuple[bytes, ...], int] = {}
+        self.latest = Layout(b"GET", (b"Host",))
+
+    def find(self, segment: bytes) -> tuple[Layout, re.Match[bytes] | None]:
+        """Return the layout of the head that ``segment`` begins with, and its match; any and ``None`` without one."""
+        for layout in self._known:
+            head = layout.match(segment)
+            if head is not None:
+                self.latest = layout
+                return layout, head
+        text, end, _ = segment[:_COUNTED_BYTES_MAX].partition(_HEAD_END)
+        if end and len(self._known) < _LAYOUTS_MAX:
+            self._count(text)
+        return self.latest, None
+
+    def _count(self, head: bytes) -> None:
+        line, *lines = head.split(b"\r\n")
+        method, *names = key = (line.partition(b" ")[0], *[each.partition(b": ")[0] for each in lines])
+        if len(self._seen) >= _COUNTED_MAX:
+            self._seen.clear()
+        seen = self._seen[key] = self._seen.get(key, 0) + 1
+        sent = {name.lower() for name in names}
+        if (
+            seen == SEEN_BEFORE_LAYOUT
+            and method in _METHODS
+            and b"host" in sent
+            and len(sent) == len(names) <= self.headers_max
+            and sent.isdisjoint(_SPECIAL)
+            and all(map(_NAME.fullmatch, names))
+        ):
+            self._known.append(Layout(method, tuple(names)))
 
 
 class Request(msgspec.Struct, eq=False):
-    """A whole, well-formed request: ``method`` and ``target`` as sent, ``fields`` by name as sent, ``body``.
+    """A whole, well-formed request: ``method`` and ``target`` as sent, ``fields`` by lower-case name, ``body``.
 
     Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
+    A plain request has a ``layout``, and a ``head`` in place of ``fields`` until these are needed; ``used`` are its
+    target and its values of ``USED``.
     ``hold`` counts the bytes of a large body until the reply, or until its client has gone. ``is_behind`` if there were
     others in the line when it came. ``persistence`` is the ``Connection`` header line of the reply, empty where the
     version of HTTP implies it.
@@ -194,24 +224,27 @@ class Request(msgspec.Struct, eq=False):
     line: Line
     method: bytes
     target: bytes
-    fields: dict[bytes, bytes]
+    fields: dict[bytes, bytes] | None
     body: bytes
     keep_alive: bool
     persistence: bytes = b""
+    layout: Layout | None = None
+    head: re.Match[bytes] | None = None
+    used: tuple[bytes, ...] = ()
     pending: Pending | None = None
     reply: bytes | None = None
     begin: Callable[[], None] | None = None
     hold: Hold | None = None
     is_behind: bool = False
-    names: HeaderNames | None = None
-    by_lower_name: dict[bytes, bytes] | None = None
 
     @property
     def headers(self) -> dict[bytes, bytes]:
         """Return the headers by lower-case name."""
-        if self.by_lower_name is None:
-            self.by_lower_name = {name.lower(): value for name, value in self.fields.items()}
-        return self.by_lower_name
+        if self.fields is None:
+            assert self.layout is not None, "it is plain"
+            assert self.head is not None, "it was not let go of"
+            self.fields = dict(zip(self.layout.names, self.head.groups()[1:], strict=False))
+        return self.fields
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
@@ -254,6 +287,11 @@ class Request(msgspec.Struct, eq=False):
         return None if agent is None else agent.decode("latin-1")
 
 
+def used_of(request: Request) -> tuple[bytes, ...]:
+    """Return the target of a request and its values of ``USED``, empty ones of those that it does not have."""
+    return request.target, *[request.headers.get(name, b"") for name in USED]
+
+
 def by_address(head: Request) -> Share:
     """Share among addresses."""
     return Share(head.source_ip() or "")
@@ -271,28 +309,6 @@ _CHUNK_FRAME_BYTES_MAX = 20
 """The length of a chunk in hexadecimal digits, and two line ends."""
 
 
-class PlainHead:
-    """The parser of heads that may be plain, and what it calls: functions written in C alone.
-
-    The connections of a loop share it: what each had of its own would be in no cache of the processor. Between two
-    segments it is at rest: it has read whole requests, or is a new one.
-    """
-
-    __slots__ = (
-        "body_bytes_max", "head_bytes_max", "headers", "headers_max", "on_header", "on_url", "parser", "targets",
-    )  # fmt: skip
-
-    def __init__(self, limits: HttpLimits) -> None:
-        self.headers_max = limits.headers_max
-        self.head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
-        self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
-        self.headers: dict[bytes, bytes] = {}
-        self.targets: list[bytes] = []
-        self.on_header = self.headers.setdefault
-        self.on_url = self.targets.append
-        self.parser = httptools.HttpRequestParser(self)
-
-
 _DIGITS_MAX = 20
 """Of a length, without the blanks that llhttp leaves behind it; it refuses larger numbers, but lets pass any number of
 zeros before them, which may be more than ``int`` reads."""
@@ -303,7 +319,7 @@ class RequestReader:
 
     __slots__ = (
         "_admitted", "_body_left", "_chunks", "_complete", "_fields", "_framing_bytes", "_head_began", "_head_bytes",
-        "_headers", "_hold_read", "_length", "_limits", "_line", "_parser", "_pieces", "_plain_head", "_refuse",
+        "_headers", "_hold_read", "_layout", "_layouts", "_length", "_limits", "_line", "_parser", "_pieces", "_refuse",
         "_repeated", "_spooled", "_stopped", "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin",
         "on_url", "plain", "resting",
     )  # fmt: skip
@@ -313,7 +329,7 @@ class RequestReader:
         *,
         line: Line,
         limits: HttpLimits,
-        plain_head: PlainHead,
+        layouts: Layouts,
         complete: Callable[[Request], object],
         refuse: Callable[[Refusal, dict[bytes, bytes]], object],
         hold_read: Callable[[], Hold],
@@ -330,7 +346,8 @@ class RequestReader:
         self._stopped = False
         self.hold: Hold | None = None  # what counts the body that is being read, if it is large
         self.resting: list[bool] = [True]  # empty while a request has begun and not ended
-        self._plain_head = plain_head
+        self._layouts = layouts
+        self._layout = layouts.latest  # that of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read
         self._body_left = 0  # of it
         self._parser: Any = None  # until a request is not plain
@@ -348,51 +365,25 @@ class RequestReader:
         self._forget_message()
 
     def _read_head(self, segment: bytes) -> None:
-        """Read a segment at whose beginning no request is under way.
-
-        Where the end of the head is guessed wrong (a body may hold an empty line, too), the lines do not add up.
-        """
-        plain = self._plain_head
-        parser = plain.parser
-        try:
-            parser.feed_data(segment)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            plain.targets.clear()
-        method = parser.get_method()
-        fields = plain.headers.copy()
-        names = names_of(fields)
-        target = plain.targets[0] if len(plain.targets) == 1 else b""  # else the headers may be of several requests
-        plain.headers.clear()
-        plain.targets.clear()
-        digits = fields.get(names.content_length, b"0") if target else b"0"
-        length = int(digits if len(digits) <= _DIGITS_MAX else digits.strip()[-_DIGITS_MAX:])
-        end = len(segment) - length
-        if end < 0 or segment[end - len(_HEAD_END) : end] != _HEAD_END:  # there is less or more than one request
-            end = segment.find(_HEAD_END) + len(_HEAD_END)
-        left = self._body_left = end + length - len(segment)
-        if not (
-            target
-            and left >= 0  # no request follows
-            and end <= plain.head_bytes_max
-            and length <= plain.body_bytes_max
-            and segment.count(b"\r\n", 0, end) == len(fields) + 2  # no header is repeated
-            and parser.should_keep_alive()  # so the version is 1.1, but for one that asks for it by a header
-            and len(fields) <= plain.headers_max
-            and names.is_plain
-            and fields[names.host]
-            and (
-                not names.connection
-                or (fields[names.connection].lower() == b"keep-alive" and parser.get_http_version() == "1.1")
-            )
-        ):
-            plain.parser = httptools.HttpRequestParser(plain)
+        """Read a segment at whose beginning no request is under way."""
+        layouts, layout = self._layouts, self._layout
+        head = layout.match(segment)
+        if head is None:
+            layout, head = layouts.find(segment)
+            self._layout = layout
+        if head is None:
             self._read_closely(segment)
             return
-        request = Request(self._line, method, target, fields, segment[end:], True, names=names)
+        used = head.group(*layout.used)
+        length, end = int(used[-1] or 0), head.end()
+        left = self._body_left = end + length - len(segment)
+        if left < 0 or end > layouts.head_bytes_max or length > layouts.body_bytes_max:
+            self._read_closely(segment)
+            return
+        request = Request(self._line, layout.method, used[0], None, segment[end:], True, b"", layout, head, used)
         if not left:
             self._complete(request)
             return
-        plain.parser = httptools.HttpRequestParser(plain)  # the body is kept without it
         self.plain = request
         self.resting.clear()
         self.feed = self._read_body
@@ -475,7 +466,7 @@ class RequestReader:
         assert self._headers is not None, "the head is whole"
         target, headers = b"".join(self._target), self._headers
         method = self._parser.get_method()
-        return Request(self._line, method, target, headers, b"", False, CLOSE, by_lower_name=headers)
+        return Request(self._line, method, target, headers, b"", False, CLOSE)
 
     def admit(self, hold: Hold) -> None:
         """Count the unfinished body by ``hold`` from now on."""
@@ -522,7 +513,7 @@ class RequestReader:
             return
         keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
         body = bytes(self._spooled)
-        request = Request(self._line, parser.get_method(), target, headers, body, keep_alive, by_lower_name=headers)
+        request = Request(self._line, parser.get_method(), target, headers, body, keep_alive)
         if keep_alive and parser.get_http_version() == "1.0":
             request.persistence = KEEP
         if self.hold is not None or len(request.body) > self._limits.large_body_bytes:

@@ -3,13 +3,15 @@
 Then: plain requests: one that is read at once reads exactly as one that arrives byte by byte.
 """
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.internals.server.scripted_engine import NoLine
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
-from veilmq.server.http_parser import PlainHead, Refusal, Request, RequestReader
+from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Layouts, Refusal, Request, RequestReader
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
@@ -34,18 +36,22 @@ WORDS = st.sampled_from(
 
 
 class Reading(NoLine):
-    """A reader and what came of it."""
+    """A reader and what came of it; the heads of ``known`` requests come again and again."""
 
-    def __init__(self, *, head_bytes_max: int = 300) -> None:
+    def __init__(self, *, head_bytes_max: int = 300, known: Iterable[bytes] = ()) -> None:
         super().__init__()
         self.read: list[Request] = []
         self.refused: list[Refusal] = []
         self.heard: dict[bytes, bytes] = {}
         limits = HttpLimits(head_bytes_max=head_bytes_max, headers_max=5, target_bytes_max=90, body_bytes_max=100)
+        layouts = Layouts(limits)
+        for request in known:
+            for _ in range(SEEN_BEFORE_LAYOUT):
+                layouts.find(request)
         self.reader = RequestReader(
             line=self,
             limits=limits,
-            plain_head=PlainHead(limits),
+            layouts=layouts,
             complete=self.read.append,
             refuse=self.refuse,
             hold_read=lambda: Hold(ByteBudget(1_000_000), Share(""), print),
@@ -130,12 +136,15 @@ REQUESTS = [
     b"\r\n\r\n",
 ]  # fmt: skip
 
+PLAIN = [0, 5, 7, 9, 12, 19, 21, 28]
+"""Which of these a layout reads."""
+
 Read = tuple[bytes, bytes, dict[bytes, bytes], bytes, bool, bytes]
 
 
-def read(segments: list[bytes]) -> tuple[list[Read], list[tuple[int, str]]]:
+def read(segments: list[bytes], known: Iterable[bytes] = ()) -> tuple[list[Read], list[tuple[int, str]]]:
     """Return what a connection makes of `segments`, until it refuses one or ends, and what it refuses."""
-    reading = Reading()
+    reading = Reading(known=known)
     for segment in segments:
         reading.feed(segment)
         if reading.refused or not all(each.keep_alive for each in reading.read):
@@ -154,8 +163,30 @@ def test_a_request_in_one_segment_reads_as_one_in_many(request_: bytes) -> None:
     found, refused = read([request_])
     assert len(found) + len(refused) == (request_.strip() != b"")
     assert (found, refused) == read([request_[at : at + 1] for at in range(len(request_))])
+    assert (found, refused) == read([request_], known=[request_])
     for at in range(1, len(request_)):
         assert (found, refused) == read([request_[:at], request_[at:]])
+        assert (found, refused) == read([request_[:at], request_[at:]], known=[request_])
+
+
+def test_only_heads_that_a_layout_reads_as_the_parser_does_have_one() -> None:
+    """Those of all other requests are read closely, however often they come."""
+    layouts = Layouts(HttpLimits())
+    for request in REQUESTS:
+        for _ in range(2 * SEEN_BEFORE_LAYOUT):
+            layouts.find(request)
+    assert [at for at, request in enumerate(REQUESTS) if layouts.find(request)[1] is not None] == PLAIN
+
+
+@given(
+    st.sampled_from(PLAIN),
+    st.lists(st.tuples(st.integers(0, 80), st.integers(0, 2), st.binary(max_size=2)), max_size=3),
+)
+def test_a_layout_accepts_nothing_that_the_parser_refuses(at: int, edits: list[tuple[int, int, bytes]]) -> None:
+    request = REQUESTS[at]
+    for start, length, other in edits:
+        request = request[:start] + other + request[start + length :]
+    assert read([request], known=REQUESTS) == read([request])
 
 
 @pytest.mark.parametrize("begun", [1, 5, 17])
@@ -173,7 +204,7 @@ def test_where_plain_requests_are_cut_makes_no_difference(requests: list[tuple[b
     """A head and its body may come apart, and requests of all kinds together."""
     pieces = [piece for whole, at in requests for piece in (whole[:at], whole[at:]) if piece]
     whole = b"".join(pieces)
-    assert read([whole] if joined else pieces) == read([whole[at : at + 1] for at in range(len(whole))])
+    assert read([whole] if joined else pieces, REQUESTS) == read([whole[at : at + 1] for at in range(len(whole))])
 
 
 def test_a_head_behind_the_rest_of_a_body_is_one_of_its_own() -> None:
@@ -210,7 +241,7 @@ def test_a_length_is_its_number_whatever_stands_around_it(length: bytes, step: i
 def test_a_head_with_a_padded_length_is_plain_in_one_segment(blanks: int) -> None:
     body = b"twelve bytes"
     head = HEAD.replace(b": 5", b": 12" + b" " * blanks)
-    reading = Reading(head_bytes_max=20_000)
+    reading = Reading(head_bytes_max=20_000, known=[head])
     reading.feed(head + body)
     assert [(each.body, each.keep_alive) for each in reading.read] == [(body, True)]
     assert not reading.refused
