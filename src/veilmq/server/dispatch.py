@@ -166,12 +166,13 @@ class Dispatcher:
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
         """Answer ``request`` now or later; see ``http_parser.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
-        _, host, content_type, target, authorization, _ = request.used or used_of(request)
+        head = request.head
+        _, host, content_type, target, authorization, _ = used_of(request) if head is None else head[2]
         content: Any = request.body
         route = self._routes.get(target)
         if route is None or content_type != CONTENT_TYPE:
             route, content = self._route(request)
-        if request.method != b"POST" or request.layout is None:
+        if request.method != b"POST" or head is None:
             refusal = self._head_refusal(request, route)
             if refusal is not None:
                 self._show(request, refusal, started_s)
@@ -242,13 +243,14 @@ class Dispatcher:
     ) -> Pending | None:
         protocol = route.protocol
         exchange = Exchange(request, self.metrics, protocol, route.label, started_s, context.base_url)
+        head = request.head
         try:
             caller = context
             if self._authentication is not None:
                 caller = self._authentication.context(request, context, protocol.verifier, known)
             if content is None:
                 return self._serve_large(request, protocol, context, started_s, caller.caller)
-            if (request.layout is None or request.layout.is_traced) and (trace := request.headers.get(TRACE)):
+            if (head is None or head[0].is_traced) and (trace := request.headers.get(TRACE)):
                 caller = traced(caller, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller)
         except protocol.refused as error:
@@ -259,7 +261,9 @@ class Dispatcher:
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
         if self._permissions is None:  # else policies may ask for the program of the client, now and later
-            request.fields, request.head, request.body = _READ, None, b""
+            request.head, request.body = None, b""  # what one that waits holds, others miss in the processor's cache
+            if head is None:
+                request.fields = None
         command = plan.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))
@@ -350,10 +354,6 @@ class Dispatcher:
         context = msgspec.structs.replace(self._context_of_all, base_url=self._base_url({b"host": host}))
         self._contexts[host] = context
         return context
-
-
-_READ: dict[bytes, bytes] = {}
-"""The headers of a request that is decoded: what one that waits holds, others miss in the cache of the processor."""
 
 
 class Exchange(msgspec.Struct, eq=False):

@@ -310,14 +310,16 @@ class Http1Connection(asyncio.Protocol):
             request.end_connection()
             self._ended = True
             self._reader.stop()
-        if self._line:
-            self._line.append(request)
+        line = self._line
+        line.append(request)
+        if len(line) > 1:
             request.is_behind = True
             self._behind.append(request)
             self._regulate()
         else:
-            self._line.append(request)
-            request.pending = self._handler(request)
+            pending = self._handler(request)
+            if pending is not None:
+                request.pending = pending
 
     def _refuse(self, flaw: Refusal, headers: Mapping[bytes, bytes]) -> None:
         """Answer the request that is being read with an error, and read no more."""

@@ -97,6 +97,10 @@ KEEP = b"Connection: keep-alive\r\n"
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 """The first line of a reply by its status."""
 
+_LENGTHS = 1_024
+_LENGTH_LINES = [b"Content-Length: %d\r\n\r\n" % length for length in range(_LENGTHS)]
+"""The end of a head by the length of the body, of those that most replies have."""
+
 
 class Pending(Protocol):
     """A request that waits for something, and can be withdrawn or hurried."""
@@ -209,12 +213,15 @@ class Layouts:
             self._known.append(Layout(method, tuple(names)))
 
 
+Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
+
+
 class Request(msgspec.Struct, eq=False):
     """A whole, well-formed request: ``method`` and ``target`` as sent, ``fields`` by lower-case name, ``body``.
 
     Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
-    A plain request has a ``layout``, and a ``head`` in place of ``fields`` until these are needed; ``used`` are its
-    target and its values of ``USED``.
+    A plain request has a ``head`` in place of ``fields``, until these are needed: its layout, the match, and the target
+    and the values of ``USED``.
     ``hold`` counts the bytes of a large body until the reply, or until its client has gone. ``is_behind`` if there were
     others in the line when it came. ``persistence`` is the ``Connection`` header line of the reply, empty where the
     version of HTTP implies it.
@@ -228,9 +235,7 @@ class Request(msgspec.Struct, eq=False):
     body: bytes
     keep_alive: bool
     persistence: bytes = b""
-    layout: Layout | None = None
-    head: re.Match[bytes] | None = None
-    used: tuple[bytes, ...] = ()
+    head: Head | None = None
     pending: Pending | None = None
     reply: bytes | None = None
     begin: Callable[[], None] | None = None
@@ -241,30 +246,26 @@ class Request(msgspec.Struct, eq=False):
     def headers(self) -> dict[bytes, bytes]:
         """Return the headers by lower-case name."""
         if self.fields is None:
-            assert self.layout is not None, "it is plain"
-            assert self.head is not None, "it was not let go of"
-            self.fields = dict(zip(self.layout.names, self.head.groups()[1:], strict=False))
+            names, values = ((), ()) if self.head is None else (self.head[0].names, self.head[1].groups()[1:])
+            self.fields = dict(zip(names, values, strict=False))
         return self.fields
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
         assert self.reply is None, "a request is answered once"
         line = self.line
-        self.pending = None
+        if self.pending is not None:
+            self.pending = None
         if self.hold is not None:
             self.hold.release()
-        date = line.date.line or line.date.renew()
+        length = len(body)
+        end = b"Content-Length: %d\r\n\r\n" % length if length >= _LENGTHS else _LENGTH_LINES[length]
         if status == _NO_CONTENT:
-            self.reply = b"%b%b%b%b\r\n" % (STATUS_LINES[status], date, headers, self.persistence)
-        else:
-            self.reply = b"%b%b%b%bContent-Length: %d\r\n\r\n%b" % (
-                STATUS_LINES[status],
-                date,
-                headers,
-                self.persistence,
-                len(body),
-                body if self.method != b"HEAD" else b"",
-            )
+            end = b"\r\n"
+        elif self.method == b"HEAD":
+            body = b""
+        date = line.date.line or line.date.renew()
+        self.reply = b"".join((STATUS_LINES[status], date, headers, self.persistence, end, body))
         line.answered()
 
     def in_turn(self, begin: Callable[[], None]) -> None:
@@ -380,7 +381,7 @@ class RequestReader:
         if left < 0 or end > layouts.head_bytes_max or length > layouts.body_bytes_max:
             self._read_closely(segment)
             return
-        request = Request(self._line, layout.method, used[0], None, segment[end:], True, b"", layout, head, used)
+        request = Request(self._line, layout.method, used[0], None, segment[end:], True, b"", (layout, head, used))
         if not left:
             self._complete(request)
             return

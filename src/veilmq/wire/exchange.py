@@ -2,13 +2,15 @@
 
 import hashlib
 from base64 import b32encode
-from collections.abc import Callable
+from binascii import b2a_hex
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
 from itertools import count
 from os import urandom
 from random import getrandbits
+from struct import Struct
 from typing import Any
 
 import msgspec
@@ -23,26 +25,34 @@ with suppress(ImportError):  # OpenSSL's takes twice as long for the body of mos
     md5 = import_module("_md5").md5
 
 
+_parts_of_id = Struct("8s4s4s4s12s").unpack
+
+
 def id_text(identifier: bytes) -> str:
-    """Return 16 bytes as a UUID is written; by slicing, which costs a twentieth of ``uuid.UUID``."""
-    fours = identifier.hex("-", 2)  # the inner hyphens of a UUID stand where these do
-    return f"{fours[:4]}{fours[5:29]}{fours[30:34]}{fours[35:]}"
+    """Return 16 bytes as a UUID is written; in functions of C, which costs a thirtieth of ``uuid.UUID``."""
+    return b"-".join(_parts_of_id(b2a_hex(identifier))).decode()
 
 
 # The id of a request, with which its reply can be found again in a log.
 #
 # It looks like a random UUID: the process's own beginning, and 48 bits counted on from a random number.
 
-REQUEST_ID_BEGINNING = id_text(IdSource().next())[:24]
-"""What the ids of this process begin with."""
 
-REQUEST_NUMBERS = count(getrandbits(40))
-"""The numbers with which they end, in twelve hexadecimal digits; all codecs take theirs from here."""
+def _request_ids() -> Iterator[bytes]:
+    beginning, endings = id_text(IdSource().next())[:24].encode(), [b"%02x" % ending for ending in range(256)]
+    for page in count(getrandbits(32)):
+        start = beginning + b"%010x" % page
+        for ending in endings:  # to write a number anew for each costs as much as to encode the reply
+            yield start + ending
+
+
+REQUEST_IDS = _request_ids()
+"""The ids of requests to come, in ASCII; all codecs take theirs from here."""
 
 
 def new_request_id() -> str:
     """Return the id of another request."""
-    return f"{REQUEST_ID_BEGINNING}{next(REQUEST_NUMBERS):012x}"
+    return next(REQUEST_IDS).decode()
 
 
 # Callers: the access key with which requests are signed, and the caller that holds it.

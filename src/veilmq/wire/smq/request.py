@@ -14,7 +14,8 @@ import msgspec
 from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import Range
-from veilmq.wire.exchange import REQUEST_NUMBERS, RequestContext
+from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import new_request_id as new_uuid
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import SmqError, invalid_argument
 from veilmq.wire.sqs.members import escaped
@@ -24,7 +25,7 @@ _BEGINNING = urandom(6).hex().upper()
 
 def new_request_id() -> str:
     """Return the id of another request."""
-    return f"{_BEGINNING}{next(REQUEST_NUMBERS):012X}"
+    return f"{_BEGINNING}{new_uuid()[-12:].upper()}"
 
 
 # The XML of requests: a tree of names and texts, and nothing of XML that a request has no use for.

@@ -17,7 +17,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from veilmq.core import limits
-from veilmq.wire.exchange import REQUEST_ID_BEGINNING, REQUEST_NUMBERS, Plan, Reply, RequestContext
+from veilmq.wire.exchange import REQUEST_IDS, Plan, Reply, RequestContext
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.errors import SqsError
@@ -86,7 +86,7 @@ CONTENT_TYPE = b"application/x-amz-json-1.0"
 _EMPTY = b"{}"
 _encode = msgspec.json.Encoder().encode
 
-_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: %b" % (CONTENT_TYPE, REQUEST_ID_BEGINNING.encode()) + b"%012x\r\n"
+_HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: " % CONTENT_TYPE
 
 _ROWS: dict[str | bytes, tuple[Callable[[bytes], Shape], Callable[[Any, RequestContext], Plan], Narrow]] = {}
 for _row in ACTIONS.values():
@@ -116,7 +116,8 @@ def encode(plan: Plan, result: Any) -> Reply:
         response = plan.respond(result)
     except SqsError as error:
         return encode_error(error)
-    return Reply(200, _HEADERS % next(REQUEST_NUMBERS), _EMPTY if response is None else _encode(response))
+    headers = b"".join((_HEADERS, next(REQUEST_IDS), b"\r\n"))
+    return Reply(200, headers, _EMPTY if response is None else _encode(response))
 
 
 def encode_error(error: SqsError) -> Reply:
@@ -124,7 +125,8 @@ def encode_error(error: SqsError) -> Reply:
     if error.code is errors.INVALID_ADDRESS:
         error = SqsError(errors.QUEUE_DOES_NOT_EXIST, f"{errors.NO_QUEUE} {error.message}")
     code = error.code
-    headers = _HEADERS % next(REQUEST_NUMBERS) + f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
+    query_error = f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
+    headers = b"".join((_HEADERS, next(REQUEST_IDS), b"\r\n", query_error))
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)
 
 
