@@ -72,12 +72,16 @@ _PRAGMAS: dict[str, str | int] = {
     "temp_store": "MEMORY",
 }
 
-SQL = {
+_TEXTS = {
     **{name: re.sub(r"\$(\d+)", r"?\1", text) for name, text in shared().items()},
     **load("veilmq.store.sqlite", "queries.sql"),
     **load("veilmq.store.sqlite", "copies.sql"),
 }
-"""The statements by name: those that both dialects share, and those of this one."""
+SQL = {name: " ".join(re.sub("^--.*$", "", text, flags=re.MULTILINE).split()) for name, text in _TEXTS.items()}
+"""The statements by name: those that both dialects share, and those of this one.
+
+Without comments and layout, as apsw hashes the text of a statement for each row that it is run for.
+"""
 
 _SIZE = "octet_length(m.body) + length(m.properties), NULL"
 BARE = {name: text.replace("m.body, m.properties", _SIZE) for name, text in SQL.items()}

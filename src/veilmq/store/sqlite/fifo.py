@@ -127,7 +127,7 @@ def admit_own(session: Session, queue: Queue, last: dict[int, int]) -> None:
 
 def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
     """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
-    slot, command, _ = takers[0]
+    slot, command = takers[0].slot, takers[0].command
     key = None
     if command.attempt_id is not None:
         key = blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest()

@@ -15,13 +15,15 @@ from heapq import merge
 from itertools import chain
 from operator import itemgetter
 from random import getrandbits
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from veilmq.core import commands, limits
 from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import MessageTooLong, VeilmqError
 from veilmq.core.limits import BATCH_ROW_BYTES, PRIORITY, SECOND_MS
-from veilmq.core.messages import NewMessage, routing_key_of
+from veilmq.core.messages import routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
@@ -44,7 +46,7 @@ by_visibility = itemgetter(12, 0)  # of rows that are offered: visible_at and se
 SEES_ALL = 1 << 63
 
 
-class Taker(NamedTuple):
+class Taker(Struct, frozen=True, gc=False):
     """A receive of a batch: where its answer goes, and the first seq that it must not see."""
 
     slot: int
@@ -152,9 +154,9 @@ class Giving:
         return given
 
     def _lease(self, taker: Taker, rows: list[Row], given: list[tuple[Row, int]]) -> None:
-        session, queue, now_ms, (slot, command, _) = self._session, self._queue, self._session.now_ms, taker
+        session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, taker.command
         messages: list[ReceivedMessage] = []
-        self._given.append((slot, messages, self._left <= 0))
+        self._given.append((taker.slot, messages, self._left <= 0))
         timeout_s, requested_at_ms, rules = command.timeout_s, command.requested_at_ms, None
         if timeout_s is None:
             timeout_s, rules = queue.settings.visibility_timeout_s, queue.rules
@@ -292,7 +294,7 @@ def send(  # noqa: C901 (a call for each message is time)
         firsts.append(seq)
         answer: list[SentMessage | VeilmqError] = []
         answers[slot] = answer
-        news: Sequence[NewMessage | VeilmqError] = command.messages
+        news: Sequence[Any] = command.messages
         options, due_ms, take_id = command.options, NEVER_MS, next_id
         if options is not None:
             if type(options) is Given:
@@ -303,11 +305,12 @@ def send(  # noqa: C901 (a call for each message is time)
                 answers[slot] = error
                 continue
         for new in news:
-            if isinstance(new, VeilmqError):
+            if options is None:
+                if new.size_bytes > size_max:
+                    answer.append(MessageTooLong(size_max))
+                    continue
+            elif isinstance(new, VeilmqError):  # it was checked as it was on the wire
                 answer.append(new)
-                continue
-            if options is None and new.size_bytes > size_max:  # else it was checked as it was on the wire
-                answer.append(MessageTooLong(size_max))
                 continue
             visible_at_ms = now_ms + (delay_ms if new.delay_s is None else new.delay_s * SECOND_MS)
             lane, group, receipt = new.priority, None, None
