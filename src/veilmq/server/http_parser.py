@@ -97,8 +97,7 @@ KEEP = b"Connection: keep-alive\r\n"
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 """The first line of a reply by its status."""
 
-_LENGTHS = 1_024
-_LENGTH_LINES = [b"Content-Length: %d\r\n\r\n" % length for length in range(_LENGTHS)]
+_LENGTH_LINES = [b"Content-Length: %d\r\n\r\n" % length for length in range(1_024)]
 """The end of a head by the length of the body, of those that most replies have."""
 
 
@@ -191,12 +190,9 @@ class Layouts:
                 self.latest = layout
                 return layout, head
         text, end, _ = segment[:_COUNTED_BYTES_MAX].partition(_HEAD_END)
-        if end and len(self._known) < _LAYOUTS_MAX:
-            self._count(text)
-        return self.latest, None
-
-    def _count(self, head: bytes) -> None:
-        line, *lines = head.split(b"\r\n")
+        if not end or len(self._known) >= _LAYOUTS_MAX:
+            return self.latest, None
+        line, *lines = text.split(b"\r\n")
         method, *names = key = (line.partition(b" ")[0], *[each.partition(b": ")[0] for each in lines])
         if len(self._seen) >= _COUNTED_MAX:
             self._seen.clear()
@@ -211,6 +207,7 @@ class Layouts:
             and all(map(_NAME.fullmatch, names))
         ):
             self._known.append(Layout(method, tuple(names)))
+        return self.latest, None
 
 
 Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
@@ -259,7 +256,7 @@ class Request(msgspec.Struct, eq=False):
         if self.hold is not None:
             self.hold.release()
         length = len(body)
-        end = b"Content-Length: %d\r\n\r\n" % length if length >= _LENGTHS else _LENGTH_LINES[length]
+        end = _LENGTH_LINES[length] if length < len(_LENGTH_LINES) else b"Content-Length: %d\r\n\r\n" % length
         if status == _NO_CONTENT:
             end = b"\r\n"
         elif self.method == b"HEAD":
