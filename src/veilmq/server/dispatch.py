@@ -26,7 +26,7 @@ from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publication
-from veilmq.server.http_parser import TRACE, Pending, Refusal, Request, Worded, by_address, used_of
+from veilmq.server.http_parser import TRACE, USED, Pending, Refusal, Request, Worded, by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
@@ -167,7 +167,8 @@ class Dispatcher:
         """Answer ``request`` now or later; see ``http_parser.Handler``. A ``known`` caller needs no signature."""
         started_s = perf_counter()
         head = request.head
-        _, host, content_type, target, authorization, _ = used_of(request) if head is None else head[2]
+        used = (b"", *[request.headers.get(name, b"") for name in USED]) if head is None else head[2]
+        _, host, content_type, target, authorization, _ = used
         content: Any = request.body
         route = self._routes.get(target)
         if route is None or content_type != CONTENT_TYPE:

@@ -317,8 +317,7 @@ class Http1Connection(asyncio.Protocol):
             self._behind.append(request)
             self._regulate()
         else:
-            pending = self._handler(request)
-            if pending is not None:
+            if (pending := self._handler(request)) is not None:
                 request.pending = pending
 
     def _refuse(self, flaw: Refusal, headers: Mapping[bytes, bytes]) -> None:

@@ -285,11 +285,6 @@ class Request(msgspec.Struct, eq=False):
         return None if agent is None else agent.decode("latin-1")
 
 
-def used_of(request: Request) -> tuple[bytes, ...]:
-    """Return the target of a request and its values of ``USED``, empty ones of those that it does not have."""
-    return request.target, *[request.headers.get(name, b"") for name in USED]
-
-
 def by_address(head: Request) -> Share:
     """Share among addresses."""
     return Share(head.source_ip() or "")

@@ -42,8 +42,7 @@ def _request_ids() -> Iterator[bytes]:
     beginning, endings = id_text(IdSource().next())[:24].encode(), [b"%02x" % ending for ending in range(256)]
     for page in count(getrandbits(32)):
         start = beginning + b"%010x" % page
-        for ending in endings:  # to write a number anew for each costs as much as to encode the reply
-            yield start + ending
+        yield from [start + ending for ending in endings]  # to write a number for each costs as much as the reply
 
 
 REQUEST_IDS = _request_ids()

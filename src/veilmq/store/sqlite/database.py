@@ -78,10 +78,7 @@ _TEXTS = {
     **load("veilmq.store.sqlite", "copies.sql"),
 }
 SQL = {name: " ".join(re.sub("^--.*$", "", text, flags=re.MULTILINE).split()) for name, text in _TEXTS.items()}
-"""The statements by name: those that both dialects share, and those of this one.
-
-Without comments and layout, as apsw hashes the text of a statement for each row that it is run for.
-"""
+"""The statements of both dialects and of this one by name; without comments, as apsw hashes a text for each row."""
 
 _SIZE = "octet_length(m.body) + length(m.properties), NULL"
 BARE = {name: text.replace("m.body, m.properties", _SIZE) for name, text in SQL.items()}
