@@ -200,17 +200,14 @@ def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
                 jobs.do(COMMANDS[name])
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        claims.Claim(queue=QUEUE, source="x", epoch=1, number=1, messages_max=1),
-        claims.Heartbeat(queue=QUEUE, source="x", epoch=1),
-        claims.AcknowledgeClaims(queue=QUEUE, source="x", epoch=1, number=1),
-        claims.ReleaseClaim(queue=QUEUE, source="x", number=1),
-        claims.EvictMessage(queue=QUEUE, source="x", number=1, message=bytes(16)),
-        claims.CloseSource(queue=QUEUE, source="x"),
-    ],
-)
+@pytest.mark.parametrize("command", [
+    claims.Claim(queue=QUEUE, source="x", epoch=1, number=1, messages_max=1),
+    claims.Heartbeat(queue=QUEUE, source="x", epoch=1),
+    claims.AcknowledgeClaims(queue=QUEUE, source="x", epoch=1, number=1),
+    claims.ReleaseClaim(queue=QUEUE, source="x", number=1),
+    claims.EvictMessage(queue=QUEUE, source="x", number=1, message=bytes(16)),
+    claims.CloseSource(queue=QUEUE, source="x"),
+])  # fmt: skip
 def test_a_source_that_was_never_opened(jobs: Host, command: Command) -> None:
     with pytest.raises(errors.SourceNotFound):
         jobs.do(command)

@@ -18,16 +18,11 @@ from veilmq.core.settings import SettingValue
 # Who may have which.
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs", "why"),
-    [
-        ({}, None, "does not exist"),
-        ({"fifo": True}, {}, "of another type"),
-        ({}, {"fifo": True}, "of another type"),
-        ({}, {"redrive_permission": "none"}, "does not allow"),
-        ({}, {"redrive_permission": "listed", "redrive_sources": (DEEPER,)}, "does not allow"),
-    ],
-)
+@pytest.mark.parametrize(("ours", "theirs", "why"), [
+    ({}, None, "does not exist"), ({"fifo": True}, {}, "of another type"), ({}, {"fifo": True}, "of another type"),
+    ({}, {"redrive_permission": "none"}, "does not allow"),
+    ({}, {"redrive_permission": "listed", "redrive_sources": (DEEPER,)}, "does not allow"),
+])  # fmt: skip
 @pytest.mark.parametrize("later", [False, True], ids=["created", "set"])
 def test_a_dead_letter_queue_that_cannot_serve_is_refused(
     host: Host, ours: dict[str, SettingValue], theirs: dict[str, SettingValue] | None, why: str, *, later: bool

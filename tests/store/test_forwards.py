@@ -247,17 +247,14 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
     assert queues.delete(b.receipt) == [ReceiptState.LIVE]
 
 
-@pytest.mark.parametrize(
-    ("intake", "target", "reason"),
-    [
-        pytest.param(QUEUE, QUEUE, errors.DestinationRefused, id="itself"),
-        pytest.param(QUEUE, FIFO, errors.DestinationRefused, id="standard-to-fifo"),
-        pytest.param(FIFO, QUEUE, errors.DestinationRefused, id="fifo-to-standard"),
-        pytest.param(QUEUE, "000000000000/none", errors.QueueNotFound, id="missing"),
-        pytest.param(QUEUE, "000000000000/small", errors.MessageTooLong, id="too-long"),
-        pytest.param(FIFO, "000000000000/small.fifo", errors.MessageTooLong, id="too-long-fifo"),
-    ],
-)
+@pytest.mark.parametrize(("intake", "target", "reason"), [
+    pytest.param(QUEUE, QUEUE, errors.DestinationRefused, id="itself"),
+    pytest.param(QUEUE, FIFO, errors.DestinationRefused, id="standard-to-fifo"),
+    pytest.param(FIFO, QUEUE, errors.DestinationRefused, id="fifo-to-standard"),
+    pytest.param(QUEUE, "000000000000/none", errors.QueueNotFound, id="missing"),
+    pytest.param(QUEUE, "000000000000/small", errors.MessageTooLong, id="too-long"),
+    pytest.param(FIFO, "000000000000/small.fifo", errors.MessageTooLong, id="too-long-fifo"),
+])  # fmt: skip
 def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: str, reason: type) -> None:
     queues.create("000000000000/small", message_bytes_max=1_024)
     queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)

@@ -209,17 +209,13 @@ def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
 # What cannot be started.
 
 
-@pytest.mark.parametrize(
-    ("source", "destination", "error", "why"),
-    [
-        (QUEUE, None, NotADeadLetterQueue, f"No queue names {QUEUE} as its dead-letter queue"),
-        ("000000000000/nothing", None, QueueNotFound, "nothing"),
-        (DEAD, DEAD, DestinationRefused, "itself"),
-        (DEAD, "000000000000/ordered", DestinationRefused, "another type"),
-        (DEAD, "111111111111/foreign", DestinationRefused, "another account"),
-        (DEAD, "000000000000/nothing", QueueNotFound, "nothing"),
-    ],
-)
+@pytest.mark.parametrize(("source", "destination", "error", "why"), [
+    (QUEUE, None, NotADeadLetterQueue, f"No queue names {QUEUE} as its dead-letter queue"),
+    ("000000000000/nothing", None, QueueNotFound, "nothing"), (DEAD, DEAD, DestinationRefused, "itself"),
+    (DEAD, "000000000000/ordered", DestinationRefused, "another type"),
+    (DEAD, "111111111111/foreign", DestinationRefused, "another account"),
+    (DEAD, "000000000000/nothing", QueueNotFound, "nothing"),
+])  # fmt: skip
 def test_a_task_needs_a_dead_letter_queue_and_a_destination_that_fits(
     dying: Host, source: str, destination: str | None, error: type[Exception], why: str
 ) -> None:

@@ -187,11 +187,9 @@ def test_the_defaults_are_the_documented_ones() -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("fifo", "quota_whole", "waiting_whole"),
-    [(False, 120_000, 2_000_000), (True, 20_000, 200_000)],
-    ids=["standard", "fifo"],
-)
+@pytest.mark.parametrize(("fifo", "quota_whole", "waiting_whole"), [
+    (False, 120_000, 2_000_000), (True, 20_000, 200_000),
+], ids=["standard", "fifo"])  # fmt: skip
 def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int, waiting_whole: int) -> None:
     """At two below it a receive of ten gets two, at it nothing; one delete or one expiry frees one place.
 

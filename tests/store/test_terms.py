@@ -63,11 +63,9 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
     assert host.bodies(10) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    ("bad", "error"),
-    [(message("x", dedup_id="x"), errors.GroupMissing), (message("x", group="g"), errors.DeduplicationIdMissing)],
-    ids=["group", "deduplication-id"],
-)
+@pytest.mark.parametrize(("bad", "error"), [
+    (message("x", dedup_id="x"), errors.GroupMissing), (message("x", group="g"), errors.DeduplicationIdMissing),
+], ids=["group", "deduplication-id"])  # fmt: skip
 def test_fifo_messages_that_go_together_are_checked_together(
     host: Host, bad: NewMessage, error: type[errors.VeilmqError]
 ) -> None:

@@ -143,35 +143,21 @@ def test_topics_are_listed_by_name_and_account(host: Host) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        SetTopic(topic=TOPIC, settings={}),
-        DeleteTopic(topic=TOPIC),
-        ShowTopic(topic=TOPIC),
-        Subscribe(subscription=to_url()),
-        SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF),
-        Unsubscribe(topic=TOPIC, name="x"),
-        ShowSubscription(topic=TOPIC, name="x"),
-        ListSubscriptions(topic=TOPIC),
-        publishing(),
-    ],
-    ids=lambda command: type(command).__name__,
-)
+@pytest.mark.parametrize("command", [
+    SetTopic(topic=TOPIC, settings={}), DeleteTopic(topic=TOPIC), ShowTopic(topic=TOPIC),
+    Subscribe(subscription=to_url()), SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF),
+    Unsubscribe(topic=TOPIC, name="x"), ShowSubscription(topic=TOPIC, name="x"), ListSubscriptions(topic=TOPIC),
+    publishing(),
+], ids=lambda command: type(command).__name__)  # fmt: skip
 def test_a_topic_that_is_not_there_is_an_error(host: Host, command: commands.Command) -> None:
     with pytest.raises(TopicNotFound, match="000000000000/news does not exist"):
         host.do(command)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF),
-        Unsubscribe(topic=TOPIC, name="x"),
-        ShowSubscription(topic=TOPIC, name="x"),
-    ],
-    ids=lambda command: type(command).__name__,
-)
+@pytest.mark.parametrize("command", [
+    SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF), Unsubscribe(topic=TOPIC, name="x"),
+    ShowSubscription(topic=TOPIC, name="x"),
+], ids=lambda command: type(command).__name__)  # fmt: skip
 def test_a_subscription_that_is_not_there_is_an_error(topic: Host, command: commands.Command) -> None:
     with pytest.raises(SubscriptionNotFound, match="has no subscription x"):
         topic.do(command)

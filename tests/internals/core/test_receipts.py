@@ -75,24 +75,15 @@ def test_any_other_text_is_invalid(text: str) -> None:
         BOOK.read(text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("", id="empty"),
-        pytest.param(TEXT[:-1], id="short"),
-        pytest.param(TEXT + "A", id="long"),
-        pytest.param(TEXT[:-1] + "g", id="no-hex-digit"),
-        pytest.param(TEXT.upper(), id="upper-case"),
-        pytest.param(TEXT[:-1] + "é", id="not-ascii"),
-        pytest.param(TEXT[:-1] + "\n", id="line-break"),
-        pytest.param(" " + TEXT[:-1], id="space"),
-        pytest.param(OLD_TEXT[:-1], id="old-short"),
-        pytest.param(OLD_TEXT + "=", id="old-padded"),
-        pytest.param(OLD_TEXT[:-1] + "=", id="old-padding-inside"),
-        pytest.param(OLD_TEXT[:-1] + "é", id="old-not-ascii"),
-        pytest.param(OLD_TEXT.replace("-", "+").replace("_", "/"), id="old-standard-alphabet"),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    pytest.param("", id="empty"), pytest.param(TEXT[:-1], id="short"), pytest.param(TEXT + "A", id="long"),
+    pytest.param(TEXT[:-1] + "g", id="no-hex-digit"), pytest.param(TEXT.upper(), id="upper-case"),
+    pytest.param(TEXT[:-1] + "é", id="not-ascii"), pytest.param(TEXT[:-1] + "\n", id="line-break"),
+    pytest.param(" " + TEXT[:-1], id="space"), pytest.param(OLD_TEXT[:-1], id="old-short"),
+    pytest.param(OLD_TEXT + "=", id="old-padded"), pytest.param(OLD_TEXT[:-1] + "=", id="old-padding-inside"),
+    pytest.param(OLD_TEXT[:-1] + "é", id="old-not-ascii"),
+    pytest.param(OLD_TEXT.replace("-", "+").replace("_", "/"), id="old-standard-alphabet"),
+])  # fmt: skip
 def test_malformed(text: str) -> None:
     """A text of the wrong length or alphabet is invalid."""
     with pytest.raises(ReceiptInvalid):
@@ -155,31 +146,25 @@ def test_a_change_is_kept_whole_or_refused(held_ms: int, timeout_s: int) -> None
         assert changed_deadline_ms(NOW_MS + held_ms, timeout_s, NOW_MS) == NOW_MS + asked_ms
 
 
-@pytest.mark.parametrize(
-    ("current", "left_ms", "state"),
-    [
-        pytest.param(True, 1, ReceiptState.LIVE, id="live"),
-        pytest.param(True, 0, ReceiptState.EXPIRED, id="at-the-deadline"),
-        pytest.param(True, -1, ReceiptState.EXPIRED, id="after-it"),
-        pytest.param(False, 1, ReceiptState.SUPERSEDED, id="superseded"),
-        pytest.param(False, 0, ReceiptState.SUPERSEDED, id="superseded-at-the-deadline"),
-    ],
-)
+@pytest.mark.parametrize(("current", "left_ms", "state"), [
+    pytest.param(True, 1, ReceiptState.LIVE, id="live"),
+    pytest.param(True, 0, ReceiptState.EXPIRED, id="at-the-deadline"),
+    pytest.param(True, -1, ReceiptState.EXPIRED, id="after-it"),
+    pytest.param(False, 1, ReceiptState.SUPERSEDED, id="superseded"),
+    pytest.param(False, 0, ReceiptState.SUPERSEDED, id="superseded-at-the-deadline"),
+])  # fmt: skip
 def test_receipt_state(*, current: bool, left_ms: int, state: ReceiptState) -> None:
     """A lease lives strictly before its deadline; superseded is superseded at any time."""
     assert receipt_state(current=current, visible_at_ms=NOW_MS + left_ms, now_ms=NOW_MS) is state
 
 
-@pytest.mark.parametrize(
-    ("state", "acts", "acts_only_live"),
-    [
-        pytest.param(ReceiptState.LIVE, True, True, id="live"),
-        pytest.param(ReceiptState.EXPIRED, True, False, id="expired"),
-        pytest.param(ReceiptState.SUPERSEDED, False, False, id="superseded"),
-        pytest.param(ReceiptState.EARLIER, True, False, id="earlier"),
-        pytest.param(ReceiptState.GONE, False, False, id="gone"),
-    ],
-)
+@pytest.mark.parametrize(("state", "acts", "acts_only_live"), [
+    pytest.param(ReceiptState.LIVE, True, True, id="live"),
+    pytest.param(ReceiptState.EXPIRED, True, False, id="expired"),
+    pytest.param(ReceiptState.SUPERSEDED, False, False, id="superseded"),
+    pytest.param(ReceiptState.EARLIER, True, False, id="earlier"),
+    pytest.param(ReceiptState.GONE, False, False, id="gone"),
+])  # fmt: skip
 def test_receipt_acts(state: ReceiptState, *, acts: bool, acts_only_live: bool) -> None:
     assert receipt_acts(state, only_live=False) is acts
     assert receipt_acts(state, only_live=True) is acts_only_live

@@ -26,13 +26,10 @@ def test_a_range_holds_its_ends_and_its_default(name: str) -> None:
     assert not each.holds(each.maximum + 1)
 
 
-@pytest.mark.parametrize(
-    ("narrow", "wide"),
-    [
-        pytest.param(limits.SQS_DELAY_S, limits.DELAY_S, id="delay"),
-        pytest.param(limits.SQS_RECEIVE_WAIT_S, limits.RECEIVE_WAIT_S, id="wait"),
-    ],
-)
+@pytest.mark.parametrize(("narrow", "wide"), [
+    pytest.param(limits.SQS_DELAY_S, limits.DELAY_S, id="delay"),
+    pytest.param(limits.SQS_RECEIVE_WAIT_S, limits.RECEIVE_WAIT_S, id="wait"),
+])  # fmt: skip
 def test_a_protocol_narrows_the_engine(narrow: Range, wide: Range) -> None:
     assert wide.holds(narrow.minimum)
     assert wide.holds(narrow.maximum)
@@ -216,22 +213,14 @@ def test_a_class_is_found_by_its_key_and_rises_with_each_receive() -> None:
     assert table.timeout_s("", 0) == 43_200
 
 
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"classes": []}, "at least one class"),
-        ({"classes": [{"name": "a", "visibility_timeout_s": -1}]}, "'a' must be 0 to 43200"),
-        ({"classes": [{"name": "a", "visibility_timeout_s": 43_201}]}, "'a' must be 0 to 43200"),
-        ({"classes": TABLE["classes"][::-1]}, "rising order"),
-        ({"classes": [{"name": "a"}]}, "visibility_timeout_s"),
-        ({"default": 3}, "default is 3, and the classes are 0 to 2"),
-        ({"default": -1}, "default is -1"),
-        ({"keys": {"mail": 3}}, "class of 'mail' is 3"),
-        ({"keys": {"mail": "b"}}, "keys"),
-        ({"version": None}, "version"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("changes", "why"), [
+    ({"classes": []}, "at least one class"),
+    ({"classes": [{"name": "a", "visibility_timeout_s": -1}]}, "'a' must be 0 to 43200"),
+    ({"classes": [{"name": "a", "visibility_timeout_s": 43_201}]}, "'a' must be 0 to 43200"),
+    ({"classes": TABLE["classes"][::-1]}, "rising order"), ({"classes": [{"name": "a"}]}, "visibility_timeout_s"),
+    ({"default": 3}, "default is 3, and the classes are 0 to 2"), ({"default": -1}, "default is -1"),
+    ({"keys": {"mail": 3}}, "class of 'mail' is 3"), ({"keys": {"mail": "b"}}, "keys"), ({"version": None}, "version"),
+], ids=str)  # fmt: skip
 def test_a_table_that_is_wrong_says_what_to_correct(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(TableError, match=why):
         read_table(json.dumps(TABLE | changes))
@@ -251,23 +240,16 @@ def listed(*sources: str) -> QueueSettings:
     return QueueSettings(redrive_permission="listed", redrive_sources=sources)
 
 
-@pytest.mark.parametrize(
-    ("ours", "target", "theirs", "why"),
-    [
-        (STANDARD, "a/dead", STANDARD, None),
-        (STANDARD, "a/dead", QueueSettings(redrive_permission="all"), None),
-        (STANDARD, "a/dead", listed("a/jobs", "a/more"), None),
-        (FIFO, "a/dead", FIFO, None),
-        (STANDARD, "a/jobs", STANDARD, "its own"),
-        (STANDARD, "b/dead", STANDARD, "another account"),
-        (STANDARD, "a/dead", None, "does not exist"),
-        (STANDARD, "a/dead", FIFO, "another type"),
-        (FIFO, "a/dead", STANDARD, "another type"),
-        (STANDARD, "a/dead", QueueSettings(redrive_permission="none"), "does not allow"),
-        (STANDARD, "a/dead", listed("a/more"), "does not allow"),
-        (STANDARD, "a/dead", listed("a/job", "jobs", "a/jobs2"), "does not allow"),
-    ],
-)
+@pytest.mark.parametrize(("ours", "target", "theirs", "why"), [
+    (STANDARD, "a/dead", STANDARD, None), (STANDARD, "a/dead", QueueSettings(redrive_permission="all"), None),
+    (STANDARD, "a/dead", listed("a/jobs", "a/more"), None), (FIFO, "a/dead", FIFO, None),
+    (STANDARD, "a/jobs", STANDARD, "its own"), (STANDARD, "b/dead", STANDARD, "another account"),
+    (STANDARD, "a/dead", None, "does not exist"), (STANDARD, "a/dead", FIFO, "another type"),
+    (FIFO, "a/dead", STANDARD, "another type"),
+    (STANDARD, "a/dead", QueueSettings(redrive_permission="none"), "does not allow"),
+    (STANDARD, "a/dead", listed("a/more"), "does not allow"),
+    (STANDARD, "a/dead", listed("a/job", "jobs", "a/jobs2"), "does not allow"),
+])  # fmt: skip
 def test_a_dead_letter_queue_serves_or_is_refused_for_a_reason(
     ours: QueueSettings, target: str, theirs: QueueSettings | None, why: str | None
 ) -> None:

@@ -252,19 +252,10 @@ def test_a_batch_has_the_claims_between_two_offsets() -> None:
     assert list(start.claims_to(Offset(source="s", number=9, first=8))) == [8, 9], "the others are lost"
 
 
-@pytest.mark.parametrize(
-    "json",
-    [
-        {},
-        {"v": 2, "src": "s", "n": 1},
-        {"partition-1": 3},
-        {"v": 1},
-        {"v": 1, "src": "s"},
-        {"v": 1, "src": "s", "n": "1"},
-        {"v": 1, "src": None, "n": 1},
-    ],
-    ids=["empty", "newer", "other", "bare", "no-number", "text", "no-source"],
-)
+@pytest.mark.parametrize("json", [
+    {}, {"v": 2, "src": "s", "n": 1}, {"partition-1": 3}, {"v": 1}, {"v": 1, "src": "s"},
+    {"v": 1, "src": "s", "n": "1"}, {"v": 1, "src": None, "n": 1},
+], ids=["empty", "newer", "other", "bare", "no-number", "text", "no-source"])  # fmt: skip
 def test_another_checkpoint_is_refused(json: dict[str, object]) -> None:
     with pytest.raises(OffsetUnknown, match="no offset of veilmq"):
         Offset.of(json)
@@ -296,16 +287,13 @@ def progress_after(*calls: str, ordered: bool = False) -> Progress:
     return progress
 
 
-@pytest.mark.parametrize(
-    ("calls", "finished", "unfinished"),
-    [
-        pytest.param(["batch 0"], [], [1], id="the-first-of-a-process-is-open-until-spark-says-so"),
-        pytest.param(["batch 0", "made 2", "committed 1"], [1], [2], id="committed"),
-        pytest.param(["batch 0", "batch 1"], [2], [], id="after-the-ordinary-order-being-asked-is-enough"),
-        pytest.param([], [7], [], id="what-an-earlier-process-logged"),
-        pytest.param(["planned 6"], [7], [], id="what-an-earlier-process-logged-is-repeated"),
-    ],
-)
+@pytest.mark.parametrize(("calls", "finished", "unfinished"), [
+    pytest.param(["batch 0"], [], [1], id="the-first-of-a-process-is-open-until-spark-says-so"),
+    pytest.param(["batch 0", "made 2", "committed 1"], [1], [2], id="committed"),
+    pytest.param(["batch 0", "batch 1"], [2], [], id="after-the-ordinary-order-being-asked-is-enough"),
+    pytest.param([], [7], [], id="what-an-earlier-process-logged"),
+    pytest.param(["planned 6"], [7], [], id="what-an-earlier-process-logged-is-repeated"),
+])  # fmt: skip
 def test_the_order_of_calls_says_which_batches_are_finished(
     calls: list[str], finished: list[int], unfinished: list[int]
 ) -> None:

@@ -48,31 +48,26 @@ def test_names_are_read_in_any_case_as_spark_gives_them() -> None:
     assert (options.on_lost_claim, options.takeover) == ("skip", True)
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        pytest.param({}, "option queue: is required", id="no-queue"),
-        pytest.param({"queue": "a", "path": "b"}, "the path is 'b'", id="two-queues"),
-        pytest.param({"queue": "a", "startingPosition": "LATEST"}, "a queue has no positions to start", id="position"),
-        pytest.param({"queue": "a", "startingOffsets": "earliest"}, "remove the option", id="offsets"),
-        pytest.param(
-            {"queue": "a", "maxMessagesPerBatch": "5", "maxOffsetsPerTrigger": "6"}, "is the same as", id="twice"
-        ),
-        pytest.param({"queue": "a", "maxBytesPerBatch": "1000"}, "must be 2,097,152 to", id="bytes"),
-        pytest.param({"queue": "a", "leese": "5"}, "did you mean lease?", id="near"),
-        pytest.param({"queue": "a", "zzzz": "5"}, "the options are endpoint, queue", id="far"),
-        pytest.param({"queue": "a", "hold": "59"}, "hold = '59': must be 60 to 1,209,600", id="below"),
-        pytest.param({"queue": "a", "hold": "1h"}, "hold = '1h': must be 60 to 1,209,600", id="no-number"),
-        pytest.param({"queue": "a", "mode": "kafka"}, "mode = 'kafka': must be claims or sqs", id="choice"),
-        pytest.param({"queue": "a", "takeover": "yes"}, "must be true or false", id="yes-no"),
-        pytest.param({"queue": "a", "endpoint": "here:1"}, "must look like http://127.0.0.1:9324", id="endpoint"),
-        pytest.param({"queue": "a", "accessKey": "AK"}, "requires secretKey", id="half-a-key"),
-        pytest.param({"queue": ""}, "queue = '': must be text", id="empty"),
-        pytest.param({"queue": "a", "snapshot": "a/b"}, "snapshot = 'a/b': must be 1 to 128 letters", id="name"),
-        pytest.param({"queue": "a", "snapshot": "x" * 129}, "must be 1 to 128 letters", id="long-name"),
-        pytest.param({"queue": "a", "snapshot": "é"}, "must be 1 to 128 letters", id="letter"),
-    ],
-)
+@pytest.mark.parametrize(("given", "says"), [
+    pytest.param({}, "option queue: is required", id="no-queue"),
+    pytest.param({"queue": "a", "path": "b"}, "the path is 'b'", id="two-queues"),
+    pytest.param({"queue": "a", "startingPosition": "LATEST"}, "a queue has no positions to start", id="position"),
+    pytest.param({"queue": "a", "startingOffsets": "earliest"}, "remove the option", id="offsets"),
+    pytest.param({"queue": "a", "maxMessagesPerBatch": "5", "maxOffsetsPerTrigger": "6"}, "is the same as", id="twice"),
+    pytest.param({"queue": "a", "maxBytesPerBatch": "1000"}, "must be 2,097,152 to", id="bytes"),
+    pytest.param({"queue": "a", "leese": "5"}, "did you mean lease?", id="near"),
+    pytest.param({"queue": "a", "zzzz": "5"}, "the options are endpoint, queue", id="far"),
+    pytest.param({"queue": "a", "hold": "59"}, "hold = '59': must be 60 to 1,209,600", id="below"),
+    pytest.param({"queue": "a", "hold": "1h"}, "hold = '1h': must be 60 to 1,209,600", id="no-number"),
+    pytest.param({"queue": "a", "mode": "kafka"}, "mode = 'kafka': must be claims or sqs", id="choice"),
+    pytest.param({"queue": "a", "takeover": "yes"}, "must be true or false", id="yes-no"),
+    pytest.param({"queue": "a", "endpoint": "here:1"}, "must look like http://127.0.0.1:9324", id="endpoint"),
+    pytest.param({"queue": "a", "accessKey": "AK"}, "requires secretKey", id="half-a-key"),
+    pytest.param({"queue": ""}, "queue = '': must be text", id="empty"),
+    pytest.param({"queue": "a", "snapshot": "a/b"}, "snapshot = 'a/b': must be 1 to 128 letters", id="name"),
+    pytest.param({"queue": "a", "snapshot": "x" * 129}, "must be 1 to 128 letters", id="long-name"),
+    pytest.param({"queue": "a", "snapshot": "é"}, "must be 1 to 128 letters", id="letter"),
+])  # fmt: skip
 def test_what_is_wrong_is_named(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionWrong, match=re.escape(says)):
         SourceOptions.of(given)

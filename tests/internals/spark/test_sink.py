@@ -135,53 +135,35 @@ def test_names_are_taken_in_any_case_and_those_of_spark_are_left_alone() -> None
     assert (options.batch_size, options.bad_rows) == (7, SKIP)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"batchSize": "0"}, "batchSize = '0': must be 1 to 5,000"),
-        ({"messagesPerSecond": "fast"}, "messagesPerSecond"),
-        ({"badRows": "table="}, "badRows = 'table=': must be fail, skip or table=PATH"),
-        ({"badRows": "drop"}, "must be fail, skip or table=PATH"),
-        ({"writer": "a b"}, "writer"),
-        ({"writer": "é"}, "writer"),
-        ({"writer": "w" * 65}, "writer"),
-        ({"mode": "claims"}, "option mode: does not exist"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), [
+    ({"batchSize": "0"}, "batchSize = '0': must be 1 to 5,000"), ({"messagesPerSecond": "fast"}, "messagesPerSecond"),
+    ({"badRows": "table="}, "badRows = 'table=': must be fail, skip or table=PATH"),
+    ({"badRows": "drop"}, "must be fail, skip or table=PATH"), ({"writer": "a b"}, "writer"),
+    ({"writer": "é"}, "writer"), ({"writer": "w" * 65}, "writer"), ({"mode": "claims"}, "option mode: does not exist"),
+])  # fmt: skip
 def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionWrong) as caught:
         SinkOptions.of(GIVEN | given)
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "body string",
-        "BODY string, Group string",
-        "body string, attributes texts, attribute_types texts, dedup_id string, delay_s int",
-        "body string, delay_s bigint",
-        "body string, delay_s tinyint",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "body string", "BODY string, Group string",
+    "body string, attributes texts, attribute_types texts, dedup_id string, delay_s int", "body string, delay_s bigint",
+    "body string, delay_s tinyint",
+])  # fmt: skip
 def test_columns_that_a_message_has_are_taken(text: str) -> None:
     check(columns(text))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("group string", "The column body is missing"),
-        ("body binary", "use CAST(body AS STRING), or base64(body)"),
-        ("body string, id string, group string", 'add select("body", "group")'),
-        ("id string", 'add select("body")'),
-        ("body string, delay_s double", "delay_s must be int, but is double; use CAST(delay_s AS int)"),
-        ("body string, attributes numbers", "attributes must be map<string, string>"),
-        ("body string, attributes string", "attributes must be map<string, string>"),
-        ("body string, group int", "group must be string"),
-        ("body string, BODY string", "occurs twice"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("group string", "The column body is missing"), ("body binary", "use CAST(body AS STRING), or base64(body)"),
+    ("body string, id string, group string", 'add select("body", "group")'), ("id string", 'add select("body")'),
+    ("body string, delay_s double", "delay_s must be int, but is double; use CAST(delay_s AS int)"),
+    ("body string, attributes numbers", "attributes must be map<string, string>"),
+    ("body string, attributes string", "attributes must be map<string, string>"),
+    ("body string, group int", "group must be string"), ("body string, BODY string", "occurs twice"),
+])  # fmt: skip
 def test_other_columns_are_told_with_what_to_do(text: str, words: str) -> None:
     with pytest.raises(ColumnsWrong) as caught:
         check(columns(text))

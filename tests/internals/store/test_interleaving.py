@@ -181,25 +181,16 @@ def test_what_was_found(interleaving: Interleaving, calls: str, schedules: list[
 # What the driver finds.
 
 
-@pytest.mark.parametrize(
-    ("interleaving", "kind", "pair"),
-    [
-        ("queues", "queue", ("set", "tag")),
-        ("claims", "queue_shared", ("open newer", "delete")),
-        ("claims", "sources", ("open newer", "open newest")),
-        ("claims", "source", ("beat", "acknowledge")),
-        ("claims", "sources_of_consumer", ("open", "acknowledge")),
-        ("claims", "source_names", ("purge", "acknowledge all")),
-        ("publications", "writer", ("publish", "publish")),
-        ("publications", "writer_shared", ("stage", "publish")),
-        ("publications", "due_publication", ("enter", "enter")),
-        ("publications", "entering", ("publish first", "enter")),
-        ("publications late", "silent_writers", ("enter", "publish")),
-        ("topics", "topic", ("set", "set rest")),
-        ("moves fifo", "due_move", ("move", "move")),
-    ],
-    indirect=["interleaving"],
-)
+@pytest.mark.parametrize(("interleaving", "kind", "pair"), [
+    ("queues", "queue", ("set", "tag")), ("claims", "queue_shared", ("open newer", "delete")),
+    ("claims", "sources", ("open newer", "open newest")), ("claims", "source", ("beat", "acknowledge")),
+    ("claims", "sources_of_consumer", ("open", "acknowledge")),
+    ("claims", "source_names", ("purge", "acknowledge all")), ("publications", "writer", ("publish", "publish")),
+    ("publications", "writer_shared", ("stage", "publish")), ("publications", "due_publication", ("enter", "enter")),
+    ("publications", "entering", ("publish first", "enter")),
+    ("publications late", "silent_writers", ("enter", "publish")), ("topics", "topic", ("set", "set rest")),
+    ("moves fifo", "due_move", ("move", "move")),
+], indirect=["interleaving"])  # fmt: skip
 def test_a_lock_that_is_missing_shows(
     interleaving: Interleaving, kind: str, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,11 +28,9 @@ def host(kept_store: Store) -> Iterator[Host]:
 PURGE, DELETE = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUEUE)
 
 
-@pytest.mark.parametrize(
-    ("feature", "hook", "command"),
-    [(claims, "lose_all", PURGE), (publications, "forget", DELETE), (claims, "forget_all", DELETE)],
-    ids=["purge", "deletion-writers", "deletion-claims"],
-)
+@pytest.mark.parametrize(("feature", "hook", "command"), [
+    (claims, "lose_all", PURGE), (publications, "forget", DELETE), (claims, "forget_all", DELETE),
+], ids=["purge", "deletion-writers", "deletion-claims"])  # fmt: skip
 def test_what_follows_is_part_of_a_purge_and_a_deletion(
     host: Host, monkeypatch: pytest.MonkeyPatch, feature: ModuleType, hook: str, command: commands.Command
 ) -> None:

@@ -338,15 +338,12 @@ def test_no_password_is_kept(
     assert "s3cret" not in file.read_text() + caplog.text
 
 
-@pytest.mark.parametrize(
-    ("url", "stored"),
-    [
-        ("postgresql://u:p@h/d", "postgresql://u@h/d"),
-        ("postgresql://u:p@ss:w@h:5/d?sslmode=require", "postgresql://u@h:5/d?sslmode=require"),
-        ("postgresql://u@h/d?password=p", "postgresql://u@h/d"),
-        ("postgresql://h/d?user=u&password=p&sslpassword=q&sslmode=require", "postgresql://h/d?user=u&sslmode=require"),
-        ("postgresql:///?service=two", "postgresql:///?service=two"),
-    ],
-)
+@pytest.mark.parametrize(("url", "stored"), [
+    ("postgresql://u:p@h/d", "postgresql://u@h/d"),
+    ("postgresql://u:p@ss:w@h:5/d?sslmode=require", "postgresql://u@h:5/d?sslmode=require"),
+    ("postgresql://u@h/d?password=p", "postgresql://u@h/d"),
+    ("postgresql://h/d?user=u&password=p&sslpassword=q&sslmode=require", "postgresql://h/d?user=u&sslmode=require"),
+    ("postgresql:///?service=two", "postgresql:///?service=two"),
+])  # fmt: skip
 def test_urls_are_stored_without_passwords(url: str, stored: str) -> None:
     assert bare(url) == stored

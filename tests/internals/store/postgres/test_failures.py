@@ -189,18 +189,12 @@ def test_a_server_that_takes_nothing_is_left_for_another(host: PostgresHost) -> 
     host.run(play())
 
 
-@pytest.mark.parametrize(
-    ("error", "answer"),
-    [
-        (asyncpg.DiskFullError("full"), StoreFull),
-        (asyncpg.ReadOnlySQLTransactionError("a standby"), StoreUnavailable),
-        (asyncpg.ConnectionDoesNotExistError("gone"), OutcomeUnknown),
-        (asyncpg.InternalClientError("another operation is in progress"), OutcomeUnknown),
-        (ConnectionResetError(), OutcomeUnknown),
-        (StoreFull(), StoreFull),
-        (ZeroDivisionError(), InternalError),
-    ],
-)
+@pytest.mark.parametrize(("error", "answer"), [
+    (asyncpg.DiskFullError("full"), StoreFull), (asyncpg.ReadOnlySQLTransactionError("a standby"), StoreUnavailable),
+    (asyncpg.ConnectionDoesNotExistError("gone"), OutcomeUnknown),
+    (asyncpg.InternalClientError("another operation is in progress"), OutcomeUnknown),
+    (ConnectionResetError(), OutcomeUnknown), (StoreFull(), StoreFull), (ZeroDivisionError(), InternalError),
+])  # fmt: skip
 def test_what_an_error_means(error: Exception, answer: type) -> None:
     assert type(failure_of(error, "Send")) is answer
 

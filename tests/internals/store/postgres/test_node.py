@@ -291,13 +291,10 @@ async def receive(node: Any, count: int) -> int:
     return len((await execute(node, commands.Receive(queue=QUEUE, count=count, timeout_s=100))).messages)
 
 
-@pytest.mark.parametrize(
-    ("first", "there", "next_ms", "more"),
-    [
-        pytest.param(3, 1, 1_000, 1, id="near: each second"),
-        pytest.param(1, 4, 10_000, 0, id="far, until half of it is taken: each ten seconds"),
-    ],
-)
+@pytest.mark.parametrize(("first", "there", "next_ms", "more"), [
+    pytest.param(3, 1, 1_000, 1, id="near: each second"),
+    pytest.param(1, 4, 10_000, 0, id="far, until half of it is taken: each ten seconds"),
+])  # fmt: skip
 def test_nodes_know_of_each_other_from_the_next_count_on(
     full: PostgresHost, first: int, there: int, next_ms: int, more: int
 ) -> None:

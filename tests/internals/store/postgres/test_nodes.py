@@ -341,14 +341,11 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(ordered: TwoNodes
         ordered.advance(100)
 
 
-@pytest.mark.parametrize(
-    ("damage", "check"),
-    [
-        ("DELETE FROM mq.piece", "everything staged has a writer, and as many messages as it says"),
-        ("DELETE FROM mq.writer", "everything staged has a writer, and as many messages as it says"),
-        ("UPDATE mq.publication SET stages = '{7777}'", "everything decided is there until it has entered"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "check"), [
+    ("DELETE FROM mq.piece", "everything staged has a writer, and as many messages as it says"),
+    ("DELETE FROM mq.writer", "everything staged has a writer, and as many messages as it says"),
+    ("UPDATE mq.publication SET stages = '{7777}'", "everything decided is there until it has entered"),
+])  # fmt: skip
 def test_the_doctor_finds_what_is_wrong_with_publications(ordered: TwoNodes, damage: str, check: str) -> None:
     ordered.host.do(STAGE)
     ordered.host.do(PUBLISH)
@@ -479,16 +476,13 @@ def test_what_takes_long_to_count_is_told_again(
 
 
 @KINDS
-@pytest.mark.parametrize(
-    ("damage", "check"),
-    [
-        ("DELETE FROM mq.claim", "every claimed message is hidden, and of a claim that is not over"),
-        ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and of a claim that is not over"),
-        ("UPDATE mq.{table} SET claim = NULL", "every claimed message is hidden, and of a claim that is not over"),
-        ("UPDATE mq.claim SET messages = messages + 1", "every open claim has a source, and all of its messages"),
-        ("DELETE FROM mq.source", "every open claim has a source, and all of its messages"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "check"), [
+    ("DELETE FROM mq.claim", "every claimed message is hidden, and of a claim that is not over"),
+    ("UPDATE mq.{table} SET visible_at = 0", "every claimed message is hidden, and of a claim that is not over"),
+    ("UPDATE mq.{table} SET claim = NULL", "every claimed message is hidden, and of a claim that is not over"),
+    ("UPDATE mq.claim SET messages = messages + 1", "every open claim has a source, and all of its messages"),
+    ("DELETE FROM mq.source", "every open claim has a source, and all of its messages"),
+])  # fmt: skip
 def test_the_doctor_finds_what_is_wrong_with_claims(nodes: TwoNodes, damage: str, check: str, *, fifo: bool) -> None:
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)

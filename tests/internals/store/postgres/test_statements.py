@@ -324,17 +324,11 @@ def test_exceptions_are_needed() -> None:
     assert {file for file in FILES if not load(PACKAGE, file)} == NO_QUERIES
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "SELECT * FROM mq.msg WHERE seq = $1",
-        "DELETE FROM mq.msg USING mq.accepted WHERE msg.qp = $1",
-        "UPDATE mq.fifo_group SET head = 1",
-        "INSERT INTO mq.msg (seq, qp) VALUES ($1, $2)",
-        "INSERT INTO mq.msg SELECT * FROM rows",
-        "SELECT mq.fifo_remove($2, $1)",
-        "SELECT * FROM mq.part JOIN mq.msg ON msg.qp = part.qp WHERE part.queue_id = $1",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "SELECT * FROM mq.msg WHERE seq = $1", "DELETE FROM mq.msg USING mq.accepted WHERE msg.qp = $1",
+    "UPDATE mq.fifo_group SET head = 1", "INSERT INTO mq.msg (seq, qp) VALUES ($1, $2)",
+    "INSERT INTO mq.msg SELECT * FROM rows", "SELECT mq.fifo_remove($2, $1)",
+    "SELECT * FROM mq.part JOIN mq.msg ON msg.qp = part.qp WHERE part.queue_id = $1",
+])  # fmt: skip
 def test_what_does_not_is_found(text: str) -> None:
     assert findings(text)

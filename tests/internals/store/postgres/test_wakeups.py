@@ -131,16 +131,11 @@ def test_a_deletion_wakes_and_is_known(nodes: TwoNodes) -> None:
         nodes.do_there(RECEIVE)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        commands.SetQueue(queue=QUEUE, settings={"receive_wait_s": 9}),
-        commands.EditQueue(queue=QUEUE, setting="policy", edit=lambda policy: policy + " "),
-        commands.TagQueue(queue=QUEUE, tags={"a": "b"}),
-        commands.PurgeQueue(queue=QUEUE),
-    ],
-    ids=lambda change: type(change).__name__,
-)
+@pytest.mark.parametrize("change", [
+    commands.SetQueue(queue=QUEUE, settings={"receive_wait_s": 9}),
+    commands.EditQueue(queue=QUEUE, setting="policy", edit=lambda policy: policy + " "),
+    commands.TagQueue(queue=QUEUE, tags={"a": "b"}), commands.PurgeQueue(queue=QUEUE),
+], ids=lambda change: type(change).__name__)  # fmt: skip
 def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.Command) -> None:
     nodes.host.create()
     assert nodes.do_there(RECEIVE).receive_wait_s == 0

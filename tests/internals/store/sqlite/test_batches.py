@@ -58,16 +58,10 @@ def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> li
 # What a batch holds.
 
 
-@pytest.mark.parametrize(
-    ("asked", "batches"),
-    [
-        ([ShowQueue(queue=QUEUE)] * 3_000, [1_024, 1_024, 952]),
-        ([send("x" * 1_000_000)] * 7, [2, 2, 2, 1]),
-        ([send(properties=bytes(1_000_000))] * 7, [2, 2, 2, 1]),
-        ([Receive(queue=QUEUE)] * 7, [2, 2, 2, 1]),
-    ],
-    ids=["commands", "bodies", "properties", "received"],
-)
+@pytest.mark.parametrize(("asked", "batches"), [
+    ([ShowQueue(queue=QUEUE)] * 3_000, [1_024, 1_024, 952]), ([send("x" * 1_000_000)] * 7, [2, 2, 2, 1]),
+    ([send(properties=bytes(1_000_000))] * 7, [2, 2, 2, 1]), ([Receive(queue=QUEUE)] * 7, [2, 2, 2, 1]),
+], ids=["commands", "bodies", "properties", "received"])  # fmt: skip
 def test_a_batch_is_bounded(
     host: Host, monkeypatch: pytest.MonkeyPatch, asked: list[Command], batches: list[int]
 ) -> None:

@@ -28,11 +28,9 @@ def shown(host: Host, command: Command) -> list[str]:
     return [getattr(each, "body", "") for each in (found.messages if isinstance(command, Peek) else found)]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [WHOLE, VISIBLE, IN_FLIGHT, DELAYED, LEASES, PEEK],
-    ids=["whole", "visible", "in-flight", "delayed", "leases", "peek"],
-)
+@pytest.mark.parametrize("command", [
+    WHOLE, VISIBLE, IN_FLIGHT, DELAYED, LEASES, PEEK,
+], ids=["whole", "visible", "in-flight", "delayed", "leases", "peek"])  # fmt: skip
 @KINDS
 def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command: Command, kind: str) -> None:
     def steps() -> int:
