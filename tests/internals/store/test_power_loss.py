@@ -156,7 +156,7 @@ def test_durability_when_the_power_goes(recorded: tuple[Log, Recording], tmp_pat
         disk.play(entry)
         if isinstance(entry, Note) and isinstance(entry.what, Committed):
             committed = entry.what.number
-        if not isinstance(entry, Change) or not committed:  # the tables are made in one transaction: test_folder
+        if not isinstance(entry, Change) or not committed:  # the tables are made in one transaction: sqlite/test_store
             continue
         losses += 1
         folder = tmp_path / str(losses)
