@@ -276,10 +276,12 @@ async def test_a_client_that_goes_on_asking_stays(site: Site) -> None:
 
 
 @served(answer=LARGE, request_s_max=0.2)
-async def test_a_client_that_does_not_read_is_cut_off(site: Site) -> None:
+@pytest.mark.parametrize("request_bytes", [GET, STREAM], ids=["page", "stream"])
+async def test_a_client_that_does_not_read_is_cut_off(site: Site, request_bytes: bytes) -> None:
     _, writer = await site.connect()
-    writer.write(GET)
-    await site.asked.wait()
+    writer.write(request_bytes)
+    if request_bytes is GET:
+        await site.asked.wait()
     writer.transport.pause_reading()  # type: ignore[attr-defined]
     with pytest.raises(ConnectionError):
         await send_for_ever(writer)
@@ -295,15 +297,6 @@ async def test_a_stream_goes_on_as_long_as_its_client_reads(site: Site) -> None:
     while time_s() < until_s:
         await reader.readuntil(b"data: here")
     site.shutdown.request()
-
-
-@served(answer=LARGE, request_s_max=0.2)
-async def test_a_stream_that_is_not_read_is_cut_off(site: Site) -> None:
-    _, writer = await site.connect()
-    writer.write(STREAM)
-    writer.transport.pause_reading()  # type: ignore[attr-defined]
-    with pytest.raises(ConnectionError):
-        await send_for_ever(writer)
 
 
 async def test_a_head_that_is_too_long_is_refused(site: Site) -> None:

@@ -619,22 +619,17 @@ async def test_a_server_that_closes_does_not_wait(subscribing: Subscribing) -> N
     assert "not found in time" in str(subscribing.heard[0])
 
 
-async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing) -> None:
+@pytest.mark.parametrize("is_found", [False, True], ids=["before-the-name-is-found", "before-the-engine-has-begun"])
+async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing, is_found: bool) -> None:
     one = await subscribing.ask()
+    if is_found:
+        subscribing.found.put_nowait(["8.8.8.8"])
+        await turn()
     one.withdraw()
     await turn()
     assert (subscribing.heard, subscribing.engine.asked) == ([], [])
     subscribing.clock.advance(NAME_S_MAX * 1_000)
     assert subscribing.heard == []
-
-
-async def test_nothing_happens_for_who_goes_before_the_engine_has_begun(subscribing: Subscribing) -> None:
-    one = await subscribing.ask()
-    subscribing.found.put_nowait(["8.8.8.8"])
-    await turn()
-    one.withdraw()
-    await turn()
-    assert (subscribing.heard, subscribing.engine.asked) == ([], [])
 
 
 NOW_S = 1_700_000_000.0

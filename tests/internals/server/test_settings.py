@@ -72,28 +72,6 @@ def test_a_file_has_typed_values(value: str) -> None:
     assert settings.account == "000000000042"
 
 
-@pytest.mark.parametrize(("flags", "environment", "file", "data"), [
-    pytest.param({"memory": True}, {}, "", None, id="flag"),
-    pytest.param({}, {"VEILMQ_MEMORY": "true"}, "", None, id="environment"),
-    pytest.param({}, {}, "memory = true", None, id="file"),
-    pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="flag-over-environment"),
-    pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="data-over-memory"),
-    pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="false-is-nothing"),
-])  # fmt: skip
-def test_memory_stands_for_no_data_folder(
-    flags: dict[str, object], environment: dict[str, str], file: str, data: Path | None
-) -> None:
-    """`memory` and `data` are one choice: the strongest source that makes it decides."""
-    Path("veilmq.toml").write_text(file, encoding="utf-8")
-    assert resolve(flags=flags, environment=environment).data == data
-
-
-def test_both_memory_and_data_from_one_source_are_refused() -> None:
-    """Within a source there is no order that could decide."""
-    text = refusal(flags={"memory": True, "data": "here"})
-    assert text == "data = 'here' (flag --data): memory is given too; give one of store, data and memory"
-
-
 @pytest.mark.parametrize("setting", NUMBERS, ids=[row.name for row in NUMBERS])
 @pytest.mark.parametrize("end", ["below", "above", "no-number"])
 def test_an_out_of_range_number_is_refused_wherever_it_stands(setting: Setting, end: str) -> None:
@@ -247,30 +225,42 @@ def test_every_setting_says_what_it_is() -> None:
         assert row.kind.read(row.default) == row.default, row.name
 
 
-@pytest.mark.parametrize(("flags", "environment", "file", "expected"), [
-    pytest.param({"store": "postgresql://h/q"}, {}, "", "postgresql://h/q", id="flag"),
-    pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="environment"),
-    pytest.param({}, {}, 'store = "postgresql://h/q"', "postgresql://h/q", id="file"),
+DATABASE = "postgresql://h/q"
+
+
+@pytest.mark.parametrize(("flags", "environment", "file", "place"), [
+    pytest.param({"memory": True}, {}, "", None, id="memory by a flag"),
+    pytest.param({}, {"VEILMQ_MEMORY": "true"}, "", None, id="memory by the environment"),
+    pytest.param({}, {}, "memory = true", None, id="memory by the file"),
+    pytest.param({"memory": True}, {"VEILMQ_DATA": "there"}, "", None, id="memory by a flag beats a folder"),
+    pytest.param({"data": "here"}, {"VEILMQ_MEMORY": "true"}, "", Path("here"), id="a folder by a flag beats memory"),
+    pytest.param({}, {"VEILMQ_MEMORY": "false", "VEILMQ_DATA": "there"}, "", Path("there"), id="no memory is nothing"),
+    pytest.param({"store": DATABASE}, {}, "", DATABASE, id="a database by a flag"),
+    pytest.param({}, {"VEILMQ_STORE": "postgres://h/q"}, "", "postgres://h/q", id="a database by the environment"),
+    pytest.param({}, {}, f'store = "{DATABASE}"', DATABASE, id="a database by the file"),
     pytest.param({}, {}, 'store = ["postgresql://a", "postgresql://b,c/q"]', "postgresql://a,postgresql://b,c/q",
-        id="list"),
-    pytest.param({"store": "postgresql://h/q"}, {"VEILMQ_DATA": "there"}, "", "postgresql://h/q", id="over-data"),
-    pytest.param({"data": "here"}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-data"),
-    pytest.param({"memory": True}, {"VEILMQ_STORE": "postgresql://h/q"}, "", None, id="under-memory"),
+        id="databases by a list"),
+    pytest.param({"store": DATABASE}, {"VEILMQ_DATA": "there"}, "", DATABASE, id="a database by a flag beats a folder"),
+    pytest.param({"data": "here"}, {"VEILMQ_STORE": DATABASE}, "", Path("here"), id="a folder by a flag beats a store"),
+    pytest.param({"memory": True}, {"VEILMQ_STORE": DATABASE}, "", None, id="memory by a flag beats a database"),
 ])  # fmt: skip
-def test_a_store_stands_for_no_data_folder(
-    tmp_path: Path, flags: dict[str, object], environment: dict[str, str], file: str, expected: str | None
+def test_where_messages_are_kept_is_one_choice(
+    flags: dict[str, object], environment: dict[str, str], file: str, place: Path | str | None
 ) -> None:
-    """`store`, `memory` and `data` are one choice: the strongest source that makes it decides."""
-    (tmp_path / "veilmq.toml").write_text(file, encoding="utf-8")
-    settings = resolve(flags=flags, environment=environment, file=tmp_path / "veilmq.toml")
-    assert settings.store == expected
-    assert expected is None or settings.data is None
+    """Of `store`, `memory` and `data`: the strongest source that makes it decides."""
+    Path("veilmq.toml").write_text(file, encoding="utf-8")
+    settings = resolve(flags=flags, environment=environment)
+    assert (settings.store, settings.data) == ((place, None) if isinstance(place, str) else (None, place))
 
 
-@pytest.mark.parametrize("other", [{"memory": True}, {"data": "here"}], ids=["memory", "data"])
-def test_a_store_and_another_place_from_one_source_are_refused(other: dict[str, object]) -> None:
-    text = refusal(flags={"store": "postgresql://h/q", **other})
-    assert text.endswith("store is given too; give one of store, data and memory")
+@pytest.mark.parametrize(("flags", "said"), [
+    ({"memory": True, "data": "here"}, "data = 'here' (flag --data): memory is given too"),
+    ({"store": DATABASE, "memory": True}, "store is given too"),
+    ({"store": DATABASE, "data": "here"}, "store is given too"),
+], ids=["memory and a folder", "a database and memory", "a database and a folder"])  # fmt: skip
+def test_two_places_from_one_source_are_refused(flags: dict[str, object], said: str) -> None:
+    """Within a source there is no order that could decide."""
+    assert refusal(flags=flags).endswith(f"{said}; give one of store, data and memory")
 
 
 def test_what_a_crash_may_undo_is_a_matter_of_databases() -> None:

@@ -580,5 +580,3 @@ def test_an_error_repeats_little_of_what_was_sent() -> None:
     assert caught.value.code is errors.INVALID_ADDRESS
     assert len(caught.value.message) < 400
 
-
-# Why a value cannot be converted, in AWS's words, for whatever msgspec says.
