@@ -4,7 +4,7 @@ import re
 from os import urandom
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState
@@ -130,6 +130,7 @@ def test_twelve_hours_since_the_receive_are_the_most() -> None:
 
 
 @given(st.integers(0, 100_000_000), st.integers(0, LEASE_S_MAX))
+@example(50_000_000, 0)
 def test_a_change_is_kept_whole_or_refused(held_ms: int, timeout_s: int) -> None:
     """Any change either holds for exactly what was asked, from the call on, or raises; a release is never too late."""
     asked_ms = held_ms + timeout_s * 1_000

@@ -266,22 +266,6 @@ def test_what_is_written(members: dict[str, Any], inside: str) -> None:
     assert result(**members) == inside
 
 
-def test_an_action_that_answers_nothing_has_no_result() -> None:
-    document = ET.fromstring(response_xml("Do", None, "r-1"))
-    assert document.tag == f"{NAMESPACE}DoResponse"
-    assert [child.tag for child in document] == [f"{NAMESPACE}ResponseMetadata"]
-    assert document.findtext(f"{NAMESPACE}ResponseMetadata/{NAMESPACE}RequestId") == "r-1"
-
-
-def test_an_error() -> None:
-    assert error_xml(SqsError(errors.QUEUE_DOES_NOT_EXIST, "a < b"), "r-1").decode() == (
-        '<?xml version="1.0"?><ErrorResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/"><Error>'
-        "<Type>Sender</Type><Code>AWS.SimpleQueueService.NonExistentQueue</Code><Message>a &lt; b</Message><Detail/>"
-        "</Error><RequestId>r-1</RequestId></ErrorResponse>"
-    )
-    assert b"<Type>Receiver</Type><Code>InternalFailure</Code>" in error_xml(SqsError(errors.INTERNAL_FAILURE, ""), "")
-
-
 @UNHURRIED
 @given(text=st.text())
 def test_a_text_comes_through(text: str) -> None:
@@ -463,6 +447,10 @@ CASES = [
     Case("ReceiveMessage", errors.REQUEST_THROTTLED, {}, "The queue allows 3 receives a second",
         failures.ReceivesThrottled(3)),
     Case("ReceiveMessage", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["Foo"]}, "Unknown Attribute Foo."),
+    Case("GetQueueAttributes", errors.INVALID_ATTRIBUTE_NAME, {"AttributeNames": ["All", "Foo", "Bar"]},
+        "Unknown Attribute Foo."),
+    Case("ChangeMessageVisibility", errors.MISSING_PARAMETER, {"ReceiptHandle": "", "VisibilityTimeout": 1},
+        "The request must contain the parameter ReceiptHandle."),
     Case("ReceiveMessage", errors.INVALID_ATTRIBUTE_NAME, {"MessageSystemAttributeNames": ["QueueArn"]},
         "Unknown Attribute QueueArn."),
     Case("ChangeMessageVisibility", errors.INVALID_PARAMETER_VALUE, {"ReceiptHandle": "r", "VisibilityTimeout": -1},
@@ -471,17 +459,6 @@ CASES = [
         "Value 43200 for parameter VisibilityTimeout is invalid. "
         "Reason: Total VisibilityTimeout for the message is beyond the limit [43200 seconds]",
         [failures.LeaseTooLong(43_200)]),
-]  # fmt: skip
-
-ENTRY_CASES = [
-    Case("SendMessageBatch", errors.INVALID_PARAMETER_VALUE, {"MessageBody": "x"},
-        "Message must be shorter than 1024 bytes.", failures.MessageTooLong(1024)),
-    Case("ChangeMessageVisibilityBatch", errors.INVALID_PARAMETER_VALUE, {"ReceiptHandle": "r",
-        "VisibilityTimeout": 43_201}, "Must be between 0 and 43200"),
-    Case("ChangeMessageVisibilityBatch", errors.INVALID_PARAMETER_VALUE, {"ReceiptHandle": "r", "VisibilityTimeout": 9},
-        "Total VisibilityTimeout for the message is beyond the limit", failures.LeaseTooLong(43_200)),
-    Case("DeleteMessageBatch", errors.INVALID_PARAMETER_VALUE, {"ReceiptHandle": "r"},
-        "Reason: The receipt handle has expired.", ReceiptState.SUPERSEDED),
 ]  # fmt: skip
 
 
@@ -509,24 +486,6 @@ def test_a_client_understands_each_error(case: Case) -> None:
     typed = getattr(exceptions(), case.code.name, ClientError)
     assert type(caught.value) is typed
     assert (typed is ClientError) == case.code.shape.startswith("com.amazon.coral.service#")
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=f"{i}-{case.action}-{case.code.name}") for i, case in enumerate(ENTRY_CASES)]
-)
-def test_an_entry_fails_alone(case: Case) -> None:
-    action = case.action
-    good = MEMBERS[action]["Entries"][0] | {"Id": "good"}
-    queue = f"{QUEUE}.fifo" if isinstance(case.result, ReceiptState) else QUEUE
-    call = ask(action, QueueUrl=queue, Entries=[case.members | {"Id": "bad"}, good])
-    fine: Any = {"SendMessageBatch": SENT, "DeleteMessageBatch": ReceiptState.LIVE}.get(action, LIVE)
-    results = [fine] if case.result is None else [case.result, fine]
-    told = understood(action, encode(call, results))
-    (failed,) = told["Failed"]
-    (succeeded,) = told["Successful"]
-    assert succeeded["Id"] == "good"
-    assert (failed["Id"], failed["Code"], failed["SenderFault"]) == ("bad", case.code.query, True)
-    assert case.text in failed["Message"]
 
 
 def test_every_code_is_promised_by_some_action() -> None:
@@ -579,4 +538,3 @@ def test_an_error_repeats_little_of_what_was_sent() -> None:
         decode_json("DeleteQueue", b'{"QueueUrl": "' + b"/" * 1_000_000 + b'"}', CONTEXT)
     assert caught.value.code is errors.INVALID_ADDRESS
     assert len(caught.value.message) < 400
-

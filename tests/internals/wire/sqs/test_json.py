@@ -72,23 +72,6 @@ def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
     assert "x-amzn-query-error" not in headers[0]
 
 
-def test_an_error_has_its_shape_and_text_in_the_body() -> None:
-    """In the members that AWS SDKs read."""
-    reply = encode_error(refusal("GetQueueUrl"))
-    assert json.loads(reply.body) == {
-        "__type": "com.amazon.coral.service#MissingRequiredParameterException",
-        "message": "The request must contain the parameter QueueName.",
-    }
-
-
-@pytest.mark.parametrize("action", ["Foo", b"Bar", "", "sendmessage", b"\xff\x00", "SendMessage "])
-def test_an_unknown_action(action: str | bytes) -> None:
-    error = raw_refusal(action, b"nonsense")
-    assert error.code is errors.UNKNOWN_OPERATION
-    assert error.message.startswith("The action ")
-    assert header_fields(encode_error(error))["x-amzn-query-error"] == "InvalidAction;Sender"
-
-
 @pytest.mark.parametrize(("body", "text"), [
     pytest.param(b"", "The request body is empty; it must be a JSON object.", id="empty"),
     pytest.param(b" \n", "The request body is empty; it must be a JSON object.", id="blank"),

@@ -9,8 +9,6 @@ from botocore.exceptions import ClientError
 
 from tests.clients.sqs_client import service_model
 from tests.internals.wire.sqs.requests import (
-    ID,
-    ID_TEXT,
     QUEUE,
     SENT,
     URL,
@@ -21,7 +19,7 @@ from tests.internals.wire.sqs.requests import (
     received,
     refusal,
 )
-from veilmq.core.commands import LeaseChange, Receive, ReceivedMessage, Send, SentMessage
+from veilmq.core.commands import LeaseChange, Receive, ReceivedMessage, Send
 from veilmq.core.errors import ReceiptState
 from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.wire.sqs import errors
@@ -90,14 +88,6 @@ def test_each_message_of_a_batch_has_its_own_digests() -> None:
     assert [told(message(body=body))["MD5OfBody"] for body in digests] == list(digests.values())
 
 
-def test_a_message_of_a_fifo_queue_has_a_number() -> None:
-    numbered = SentMessage(id=ID, sequence=12)
-    told = answer("SendMessage", [numbered], QueueUrl=FIFO, **NUMBERED)
-    assert (told["MessageId"], told["SequenceNumber"]) == (ID_TEXT, "10000000000000000012")
-    (told,) = answer("SendMessageBatch", [numbered], QueueUrl=FIFO, Entries=[NUMBERED | {"Id": "a"}])["Successful"]
-    assert told["SequenceNumber"] == "10000000000000000012"
-
-
 @pytest.mark.parametrize("member", ["MessageGroupId", "MessageDeduplicationId"])
 @pytest.mark.parametrize("value", ["", "a b", "é", "x" * 129])
 def test_an_id_that_breaks_the_rule(member: str, value: str) -> None:
@@ -126,12 +116,6 @@ def told(each: ReceivedMessage, **members: object) -> dict[str, Any]:
     (shown,) = answer("ReceiveMessage", received(each), **members)["Messages"]
     found: dict[str, Any] = shown
     return found
-
-
-def test_a_receive_that_says_nothing() -> None:
-    assert ask("ReceiveMessage").command == Receive(queue=QUEUE, count=1, timeout_s=None)
-    assert ask("ReceiveMessage", VisibilityTimeout=0).command == Receive(queue=QUEUE, count=1, timeout_s=0)
-    assert answer("ReceiveMessage", received()) == {}
 
 
 def test_the_system_attributes_are_those_of_the_service_model() -> None:
@@ -164,13 +148,6 @@ def test_system_attributes_by_either_name_of_the_member(names: dict[str, list[st
 ], ids=["traced", "fifo", "by-content", "group", "dead-letter"])  # fmt: skip
 def test_what_a_message_has_beside_the_usual(each: ReceivedMessage, more: dict[str, str]) -> None:
     assert told(each, MessageSystemAttributeNames=["All"])["Attributes"] == ALL | more
-
-
-def test_attributes_are_shown_where_they_are_named() -> None:
-    carried = carrying(Properties(attributes={"a": Attribute(type="Binary.x", data=b"\x00\xff")}))
-    assert set(told(carried)) == {"MessageId", "ReceiptHandle", "MD5OfBody", "Body"}
-    shown = told(carried, MessageAttributeNames=["All"])
-    assert shown["MessageAttributes"] == {"a": {"BinaryValue": b"\x00\xff", "DataType": "Binary.x"}}
 
 
 def test_an_attempt_id_goes_to_a_fifo_queue() -> None:

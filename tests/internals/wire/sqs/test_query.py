@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from tests.clients.sqs_client import form_of_request, header_fields, understood_xml
-from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, SENT, UNHURRIED, URL, message, received
+from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, UNHURRIED, URL, message, received
 from veilmq.core import commands as core
-from veilmq.core.errors import InternalError, QueueNotFound
-from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX, SQS_BATCH_ENTRIES_MAX
+from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.core.messages import NewMessage
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
@@ -81,11 +80,6 @@ def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
     assert isinstance(ask(action, "QueueName=a", target=ROOT), QueryCall)
 
 
-@pytest.mark.parametrize("version", ["", "Version=2012-11-05"])
-def test_the_version_may_be_left_out(version: str) -> None:
-    assert ask("PurgeQueue", version).command == core.PurgeQueue(queue=QUEUE)
-
-
 @pytest.mark.parametrize("version", ["2011-10-01", "", "x"])
 def test_another_version_is_refused(version: str) -> None:
     """Also the older ones that AWS once had."""
@@ -135,19 +129,6 @@ def test_what_cannot_be_converted(action: str, body: str, text: str) -> None:
     assert text in error.message
 
 
-@pytest.mark.parametrize("entries", ["", "Entries=", "&SendMessageBatchRequestEntry="])
-def test_a_batch_without_entries(entries: str) -> None:
-    """Is empty: there is no other way to say so."""
-    assert refusal("SendMessageBatch", entries).code is errors.EMPTY_BATCH_REQUEST
-
-
-def test_too_many_entries_are_counted() -> None:
-    members = "&".join(f"DeleteMessageBatchRequestEntry.{n}.Id=e{n}" for n in range(1, SQS_BATCH_ENTRIES_MAX + 2))
-    error = refusal("DeleteMessageBatch", members)
-    assert error.code is errors.TOO_MANY_ENTRIES
-    assert error.message.endswith("You have sent 11.")
-
-
 def test_a_call_may_be_answered_more_than_once() -> None:
     """A long poll asks again with the same call; each reply has its own id."""
     call = ask("ReceiveMessage")
@@ -171,14 +152,6 @@ def test_a_client_understands_each_error(code: errors.Code) -> None:
         "Message": "a < b",
         "Detail": None,
     }
-
-
-def test_errors_of_the_engine_are_answered() -> None:
-    call = ask("SendMessage", "MessageBody=x")
-    assert understood_xml("SendMessage", call.encode([SENT]))["MD5OfMessageBody"] == "9dd4e461268c8034f5c8564e155c67a6"
-    for result, text in [(QueueNotFound(QUEUE), "NonExistentQueue"), (InternalError(), "InternalFailure")]:
-        with pytest.raises(ClientError, match=text):
-            understood_xml("SendMessage", call.encode(result))
 
 
 def test_what_every_request_may_be_answered_with_in_query() -> None:
