@@ -15,6 +15,7 @@ from tests.conftest import need
 from tests.console.barriers import Watch
 from tests.console.chromium import chromium
 from tests.console.visitor import Visitor
+from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
 PATIENCE_MS = 60_000
@@ -38,6 +39,12 @@ def visitor(server: RunningServer) -> Iterator[Visitor]:
     """Somebody at the console of a module's ``server``, without a browser."""
     with Visitor(server) as someone:
         yield someone
+
+
+@pytest.fixture
+def queues(client: HttpQueueClient) -> HttpQueueClient:
+    """A client of a module's ``server``."""
+    return client
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def read(server: RunningServer, key: str, query: str = "") -> str:
     """Return what the holder of ``key`` reads."""
-    with Visitor(server, key=(key, SECRETS[key])) as visitor:
+    with Visitor(server, key=key) as visitor:
         seen = visitor.get(f"/console/accounts{query}")
     assert seen.status == 200
     assert "<b>" not in seen.html

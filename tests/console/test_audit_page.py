@@ -21,10 +21,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     path = written(folder / "credentials.toml")
     with RunningServer(data=folder / "data", credentials=path, account=OWNER, region="eu-west-1") as running:
         client(running).create_queue(QueueName="orders")
-        with Visitor(running, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as carol:
+        with Visitor(running, key="AKIDCAROL") as carol:
             form = form_of(carol.get(f"{QUEUE}/edit").html, f"{QUEUE}/edit")
             assert carol.send(f"{QUEUE}/edit", {**form, "visibility_timeout_s": "45"}).status == 200
-        with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+        with Visitor(running, key="AKIDFRIEND") as friend:
             form = form_of(friend.get("/console/queues/new").html, "/console/queues/new")
             assert friend.send("/console/queues/new", {**form, "name": "elsewhere"}).status == 200
         yield running
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 def audit(server: RunningServer, key: str, query: str = "") -> str:
     """Return what the holder of ``key`` reads."""
-    with Visitor(server, key=(key, SECRETS[key])) as visitor:
+    with Visitor(server, key=key) as visitor:
         seen = visitor.get(f"/console/audit{query}")
     assert seen.status == 200
     assert "<script>" not in seen.html
@@ -87,7 +87,7 @@ def test_one_searches_by_queue_and_by_who(server: RunningServer) -> None:
 def test_markup_in_a_change_stays_text(server: RunningServer) -> None:
     tags = {"<b>team</b>": "<script>x</script>"}
     assert called(server, "sqs/TagQueue", QueueUrl=f"http://localhost/{OWNER}/orders", Tags=tags) == 400
-    with Visitor(server, key=("AKIDOWNER", SECRETS["AKIDOWNER"])) as visitor:
+    with Visitor(server, key="AKIDOWNER") as visitor:
         seen = visitor.get("/console/audit")
     assert "Tags.<b>team</b>: <script>x</script>" in unescape(seen.html).replace("<ins>", "").replace("</ins>", "")
     assert "<script>x" not in seen.html

@@ -32,12 +32,6 @@ def sqs(server: RunningServer) -> Any:
     return boto.client(server.endpoint)
 
 
-@pytest.fixture(scope="module")
-def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    with HttpQueueClient(server.endpoint) as queues:
-        yield queues
-
-
 @pytest.fixture
 def orders() -> str:
     """The name of a queue that is not there yet; none of another test begins with it."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients import boto
 from tests.console.visitor import Seen, Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from tests.server.keys import OWNER, REGION, client, written
 from veilmq.testing import RunningQueue, RunningServer
 
 ACCOUNT = "000000000000"
@@ -172,7 +172,7 @@ def test_whoever_may_only_see_starts_nothing(tmp_path: Path) -> None:
         redrive = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
         owner.create_queue(QueueName="work", Attributes={"RedrivePolicy": redrive})
         owner.send_message(QueueUrl=dead, MessageBody="x")
-        with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+        with Visitor(running, key="AKIDFRIEND") as friend:
             seen = friend.get(at("dead", OWNER))
             assert seen.status == 200
             assert "You may not see which queues name this one" in seen.text
@@ -182,7 +182,7 @@ def test_whoever_may_only_see_starts_nothing(tmp_path: Path) -> None:
             assert friend.get(MOVES).status == 200
         running.advance(seconds=5)
         assert attribute(owner, dead, "ApproximateNumberOfMessages") == "1"
-        with Visitor(running, key=("AKIDOWNER", SECRETS["AKIDOWNER"])) as mine:
+        with Visitor(running, key="AKIDOWNER") as mine:
             assert "The move has begun." in mine.post(at("dead", OWNER), do="start").text
 
 

@@ -10,7 +10,7 @@ import pytest
 import urllib3
 
 from tests.console.visitor import Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, client, set_policy, written
+from tests.server.keys import OWNER, REGION, client, set_policy, written
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
@@ -62,12 +62,6 @@ class Watching:
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     with RunningServer(**place(request.param)) as running:
         yield running
-
-
-@pytest.fixture
-def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    with HttpQueueClient(server.endpoint) as queues:
-        yield queues
 
 
 def test_a_list_is_told_what_changed_in_its_queues(server: RunningServer, queues: HttpQueueClient) -> None:
@@ -176,8 +170,8 @@ def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
         owner.send_message(QueueUrl=url, MessageBody="m")
-        carol = Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"]))
-        friend = Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"]))
+        carol = Visitor(server, key="AKIDCAROL")
+        friend = Visitor(server, key="AKIDFRIEND")
         with Watching(server, cookies=friend.cookies, leases=f"{OWNER}/jobs") as page:
             assert "AccessDenied" not in page.next("over")["why"]
             assert page.is_over
@@ -197,7 +191,7 @@ def test_a_key_that_is_withdrawn_ends_its_pages(tmp_path: Path) -> None:
     keys = written(tmp_path / "keys.toml")
     with RunningServer(credentials=keys, region=REGION) as server:
         client(server).create_queue(QueueName="jobs")
-        carol = Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"]))
+        carol = Visitor(server, key="AKIDCAROL")
         with Watching(server, cookies=carol.cookies, counts="jobs") as page:
             page.next("counts")
             text = keys.read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.clients import boto
 from tests.console.visitor import Seen, Visitor
-from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
+from tests.server.keys import FRIEND, OWNER, REGION, client, written
 from veilmq.testing import MessageState, RunningQueue, RunningServer
 
 ACCOUNT = "000000000000"
@@ -370,7 +370,7 @@ def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
     running, owner, url = shared
     owner.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy("ReceiveMessage", "DeleteMessage")})
     owner.receive_message(QueueUrl=url)
-    with Visitor(running, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+    with Visitor(running, key="AKIDFRIEND") as friend:
         looked = friend.get(at("shared", account=OWNER))
         assert looked.status == 200
         assert "needs PurgeQueue" in looked.text
@@ -479,7 +479,7 @@ def test_what_cannot_be_sent_stays_in_the_form(
 
 
 def test_whoever_may_not_send_keeps_what_he_typed(shared: tuple[RunningServer, Any, str]) -> None:
-    with Visitor(shared[0], key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+    with Visitor(shared[0], key="AKIDFRIEND") as friend:
         seen = send(friend, "shared", {"body": "long thought"}, account=OWNER)
     assert (seen.status, "long thought" in seen.text) == (403, True)
     assert "not authorized to perform: sqs:sendmessage" in seen.text.lower()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.console.visitor import Seen, Visitor, form_of
-from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from tests.server.keys import OWNER, REGION, client, written
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Settings
 from veilmq.core.settings import QueueSettings
@@ -25,12 +25,6 @@ def server() -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
-def queues(server: RunningServer) -> Iterator[HttpQueueClient]:
-    with HttpQueueClient(server.endpoint) as connected:
-        yield connected
-
-
-@pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server with accounts, and a queue with a message, whose settings and tags the friend of its owner sees."""
     keys = written(tmp_path_factory.mktemp("keys") / "keys.toml")
@@ -43,10 +37,6 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         policy = json.dumps({"Statement": [allowed, denied]})
         sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
         yield running
-
-
-def as_holder(server: RunningServer, key: str) -> Visitor:
-    return Visitor(server, key=(key, SECRETS[key]))
 
 
 def path_of(name: str, page: str = "") -> str:
@@ -104,7 +94,7 @@ def test_the_page_that_is_shown_is_marked_in_the_way_about(server: RunningServer
 
 
 def test_who_may_see_a_queue_but_not_what_names_it_sees_the_rest(theirs: RunningServer) -> None:
-    with as_holder(theirs, "AKIDFRIEND") as friend:
+    with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = friend.get(f"/console/queues/{OWNER}/jobs")
     assert seen.status == 200
     assert "You may not see which queues name this one" in seen.text
@@ -306,11 +296,11 @@ def test_markup_stays_text(visitor: Visitor) -> None:
 def test_whoever_may_only_see_changes_nothing(theirs: RunningServer) -> None:
     """The form is there, and says that it was refused; nothing is lost of what was typed."""
     path = f"/console/queues/{OWNER}/jobs/edit"
-    with as_holder(theirs, "AKIDFRIEND") as friend:
+    with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = fill(friend, path, delay_s="9")
         assert (seen.status, form_of(seen.html, path)["delay_s"]) == (403, "9")
         assert "is not authorized to perform: sqs:setqueueattributes" in seen.text
-    with as_holder(theirs, "AKIDOWNER") as owner:
+    with Visitor(theirs, key="AKIDOWNER") as owner:
         seen = fill(owner, path, delay_s="9", tag__0__key="k")
         assert seen.status == 403
         assert "The settings were changed, the tags were not." in seen.text
@@ -366,7 +356,7 @@ def test_without_the_name_nothing_is_deleted(visitor: Visitor, queues: HttpQueue
 
 @pytest.mark.parametrize("action", ["purge", "delete"])
 def test_whoever_may_only_see_deletes_nothing(theirs: RunningServer, action: str) -> None:
-    with as_holder(theirs, "AKIDFRIEND") as friend:
+    with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = friend.post(f"/console/queues/{OWNER}/jobs/{action}", confirmation="jobs")
     assert (seen.status, f"sqs:{action}queue" in seen.text) == (403, True)
     assert attribute(theirs, "ApproximateNumberOfMessages") == "1"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.console.visitor import Seen, Visitor
-from tests.server.keys import FRIEND, REGION, SECRETS, client, written
+from tests.server.keys import FRIEND, REGION, client, written
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
@@ -136,9 +136,9 @@ def test_one_sees_the_queues_of_ones_account_and_no_more_than_policies_allow(tmp
         policy = json.dumps({"Statement": [denied]})
         client(server).create_queue(QueueName="secret", Attributes={"Policy": policy})
         client(server, "AKIDFRIEND").create_queue(QueueName="friendly")
-        with Visitor(server, key=("AKIDFRIEND", SECRETS["AKIDFRIEND"])) as friend:
+        with Visitor(server, key="AKIDFRIEND") as friend:
             seen = friend.get(LIST)
             assert names(seen) == ["friendly"]
             assert f'href="/console/queues/{FRIEND}/friendly"' in seen.html
-        with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as carol:
+        with Visitor(server, key="AKIDCAROL") as carol:
             assert figures(carol.get(LIST), "secret")["visible"] == "–"

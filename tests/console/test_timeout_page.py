@@ -9,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.console.visitor import Seen, Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, client, set_policy, written
+from tests.server.keys import OWNER, REGION, client, set_policy, written
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer
 
@@ -113,7 +113,7 @@ def test_who_may_not_change_the_queue_applies_nothing(tmp_path: Path) -> None:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
         set_policy(owner, url, {**denial, "Resource": f"arn:aws:sqs:{REGION}:{OWNER}:jobs"})
-        with Visitor(server, key=("AKIDCAROL", SECRETS["AKIDCAROL"])) as visitor:
+        with Visitor(server, key="AKIDCAROL") as visitor:
             assert visitor.post(page, at=page, recommended_s="75").status == 403
         found = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout"])
         assert found["Attributes"]["VisibilityTimeout"] == "30"

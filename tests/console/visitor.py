@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
+from tests.server.keys import SECRETS
 from veilmq.testing import RunningServer
 
 _INPUT = re.compile(r'<input type="hidden" name="csrf" value="([^"]*)">')
@@ -33,15 +34,15 @@ class Seen(NamedTuple):
 
 
 class Visitor:
-    """Someone at the console of ``server``; ``key`` is the id and the secret with which to sign in."""
+    """Someone at the console of ``server``, signed in with the ``key`` of that id of the credentials file, if any."""
 
-    def __init__(self, server: RunningServer | str, *, key: tuple[str, str] | None = None) -> None:
+    def __init__(self, server: RunningServer | str, *, key: str | None = None) -> None:
         endpoint = server if isinstance(server, str) else server.admin_endpoint
         self._endpoint = endpoint
         self._http = urllib3.PoolManager(cert_reqs="CERT_NONE")
         self.cookies: dict[str, str] = {}
         if key is not None:
-            signed_in = self.post("/console/login", key_id=key[0], secret=key[1], next="")
+            signed_in = self.post("/console/login", key_id=key, secret=SECRETS[key], next="")
             assert signed_in.status == 200, signed_in.text
 
     def __enter__(self) -> Self:

@@ -189,7 +189,7 @@ def test_a_key_acts_for_its_account_and_policies_decide(server: RunningServer, a
 
 def test_a_session_is_let_in_and_needs_its_token_to_change_anything(server: RunningServer) -> None:
     api = Api(server)
-    with Visitor(server, key=KEY) as visitor:
+    with Visitor(server, key="AKIDOWNER") as visitor:
         cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
         found = re.search(r'name="csrf" value="([^"]+)"', visitor.get("/console/queues").html)
         assert found is not None
@@ -205,7 +205,7 @@ def test_a_session_is_let_in_and_needs_its_token_to_change_anything(server: Runn
 def test_whoever_tries_wrong_keys_is_told_to_wait(tmp_path: Path) -> None:
     """A right one, too, until then; who has a session goes on."""
     path = written(tmp_path / "credentials.toml")
-    with RunningServer(credentials=path) as running, Visitor(running, key=KEY) as visitor:
+    with RunningServer(credentials=path) as running, Visitor(running, key="AKIDOWNER") as visitor:
         wrong = Api(running, ("AKIDOWNER", "wrong"))
         for _ in range(20):
             assert wrong.refused("GET", "/api/queues") == (401, "AccessDenied")

@@ -31,8 +31,8 @@ from veilmq.store.port import FULL
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer
 
-KEYS = {name: (name, SECRETS[name]) for name in ("AKIDOWNER", "AKIDCAROL", "AKIDFRIEND")}
-KEY = KEYS["AKIDOWNER"]
+KEY = "AKIDOWNER"
+FILLED = {"key_id": KEY, "secret": SECRETS[KEY]}
 HOME = "/console/queues"
 QUEUE = f"/console/queues/{OWNER}/orders"
 OF_A_QUEUE = [page for page in PAGES if "{name}" in page.path]
@@ -117,7 +117,7 @@ def test_whoever_has_not_signed_in_is_sent_to(stranger: Visitor, path: str) -> N
 
 def test_one_comes_back_to_the_page_that_one_wanted(stranger: Visitor) -> None:
     form = form_of(stranger.get("/console/queues?search=x").html, "/console/login")
-    seen = stranger.send("/console/login", form | {"key_id": KEY[0], "secret": KEY[1]})
+    seen = stranger.send("/console/login", form | FILLED)
     assert (seen.status, seen.path) == (200, "/console/queues?search=x")
 
 
@@ -131,13 +131,13 @@ def test_one_comes_back_to_the_page_that_one_wanted(stranger: Visitor) -> None:
     ],
 )
 def test_signing_in_never_leads_elsewhere(stranger: Visitor, path: str) -> None:
-    seen = stranger.post("/console/login", key_id=KEY[0], secret=KEY[1], next=path)
+    seen = stranger.post("/console/login", **FILLED, next=path)
     assert (seen.status, seen.path) == (200, HOME)
 
 
 @pytest.mark.parametrize("path", ["/console/x\r\nSet-Cookie: a=b", "/console/%0d%0aSet-Cookie:%20a=b", "/console/é\0"])
 def test_no_address_puts_lines_into_the_answer(stranger: Visitor, path: str) -> None:
-    assert stranger.post("/console/login", key_id=KEY[0], secret=KEY[1], next=path).path.startswith("/console/")
+    assert stranger.post("/console/login", **FILLED, next=path).path.startswith("/console/")
     assert "a" not in stranger.cookies
 
 
@@ -175,7 +175,7 @@ def test_a_session_ends_when_its_key_expires(tmp_path: Path) -> None:
     path = written(tmp_path / "credentials.toml", TEXT.replace('user = "carol"', "expires = 2023-11-14T23:00:00Z"))
     with (
         RunningServer(credentials=path, wall_s=lambda: now_s[0]) as running,
-        Visitor(running, key=KEYS["AKIDCAROL"]) as carol,
+        Visitor(running, key="AKIDCAROL") as carol,
     ):
         assert not is_outside(carol)
         now_s[0] += 3_600
@@ -187,7 +187,7 @@ def test_signing_in_begins_a_new_session(stranger: Visitor, server: RunningServe
     with Visitor(server) as other:
         before = token_of(stranger.get("/console/login").html)
         planted = dict(stranger.cookies)
-        seen = stranger.post("/console/login", key_id=KEY[0], secret=KEY[1], next="")
+        seen = stranger.post("/console/login", **FILLED, next="")
         assert stranger.cookies != planted
         assert before not in seen.html
         assert stranger.send(f"{QUEUE}/purge", {"csrf": before, "confirmation": "orders"}).status == 403
@@ -205,24 +205,24 @@ def test_wrong_keys_are_slowed_down(tmp_path: Path, caplog: pytest.LogCaptureFix
     with RunningServer(credentials=written(tmp_path / "c.toml")) as running, Visitor(running) as visitor:
         with caplog.at_level(logging.WARNING):
             for _ in range(ADDRESS_FAILURES):
-                assert visitor.post("/console/login", key_id=KEY[0], secret="wrong").status == 403
-            paused = visitor.post("/console/login", key_id=KEY[0], secret=KEY[1])
+                assert visitor.post("/console/login", **FILLED | {"secret": "wrong"}).status == 403
+            paused = visitor.post("/console/login", **FILLED)
         assert (paused.status, paused.headers["retry-after"]) == (429, "10")
         assert "Try again in 10 s" in paused.text
-        assert KEY[0] in paused.html
+        assert KEY in paused.html
         assert caplog.messages.count("signing in with key 'AKIDOWNER' from 127.0.0.1 failed") == ADDRESS_FAILURES
         running.advance(ADDRESS_REST_MS)
-        assert visitor.post("/console/login", key_id=KEY[0], secret=KEY[1], next="").path == HOME
+        assert visitor.post("/console/login", **FILLED, next="").path == HOME
 
 
 def test_wrong_passwords_of_the_api_are_counted_with_those_of_the_form(tmp_path: Path) -> None:
-    wrong, right = (urllib3.make_headers(basic_auth=f"{KEY[0]}:{secret}") for secret in ("wrong", KEY[1]))
+    wrong, right = (urllib3.make_headers(basic_auth=f"{KEY}:{secret}") for secret in ("wrong", SECRETS[KEY]))
     with RunningServer(credentials=written(tmp_path / "c.toml")) as running, Visitor(running) as visitor:
         for _ in range(ADDRESS_FAILURES):
             assert raw(running, "GET", "/api/queues", **wrong).status == 401
         paused = raw(running, "GET", "/api/queues", **right)
         assert (paused.status, paused.headers["retry-after"]) == (429, "10")
-        assert visitor.post("/console/login", key_id=KEY[0], secret=KEY[1]).status == 429
+        assert visitor.post("/console/login", **FILLED).status == 429
         running.advance(ADDRESS_REST_MS)
         assert raw(running, "GET", "/api/queues", **right).status == 200
 
@@ -245,7 +245,7 @@ def test_no_form_is_taken_without_the_token_of_the_session(visitor: Visitor, ser
 
 
 def test_another_account_sees_and_does_nothing(server: RunningServer) -> None:
-    with Visitor(server, key=KEYS["AKIDFRIEND"]) as friend:
+    with Visitor(server, key="AKIDFRIEND") as friend:
         home = friend.get(HOME)
         assert "orders" not in home.text
         for page in OF_A_QUEUE:
@@ -311,7 +311,7 @@ def test_policies_see_the_browser(server: RunningServer) -> None:
     rule = statement(Effect="Deny", Principal="*", Action="sqs:GetQueueAttributes", Resource="*", Condition=condition)
     set_policy(client(server), url, rule)
     agents = {"Mozilla/5.0 (X11)": 403, "reader/1.0": 200}
-    with Visitor(server, key=KEYS["AKIDCAROL"]) as carol:
+    with Visitor(server, key="AKIDCAROL") as carol:
         page = f"/console/queues/{OWNER}/jobs"
         assert {agent: carol.get(page, **{"User-Agent": agent}).status for agent in agents} == agents
 
@@ -401,7 +401,7 @@ def test_every_setting_is_there_with_its_value(visitor: Visitor) -> None:
 
 @pytest.mark.parametrize("key", ["AKIDCAROL", "AKIDFRIEND"])
 def test_settings_are_for_the_servers_own_account(server: RunningServer, key: str) -> None:
-    with Visitor(server, key=KEYS[key]) as other:
+    with Visitor(server, key=key) as other:
         seen = other.get("/console/settings")
     assert (seen.status, "only its own account sees it" in seen.text) == (403, True)
     assert "--drain-s-max" not in seen.text
@@ -429,7 +429,7 @@ def test_health_says_that_a_server_is_ready_and_to_its_account_where_messages_ar
         assert words in seen.text
     assert "Nothing is exported" in seen.text
     assert 'href="/metrics"' in seen.html
-    with Visitor(server, key=KEYS["AKIDCAROL"]) as carol:
+    with Visitor(server, key="AKIDCAROL") as carol:
         shown = carol.get("/console/health").text
     assert ("Ready: requests are answered." in shown, "Messages are kept" in shown) == (True, False)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.console.test_live_page import Watching
 from tests.console.visitor import Visitor
-from tests.server.keys import OWNER, REGION, SECRETS, client, written
+from tests.server.keys import OWNER, REGION, client, written
 from veilmq.console import sign_ins
 from veilmq.console.ended_sessions import OF_A_KEY_MAX, EndedSessions
 from veilmq.console.live import TICK_MS
@@ -21,7 +21,7 @@ from veilmq.wire.exchange import Caller, caller_named
 
 CAROL = caller_named("111111111111", "carol")
 HERE = "192.0.2.1"
-KEY = ("AKIDOWNER", SECRETS["AKIDOWNER"])
+KEY = "AKIDOWNER"
 NOW_S = 1_700_000_000
 BEGAN_AT = datetime.fromtimestamp(NOW_S, UTC)
 
