@@ -17,7 +17,7 @@ from statistics import median
 from benchmarks import rates, stock
 from benchmarks.bench import Bench, Opened, Place
 from benchmarks.process import TRIES, Process, ServerError, running, started
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs, SqsError
 
@@ -77,7 +77,7 @@ def curves(sections: Sequence[Section]) -> Mapping[str, list[tuple[int, float]]]
 
 def _section(bench: Bench, kind: str) -> Section:
     if missing := VEILMQ.missing():
-        return Section(name=f"backlog, {kind}", rows=(_row(f"backlog, {kind}", "µs", missing),))
+        return Section(name=f"backlog, {kind}", rows=(alone(f"backlog, {kind}", "µs", missing),))
     points: list[Point] = []
     end: dict[str, float] = {}
     trouble = ""
@@ -210,11 +210,11 @@ def _still_there(process: Process) -> None:
 def _rows(kind: str, points: list[Point], end: dict[str, float], trouble: str) -> Iterator[Row]:
     for point in points:
         at = f"{point.messages:,} {kind}"
-        yield _row(f"{at}: receive + delete", "µs", point.pair_us, note=f"server CPU {point.pair_cpu_us:.1f} µs")
-        yield _row(f"{at}: cost ÷ cost at {REFERENCE:,}", "times", point.ratio)
-        yield _row(f"{at}: memory", "MB", point.rss_bytes / 1e6)
-        yield _row(f"{at}: attributes", "ms", point.attributes_ms)
-        yield _row(f"{at}: change to 0", "ms", point.to_zero_ms)
+        yield alone(f"{at}: receive + delete", "µs", point.pair_us, note=f"server CPU {point.pair_cpu_us:.1f} µs")
+        yield alone(f"{at}: cost ÷ cost at {REFERENCE:,}", "times", point.ratio)
+        yield alone(f"{at}: memory", "MB", point.rss_bytes / 1e6)
+        yield alone(f"{at}: attributes", "ms", point.attributes_ms)
+        yield alone(f"{at}: change to 0", "ms", point.to_zero_ms)
     if points:
         at = f"{points[-1].messages:,} {kind}"
         for name, figure, unit in (
@@ -222,10 +222,6 @@ def _rows(kind: str, points: list[Point], end: dict[str, float], trouble: str) -
             ("purge_ms", "purge", "ms"),
         ):
             if name in end:
-                yield _row(f"{at}: {figure}", unit, end[name])
+                yield alone(f"{at}: {figure}", unit, end[name])
     if trouble:
-        yield _row(f"backlog, {kind}", "", trouble)
-
-
-def _row(figure: str, unit: str, value: float | str, *, note: str = "") -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value}, note=note)
+        yield alone(f"backlog, {kind}", "", trouble)

@@ -20,7 +20,7 @@ from benchmarks.dialogue import Dialogue, converse, request
 from benchmarks.kinds import per_s
 from benchmarks.process import Command, free_port, running
 from benchmarks.rates import CYCLE
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs
 
@@ -87,12 +87,12 @@ def measure(bench: Bench) -> Section:
     """The first page by name and by counts, cold and warm, and the cycle with open pages over without."""
     bench.say(f"console: {QUEUES:,} queues, {QUEUES * MESSAGES:,} messages …")
     if missing := VEILMQ.missing():
-        return Section(name="console", rows=(_row("first page", "", missing),))
+        return Section(name="console", rows=(alone("first page", "", missing),))
     try:
         rows = tuple(_rows(bench))
     except (*rates.FAILURES, OSError) as failure:
         bench.say(f"  {failure}")
-        rows = (_row("first page", "", failed(failure)),)
+        rows = (alone("first page", "", failed(failure)),)
     return Section(name="console", rows=rows)
 
 
@@ -129,7 +129,7 @@ def _first_page(words: str, path: str, admin_port: int) -> Iterator[Row]:
     looks_ms = [_look_ms(connection, path) for _ in range(LOOKS)]
     connection.close()
     note = f"worst of {LOOKS}: {max(looks_ms):.0f} ms, the very first {cold_ms:.0f} ms"
-    yield _row(f"first page of {QUEUES:,} queues, {words}", "ms", median(looks_ms), note=note)
+    yield alone(f"first page of {QUEUES:,} queues, {words}", "ms", median(looks_ms), note=note)
 
 
 def _look_ms(connection: http.client.HTTPConnection, path: str) -> float:
@@ -156,10 +156,10 @@ def _open_pages(bench: Bench, command: Command, port: int, admin_port: int) -> I
             without.append(share[0])
             shares.append(share[1] / share[0])
         cpu = [_cpu_share(opened, admin_port) for _ in range(CPU_LOOKS)]
-    yield _row(f"{PAGES} open pages: processor", "% of a core", median(cpu))
+    yield alone(f"{PAGES} open pages: processor", "% of a core", median(cpu))
     note = f"{len(shares)} turns: {', '.join(f'{share:.3f}' for share in shares)}"
-    yield _row(f"cycle with {PAGES} open pages ÷ without", "times", median(shares), note=note)
-    yield _row("cycle without them", "requests/s", median(without))
+    yield alone(f"cycle with {PAGES} open pages ÷ without", "times", median(shares), note=note)
+    yield alone("cycle without them", "requests/s", median(without))
 
 
 def _turn(opened: Opened, admin_port: int, url: str, bench: Bench, *, pages_first: bool) -> tuple[float, float]:
@@ -221,7 +221,3 @@ def _working(port: int, name: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _row(figure: str, unit: str, value: float | str, *, note: str = "") -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value}, note=note)

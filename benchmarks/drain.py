@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from benchmarks import rates
 from benchmarks.bench import Bench, Opened
 from benchmarks.process import Command, started
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import CHECKOUT, VEILMQ
 from veilmq.client import HttpQueueClient, NewMessage
 
@@ -82,15 +82,15 @@ def measure(bench: Bench) -> Section:
 
 def _rows(bench: Bench, worker: Worker) -> Iterator[Row]:
     if worker.sends and not CELERY.exists():
-        yield _row(worker.figure, "messages/s", "not installed: Celery (scripts/install-clients.sh)")
+        yield alone(worker.figure, "messages/s", "not installed: Celery (scripts/install-clients.sh)")
         return
     try:
         drained = _drained(bench, worker)
     except (*rates.FAILURES, DrainError, subprocess.SubprocessError) as failure:
-        yield _row(worker.figure, "messages/s", failed(failure))
+        yield alone(worker.figure, "messages/s", failed(failure))
         return
-    yield _row(worker.figure, "messages/s", drained.per_s)
-    yield _row(f"{worker.figure}, CPU", "µs/message", drained.cpu_us)
+    yield alone(worker.figure, "messages/s", drained.per_s)
+    yield alone(f"{worker.figure}, CPU", "µs/message", drained.cpu_us)
 
 
 def _drained(bench: Bench, worker: Worker) -> Drained:
@@ -129,7 +129,3 @@ def _watch(client: HttpQueueClient, worker: Worker, environment: Mapping[str, st
             time.sleep(LOOK_S)
         used_s = process.usage().cpu_s - cpu_s
     return Drained(per_s=worker.messages / (now_s - began_s), cpu_us=used_s / worker.messages * 1e6)
-
-
-def _row(figure: str, unit: str, value: float | str) -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value})

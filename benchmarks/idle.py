@@ -16,7 +16,7 @@ import uvloop
 from benchmarks import rates, stock
 from benchmarks.bench import Bench, Opened
 from benchmarks.dialogue import Connection, Dialogue, DialogueError, connect, request
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs
 
@@ -43,14 +43,14 @@ def measure(bench: Bench) -> Section:
     """Three rows: CPU, wake-up, polls woken by one send."""
     bench.say(f"{POLLS} parked long polls …")
     if missing := VEILMQ.missing():
-        return Section(name="idle", rows=(_row("parked long polls", "", missing),))
+        return Section(name="idle", rows=(alone("parked long polls", "", missing),))
     try:
         with bench.opened(VEILMQ) as opened, Sqs(port=opened.port) as sqs:
             queue_url = sqs.create_queue("idle")
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 idle = runner.run(_measure(opened, queue_url))
     except rates.FAILURES as failure:
-        return Section(name="idle", rows=(_row("parked long polls", "", failed(failure)),))
+        return Section(name="idle", rows=(alone("parked long polls", "", failed(failure)),))
     return Section(name="idle", rows=tuple(_rows(idle)), raw=asdict(idle))
 
 
@@ -119,11 +119,7 @@ async def _until_woken(woken: list[float], polls: list[Connection], *, deadline:
 def _rows(idle: Idle) -> Iterator[Row]:
     polls = f"{POLLS} parked long polls"
     without = f"without them {idle.cpu_without_s:.2f} s"
-    yield _row(f"{polls}: CPU over {WATCH_S:.0f} s", "s", idle.cpu_with_s, note=without)
+    yield alone(f"{polls}: CPU over {WATCH_S:.0f} s", "s", idle.cpu_with_s, note=without)
     note = f"worst of {len(idle.wake_ms)}: {max(idle.wake_ms):.1f} ms"
-    yield _row(f"{polls}: a send wakes one in", "ms", median(idle.wake_ms), note=note)
-    yield _row(f"{polls}: most woken by one send", "polls", float(max(idle.woken)))
-
-
-def _row(figure: str, unit: str, value: float | str, *, note: str = "") -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value}, note=note)
+    yield alone(f"{polls}: a send wakes one in", "ms", median(idle.wake_ms), note=note)
+    yield alone(f"{polls}: most woken by one send", "polls", float(max(idle.woken)))

@@ -12,7 +12,7 @@ from statistics import median
 from benchmarks import groups, rates, stock, wrk
 from benchmarks.bench import Bench, Opened
 from benchmarks.rates import CYCLE, Workload
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ, Server, veilmq
 from benchmarks.sqs import Sqs
 from benchmarks.wrk import Load, LoadError
@@ -83,7 +83,7 @@ def _safely(bench: Bench, name: str, rows: Callable[[Bench], Iterator[Row]]) -> 
         yield from rows(bench)
     except rates.FAILURES as failure:
         bench.say(f"  {failure}")
-        yield _row(name, "", failed(failure))
+        yield alone(name, "", failed(failure))
 
 
 def _cycles(bench: Bench, *, server: Server, pairs: Sequence[tuple[Kind, Kind]]) -> Iterator[Row]:
@@ -94,8 +94,8 @@ def _cycles(bench: Bench, *, server: Server, pairs: Sequence[tuple[Kind, Kind]])
                 standard = _cycle_per_s(bench, opened, base, turn)
                 per_s.append(_cycle_per_s(bench, opened, kind, turn))
                 shares.append(per_s[-1] / standard)
-            yield _row(f"cycle, {kind.figure}", "requests/s", median(per_s))
-            yield _row(f"cycle, {kind.figure} ÷ {base.figure}", "times", median(shares))
+            yield alone(f"cycle, {kind.figure}", "requests/s", median(per_s))
+            yield alone(f"cycle, {kind.figure} ÷ {base.figure}", "times", median(shares))
 
 
 def _cycle_per_s(bench: Bench, opened: Opened, kind: Kind, turn: int) -> float:
@@ -128,9 +128,9 @@ def _blocked(bench: Bench) -> Iterator[Row]:
         empty = sqs.create_queue("empty.fifo", attributes=FIFO)
         groups.block(port=opened.port, queue_url=crowded, groups=most - FREE)
         costs = _in_turn(opened, crowded, empty, send=groups.feed)
-        yield _row(f"FIFO, {most:,} groups, {most - FREE:,} blocked: receive + delete", "µs", costs[0])
-        yield _row(f"FIFO, {most - FREE:,} groups blocked: cost ÷ cost without them", "times", costs[0] / costs[1])
-        yield _row(f"FIFO, {most:,} groups: memory", "MB", opened.process.usage().rss_bytes / 1e6)
+        yield alone(f"FIFO, {most:,} groups, {most - FREE:,} blocked: receive + delete", "µs", costs[0])
+        yield alone(f"FIFO, {most - FREE:,} groups blocked: cost ÷ cost without them", "times", costs[0] / costs[1])
+        yield alone(f"FIFO, {most:,} groups: memory", "MB", opened.process.usage().rss_bytes / 1e6)
 
 
 def _noisy(bench: Bench) -> Iterator[Row]:
@@ -140,10 +140,10 @@ def _noisy(bench: Bench) -> Iterator[Row]:
         crowded, empty = sqs.create_queue("crowded"), sqs.create_queue("empty")
         groups.crowd(port=opened.port, queue_url=crowded, messages=most)
         first = sum(groups.quiet_is_next(sqs, crowded, turn) for turn in range(QUIET_TRIES))
-        yield _row(f"fair, {most:,} of a noisy group: quiet message is the next one", "of 1", first / QUIET_TRIES)
+        yield alone(f"fair, {most:,} of a noisy group: quiet message is the next one", "of 1", first / QUIET_TRIES)
         costs = _in_turn(opened, crowded, empty, send=groups.feed_fair)
-        yield _row(f"fair, behind {most:,} of a noisy group: receive + delete", "µs", costs[0])
-        yield _row(f"fair, behind {most:,}: cost ÷ cost without them", "times", costs[0] / costs[1])
+        yield alone(f"fair, behind {most:,} of a noisy group: receive + delete", "µs", costs[0])
+        yield alone(f"fair, behind {most:,}: cost ÷ cost without them", "times", costs[0] / costs[1])
 
 
 def _in_turn(opened: Opened, here: str, there: str, *, send: Callable[..., None]) -> tuple[float, float]:
@@ -154,7 +154,3 @@ def _in_turn(opened: Opened, here: str, there: str, *, send: Callable[..., None]
             send(port=opened.port, queue_url=url, groups=FREE, messages=groups.ROUND, run=f"{turn}")
             times[url].append(stock.drain(port=opened.port, queue_url=url, messages=groups.ROUND, connections=FREE))
     return tuple(median(times[url]) / groups.ROUND * 1e6 for url in (here, there))  # type: ignore[return-value]
-
-
-def _row(figure: str, unit: str, value: float | str) -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value})

@@ -22,7 +22,7 @@ from benchmarks.bench import Bench, Opened, Place
 from benchmarks.direct import GROUPS, IN_FLIGHT, Direct, Ours, OursWithGroups, PgmqStyle
 from benchmarks.process import running
 from benchmarks.rates import CYCLE, CYCLE_TEN, FAILURES, Workload, refusal
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import SUBJECT, Row, Section, alone, failed
 from benchmarks.servers import veilmq_on
 from benchmarks.sqs import Sqs
 from benchmarks.wrk import Load, LoadError
@@ -113,10 +113,10 @@ def _served(bench: Bench, server: PostgresServer, workload: Workload, nodes: int
     except FAILURES as failure:
         return Section(name=figure, rows=(Row(figure=figure, unit="messages/s", values={SUBJECT: failed(failure)}),))
     rows = (
-        _row(figure, "messages/s", result.messages_per_s),
-        _row(figure, "database CPU µs/message", result.cpu_us),
-        _row(figure, "node CPU µs/message", node_us),
-        _row(figure, "WAL bytes/message", result.wal_bytes),
+        alone(figure, "messages/s", result.messages_per_s),
+        alone(figure, "database CPU µs/message", result.cpu_us),
+        alone(figure, "node CPU µs/message", node_us),
+        alone(figure, "WAL bytes/message", result.wal_bytes),
     )
     return Section(name=figure, rows=rows, raw=asdict(result))
 
@@ -176,8 +176,8 @@ def _costs(bench: Bench, server: PostgresServer) -> Section:
         rows.append(_pair(at, "WAL bytes/message", {name: each.wal_bytes for name, each in here.items()}))
         rows.append(_pair(at, "messages/s", {name: each.messages_per_s for name, each in here.items()}))
     at = f"{GROUPS:,} groups"
-    rows.append(_row(at, "database CPU µs/message", grouped.cpu_us))
-    rows.append(_row(at, "WAL bytes/message", grouped.wal_bytes))
+    rows.append(alone(at, "database CPU µs/message", grouped.cpu_us))
+    rows.append(alone(at, "WAL bytes/message", grouped.wal_bytes))
     for at in others:
         ratios = {name: costs[at].cpu_us / costs[first].cpu_us for name, costs in found.items()}
         rows.append(_pair(f"{at} ÷ {first}", "times the CPU", ratios))
@@ -256,10 +256,6 @@ async def _cycles(server: PostgresServer, direct: Direct) -> Cost:
         await direct.cycle(BATCH)
     seconds = time.perf_counter() - began_s
     return cost(before, spent(server), messages=CYCLES * BATCH, seconds=seconds)
-
-
-def _row(figure: str, unit: str, value: float) -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value})
 
 
 def _pair(figure: str, unit: str, values: dict[str, float]) -> Row:

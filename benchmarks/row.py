@@ -38,6 +38,11 @@ class Row:
         return value / unit
 
 
+def alone(figure: str, unit: str, value: float | str, *, note: str = "") -> Row:
+    """A figure of veilmq alone, or the reason why there is none."""
+    return Row(figure=figure, unit=unit, values={SUBJECT: value}, note=note)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Rows that were measured together, and the raw results behind them for the JSON file."""

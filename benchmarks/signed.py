@@ -11,7 +11,7 @@ from benchmarks import rates
 from benchmarks.bench import Bench, Opened
 from benchmarks.kinds import TURNS, per_s
 from benchmarks.rates import CYCLE
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ, veilmq
 from benchmarks.sqs import Sqs
 
@@ -44,7 +44,7 @@ def measure(bench: Bench) -> Section:
         rows = tuple(_rows(bench))
     except (*rates.FAILURES, ImportError) as failure:
         bench.say(f"  {failure}")
-        rows = (_row("cycle, signed, with a policy", "", failed(failure)),)
+        rows = (alone("cycle, signed, with a policy", "", failed(failure)),)
     return Section(name="signed", rows=rows)
 
 
@@ -60,8 +60,8 @@ def _rows(bench: Bench) -> Iterator[Row]:
                 unsigned = per_s(plain, CYCLE, plain_url, bench.seconds / 2, bench.connections, {})
                 signed.append(per_s(asking, CYCLE, signed_url, bench.seconds / 2, bench.connections, _signing()))
                 shares.append(signed[-1] / unsigned)
-    yield _row("cycle, signed, with a policy", "requests/s", median(signed))
-    yield _row("cycle, signed, with a policy ÷ without", "times", median(shares))
+    yield alone("cycle, signed, with a policy", "requests/s", median(signed))
+    yield alone("cycle, signed, with a policy ÷ without", "times", median(shares))
 
 
 def _plain_queue(opened: Opened) -> str:
@@ -92,7 +92,3 @@ def _queue_with_policy(opened: Opened) -> str:
 def _signing() -> dict[str, str]:
     """What `load/sign.lua` signs with; signatures of one instant are good for the minutes that a load takes."""
     return {"BENCH_KEY": f"{KEY}:{SECRET}", "BENCH_SIGNED_AT": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")}
-
-
-def _row(figure: str, unit: str, value: float | str) -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value})

@@ -7,7 +7,7 @@ from benchmarks import rates
 from benchmarks.bench import Bench, Opened
 from benchmarks.kinds import TURNS, per_s
 from benchmarks.rates import CYCLE, CYCLE_TEN, SEND, SEND_TEN, Workload
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs
 
@@ -30,7 +30,7 @@ def measure(bench: Bench) -> Section:
             rows = tuple(row for pair in PAIRS for row in _rows(bench, opened, *pair))
     except rates.FAILURES as failure:
         bench.say(f"  {failure}")
-        rows = (_row("SMQ", "", failed(failure)),)
+        rows = (alone("SMQ", "", failed(failure)),)
     return Section(name="SMQ beside SQS JSON", rows=rows)
 
 
@@ -41,8 +41,8 @@ def _rows(bench: Bench, opened: Opened, sqs: Workload, smq: Workload) -> Iterato
         base = _per_s(bench, opened, sqs, turn)
         measured.append(_per_s(bench, opened, smq, turn))
         shares.append(measured[-1] / base)
-    yield _row(smq.figure, "requests/s", median(measured))
-    yield _row(f"{smq.figure} ÷ SQS JSON", "times", median(shares))
+    yield alone(smq.figure, "requests/s", median(measured))
+    yield alone(f"{smq.figure} ÷ SQS JSON", "times", median(shares))
 
 
 def _per_s(bench: Bench, opened: Opened, workload: Workload, turn: int) -> float:
@@ -50,7 +50,3 @@ def _per_s(bench: Bench, opened: Opened, workload: Workload, turn: int) -> float
     with Sqs(port=opened.port) as sqs:
         url = sqs.create_queue(f"{workload.script.replace('_', '-')}-{turn}")
     return per_s(opened, workload, url, bench.seconds / 2, bench.connections, {})
-
-
-def _row(figure: str, unit: str, value: float | str) -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value})

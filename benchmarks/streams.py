@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks import rates
 from benchmarks.bench import Bench, Opened
-from benchmarks.row import SUBJECT, Row, Section, failed
+from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import CHECKOUT, VEILMQ
 from benchmarks.sqs import Sqs
 from veilmq.client.api import Publications
@@ -70,7 +70,7 @@ def measure(bench: Bench) -> Section:
         rows = tuple(_rows(bench))
     except (*rates.FAILURES, ImportError, RuntimeError) as failure:
         bench.say(f"  {failure}")
-        rows = (_row("spark", "", failed(failure)),)
+        rows = (alone("spark", "", failed(failure)),)
     return Section(name="spark", rows=rows)
 
 
@@ -79,7 +79,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
         yield from _large(stage)
         yield from _small(stage)
         pages = stage.run(stage.queue("pages", PAGES, BATCHES_PAGES, mode="sqs"))
-        yield _row("SQS pages of 10, whole", "rows/s", _whole_per_s(pages))
+        yield alone("SQS pages of 10, whole", "rows/s", _whole_per_s(pages))
     with _stage(bench, TCP) as stage:
         yield from _small(stage, ", over TCP")
 
@@ -97,22 +97,22 @@ def _large(stage: "_Stage") -> Iterator[Row]:
     rate = stage.run(_rate(LARGE, BATCHES_LARGE))
     ready = stage.run(_ready_made(LARGE, SHARDS, BATCHES_LARGE))
     claims = stage.run(stage.queue("large", LARGE, BATCHES_LARGE))
-    yield _row(f"rate source, {LARGE:,} rows", "rows/s", _read_per_s(rate))
-    yield _row(f"ready-made Arrow, {LARGE:,} rows", "rows/s", _read_per_s(ready))
+    yield alone(f"rate source, {LARGE:,} rows", "rows/s", _read_per_s(rate))
+    yield alone(f"ready-made Arrow, {LARGE:,} rows", "rows/s", _read_per_s(ready))
     read, whole = _read_per_s(claims), _whole_per_s(claims)
-    yield _row(f"bulk read, {LARGE:,} rows of 100 bytes", "rows/s", read)
-    yield _row("bulk read ÷ ready-made Arrow", "times", read / _read_per_s(ready))
-    yield _row("claim, read, acknowledge: whole", "rows/s", whole)
-    yield _row("whole ÷ bulk read", "times", whole / read)
+    yield alone(f"bulk read, {LARGE:,} rows of 100 bytes", "rows/s", read)
+    yield alone("bulk read ÷ ready-made Arrow", "times", read / _read_per_s(ready))
+    yield alone("claim, read, acknowledge: whole", "rows/s", whole)
+    yield alone("whole ÷ bulk read", "times", whole / read)
 
 
 def _small(stage: "_Stage", how: str = "") -> Iterator[Row]:
     rate = _best_s(stage.run(_rate(SMALL, BATCHES_SMALL)))
     ready = _best_s(stage.run(_ready_made(SMALL, 1, BATCHES_SMALL)))
     claims = _best_s(stage.run(stage.queue("small", SMALL, BATCHES_SMALL)))
-    yield _row(f"micro-batch of {SMALL:,} rows, best{how}", "ms", claims * 1e3)
-    yield _row(f"micro-batch ÷ rate source's, best{how}", "times", claims / rate)
-    yield _row(f"micro-batch ÷ ready-made Arrow's, best{how}", "times", claims / ready)
+    yield alone(f"micro-batch of {SMALL:,} rows, best{how}", "ms", claims * 1e3)
+    yield alone(f"micro-batch ÷ rate source's, best{how}", "times", claims / rate)
+    yield alone(f"micro-batch ÷ ready-made Arrow's, best{how}", "times", claims / ready)
 
 
 def _rate(rows: int, batches: int) -> Source:
@@ -218,7 +218,3 @@ def _session(folder: Path, settings: Mapping[str, str]) -> Iterator["SparkSessio
         yield spark
     finally:
         spark.stop()
-
-
-def _row(figure: str, unit: str, value: float | str) -> Row:
-    return Row(figure=figure, unit=unit, values={SUBJECT: value})

@@ -1,126 +1,241 @@
-"""The image: its size, what is in it, and a message through it, with a read-only root and without privileges.
+"""The image of deploy/Containerfile, built without a registry, and ways to run it: as a container, or in a namespace.
 
-`make prove-image` says at its end which ways of running it this machine has: as a container, and unpacked in a
-namespace.
+Its base is made of Debian's packages (scripts/install-image.sh), its wheels are downloaded beforehand, and what is
+built lies in a folder of the test's own. A running server has a network of its own, which clients enter.
 """
 
+import contextlib
+import json
+import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pytest
+from tests.proofs.served import wait_until
+from tests.tidy.tree import ROOT
 
-from tests.conftest import EVERYTHING, need
-from tests.deploy.image import DATA, HOW, USER, Containers, Image, Namespaces, is_possible
-from tests.server.keys import SECRETS, written
+BASE = ROOT / ".clients" / "image" / "base.tar"
+CONTAINERFILE = ROOT / "deploy" / "Containerfile"
+PYTHON_OF_BASE = "3.11"
+NAME = "localhost/veilmq"
+USER = 10_001
+DATA = "/srv/veilmq-data"
+PORT = 9_324
+HOW = "root, buildah, podman and a base of Debian's packages (scripts/install-image.sh)"
+PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 
-pytestmark = [EVERYTHING, pytest.mark.timeout(1_800), pytest.mark.xdist_group("image")]
-
-COMPRESSED_BYTES_MAX = 150_000_000
-KEYS = "/srv/keys.toml"
-CLIENT = """
-import boto3
-sqs = boto3.client("sqs", endpoint_url="http://127.0.0.1:9324", region_name="us-east-1")
-url = sqs.create_queue(QueueName="orders")["QueueUrl"]
-"""
-SEND = CLIENT + 'sqs.send_message(QueueUrl=url, MessageBody="hello")'
-RECEIVE = (
-    CLIENT
-    + """
-for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]:
-    print(message["Body"])
-    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-"""
-)
-ANY = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
-COMPILERS = ("cc", "gcc", "c++", "ld", "as", "make", "rustc", "/opt/veilmq/bin/pip")
-
-Way = Containers | Namespaces
+Environment = Mapping[str, str]
 
 
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    need(is_possible(), HOW)
-    return Image(tmp_path_factory.mktemp("image"))
+def is_possible() -> bool:
+    """Return whether the image can be built here."""
+    programs = ("buildah", "podman", "unshare", "nsenter", "chroot")
+    return os.geteuid() == 0 and BASE.exists() and all(shutil.which(each, path=PATH) for each in programs)
 
 
-@pytest.fixture(scope="module", params=["container", "namespace"])
-def way(image: Image, request: pytest.FixtureRequest) -> Iterator[Way]:
-    if request.param == "namespace":
-        yield Namespaces(image)
-        return
-    containers = Containers(image)
-    with containers.opened() as problem:
-        if problem:
-            pytest.skip(f"this machine lets no container start: {problem}")
-        yield containers
+def run(*words: str | Path, environment: Environment | None = None, timeout_s: float = 900) -> str:
+    """Return what a program printed; fails with what it said when it failed."""
+    found = {**os.environ, "PATH": PATH, **(environment or {})}
+    done = subprocess.run(words, env=found, capture_output=True, text=True, timeout=timeout_s, check=False)
+    assert done.returncode == 0, f"{words[0]} {words[1]}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
+    return done.stdout
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    shutil.chown(folder, USER, USER)
-    return folder
+class Image:
+    """The image, built in ``folder``."""
 
-
-def test_it_is_small(image: Image) -> None:
-    size = image.compressed_bytes()
-    sys.stdout.write(f"compressed: {size / 1e6:.0f} MB\n")
-    assert size <= COMPRESSED_BYTES_MAX
-
-
-def test_it_starts_as_a_user_that_is_not_root_and_keeps_data_in_a_volume(image: Image) -> None:
-    assert image.config["User"] == f"{USER}:{USER}"
-    assert set(image.config["Volumes"]) == {DATA}
-    assert set(image.config["ExposedPorts"]) == {"9324/tcp", "9325/tcp", "9326/tcp"}
-    assert (image.config["Entrypoint"], image.config["Cmd"]) == (["veilmq"], ["serve"])
-
-
-def test_a_message_goes_through_it_and_outlives_it(way: Way, data: Path) -> None:
-    """Without any option; its root is read-only, and it has no privilege."""
-    with way.running(data, {}, {}) as inside:
-        inside.client(SEND, **ANY)
-        assert set(inside.status("Uid").split()) == {str(USER)}
-        assert set(inside.status("CapEff")) == {"0"}
-        assert inside.status("NoNewPrivs") == "1"
-        assert "ro" in inside.root_options()
-        for place in ("/", "/srv", "/tmp", "/opt/veilmq"):
-            refused = inside.call("touch", f"{place}/written")
-            assert "Read-only file system" in refused.stderr, place
-        assert inside.call("veilmq", "queue", "list").stdout.split() == ["orders"]
-        found = [inside.call("sh", "-c", f"command -v {program}").stdout for program in COMPILERS]
-        assert found == [""] * len(COMPILERS)
-    with way.running(data, {}, {}) as inside:
-        assert inside.client(RECEIVE, **ANY) == "hello\n"
-
-
-def test_with_credentials_requests_must_be_signed(way: Way, data: Path, tmp_path: Path) -> None:
-    """The file is root's, for the group of the server: a secret as it is mounted."""
-    keys = written(tmp_path / "keys.toml")
-    shutil.chown(keys, 0, USER)
-    keys.chmod(0o440)
-    with way.running(data, {"VEILMQ_CREDENTIALS": KEYS}, {keys: KEYS}) as inside:
-        with pytest.raises(AssertionError, match="InvalidClientTokenId"):
-            inside.client(SEND, **ANY)
-        signed = {"AWS_ACCESS_KEY_ID": "AKIDOWNER", "AWS_SECRET_ACCESS_KEY": SECRETS["AKIDOWNER"]}
-        inside.client(SEND, **signed)
-        assert inside.client(RECEIVE, **signed) == "hello\n"
-
-
-def test_extras_work(way: Way, data: Path, tmp_path: Path) -> None:
-    """What was cut out of pyarrow is not needed for Parquet and buckets; ElasticMQ's file is read; asyncpg is there."""
-    queues = tmp_path / "queues.conf"
-    queues.write_text("queues { invoices { delay = 5 seconds } }", encoding="utf-8")
-    settings = {"VEILMQ_EVENTS_TO": DATA + "/events", "VEILMQ_QUEUES_FILE": "/srv/queues.conf"}
-    with way.running(data, settings, {queues: "/srv/queues.conf"}) as inside:
-        assert inside.call("veilmq", "queue", "list").stdout.split() == ["invoices"]
-        inside.client(SEND + RECEIVE.removeprefix(CLIENT), **ANY)
-        modules = "pyarrow.parquet, pyarrow.fs, pyarrow.compute, pyarrow.dataset, asyncpg, cryptography.x509"
-        assert inside.call("python3", "-c", f"import {modules}; pyarrow.fs.S3FileSystem").stderr == ""
-        flushed = inside.client(
-            "import urllib.request as http; print(http.urlopen('http://127.0.0.1:9325/events/flush', b'').status)"
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        places = {"graphroot": folder / "storage", "runroot": folder / "run"}
+        storage = "\n".join(
+            ["[storage]", 'driver = "overlay"', *(f'{key} = "{place}"' for key, place in places.items())]
         )
-        assert flushed == "200\n"
-    assert list(data.rglob("*.parquet"))
+        (folder / "storage.conf").write_text(storage, encoding="utf-8")
+        self.environment = {"CONTAINERS_STORAGE_CONF": str(folder / "storage.conf")}
+        self._build()
+        (found,) = json.loads(run("podman", "image", "inspect", NAME, environment=self.environment))
+        self.config: dict[str, Any] = found["Config"]
+        self.health: list[str] = found["Healthcheck"]["Test"][1:]
+
+    def _build(self) -> None:
+        wheels = self._folder / "wheels"
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        (extras,) = re.findall("^ARG EXTRAS=(.*)", CONTAINERFILE.read_text(encoding="utf-8"), re.MULTILINE)
+        built = project["project"]["optional-dependencies"]["hocon"]  # the one that has no wheel, and needs no compiler
+        run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *built)
+        pip += ["download", "--quiet", "--only-binary", ":all:", "--find-links", str(wheels), "--dest", str(wheels)]
+        run(*pip, "--python-version", PYTHON_OF_BASE, *project["build-system"]["requires"], f"{ROOT}[{extras}]")
+        run("podman", "import", "--quiet", BASE, "localhost/base", environment=self.environment)
+        options = ["--isolation", "chroot", "--format", "docker", "--volume", f"{wheels}:/wheels:ro"]
+        arguments = {"BASE": "localhost/base", "PIP_OPTIONS": "--no-index --find-links /wheels"}
+        options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
+        build = ["buildah", "build", *options, "--tag", NAME, "--file", str(CONTAINERFILE), str(ROOT)]
+        run(*build, environment=self.environment)
+
+    def compressed_bytes(self) -> int:
+        """Return the size of the image as a registry has it."""
+        archive = self._folder / "image.oci"
+        run("buildah", "push", "--quiet", NAME, f"oci-archive:{archive}", environment=self.environment)
+        return archive.stat().st_size
+
+    @contextlib.contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """Give the folder that is the root of the image."""
+        container = run("buildah", "from", NAME, environment=self.environment).strip()
+        try:
+            yield Path(run("buildah", "mount", container, environment=self.environment).strip())
+        finally:
+            run("buildah", "rm", container, environment=self.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """A running server; ``pid`` is that of its process, seen from the machine."""
+
+    pid: int
+
+    def call(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the image beside the server, as its user."""
+        enter = ["nsenter", "--target", str(self.pid), "--mount", "--pid", "--net", "--root", f"--setgid={USER}"]
+        environment = dict(
+            each.split("=", 1) for each in Path(f"/proc/{self.pid}/environ").read_text().split("\0") if each
+        )
+        return subprocess.run(
+            [*enter, f"--setuid={USER}", *words],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def client(self, program: str, **keys: str) -> str:
+        """Run a program of this machine in the server's network; return what it printed."""
+        return run("nsenter", "--target", str(self.pid), "--net", sys.executable, "-c", program, environment=keys)
+
+    def status(self, name: str) -> str:
+        """Return a line of the process's status: ``Uid``, ``CapEff``, …"""
+        lines = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:"))
+
+    def root_options(self) -> list[str]:
+        """Return the options with which its root is mounted."""
+        mounts = Path(f"/proc/{self.pid}/mountinfo").read_text(encoding="utf-8").splitlines()
+        return next(mount.split()[5].split(",") for mount in reversed(mounts) if mount.split()[4] == "/")
+
+
+class Containers:
+    """Runs containers of an image with podman, with a read-only root and without any privilege."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._prefix: list[str] = []
+        # podman asks for more than some machines let even root have.
+        self._options = ["--ulimit=nofile=8192:8192", "--ulimit=nproc=1024:1024"]
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[str]:
+        """Find out how containers start here; give why they do not, or nothing.
+
+        Runtimes refuse a machine that has cgroups of both versions. There they run without, where they do not see those
+        of the second version: in a mount namespace of their own.
+        """
+        problem = self._problem()
+        with contextlib.ExitStack() as held:
+            if "hybrid" in problem:
+                hidden = "umount /sys/fs/cgroup/unified && echo && exec sleep infinity"
+                holding = held.enter_context(
+                    subprocess.Popen(["unshare", "--mount", "sh", "-c", hidden], stdout=subprocess.PIPE)
+                )
+                held.callback(holding.kill)
+                assert holding.stdout is not None
+                holding.stdout.readline()
+                self._prefix = ["nsenter", "--target", str(holding.pid), "--mount"]
+                self._options.append("--cgroups=disabled")
+                problem = self._problem()
+            yield problem
+
+    def _problem(self) -> str:
+        try:
+            self.podman("run", "--rm", "--network=none", *self._options, "--entrypoint=true", NAME)
+        except AssertionError as error:
+            return str(error)
+        return ""
+
+    def podman(self, *words: str) -> str:
+        """Run podman."""
+        return run(*self._prefix, "podman", *words, environment=self._image.environment, timeout_s=120)
+
+    @contextlib.contextmanager
+    def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[Inside]:
+        """Start the image with ``settings`` and files beside its data, as `docker run` would; stop it at the end."""
+        options = ["--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"]
+        options += [f"--volume={data}:{DATA}", *(f"--volume={file}:{place}:ro" for file, place in mounts.items())]
+        options += [f"--env={name}={value}" for name, value in settings.items()]
+        name = self.podman("run", "--detach", "--network=none", *self._options, *options, NAME).strip()
+        try:
+            inside = Inside(int(self.podman("inspect", "--format={{.State.Pid}}", name)))
+            wait_until(lambda: is_healthy(self._image, inside), what="it does not become healthy")
+            self.podman("healthcheck", "run", name)
+            yield inside
+            self.podman("stop", "--time=30", name)
+            assert self.podman("inspect", "--format={{.State.ExitCode}}", name).strip() == "0"
+        finally:
+            self.podman("rm", "--force", "--volumes", name)
+
+
+class Namespaces:
+    """Runs the image unpacked, in namespaces of its own, where a machine lets no containers start."""
+
+    SCRIPT = """
+        set -e
+        ip link set lo up
+        root=$1; mount --bind "$root" "$root"; shift
+        while [ "$1" != -- ]; do
+            [ -e "$root$2" ] || touch "$root$2"
+            mount --bind "$1" "$root$2"; shift 2
+        done
+        shift
+        mount -t proc proc "$root/proc"
+        mount -o remount,bind,ro "$root"
+        exec setpriv --no-new-privs chroot --userspec="$0" "$root" env --chdir=/srv "$@"
+    """
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+
+    @contextlib.contextmanager
+    def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[Inside]:
+        """Start the image as ``Containers.running`` does."""
+        config = self._image.config
+        environment = {**dict(each.split("=", 1) for each in config["Env"]), **settings}
+        with self._image.unpacked() as root:
+            bound = [str(word) for pair in {data: DATA, **mounts}.items() for word in pair]
+            words = [f"{USER}:{USER}", str(root), *bound, "--", *config["Entrypoint"], *config["Cmd"]]
+            own = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "sh", "-c", self.SCRIPT]
+            with subprocess.Popen(
+                [*own, *words], env=environment | {"PATH": f"{environment['PATH']}:{PATH}"}
+            ) as started:
+                try:
+                    children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
+                    wait_until(children.read_text, what="it does not start")
+                    inside = Inside(int(children.read_text()))
+                    wait_until(lambda: is_healthy(self._image, inside), what="it does not become healthy")
+                    yield inside
+                    os.kill(inside.pid, signal.SIGTERM)
+                    assert started.wait(30) == 0
+                finally:
+                    started.kill()
+
+
+def is_healthy(image: Image, inside: Inside) -> bool:
+    """Return whether the image's own check of its health passes."""
+    return inside.call(*image.health).returncode == 0
