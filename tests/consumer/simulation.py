@@ -25,6 +25,7 @@ from veilmq.consumer.renewal_policies import RenewalPolicy
 from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS
+from veilmq.core.messages import Attribute
 from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningQueue, RunningServer, SeenMessage, SteppedClock
 
@@ -235,6 +236,21 @@ def message(receipt: str = "r", **fields: Any) -> ReceivedMessage:
     """Return a message that was received with ``receipt``, with other ``fields`` than it has by default."""
     usual = {"body": "", "attributes": {}, "sent_at_ms": 0, "first_received_at_ms": 0, "receive_count": 1}
     return ReceivedMessage(**{"id": f"id of {receipt}", "receipt": receipt, **usual, **fields})
+
+
+def received(
+    body: str = "x", *, name: str = "1", group: str | None = None, receive_count: int = 1, **attributes: Any
+) -> ReceivedMessage:
+    """Return a message of this body, whose attributes have the types of their values."""
+    kinds = {str: "String", int: "Number", float: "Number.float", bytes: "Binary"}
+    given = {
+        key: Attribute(kinds[type(value)], data=value)
+        if isinstance(value, bytes)
+        else Attribute(kinds[type(value)], str(value))
+        for key, value in attributes.items()
+    }
+    named = {"id": f"id-{name}", "body": body, "attributes": given, "receive_count": receive_count, "group": group}
+    return message(f"receipt-{name}", **named)
 
 
 # A consumer of many long-running handlers for hours on end, in virtual time: what a policy costs and what it loses.

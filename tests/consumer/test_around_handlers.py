@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,17 +12,11 @@ import pydantic
 import pytest
 
 from tests.consumer import acting
-from tests.consumer.workbench import WAIT, Workbench, event, until, workbench
+from tests.consumer.workbench import WAIT, Workbench, event, until
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.consumer import Backoff, Batch, CallNext, Consumer, Context, Drop, Reject, RetryLater
 from veilmq.core.messages import Attribute
 from veilmq.testing import ConsumerBench
-
-
-@pytest.fixture
-def bench() -> Iterator[Workbench]:
-    with workbench() as made:
-        yield made
 
 
 class Database:
@@ -307,7 +301,6 @@ tenant: ContextVar[str] = ContextVar("tenant")
 async def test_middleware_is_around_each_call_from_the_outside_in(bench: Workbench, pool: str) -> None:
     """Whichever pool the handler runs in; what it raises, or returns, is raised in the middleware and then settled."""
     app = bench.consumer("orders")
-    bench.client.create_queue("dead")
     seen: list[tuple[str, str, str]] = []
 
     def named(name: str) -> Any:
@@ -356,7 +349,6 @@ async def test_how_a_middleware_ends_is_how_the_handler_ended(
 ) -> None:
     """It need not call the handler."""
     app = bench.consumer("orders")
-    bench.client.create_queue("dead")
 
     @app.middleware
     async def guard(context: Context, call_next: CallNext) -> None:
@@ -427,7 +419,6 @@ async def test_what_no_task_can_raise_fails_a_message_in_a_thread(error: type[Ba
 
 async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workbench) -> None:
     app = bench.consumer("orders")
-    bench.client.create_queue("dead")
     seen: list[str] = []
 
     @app.middleware

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.consumer import acting
-from tests.consumer.workbench import WAIT, WAIT_MS, Job, Workbench, event, until, workbench
+from tests.consumer.workbench import WAIT, WAIT_MS, Job, Workbench, event, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory
 from veilmq.consumer.records import Begun, RecordStore, Standing
@@ -64,12 +64,6 @@ class Watched(InMemory):
     def _fail(self, what: str) -> None:
         if what in self.fails:
             raise ConnectionError("the store is down")
-
-
-@pytest.fixture
-def bench() -> Iterator[Workbench]:
-    with workbench() as made:
-        yield made
 
 
 @pytest.fixture
@@ -260,7 +254,6 @@ async def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workben
     async def work(batch: Batch[str]) -> None:
         done.extend(batch.bodies)
 
-    bench.client.create_queue("dead")
     bench.client.send("orders", "order=1")
     async with bench.working(app) as running:
         await until(lambda: done)

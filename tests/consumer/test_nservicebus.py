@@ -118,28 +118,25 @@ class TestOfNServiceBus:
         assert play.queue.asked == [(5, 15), (16, 14)]
         assert play.news == []
 
-    def test_does_not_renew_before_it_is_time(self) -> None:
+    @pytest.mark.parametrize(
+        ("received_at_s", "ended_at_s", "asked"),
+        [
+            pytest.param(20, 18, [], id="does not renew before it is time"),
+            pytest.param(-12, 0.3, [(0, 12)], id="renews at once what has expired, once"),
+            pytest.param(150, 150, [(150, 20)], id="renews a long first lease ten seconds before its end"),
+            pytest.param(0, 0, [], id="renews nothing that ended before it began"),
+        ],
+    )
+    def test_a_lease_of_ten_seconds(
+        self, received_at_s: float, ended_at_s: float, asked: list[tuple[float, int]]
+    ) -> None:
+        """It counts from its receive, and its handler ends at another instant."""
         play = Play(NServiceBusPolicy())
-        (lease,) = play.take(timeout_s=10, received_at_s=20)
-        play.jump(18)
+        (lease,) = play.take(timeout_s=10, received_at_s=received_at_s)
+        play.until(ended_at_s)
         play.table.settle(lease)
-        play.until(100)
-        assert play.queue.asked == []
-
-    def test_renews_at_once_what_has_expired(self) -> None:
-        """V = 10, end -2: 12 at once, and nothing more in the next 0.3 s."""
-        play = Play(NServiceBusPolicy())
-        (lease,) = play.take(timeout_s=10, received_at_s=-12)
-        play.until(0.3)
-        play.table.settle(lease)
-        assert play.queue.asked == [(0, 12)]
-
-    def test_a_long_first_lease_is_renewed_ten_seconds_before_its_end(self) -> None:
-        play = Play(NServiceBusPolicy())
-        (lease,) = play.take(timeout_s=10, received_at_s=150)
-        play.until(150)
-        play.table.settle(lease)
-        assert play.queue.asked == [(150, 20)]
+        play.until(200)
+        assert play.queue.asked == asked
 
     @pytest.mark.parametrize("error", [GONE, INVALID], ids=["gone", "invalid"])
     def test_a_failed_renewal_tells_the_handler(self, error: ClientError) -> None:
@@ -150,13 +147,6 @@ class TestOfNServiceBus:
         play.until(100)
         assert play.queue.asked == [(5, 15)]
         assert play.news == [(5, "r", LeaseState.LOST)]
-
-    def test_nothing_is_renewed_that_ended_before_it_began(self) -> None:
-        play = Play(NServiceBusPolicy())
-        (lease,) = play.take(timeout_s=10)
-        play.table.settle(lease)
-        play.until(100)
-        assert play.queue.asked == []
 
     def test_a_clock_that_leaps(self) -> None:
         """V = 30, a handler of 60 s, looked at after 16, 32 and 64 s: one or two calls."""

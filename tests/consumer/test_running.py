@@ -11,19 +11,13 @@ import pytest
 from tests.clients import boto
 from tests.clients.program import Program
 from tests.consumer import acting
-from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, event, until, workbench
+from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, event, until
 from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
 from veilmq.consumer import Consumer, Context, Reject, RetryLater
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
-
-
-@pytest.fixture
-def bench() -> Iterator[Workbench]:
-    with workbench() as made:
-        yield made
 
 
 def received(client: QueueClient, queue: str) -> list[tuple[str, int]]:

@@ -19,8 +19,8 @@ import urllib3
 import pytest_veilmq
 from tests.conftest import need
 from tests.consumer import acting
+from tests.consumer.simulation import received
 from tests.consumer.workbench import until
-from tests.forwarding.received import received
 from tests.server.push_receiver import receiving
 from tests.store.postgres_host import connected
 from tests.tidy.tree import ROOT

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.forwarding.received import received
+from tests.consumer.simulation import received
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, ReceivedMessage, SentMessage, Unreachable
 from veilmq.client.api import Forwards
 from veilmq.consumer.forwarding import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.forwarding.received import received
+from tests.consumer.simulation import received
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.forwarding_rules import RoutesError, TableRouter, read_rules
 from veilmq.core.settings import RoutingTable, TimeoutClass

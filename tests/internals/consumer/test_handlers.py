@@ -1,5 +1,6 @@
-"""From a message to what a handler is annotated with."""
+"""From a message to what a handler is annotated with, and what the end of a handler means."""
 
+import asyncio
 import inspect
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from tests.consumer.simulation import message
 from veilmq.client import ReceivedMessage
-from veilmq.consumer.context import Undecodable
+from veilmq.consumer import Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
+from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, EndingKind, Undecodable, ending_of
 from veilmq.consumer.handlers import decoder
 
 
@@ -68,3 +70,47 @@ def test_what_does_not_fit_is_undecodable(annotation: object, body: str) -> None
 def test_a_type_that_json_cannot_be_is_refused_when_the_handler_is_declared() -> None:
     with pytest.raises(TypeError):
         decoder(dict[bytes, list[object]] | dict[str, int])
+
+
+# What the end of a handler means.
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        (None, EndingKind.DONE),
+        ("anything", EndingKind.DONE),
+        (Drop(), EndingKind.DROPPED),
+        (Reject("no"), EndingKind.REJECT),
+        (Undecodable("no"), EndingKind.REJECT),
+        (RetryLater("2m"), EndingKind.RETRY),
+        (ValueError("no"), EndingKind.RETRY),
+        (LeaseLost(LeaseState.LOST), EndingKind.RETRY),
+    ],
+    ids=["nothing", "value", "drop", "reject", "undecodable", "retry", "exception", "lost"],
+)
+def test_what_a_result_means(result: object, kind: EndingKind) -> None:
+    assert ending_of(result).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (Cause.SHUTDOWN, EndingKind.RELEASE),
+        (Cause.LOST, EndingKind.LEFT),
+        (Cause.ENDED, EndingKind.LEFT),
+        (Cause.TIMEOUT, EndingKind.RETRY),
+    ],
+    ids=lambda value: value.value,
+)
+def test_a_cancelled_handler_is_judged_by_the_cause(cause: Cause, kind: EndingKind) -> None:
+    assert ending_of(Cancelled("stop"), cause).kind is kind
+    assert ending_of(asyncio.CancelledError(), cause).kind is kind
+    assert ending_of(None, cause).kind is EndingKind.DONE
+    assert ending_of(Drop(), cause).kind is EndingKind.DROPPED
+
+
+def test_a_trace_is_cut_to_its_end() -> None:
+    ending = ending_of(ValueError("x" * 2 * TRACE_CHARACTERS_MAX))
+    assert len(ending.trace) == TRACE_CHARACTERS_MAX
+    assert ending.trace.rstrip().endswith("x")

@@ -357,35 +357,6 @@ def test_two_seconds_late_with_a_competitor(server: RunningServer, client: HttpQ
     assert client.receive("orders")[0].id == theirs.id
 
 
-def test_a_message_that_is_deleted_under_its_handler_is_lost(server: RunningServer, client: HttpQueueClient) -> None:
-    play = Served(NServiceBusPolicy(), server, client)
-    lease = play.receive(timeout_s=2)
-    client.purge("orders")
-    play.until(1)
-    assert play.news == [(1, lease.message.receipt, LeaseState.LOST)]
-
-
-def test_a_short_timeout_outlives_a_longer_handler(server: RunningServer, client: HttpQueueClient) -> None:
-    """V = 1, a handler of 2 s: nobody else gets the message."""
-    play = Served(NServiceBusPolicy(), server, client)
-    lease = play.receive(timeout_s=1)
-    for tenth in range(1, 21):
-        play.until(tenth / 10)
-        assert client.receive("orders") == []
-    assert lease.state is LeaseState.HELD
-
-
-def test_a_heartbeat_and_a_crash(server: RunningServer, client: HttpQueueClient) -> None:
-    """Two minutes, every minute; the process dies at 130 s, and the message is visible at 240 s."""
-    play = Served(Fixed(120, 60), server, client)
-    play.receive(timeout_s=120)
-    play.until(130)
-    play.stand_still(239.999)
-    assert client.receive("orders") == []
-    play.stand_still(240)
-    assert len(client.receive("orders")) == 1
-
-
 @pytest.mark.parametrize("server", ["memory", pytest.param("postgres", marks=EVERYTHING)], indirect=True)
 def test_the_twelve_hours_of_the_server_are_never_exceeded(server: RunningServer, client: HttpQueueClient) -> None:
     """It never refuses a renewal, and the lease ends with it and not by it."""

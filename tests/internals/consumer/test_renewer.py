@@ -96,15 +96,6 @@ class TestFaults:
         assert (play.news, lease.state) == ([], HELD)
         assert lease.expires_at_s == 59.8, "it counts from the request, so that no clocks have to agree"
 
-    def test_a_lease_in_doubt_is_held_again_by_the_servers_word(self) -> None:
-        """It was noticed too late, but nobody has taken the message meanwhile; it may be released again."""
-        play, lease = held()
-        play.queue.script = [Answer(entries={"r": Hidden(30.0)})]
-        play.jump(32)
-        assert play.news == [(32, "r", SUSPECT)]
-        assert (lease.state, lease.expires_at_s) == (HELD, 62)
-        assert play.table.withdraw(lease).result(0) is True
-
     def test_a_lease_that_was_lost_stays_lost(self) -> None:
         """Its handler was cancelled: no proof comes back from that."""
         play, lease = held(strict=True)
@@ -138,13 +129,6 @@ class TestFaults:
         assert play.news == [(30, "r", LOST)]
         assert play.queue.calls[-1].at_s < 30
 
-    def test_who_is_strict_takes_doubt_for_loss(self) -> None:
-        play = Play(NServiceBusPolicy(), strict=True)
-        play.take(timeout_s=30)
-        play.queue.script = [Answer(error=BUSY)] * 100
-        play.until(60)
-        assert play.news == [(30, "r", LOST)]
-
     def test_a_failed_entry_fails_alone(self) -> None:
         """One is gone, one is throttled, the others are renewed: each by what was said about it."""
         play = Play(Fixed(30, 20), jitter=0.5)
@@ -162,18 +146,6 @@ class TestFaults:
         play.until(26)
         assert play.queue.asked == [(20, 30), (25.1, 30)]
         assert lease.state is HELD
-
-    def test_connections_swallowed_for_half_and_for_twice_the_timeout(self) -> None:
-        """A third of the lease is there for it: what ends before the deadline is survived, what does not is noticed."""
-        for from_s, to_s, news in [(10, 25, []), (10, 70, [(30, "r", SUSPECT)])]:
-            play, _ = held(jitter=0.5)
-            play.until(from_s)
-            play.queue.script = [Answer(takes_s=1_000)]
-            while play.clock.now_s() < to_s:
-                play.until(play.clock.now_s() + 0.1)
-                play.queue.script = [Answer(takes_s=1_000)] if play.clock.now_s() < to_s else []
-            play.until(100)
-            assert play.news == news
 
     def test_a_stop_of_the_process_is_noticed_at_the_first_look(self) -> None:
         """Stopped for 40 s and woken: the state is in doubt for whoever looks, before the renewer does."""
@@ -505,20 +477,6 @@ def test_a_timeout_of_zero_is_refused() -> None:
     play = Play(NServiceBusPolicy())
     with pytest.raises(ValueError, match="visibility timeout of 0 s cannot be kept"):
         play.take(timeout_s=0)
-
-
-def lease_of(play: Play) -> Lease:
-    (lease,) = play.table.open_leases()
-    return lease
-
-
-def test_leases_are_renewed_while_they_wait_for_their_turn() -> None:
-    """From the receive on, not from the begin of the handler as NServiceBus does: 45 s in a buffer lose nothing."""
-    play = Play(NServiceBusPolicy())
-    play.table.take(play.subscription, [message("r")], requested_at_s=0, answered_at_s=0, timeout_s=30)
-    play.until(45)
-    assert play.queue.asked == [(20, 40)]
-    assert lease_of(play).state is HELD
 
 
 @pytest.fixture
