@@ -281,6 +281,8 @@ def expecting(code: str | None) -> Iterator[None]:
         yield
     except ClientError as error:
         found = error.response["Error"]["Code"].rpartition(".")[2]
+    except MNSServerException as error:
+        found = error.type
     assert found == code
 
 
@@ -379,23 +381,20 @@ class SmqTeller(ServedTeller):
             connection.close()
             return
         got: list[Message] = []
-        with _Code() as code:
+        with expecting(None if action.items else _NOTHING):
             got = self._taken(self._queues[action.queue], action.count or 1)
-        assert code.found == (None if action.items else _NOTHING)
         self._book.check(action.queue, action.items, [self._got(each) for each in got])
 
     def tell_delete(self, action: Action) -> None:
         queue, text = self._book.find(action)
-        with _Code() as code:
+        with expecting(_CODES.get(action.state, _NOTHING)):
             self._queues[queue].delete_message(text)
-        assert code.found == _CODES.get(action.state, _NOTHING)
 
     def tell_change(self, action: Action) -> None:
         queue, text = self._book.find(action)
-        with _Code() as code:
+        with expecting(_CODES.get(action.state, _NOTHING)):
             changed = self._queues[queue].change_message_visibility(text, action.timeout_s)
             self._book.renew(action.receipt, changed.receipt_handle)
-        assert code.found == _CODES.get(action.state, _NOTHING)
 
     def tell_drop(self, action: Action) -> None:
         self._queues.pop(action.queue).delete()
@@ -457,20 +456,6 @@ class SmqTeller(ServedTeller):
             first_ms=int(message.findtext("FirstDequeueTime", "")) - self._start_ms,
             source=self._source(system.get("DLQSourceArn")),
         )
-
-
-class _Code:
-    """The code of the error that the requests within end with, `None` where they succeed."""
-
-    found: str | None = None
-
-    def __enter__(self) -> "_Code":
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        if isinstance(error, MNSServerException):
-            self.found = error.type
-        return self.found is not None
 
 
 def _dashed(identifier: str) -> str:
