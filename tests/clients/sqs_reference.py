@@ -9,74 +9,25 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from http.client import HTTPConnection
-from itertools import count
-from typing import Any, NamedTuple, Self
+from typing import Any
 from urllib.error import HTTPError
 
 from botocore import UNSIGNED
-from botocore.auth import SigV4QueryAuth
-from botocore.awsrequest import AWSRequest
 from botocore.config import Config
-from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from tests.clients.sqs_client import LISTED, MEMBERS
-from tests.server.keys import OWNER, REGION, SECRETS, client
+from tests.server.keys import OWNER, client, signed
+from tests.server.service_client import JSON, Answer, ServiceClient, fresh_name
 from veilmq.testing import RunningServer
 
-Attributes = dict[str, str]
 
-
-class Reply(NamedTuple):
-    """A reply: its status, the name of its error (empty for none), and its JSON."""
-
-    status: int
-    error: str
-    body: dict[str, Any]
-
-
-class Stage:
-    """One server for many rows; each takes queues of its own."""
+class Stage(ServiceClient):
+    """A server for many rows, spoken to in JSON; each row takes queues of its own."""
 
     def __init__(self, server: RunningServer) -> None:
+        super().__init__(server.endpoint, JSON)
         self.server = server
-        self._connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
-        self._numbers = count()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-    def ask(self, action: str, **members: Any) -> Reply:
-        headers = {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"}
-        self._connection.request("POST", "/", json.dumps(members), headers)
-        response = self._connection.getresponse()
-        body: dict[str, Any] = json.loads(response.read())
-        return Reply(response.status, body.get("__type", "").partition("#")[2], body)
-
-    def do(self, action: str, **members: Any) -> dict[str, Any]:
-        reply = self.ask(action, **members)
-        assert reply.status == 200, reply
-        return reply.body
-
-    def name(self) -> str:
-        return f"q{next(self._numbers)}"
-
-    def queue(self, **attributes: str) -> str:
-        url: str = self.do("CreateQueue", QueueName=self.name(), Attributes=attributes)["QueueUrl"]
-        return url
-
-    def fifo(self, **attributes: str) -> str:
-        given = {"FifoQueue": "true"} | attributes
-        url: str = self.do("CreateQueue", QueueName=self.name() + ".fifo", Attributes=given)["QueueUrl"]
-        return url
-
-    def attributes(self, url: str, *names: str) -> Attributes:
-        told: Attributes = self.do("GetQueueAttributes", QueueUrl=url, AttributeNames=names).get("Attributes", {})
-        return told
 
     def arn(self, url: str) -> str:
         return self.attributes(url, "QueueArn")["QueueArn"]
@@ -290,7 +241,7 @@ ATTRIBUTES: dict[tuple[str, str], Show] = {
 # A provocation takes the stage and returns the reply that must have the error. ``test_sqs_reference`` has the rows.
 
 
-Provocation = Callable[[Stage], Reply]
+Provocation = Callable[[Stage], Answer]
 
 NO_QUEUE = "/000000000000/none"
 NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
@@ -310,40 +261,40 @@ def on_fifo(action: str, **members: Any) -> Provocation:
 
 
 def created(**attributes: str) -> Provocation:
-    return lambda stage: stage.ask("CreateQueue", QueueName=stage.name(), Attributes=attributes)
+    return lambda stage: stage.ask("CreateQueue", QueueName=fresh_name(), Attributes=attributes)
 
 
-def _exists(stage: Stage) -> Reply:
+def _exists(stage: Stage) -> Answer:
     url = stage.queue(DelaySeconds="1")
     return stage.ask("CreateQueue", QueueName=url.rpartition("/")[2], Attributes={"DelaySeconds": "2"})
 
 
-def _deleted_recently(stage: Stage) -> Reply:
+def _deleted_recently(stage: Stage) -> Answer:
     url = stage.queue()
     stage.do("DeleteQueue", QueueUrl=url)
     return stage.ask("CreateQueue", QueueName=url.rpartition("/")[2])
 
 
-def _purged_recently(stage: Stage) -> Reply:
+def _purged_recently(stage: Stage) -> Answer:
     url = stage.queue()
     stage.do("PurgeQueue", QueueUrl=url)
     return stage.ask("PurgeQueue", QueueUrl=url)
 
 
-def _twice_permitted(stage: Stage) -> Reply:
+def _twice_permitted(stage: Stage) -> Answer:
     url = stage.queue()
     stage.do("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
     return stage.ask("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
 
 
-def _permitted_too_often(stage: Stage) -> Reply:
+def _permitted_too_often(stage: Stage) -> Answer:
     url = stage.queue()
     for number in range(20):
         stage.do("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"] | {"Label": f"l{number}"})
     return stage.ask("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
 
 
-def _in_flight(stage: Stage) -> Reply:
+def _in_flight(stage: Stage) -> Answer:
     url = stage.queue()
     for _ in range(2):
         stage.do("SendMessage", QueueUrl=url, MessageBody="m")
@@ -351,14 +302,14 @@ def _in_flight(stage: Stage) -> Reply:
     return stage.ask("ReceiveMessage", QueueUrl=url)
 
 
-def _too_often(stage: Stage) -> Reply:
+def _too_often(stage: Stage) -> Answer:
     url = stage.queue(VeilmqReceivesPerSecond="1")
     stage.do("ReceiveMessage", QueueUrl=url)
     return stage.ask("ReceiveMessage", QueueUrl=url)
 
 
 def _expired(action: str, **members: Any) -> Provocation:
-    def provoke(stage: Stage) -> Reply:
+    def provoke(stage: Stage) -> Answer:
         url = stage.fifo()
         return stage.ask(action, QueueUrl=url, ReceiptHandle=stage.expired(url), **members)
 
@@ -366,7 +317,7 @@ def _expired(action: str, **members: Any) -> Provocation:
 
 
 def _expired_entry(action: str, **members: Any) -> Provocation:
-    def provoke(stage: Stage) -> Reply:
+    def provoke(stage: Stage) -> Answer:
         url = stage.fifo()
         entry = {"Id": "a", "ReceiptHandle": stage.expired(url)} | members
         return stage.ask(action, QueueUrl=url, Entries=[entry])
@@ -377,7 +328,7 @@ def _expired_entry(action: str, **members: Any) -> Provocation:
 def _too_long(action: str, wrap: Callable[[str], dict[str, Any]]) -> Provocation:
     """Return the change that would keep a message in flight for more than 12 hours since its receive."""
 
-    def provoke(stage: Stage) -> Reply:
+    def provoke(stage: Stage) -> Answer:
         url = stage.queue()
         handle = stage.receipt(url)
         stage.server.advance(1_000)
@@ -437,7 +388,7 @@ _QUEUES: dict[tuple[str, str], Provocation] = {
 }
 
 
-def _handle_of_another_time(stage: Stage) -> Reply:
+def _handle_of_another_time(stage: Stage) -> Answer:
     arn = stage.arn(stage.dead_letters())
     handle = stage.do("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
     stage.do("CancelMessageMoveTask", TaskHandle=handle)
@@ -536,12 +487,8 @@ QUERY: dict[str, str] = {
 
 
 def posted(stage: Stage, form: str) -> tuple[int, str]:
-    connection = HTTPConnection(stage.server.endpoint.removeprefix("http://"), timeout=60)
-    connection.request("POST", "/", form, {"Content-Type": "application/x-www-form-urlencoded"})
-    response = connection.getresponse()
-    document = response.read().decode()
-    connection.close()
-    return response.status, document
+    status, _, document = stage.send("POST", "/", form, {"Content-Type": "application/x-www-form-urlencoded"})
+    return status, document.decode()
 
 
 def _listed(endpoint: str, *who: str, **how: Any) -> tuple[int, str]:
@@ -571,10 +518,8 @@ def _half_signed(endpoint: str) -> tuple[int, str]:
 
 
 def _presigned_and_late(endpoint: str) -> tuple[int, str]:
-    request = AWSRequest("GET", f"{endpoint}/?Action=ListQueues")
-    SigV4QueryAuth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION, expires=1).add_auth(request)
     return _opened(
-        urllib.request.Request(str(request.url)),
+        urllib.request.Request(str(signed(f"{endpoint}/?Action=ListQueues", presigned_s=1).url)),
         lambda error: error.read().decode().partition("<Code>")[2].partition("</Code>")[0],
     )
 

@@ -79,7 +79,7 @@ def ids(row: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("row", ERRORS, ids=ids)
 def test_each_error_of_each_action(row: tuple[str, str], stage: Stage, narrow: Stage) -> None:
     reply = ERRORS[row](narrow if row == ("ReceiveMessage", "OverLimit") else stage)
-    assert (reply.error, reply.status) == (row[1], BY_NAME[row[1]].status), reply.body
+    assert (reply.kind, reply.status) == (row[1], BY_NAME[row[1]].status), reply.body
     assert reply.body["message"]
 
 
@@ -94,7 +94,7 @@ def test_each_error_of_the_entries_of_each_batch(row: tuple[str, str], stage: St
 
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_each_error_of_every_action(name: str, stage: Stage) -> None:
-    assert ANYWHERE[name](stage).error == name
+    assert ANYWHERE[name](stage).kind == name
 
 
 @pytest.mark.parametrize("name", QUERY)
@@ -112,7 +112,7 @@ def test_each_error_of_signatures(name: str, signed: str) -> None:
 def test_a_store_that_is_full(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path / "data", free_space_reserve_bytes=1 << 50) as server, Stage(server) as stage:
         reply = stage.ask("CreateQueue", QueueName="a")
-    assert (reply.error, reply.status) == ("ServiceUnavailableException", 503)
+    assert (reply.kind, reply.status) == ("ServiceUnavailableException", 503)
 
 
 @pytest.mark.parametrize("row", ATTRIBUTES, ids=ids)

@@ -11,22 +11,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
-from botocore.auth import SigV4Auth
-from botocore.awsrequest import AWSRequest
-from botocore.credentials import Credentials
 
 from tests.conftest import EVERYTHING
 from tests.proofs.flooding import BODY_BYTES
 from tests.proofs.forking import Forked
 from tests.proofs.served import ServedFolder
 from tests.server.http_host import held_bytes, wait_until
-from tests.server.keys import OWNER, SECRETS, client, written
+from tests.server.keys import OWNER, client, signed_action, written
 
 WHOLE = os.environ.get("PROVE") == "whole"
 SECONDS = 15.0 if WHOLE else 1.5
@@ -63,16 +61,10 @@ class Place:
     served: ServedFolder
     folder: Path
 
-    def request(self, name: str, action: str, members: Mapping[str, object]) -> Path:
+    def request(self, name: str, action: str, members: dict[str, Any]) -> Path:
         """Write a signed request to a file; its signature is good for a quarter of an hour."""
-        body = json.dumps(members)
-        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
-        signing = AWSRequest("POST", f"{self.served.endpoint}/", data=body, headers=headers)
-        SigV4Auth(Credentials("AKIDOWNER", SECRETS["AKIDOWNER"]), "sqs", REGION).add_auth(signing)
-        sent = {"Host": f"127.0.0.1:{self.served.port}", "Content-Length": str(len(body)), **signing.headers}
-        lines = "".join(f"{line}: {value}\r\n" for line, value in sent.items())
         path = self.folder / name
-        path.write_bytes(f"POST / HTTP/1.1\r\n{lines}\r\n{body}".encode())
+        path.write_bytes(signed_action(self.served.endpoint, action, region=REGION, **members))
         return path
 
     def page(self, target: str) -> Path:

@@ -93,13 +93,16 @@ def signed(
     return request
 
 
-def signed_action(server: RunningServer, action: str, key: str = "AKIDOWNER", **members: Any) -> bytes:
-    """Return a request of SQS as it is sent."""
+def signed_action(
+    server: RunningServer | str, action: str, key: str = "AKIDOWNER", *, region: str = REGION, **members: Any
+) -> bytes:
+    """Return a request of SQS to a server (or its endpoint) as it is sent."""
+    endpoint = server if isinstance(server, str) else server.endpoint
     body = json.dumps(members).encode()
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
-    request = signed(f"{server.endpoint}/", key, method="POST", body=body, headers=headers)
+    request = signed(f"{endpoint}/", key, method="POST", body=body, headers=headers, region=region)
     lines = [f"{name}: {value}" for name, value in request.headers.items()]
-    head = ["POST / HTTP/1.1", f"Host: {urlsplit(server.endpoint).netloc}", f"Content-Length: {len(body)}", *lines]
+    head = ["POST / HTTP/1.1", f"Host: {urlsplit(endpoint).netloc}", f"Content-Length: {len(body)}", *lines]
     return "\r\n".join([*head, "", ""]).encode() + body
 
 

@@ -87,10 +87,12 @@ class ServiceClient:
         return url
 
     def fifo(self, **attributes: str) -> str:
-        return self.queue(FifoQueue="true", **attributes)
+        return self.queue(**{"FifoQueue": "true"} | attributes)
 
-    def attributes(self, url: str) -> dict[str, str]:
-        found: dict[str, str] = self.do("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    def attributes(self, url: str, *names: str) -> dict[str, str]:
+        """Return these attributes of a queue, all of them without names."""
+        asked = {"QueueUrl": url, "AttributeNames": names or ["All"]}
+        found: dict[str, str] = self.do("GetQueueAttributes", **asked).get("Attributes", {})
         return found
 
     def receive(self, url: str, **members: Any) -> list[dict[str, Any]]:

@@ -274,7 +274,7 @@ def test_a_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(handlers, ListQueues, fail)
     with RunningServer() as server, Stage(server) as stage:
         reply = stage.ask("ListQueues")
-    assert (reply.error, reply.status) == ("InternalFailure", 500)
+    assert (reply.kind, reply.status) == ("InternalFailure", 500)
     assert "secret" not in str(reply.body)
 
 
