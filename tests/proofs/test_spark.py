@@ -21,9 +21,7 @@ from pyspark.sql import SparkSession
 from tests.client.traffic import drained, left, send, send_in_order
 from tests.conftest import EVERYTHING
 from tests.proofs.served import Served, ServedFolder, StartNode, wait_until
-from tests.spark.forward import PATIENCE_S as FORWARD_PATIENCE_S
-from tests.spark.forward import Forward
-from tests.spark.stream import PATIENCE_S, Stream, kept
+from tests.spark.stream import PATIENCE_S, Forward, Stream, kept
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims, Publications
 from veilmq.testing import RunningServer
@@ -241,7 +239,7 @@ def starting_again(served: Served) -> Iterator[None]:
     """Start a server once it is killed, while something else goes on."""
 
     def start_again() -> None:
-        served.await_end(FORWARD_PATIENCE_S)
+        served.await_end(PATIENCE_S)
         served.start()
 
     with ThreadPoolExecutor(1) as thread:
@@ -277,7 +275,7 @@ def test_the_driver_of_a_forward_is_killed(
             if accident.startswith("reading")
             else replace(forward, write_options=own)
         )
-        assert killed.program().wait(FORWARD_PATIENCE_S) == -9
+        assert killed.program().wait(PATIENCE_S) == -9
     forward.run(spark)
     check_forwarded(client, server.endpoint, sent)
 
@@ -291,7 +289,7 @@ def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
     once = tmp_path / "failed"
     own = {"accident": "staged:1:fail", "once": str(once)}
     forward = replace(forward_of(server.endpoint, tmp_path), write_options=own, master="local[2,3]")
-    assert forward.program().wait(FORWARD_PATIENCE_S) == 0
+    assert forward.program().wait(PATIENCE_S) == 0
     assert once.exists(), "the task did fail"
     check_forwarded(client, server.endpoint, sent)
 
@@ -304,7 +302,7 @@ def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
     send_groups(client)
     forward = forward_of(server.endpoint, tmp_path, FIFO_IN, FIFO_OUT)
     killed = replace(forward, write_options={"accident": "published:1:kill-driver"})
-    assert killed.program().wait(FORWARD_PATIENCE_S) == -9
+    assert killed.program().wait(PATIENCE_S) == -9
     forward.run(spark)
     check_groups(client, server.endpoint)
 

@@ -1,6 +1,7 @@
-"""One streaming query from a queue into a folder, in which a batch is kept once: whole, and never again.
+"""Streaming queries: from a queue into a folder, in which a batch is kept once, and from a queue to a queue.
 
-`python -m tests.spark.stream PLAN` runs it as a program of its own, to be killed; PLAN is JSON, the fields of `Stream`.
+`python -m tests.spark.stream KIND PLAN` runs one as a program of its own, to be killed; KIND is the name of its class,
+PLAN its fields as JSON.
 """
 
 import dataclasses
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.spark.provoked import ProvokedSource
+from tests.spark.provoked import ProvokedSink, ProvokedSource
 from tests.spark.session import session
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,30 +28,17 @@ PATIENCE_S = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
-    """A query. `folder` has its checkpoint and its output.
-
-    After batch `kill_after` is kept the driver kills itself, after `fail_after` the query fails.
-    """
+class Plan:
+    """A query that has its checkpoint in `folder`."""
 
     endpoint: str
-    queue: str
     folder: str
     options: dict[str, str] = field(default_factory=dict)
     write_options: dict[str, str] = field(default_factory=dict)
-    available_now: bool = True
-    kill_after: int | None = None
-    fail_after: int | None = None
     master: str = "local[2]"
 
     def start(self, spark: SparkSession) -> StreamingQuery:
-        spark.dataSource.register(ProvokedSource)
-        out = Path(self.folder) / "out"
-        out.mkdir(parents=True, exist_ok=True)
-        reader = spark.readStream.format("provoked").options(endpoint=self.endpoint, queue=self.queue, **self.options)
-        writer = reader.load().writeStream.foreachBatch(KeptOnce(out, self.kill_after, self.fail_after))
-        writer = writer.options(checkpointLocation=str(Path(self.folder) / "checkpoint"), **self.write_options)
-        return (writer.trigger(availableNow=True) if self.available_now else writer).start()
+        raise NotImplementedError
 
     def run(self, spark: SparkSession) -> StreamingQuery:
         """Run it to its end; raises what it fails with."""
@@ -64,8 +52,48 @@ class Stream:
     def program(self) -> subprocess.Popen[bytes]:
         log = Path(self.folder).with_suffix(f".{os.urandom(2).hex()}.log")
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "tests.spark.stream", json.dumps(dataclasses.asdict(self))]
+            plan = json.dumps(dataclasses.asdict(self))
+            command = [sys.executable, "-m", "tests.spark.stream", type(self).__name__, plan]
             return subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream(Plan):
+    """A query from `queue` into `folder`.
+
+    After batch `kill_after` is kept the driver kills itself, after `fail_after` the query fails.
+    """
+
+    queue: str
+    available_now: bool = True
+    kill_after: int | None = None
+    fail_after: int | None = None
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        spark.dataSource.register(ProvokedSource)
+        out = Path(self.folder) / "out"
+        out.mkdir(parents=True, exist_ok=True)
+        reader = spark.readStream.format("provoked").options(endpoint=self.endpoint, queue=self.queue, **self.options)
+        writer = reader.load().writeStream.foreachBatch(KeptOnce(out, self.kill_after, self.fail_after))
+        writer = writer.options(checkpointLocation=str(Path(self.folder) / "checkpoint"), **self.write_options)
+        return (writer.trigger(availableNow=True) if self.available_now else writer).start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forward(Plan):
+    """A query that ends when it has sent to `target` what was in `source` at its start."""
+
+    source: str
+    target: str
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        for source in (ProvokedSource, ProvokedSink):
+            spark.dataSource.register(source)
+        reader = spark.readStream.format("provoked").options(endpoint=self.endpoint, **self.options)
+        frame = reader.load(self.source).select("body", "attributes", "group")
+        writer = frame.writeStream.format("provoked_sink").options(endpoint=self.endpoint, **self.write_options)
+        writer = writer.option("checkpointLocation", str(Path(self.folder) / "checkpoint"))
+        return writer.trigger(availableNow=True).start(self.target)
 
 
 class KeptOnce:
@@ -98,11 +126,12 @@ def kept(folder: Path, column: str = "body", *, batch: int | None = None) -> lis
 
 def main() -> None:
     """Run the plan of the command line."""
-    stream = Stream(**json.loads(sys.argv[1]))
-    folder = Path(tempfile.mkdtemp(dir=stream.folder, prefix="spark-"))
+    kind, fields = sys.argv[1:]
+    plan: Plan = {"Stream": Stream, "Forward": Forward}[kind](**json.loads(fields))
+    folder = Path(tempfile.mkdtemp(dir=plan.folder, prefix="spark-"))
     try:
-        with session(folder, master=stream.master) as spark:
-            stream.run(spark)
+        with session(folder, master=plan.master) as spark:
+            plan.run(spark)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
