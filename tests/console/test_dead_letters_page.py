@@ -35,7 +35,7 @@ def failed(server: RunningServer, count: int, *, name: str = "orders") -> tuple[
 
 
 def start(visitor: Visitor, queue: str, **fields: str) -> Seen:
-    return visitor.post(at(queue), **{"do": "start", **fields})  # type: ignore[arg-type]
+    return visitor.post(at(queue), **{"do": "start", **fields})
 
 
 def cancel(visitor: Visitor, page: Seen) -> Seen:

@@ -71,7 +71,7 @@ def receive(visitor: Visitor, queue: str, **fields: str) -> Seen:
 
 
 def press(visitor: Visitor, path: str, fields: dict[str, str]) -> Seen:
-    return visitor.post(path, **fields)  # type: ignore[arg-type]
+    return visitor.post(path, **fields)
 
 
 def test_a_look_receives_nothing(server: RunningServer, visitor: Visitor) -> None:
@@ -392,7 +392,7 @@ def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
 
 
 def send(visitor: Visitor, queue: str, fields: dict[str, str], account: str = ACCOUNT) -> Seen:
-    return visitor.post(f"/console/queues/{account}/{queue}/messages/send", **fields)  # type: ignore[arg-type]
+    return visitor.post(f"/console/queues/{account}/{queue}/messages/send", **fields)
 
 
 def received(server: RunningServer, url: str) -> dict[str, Any]:

@@ -54,12 +54,12 @@ class Visitor:
     def get(self, path: str, **headers: str) -> Seen:
         return self._follow("GET", path, None, headers)
 
-    def post(self, path: str, *, at: str | None = None, headers: dict[str, str] | None = None, **fields: str) -> Seen:
+    def post(self, path: str, *, at: str = "", **fields: str) -> Seen:
         """Fill in the form of the page ``at`` (that of ``path`` itself without it) and send it to ``path``."""
-        form = self.get(path if at is None else at)
+        form = self.get(at or path)
         found = _INPUT.search(form.html)
         assert found is not None, f"no form at {form.path}: {form.text}"
-        return self._follow("POST", path, {"csrf": unescape(found[1]), **fields}, headers or {})
+        return self._follow("POST", path, {"csrf": unescape(found[1]), **fields}, {})
 
     def send(self, path: str, fields: dict[str, str], **headers: str) -> Seen:
         """Send fields to ``path`` as they are, without a token of their own."""

@@ -133,19 +133,6 @@ def test_only_what_was_changed_is_sent(
     assert found.texts["delay_s"] == str(meanwhile.get("delay_s", 5))
 
 
-def test_what_both_changed_is_asked_about() -> None:
-    found = sent(PRESENT.changed({"visibility_timeout_s": 60}), visibility_timeout_s="45")
-    assert found.changes == {}
-    assert "60 seconds (1 min)" in found.problems["visibility_timeout_s"]
-    assert found.texts["visibility_timeout_s"] == "45"
-
-
-def test_every_field_that_is_wrong_is_told_and_keeps_what_was_typed() -> None:
-    found = sent(visibility_timeout_s="43201", delay_s="soon")
-    assert set(found.problems) == {"visibility_timeout_s", "delay_s"}
-    assert (found.texts["visibility_timeout_s"], found.texts["delay_s"]) == ("43201", "soon")
-
-
 def test_a_standard_queue_has_no_field_of_fifo_queues() -> None:
     fifo = msgspec.structs.replace(PRESENT, fifo=True)
     more = {row.setting for row in shown_rows(fifo)} - {row.setting for row in shown_rows(PRESENT)}

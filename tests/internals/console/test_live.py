@@ -192,13 +192,6 @@ async def test_a_store_that_cannot_be_reached_ends_nothing(world: World) -> None
     assert page.last["set"] == {"a": 1}
 
 
-async def test_the_end_of_a_session_ends_its_pages_alone(world: World) -> None:
-    mine, other = await world.page(Asked()), await world.page(Asked(), who="another")
-    world.gone.add("me")
-    await world.turn(1_000)
-    assert (mine.reading.done(), other.reading.done()) == (True, False)
-
-
 async def test_a_page_that_goes_late_takes_nothing_from_one_that_came_since(world: World) -> None:
     """One that does not read ends when its client goes, though it was ended before."""
     late = world.live.open(world.reader(), [Asked()])
