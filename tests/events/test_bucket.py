@@ -1,9 +1,6 @@
 """The event log on a bucket: a server exports to it, S3 is killed meanwhile, jobs learn from it (`make test-all`)."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,16 +12,13 @@ import urllib3
 from pyarrow import dataset, fs
 
 from tests.bucket import S3Server
-from tests.pipeline.closed import ExportedLog, row
+from tests.pipeline.closed import ExportedLog, run_jobs, worked
 from tests.pipeline.made_report import content
 from tests.proofs.served import ServedFolder
 from veilmq.client import HttpQueueClient
-from veilmq.core.receipts import Outcome
 
 ROUNDS, BATCH = 24, 10
-HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
 KILL_AT, RESTART_AT = 8, 16
-IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
 
 
 @pytest.fixture
@@ -70,15 +64,8 @@ def work(server: ServedFolder, s3: S3Server) -> None:
 
 
 def run(folder: Path, s3: S3Server, *jobs: list[str]) -> str:
-    """Run jobs as a process that works in `folder`, and return what they print."""
     settings = [word for name, value in s3.settings.items() for word in ("--conf", f"{name}={value}")]
-    commands = [["pipeline", *job, "--endpoint", "http://127.0.0.1:1", *settings] for job in jobs]
-    done = subprocess.run(
-        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
-        cwd=folder, env=os.environ | {"PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    return done.stdout
+    return run_jobs(folder, ([*job, "--endpoint", "http://127.0.0.1:1", *settings] for job in jobs))
 
 
 @pytest.mark.slow
@@ -99,9 +86,7 @@ def test_a_log_on_a_bucket_has_every_event_once_and_is_learned_from(
     assert not any("-" in each["ETag"] for each in kept), "each file was one request, not an upload in parts"
 
     received_at = datetime.now(tz=UTC) - timedelta(minutes=1)  # beside older days it would hardly count
-    made = [
-        row(Outcome.DELETED, ms, key=key, received_at=received_at) for key, times in HELD_MS.items() for ms in times
-    ]
+    made = worked(received_at=received_at)
     files = ExportedLog(f"{bucket}/log").export_rows(made, node="b0000002")
     tune = ["tune", "--events", place, "--state", f"{bucket}/state", "--json"]
     said = run(

@@ -1,5 +1,10 @@
 """Closed receipts made by hand, as the event log has them."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -46,6 +51,15 @@ def row(outcome: Outcome, held_ms: int, *, received_at: datetime = NOON, **other
     return tuple(values[field.name] for field in SCHEMA.fields)
 
 
+HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
+"""Key → how long its messages were held."""
+
+
+def worked(**others: Any) -> list[tuple[Any, ...]]:
+    """Return what a fast and a slow kind of work of one queue have in the log."""
+    return [row(Outcome.DELETED, ms, key=key, **others) for key, times in HELD_MS.items() for ms in times]
+
+
 def table(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(rows), SCHEMA)
 
@@ -88,3 +102,18 @@ class ExportedLog:
             self._target.put(folder, name, encoded(part))
             paths.append(f"{folder}/{name}")
         return paths
+
+
+IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
+"""A program of some commands, one after the other, until one fails: each has a session of its own, Java starts once."""
+
+
+def run_jobs(folder: Path, jobs: Iterable[Sequence[str]]) -> str:
+    """Run jobs of the pipeline as a process that works in `folder`, and return what they print."""
+    commands = [["pipeline", *words] for words in jobs]
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
+        cwd=folder, env=os.environ | {"PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    return done.stdout

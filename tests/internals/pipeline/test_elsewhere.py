@@ -23,7 +23,7 @@ from tests.client.traffic import drained, left, send_in_order
 from tests.conftest import EVERYTHING, need_java
 from tests.internals.pipeline.test_archive_table import written
 from tests.internals.proofs.standalone import Standalone
-from tests.pipeline.closed import row
+from tests.pipeline.closed import HELD_MS, row, run_jobs, worked
 from tests.pipeline.made_report import content
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient, NewMessage
@@ -109,9 +109,7 @@ class ConnectServer:
 pytestmark = [EVERYTHING, pytest.mark.slow, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
 
 MESSAGES = 60
-HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
 CRASHED = 20
-PATIENCE_S = 240
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """What Java would compile well here, it would run a few times."""
 CLUSTER = (
@@ -136,30 +134,13 @@ def where(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 yield ["--remote", server.remote]
 
 
-IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
-"""A program of some commands, one after the other, until one fails: each has a session of its own, Java starts once."""
-
-
 def run(folder: Path, where: Sequence[str], *jobs: Sequence[str]) -> str:
-    """Run jobs as a process that works in `folder`, and return what they print."""
-    commands = [["pipeline", *words, *where] for words in jobs]
-    done = subprocess.run(
-        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
-        cwd=folder,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    return done.stdout
+    return run_jobs(folder, ([*words, *where] for words in jobs))
 
 
 def export(folder: Path) -> None:
     """Write an event log: a fast and a slow kind of work of one queue."""
-    rows = [row(Outcome.DELETED, ms, key=key, queue="1/jobs") for key, times in HELD_MS.items() for ms in times]
-    rows += [row(Outcome.EXPIRED, 30_000, key="fast", queue="1/jobs")] * CRASHED
+    rows = worked() + [row(Outcome.EXPIRED, 30_000, key="fast")] * CRASHED
     hour = folder / "date=2026-01-01" / "hour=12"
     hour.mkdir(parents=True)
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.internals.pipeline import work_types
 from tests.internals.pipeline.made_counts import key_with, lognormal, renewed
-from tests.pipeline.closed import ExportedLog, row
+from tests.pipeline.closed import ExportedLog, row, worked
 from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from veilmq.client import HttpQueueClient
 from veilmq.core.receipts import Outcome
@@ -232,17 +232,6 @@ def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient)
     assert facts.full_name.endswith("/jobs")
 
 
-FAST_MS = range(100, 2_100, 5)
-SLOW_MS = range(10_000, 26_000, 40)
-
-
-def worked(*, queue: str = "1/jobs") -> list[tuple[Any, ...]]:
-    """Return what an hour had: fast and slow work of one queue."""
-    rows = [row(Outcome.DELETED, held_ms, key="fast", queue=queue) for held_ms in FAST_MS]
-    rows += [row(Outcome.DELETED, held_ms, key="slow", queue=queue) for held_ms in SLOW_MS]
-    return rows + [row(Outcome.EXPIRED, 30_000, key=key, queue=queue) for key in ("fast", "slow")]
-
-
 def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_path: Path) -> None:
     """Tune writes the recommendations, route-table a table with versions, report a page that needs nothing else.
 
@@ -254,7 +243,8 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     page = report(spark, state=state, path=page_at, at_ms=0).read_text(encoding="utf-8")
     assert content(page)["queues"] == []
 
-    log.export_rows(worked(), node="a0000001")
+    crashed = [row(Outcome.EXPIRED, 30_000, key=key) for key in ("fast", "slow")]
+    log.export_rows(worked() + crashed, node="a0000001")
     tuned = tune(spark, events=log.events, state=state, facts=facts)
     assert [(each.queue, each.key, each.current_s) for each in tuned.recommendations] == [
         ("1/jobs", None, 60), ("1/jobs", "fast", 60), ("1/jobs", "slow", 60),
