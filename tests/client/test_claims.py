@@ -1,6 +1,5 @@
 """`Claims` against a real server, and against one that plays a script."""
 
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.store.postgres_host import emptied
-from veilmq.client import ClientError, HttpQueueClient, NewMessage, Unreachable
+from veilmq.client import ClientError, HttpQueueClient, NewMessage
 from veilmq.client.api import Claims, Publications
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, Published, Staged
@@ -131,25 +130,6 @@ def test_a_queue_that_does_not_exist_has_the_code_of_sqs(server: RunningServer) 
     assert caught.value.code == "QueueNotFound"
 
 
-@pytest.mark.parametrize("failure", [reply(503), reply(500), None], ids=["503", "500", "hangs up"])
-def test_a_passing_failure_is_tried_again(failure: bytes | None) -> None:
-    with ScriptedServer(failure, BOUND) as scripted, Claims(scripted.endpoint, URL) as claims:
-        assert claims.claim("s", epoch=1, number=1, messages_max=5).messages == 2
-    first, second = scripted.requests
-    assert first == second
-    assert first.startswith(b"POST /v1/claims/000000000000/jobs/claim HTTP/1.1\r\n")
-    assert json.loads(first.partition(b"\r\n\r\n")[2])["messages_max"] == 5
-
-
-def test_a_refusal_is_not_tried_again() -> None:
-    fenced = reply(409, b'{"code": "EpochFenced", "message": "stop", "epoch": 1, "current": 2}')
-    with ScriptedServer(fenced) as scripted, Claims(scripted.endpoint, URL) as claims:
-        with pytest.raises(ClientError, match="stop") as caught:
-            claims.heartbeat("s", epoch=1)
-        assert (caught.value.code, caught.value.status) == ("EpochFenced", 409)
-    assert len(scripted.requests) == 1
-
-
 @pytest.mark.parametrize("answer", [reply(404, b"<html>"), reply(404, b'{"x": 1}'), reply(200, b"{}")], ids=repr)
 def test_the_answer_of_something_else_is_called_that(answer: bytes) -> None:
     scripted = ScriptedServer(answer)
@@ -171,21 +151,11 @@ def test_a_page_of_something_else_is_called_that() -> None:
             assert caught.value.code == UNEXPECTED_REPLY
 
 
-def test_a_server_that_always_hangs_up_is_unreachable() -> None:
-    with ScriptedServer() as scripted, Claims(scripted.endpoint, URL) as claims, pytest.raises(Unreachable):
-        claims.sources()
-
-
 def test_an_endpoint_may_have_a_path() -> None:
     """What is asked for is below it."""
     with ScriptedServer(BOUND) as scripted, Claims(scripted.endpoint + "/queues/", URL) as claims:
         claims.claim("s", epoch=1, number=1, messages_max=5)
     assert scripted.requests[0].startswith(b"POST /queues/v1/claims/000000000000/jobs/claim HTTP/1.1\r\n")
-
-
-def test_something_else_than_an_endpoint_is_refused() -> None:
-    with pytest.raises(ValueError, match="not an endpoint"):
-        Claims("jobs", "jobs")
 
 
 def test_batches_are_whole_when_threads_share_a_client(queues: HttpQueueClient, claims: Claims) -> None:

@@ -1,8 +1,5 @@
 """The server for tests, used as its users use it: boto3, threads and the virtual clock."""
 
-import contextlib
-import json
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,22 +98,6 @@ def test_stopping_answers_polls_and_may_be_done_twice(veilmq_server: RunningServ
     assert not waiting.answered
     veilmq_server.stop()
     assert waiting.answer() == []
-
-
-def test_a_poll_whose_client_has_gone_takes_no_message(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """Its connection closed; the message stays for the next receive."""
-    queue = veilmq_server.queue("q")
-    host, port = veilmq_server.endpoint.removeprefix("http://").split(":")
-    body = json.dumps({"QueueUrl": queue.url, "WaitTimeSeconds": 20}).encode()
-    with contextlib.closing(socket.create_connection((host, int(port)), timeout=PATIENCE_S)) as gone:
-        gone.sendall(
-            b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
-        veilmq_server.wait_parked()
-    veilmq_server.wait_until(lambda: not veilmq_server.parked)
-    veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
-    assert [message.receive_count for message in queue.visible] == [0]
 
 
 # A PostgreSQL server of one's own, and a standby that takes its place.

@@ -17,7 +17,7 @@ import pytest
 from tests.consumer.workbench import until
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer import Backoff, ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy, RetryLater
+from veilmq.consumer import ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy
 from veilmq.consumer.handlers import body_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import ConsumerBench, Renewal, RunningServer, SteppedClock, VirtualClock, faults
@@ -351,25 +351,6 @@ async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.Monke
         with pytest.raises(TimeoutError, match="make it async"):
             await t.advance("1s")
         go_on.set()
-
-
-def test_failures_come_back_after_their_backoff() -> None:
-    """And what is beyond help goes to the dead letters."""
-    app = Consumer("orders")
-    attempts = []
-
-    @app.handler(dead_letter="orders-dead", retry=Backoff("10s", jitter="none", attempts=3))
-    async def ship(order: Order, ctx: Context) -> None:
-        attempts.append(ctx.attempt)
-        if ctx.attempt == 1:
-            raise RetryLater("1m")
-        raise LookupError("never")
-
-    dead = []
-    bench = play(app, "59s", lambda t: attempts.append(0), "2m", lambda t: dead.append(t.queue("orders-dead").bodies))
-    assert attempts == [1, 0, 2, 3]
-    assert dead == [['{"number":1}']]
-    assert bench.events["rejected"] == 1
 
 
 async def test_the_queue_may_be_made_before() -> None:
