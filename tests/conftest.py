@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # half a second that other tests need not wait
     from pyspark.sql import SparkSession
 
     from tests.bucket import S3Server
+    from tests.consumer.workbench import Workbench
     from tests.proofs.served import StartNode
     from tests.server.push_receiver import Receiver
     from veilmq.client import HttpQueueClient
@@ -210,6 +211,16 @@ def client(server: "RunningServer") -> "Iterator[HttpQueueClient]":
 
     with HttpQueueClient(server.endpoint) as connected:
         yield connected
+
+
+@pytest.fixture
+def bench() -> "Iterator[Workbench]":
+    """Give a server with a queue for dead letters, `dead`, and a client of it, for consumers at work."""
+    from tests.consumer.workbench import workbench  # noqa: PLC0415
+
+    with workbench() as made:
+        made.client.create_queue("dead")
+        yield made
 
 
 @pytest.fixture

@@ -22,11 +22,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def server(veilmq_server: RunningServer) -> RunningServer:
-    return veilmq_server
-
-
-@pytest.fixture
 def account(server: RunningServer) -> Iterator[Account]:
     with account_at(server) as opened:
         yield opened

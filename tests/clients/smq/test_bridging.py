@@ -17,11 +17,6 @@ from veilmq.testing import RunningServer
 
 
 @pytest.fixture
-def sqs(veilmq_boto3: Any) -> Any:
-    return veilmq_boto3
-
-
-@pytest.fixture
 def url(sqs: Any, queue: Queue) -> str:
     queue.set_encoding(False)
     return str(sqs.get_queue_url(QueueName="jobs")["QueueUrl"])

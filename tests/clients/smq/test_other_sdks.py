@@ -170,12 +170,6 @@ SYSTEM, USER = "SystemProperties", "UserProperties"
 PROPERTIES = {"baggage": "k=v", "traceparent": "00-1-2-3"}
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def veilmq_settings(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """What the server keeps its messages in."""
-    return place(request.param)
-
-
 class Reader:
     """A reply as the SDK walks it: behind a property's name it takes the next node, whatever that is, for its text."""
 
