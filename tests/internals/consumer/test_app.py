@@ -148,7 +148,7 @@ def test_a_signature_that_no_message_fits_is_refused(function: Callable[..., Any
         ({"wait": 0}, "1 to 20"),
         ({"timeout": "13h"}, "12 hours"),
         ({"timeout": 0}, "12 hours"),
-        ({"lease": "soon"}, "no span"),
+        ({"lease": "soon"}, "not a duration"),
         ({"lease": 0}, "cannot be kept"),
         ({"pool": "fibre"}, "use one of"),
         ({"pool": "thread"}, "cannot run in the thread pool"),
