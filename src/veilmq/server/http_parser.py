@@ -164,34 +164,34 @@ _VALUES = {b"content-length": b"[0-9]{1,18}", b"connection": b"(?i:keep-alive)"}
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHODS = frozenset({b"DELETE", b"GET", b"POST", b"PUT"})
-_LAYOUTS_MAX, _COUNTED_MAX, _COUNTED_BYTES_MAX = 32, 256, 4_096
+LAYOUTS_MAX, _COUNTED_MAX, _COUNTED_BYTES_MAX = 32, 256, 4_096
 SEEN_BEFORE_LAYOUT = 8
 """So often a head of other headers is read closely before it has a layout, as making one takes a millisecond."""
 
 
 class Layouts:
-    """The layouts that are known, which the connections of a loop share."""
+    """The layouts that are known, those found last first, which the connections of a loop share."""
 
-    __slots__ = ("_known", "_seen", "body_bytes_max", "head_bytes_max", "headers_max", "latest")
+    __slots__ = ("_seen", "body_bytes_max", "head_bytes_max", "headers_max", "known")
 
     def __init__(self, limits: HttpLimits) -> None:
         self.headers_max = limits.headers_max
         self.head_bytes_max = min(limits.target_bytes_max, limits.head_bytes_max)
         self.body_bytes_max = min(limits.large_body_bytes, limits.body_bytes_max)
-        self._known: list[Layout] = []
+        self.known = [Layout(b"GET", (b"Host",))]
         self._seen: dict[tuple[bytes, ...], int] = {}
-        self.latest = Layout(b"GET", (b"Host",))
 
     def find(self, segment: bytes) -> tuple[Layout, re.Match[bytes] | None]:
         """Return the layout of the head that ``segment`` begins with, and its match; any and ``None`` without one."""
-        for layout in self._known:
+        known = self.known
+        for place, layout in enumerate(known):
             head = layout.match(segment)
             if head is not None:
-                self.latest = layout
+                known.insert(0, known.pop(place))
                 return layout, head
         text, end, _ = segment[:_COUNTED_BYTES_MAX].partition(_HEAD_END)
-        if not end or len(self._known) >= _LAYOUTS_MAX:
-            return self.latest, None
+        if not end:
+            return known[0], None
         line, *lines = text.split(b"\r\n")
         method, *names = key = (line.partition(b" ")[0], *[each.partition(b": ")[0] for each in lines])
         if len(self._seen) >= _COUNTED_MAX:
@@ -199,15 +199,16 @@ class Layouts:
         seen = self._seen[key] = self._seen.get(key, 0) + 1
         sent = {name.lower() for name in names}
         if (
-            seen == SEEN_BEFORE_LAYOUT
+            seen % SEEN_BEFORE_LAYOUT == 0
             and method in _METHODS
             and b"host" in sent
             and len(sent) == len(names) <= self.headers_max
             and sent.isdisjoint(_SPECIAL)
             and all(map(_NAME.fullmatch, names))
         ):
-            self._known.append(Layout(method, tuple(names)))
-        return self.latest, None
+            known.insert(0, Layout(method, tuple(names)))
+            del known[LAYOUTS_MAX:]
+        return known[0], None
 
 
 Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
@@ -340,7 +341,7 @@ class RequestReader:
         self.hold: Hold | None = None  # what counts the body that is being read, if it is large
         self.resting: list[bool] = [True]  # empty while a request has begun and not ended
         self._layouts = layouts
-        self._layout = layouts.latest  # that of the last plain request
+        self._layout = layouts.known[0]  # that of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read
         self._body_left = 0  # of it
         self._parser: Any = None  # until a request is not plain

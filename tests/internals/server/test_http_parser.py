@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.internals.server.scripted_engine import NoLine
 from veilmq.server.admission import ByteBudget, Hold, HttpLimits, Share
-from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Layouts, Refusal, Request, RequestReader
+from veilmq.server.http_parser import LAYOUTS_MAX, SEEN_BEFORE_LAYOUT, Layouts, Refusal, Request, RequestReader
 
 PIPELINE = (
     b"POST /one HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nfirst"
@@ -176,6 +176,16 @@ def test_only_heads_that_a_layout_reads_as_the_parser_does_have_one() -> None:
         for _ in range(2 * SEEN_BEFORE_LAYOUT):
             layouts.find(request)
     assert [at for at, request in enumerate(REQUESTS) if layouts.find(request)[1] is not None] == PLAIN
+
+
+def test_heads_of_strangers_displace_layouts_only_until_they_end() -> None:
+    layouts = Layouts(HttpLimits())
+    heads = [b"GET / HTTP/1.1\r\nHost: h\r\nX-%d: x\r\n\r\n" % number for number in range(2 * LAYOUTS_MAX)]
+    for head in [*heads, heads[0]]:
+        for _ in range(SEEN_BEFORE_LAYOUT):
+            assert layouts.find(head)[1] is None
+        assert layouts.find(head)[1] is not None
+    assert len(layouts.known) == LAYOUTS_MAX
 
 
 @given(
