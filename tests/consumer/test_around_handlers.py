@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -278,6 +279,68 @@ async def test_a_stop_ends_a_start_that_waits(bench: Workbench) -> None:
     await running.stop()
     assert (calls, running.exit_code, starting.cancelling()) == (["close"], 0, 0)
     assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
+
+
+async def test_plain_functions_leave_the_event_loop_free_and_share_a_thread(bench: Workbench) -> None:
+    """Each waits for a callback of the loop, and sees the context variables of the program."""
+    app = bench.consumer("orders")
+    app.handler(wait=WAIT)(acting.act_async)
+    loop = asyncio.get_running_loop()
+    threads: list[threading.Thread] = []
+    tenant.set("north")
+
+    def work() -> None:
+        assert tenant.get() == "north"
+        turned = threading.Event()
+        loop.call_soon_threadsafe(turned.set)
+        assert turned.wait(60), "the event loop stands still"
+        threads.append(threading.current_thread())
+
+    app.on_startup(work)
+    app.on_shutdown(work)
+    await settled(bench, app)
+    assert len(threads) == 2
+    assert threads[0] is threads[1] is not threading.current_thread()
+
+
+async def test_a_stop_leaves_a_plain_start_behind(bench: Workbench) -> None:
+    """The stop does not wait for its thread, and what is made afterwards is given to nothing."""
+    app = bench.consumer("orders")
+    app.handler(wait=WAIT)(acting.act_async)
+    began, over, calls = asyncio.Event(), threading.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+
+    @app.on_startup
+    def connect() -> Database:
+        loop.call_soon_threadsafe(began.set)
+        over.wait(60)
+        return Database()
+
+    @app.on_shutdown
+    def close(database: Database) -> None:
+        calls.append("close")
+
+    app.on_shutdown(lambda: calls.append("last"))
+    running = app.make()
+    starting = asyncio.create_task(running.start())
+    try:
+        async with asyncio.timeout(10):
+            await began.wait()
+            running.request_stop()
+            await starting
+            await running.stop()
+    finally:
+        over.set()
+    assert (calls, running.exit_code) == (["last"], 0)
+
+
+async def test_a_start_that_raises_what_no_future_can_fails(bench: Workbench) -> None:
+    app = bench.consumer("orders")
+    app.handler(wait=WAIT)(acting.act_async)
+    app.on_startup(lambda: next(iter(())))
+    with pytest.raises(RuntimeError, match="raised StopIteration"):
+        async with bench.working(app):
+            pass
 
 
 async def test_a_client_of_the_program_serves_shutdown_functions_and_the_next_run(bench: Workbench) -> None:

@@ -4,9 +4,11 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
+from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import Batch, Context
 from veilmq.consumer.handlers import PAYLOAD, Handler, State, types_of
 
@@ -28,8 +30,17 @@ class _Function(NamedTuple):
     def name(self) -> str:
         return self.function.__qualname__
 
-    async def call(self, state: State) -> Any:
-        result = self.function(**{name: state[hint] for name, hint in self.takes.items()})
+    async def call(self, state: State, threads: Threads) -> Any:
+        given = {name: state[hint] for name, hint in self.takes.items()}
+
+        def call() -> Any:
+            try:
+                return self.function(**given)
+            except StopIteration as error:  # which no future can raise
+                raise RuntimeError(f"{self.name} raised StopIteration") from error
+
+        in_loop = inspect.iscoroutinefunction(self.function)
+        result = call() if in_loop else await threads.run(copy_context().run, call)
         return await result if inspect.isawaitable(result) else result
 
 
@@ -44,7 +55,7 @@ class Lifespan:
         self._shutdown: list[_Function] = []
 
     def on_startup(self, function: Function) -> Function:
-        """Call ``function``, async or not, before anything is received.
+        """Call ``function``, async or not, before anything is received; one that is not async in a thread.
 
         What it returns is given to each parameter annotated as its result is: of handlers, of shutdown functions, and
         of start-up functions declared later. Raises ``TypeError`` where another one returns the same type.
@@ -56,7 +67,7 @@ class Lifespan:
         return function
 
     def on_shutdown(self, function: Function) -> Function:
-        """Call ``function``, async or not, after everything was settled; of several, the last declared one first."""
+        """Call ``function``, as at the start, after everything was settled; of several, the last declared one first."""
         self._shutdown.append(_function(function))
         return function
 
@@ -95,13 +106,14 @@ class Lifespan:
         """Fill ``state`` by the start-up functions, but for the types that it has; at the end call the others.
 
         Shutdown functions are called in the reverse order; one that fails is logged, and those whose objects a failed
-        start has not made are left out.
+        start has not made are left out. Plain functions share a thread, but for one that a stop has left at work.
         """
+        threads = Threads("veilmq-lifespan", 2)
         try:
             for each in self._startup:
                 if each.gives in state:
                     continue
-                made = await each.call(state)
+                made = await each.call(state, threads)
                 if made is not None and each.gives is NoneType:
                     raise TypeError(f"start-up function {each.name} returned something; annotate its result")
                 if each.gives is not NoneType:
@@ -111,9 +123,10 @@ class Lifespan:
             for each in reversed(self._shutdown):
                 if state.keys() >= set(each.takes.values()):
                     try:
-                        await each.call(state)
+                        await each.call(state, threads)
                     except Exception:  # noqa: BLE001 - the others are called all the same
                         _log.exception("the shutdown function %s failed", each.name)
+            threads.close()
 
 
 def _function(function: Callable[..., Any]) -> _Function:
