@@ -87,11 +87,11 @@ class Caller(Protocol):
         """Close the idle connections."""
 
 
-class _Empty(Shape, frozen=True):
+class _Empty(Shape):
     """The reply of an action that returns nothing."""
 
 
-class _Entries(Shape, Generic[Entry], frozen=True, kw_only=True):
+class _Entries(Shape, Generic[Entry]):
     """The reply to a batch."""
 
     successful: list[Entry] | None = None

@@ -21,12 +21,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from veilmq.consumer.leases import Lease, LeaseTable
 from veilmq.consumer.metrics import Labels, Metric, MetricKind, RenewalMetrics
 from veilmq.consumer.renewal_policies import LeaseTerms, Measured, RenewalPolicy
 from veilmq.consumer.runner import Runner
+from veilmq.core import Value
 
 PATIENCE_S = 1.0
 """How long a worker may take to reply."""
@@ -39,7 +38,7 @@ _READ_BYTES = 65_536
 _log = logging.getLogger("veilmq.consumer")
 
 
-class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseStatus(Value):
     """One message that a worker holds.
 
     ``state`` is that of the lease: ``held``, ``suspect``, ``lost``, ``ended``. ``left_s`` is negative when it is over,
@@ -57,7 +56,7 @@ class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
     renewals: int
 
 
-class HandlerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class HandlerStatus(Value):
     """One handler: messages ``leased`` (from receive to settle), ``running`` and ``buffered``, and counts by event."""
 
     queue: str
@@ -68,7 +67,7 @@ class HandlerStatus(msgspec.Struct, frozen=True, kw_only=True):
     events: dict[str, int]
 
 
-class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerStatus(Value):
     """One running consumer; ``leases`` has those that end first."""
 
     worker: str

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from veilmq.core import limits
+from veilmq.core import Value, limits
 from veilmq.core.commands import QueueCommand
 from veilmq.core.messages import NewMessage
 
@@ -46,7 +46,7 @@ class ClaimState(enum.Enum):
     RELEASED = "released"
 
 
-class SourceCommand(QueueCommand, frozen=True, kw_only=True):
+class SourceCommand(QueueCommand):
     """A command of ``source``, the reader's own name: 1 to 128 letters, digits, ``-`` and ``_`` (a UUID, as a rule).
 
     The error of all but ``OpenSource`` and ``ReadClaim`` is ``SourceNotFound``.
@@ -55,7 +55,7 @@ class SourceCommand(QueueCommand, frozen=True, kw_only=True):
     source: Name
 
 
-class OpenSource(SourceCommand, frozen=True, kw_only=True):
+class OpenSource(SourceCommand):
     """Begin a new epoch of the source, created if there is none. Result: ``SourceView``.
 
     ``consumer`` names what the reader works for; a consumer has one source. With ``takeover`` its other sources are
@@ -69,7 +69,7 @@ class OpenSource(SourceCommand, frozen=True, kw_only=True):
     lease_s: Lease = limits.CLAIM_LEASE_S.default
 
 
-class Claim(SourceCommand, frozen=True, kw_only=True):
+class Claim(SourceCommand):
     """Bind claim ``number`` to up to ``messages_max`` visible messages, or return what it has. Result: ``Bound``.
 
     ``number`` must be the last one or the next; the last one is returned as it is. Both renew the source's lease. Where
@@ -85,7 +85,7 @@ class Claim(SourceCommand, frozen=True, kw_only=True):
     bytes_max: Annotated[int, limits.CLAIM_BYTES.constraint] | None = None
 
 
-class Heartbeat(SourceCommand, frozen=True, kw_only=True):
+class Heartbeat(SourceCommand):
     """Renew the lease and the hold of the source. Result: ``SourceView``. Error ``EpochFenced``.
 
     ``lease_s`` and ``hold_s`` replace those of ``OpenSource``, unless they are ``None``.
@@ -96,7 +96,7 @@ class Heartbeat(SourceCommand, frozen=True, kw_only=True):
     hold_s: Hold | None = None
 
 
-class AcknowledgeClaims(SourceCommand, frozen=True, kw_only=True):
+class AcknowledgeClaims(SourceCommand):
     """Delete the messages of all open claims up to ``number``. Result: ``Acknowledged``.
 
     0 acknowledges nothing. Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound.
@@ -106,7 +106,7 @@ class AcknowledgeClaims(SourceCommand, frozen=True, kw_only=True):
     number: Count
 
 
-class ReadClaim(SourceCommand, frozen=True, kw_only=True):
+class ReadClaim(SourceCommand):
     """Read messages of one shard of a claim, from ``cursor`` on. Result: ``ClaimPage``; needs no epoch.
 
     Errors: ``ClaimAcknowledged``, ``ClaimLost`` (also for an unknown claim), ``ClaimReleased``, ``ShardNotFound``.
@@ -118,7 +118,7 @@ class ReadClaim(SourceCommand, frozen=True, kw_only=True):
     messages_max: int = limits.CLAIM_PAGE_MESSAGES
 
 
-class ReleaseClaim(SourceCommand, frozen=True, kw_only=True):
+class ReleaseClaim(SourceCommand):
     """Return the messages of an open claim to the queue, by an operator's decision. Result: ``SourceView``.
 
     Reading and claiming a ``released`` claim fails. Errors: ``ClaimLost``, ``ClaimAcknowledged``.
@@ -127,7 +127,7 @@ class ReleaseClaim(SourceCommand, frozen=True, kw_only=True):
     number: Number
 
 
-class EvictMessage(SourceCommand, frozen=True, kw_only=True):
+class EvictMessage(SourceCommand):
     """Move one message of an open claim to the dead-letter queue: its reader cannot process it. Result: ``SourceView``.
 
     ``message`` is its id (16 bytes). Errors: ``MessageNotClaimed``, ``DeadLetterQueueRefused`` where the queue has no
@@ -138,14 +138,14 @@ class EvictMessage(SourceCommand, frozen=True, kw_only=True):
     message: bytes
 
 
-class CloseSource(SourceCommand, frozen=True, kw_only=True):
+class CloseSource(SourceCommand):
     """Release all open claims of the source and forget it, by an operator's decision. Result: ``None``.
 
     A reader that continues finds its claims lost.
     """
 
 
-class ListSources(QueueCommand, frozen=True, kw_only=True):
+class ListSources(QueueCommand):
     """Return up to ``count`` sources, a list of ``SourceView``: with open claims first, then the last active ones.
 
     Each snapshot that Spark reads is a source for two weeks, so there may be many.
@@ -154,7 +154,7 @@ class ListSources(QueueCommand, frozen=True, kw_only=True):
     count: int = limits.SOURCES_LISTED_MAX
 
 
-class ClaimView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ClaimView(Value, gc=False):
     """One claim: its number and state, how many messages and shards it has, and since when."""
 
     number: int
@@ -164,7 +164,7 @@ class ClaimView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bound_at_ms: int
 
 
-class SourceView(msgspec.Struct, frozen=True, kw_only=True):
+class SourceView(Value):
     """One source: ``acknowledged`` and ``last`` are numbers of claims, ``claims`` those behind ``acknowledged``.
 
     ``alive``: its lease runs; ``hold_until_ms`` is when its messages return to the queue. ``ready`` messages of the
@@ -184,7 +184,7 @@ class SourceView(msgspec.Struct, frozen=True, kw_only=True):
     oldest_sent_at_ms: int | None = None
 
 
-class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Bound(Value, gc=False):
     """The messages of a claim. 0 ``shards``: nothing was bound, and nothing is recorded.
 
     A claim all of whose messages were evicted has shards and no messages.
@@ -202,7 +202,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     next_due_ms: int | None = None
 
 
-class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Acknowledged(Value, gc=False):
     """The last acknowledged number; ``lost`` are numbers up to it whose messages were not deleted by it."""
 
     acknowledged: int
@@ -221,21 +221,21 @@ class ClaimedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequence: int | None
 
 
-class ClaimPage(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimPage(Value):
     """Messages of a shard in order; ``cursor`` begins the next page, empty after the last."""
 
     messages: list[ClaimedMessage]
     cursor: str
 
 
-class WriterCommand(QueueCommand, frozen=True, kw_only=True):
+class WriterCommand(QueueCommand):
     """A command on the batch ``batch`` of ``writer``."""
 
     writer: Name
     batch: Count
 
 
-class Stage(WriterCommand, frozen=True, kw_only=True):
+class Stage(WriterCommand):
     """Keep ``messages`` for a later ``Publish``. Result: ``Staged``.
 
     ``part`` numbers the calls of one attempt from 0; a part is not kept twice, nor anything of a published batch. The
@@ -247,7 +247,7 @@ class Stage(WriterCommand, frozen=True, kw_only=True):
     messages: tuple[NewMessage, ...]
 
 
-class Publish(WriterCommand, frozen=True, kw_only=True):
+class Publish(WriterCommand):
     """Send what was staged under ``attempts``, in this order, once. Result: ``Published``.
 
     ``attempts`` are names, each with its number of staged messages; error ``StageMissing`` if that differs. A batch not
@@ -258,24 +258,24 @@ class Publish(WriterCommand, frozen=True, kw_only=True):
     messages_per_s_max: Annotated[int, limits.PUBLISH_PER_S.constraint] | None = None
 
 
-class Abandon(WriterCommand, frozen=True, kw_only=True):
+class Abandon(WriterCommand):
     """Drop what was staged for the batch and is not published. Result: ``None``."""
 
 
-class ListWriters(QueueCommand, frozen=True, kw_only=True):
+class ListWriters(QueueCommand):
     """Return the writers of ``queue``, the last active ones first: a list of ``WriterView``."""
 
     count: int = limits.WRITERS_LISTED_MAX
 
 
-class Staged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Staged(Value, gc=False):
     """How many messages the attempt has now. ``again``: the part, or the whole batch, was there before."""
 
     messages: int
     again: bool = False
 
 
-class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Published(Value, gc=False):
     """The batch is published, with ``messages``. ``again``: it had been published before.
 
     ``duplicates`` of them, so far, were not stored, as a FIFO queue had them within ``limits.DEDUPLICATION_S``. Of a
@@ -292,7 +292,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     next_due_ms: int | None = None
 
 
-class WriterView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class WriterView(Value, gc=False):
     """One writer: its last published batch (``None``: none yet) and what it has staged and not published."""
 
     writer: str

@@ -14,17 +14,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from veilmq.core import limits
+from veilmq.core import Value, limits
 from veilmq.core.errors import ReceiptState
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Command(Value, gc=False):
     """The root of all commands."""
 
 
-class QueueCommand(Command, frozen=True, kw_only=True):
+class QueueCommand(Command):
     """A command on ``queue``. Error of all but ``CreateQueue``: ``QueueNotFound``."""
 
     queue: str
@@ -33,7 +33,7 @@ class QueueCommand(Command, frozen=True, kw_only=True):
 # Queues.
 
 
-class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class QueueCounts(Value, gc=False):
     """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted.
 
     Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``). The others are totals
@@ -55,7 +55,7 @@ class QueueCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     deleted: int = 0
 
 
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+class QueueView(Value):
     """One queue as its owner sees it; ``is_new`` if the command created it."""
 
     queue: str
@@ -77,7 +77,7 @@ class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
     views: list[QueueView] = []
 
 
-class CreateQueue(QueueCommand, frozen=True, kw_only=True):
+class CreateQueue(QueueCommand):
     """Create ``queue``, or find it with the same supplied settings. Result: ``QueueView``.
 
     A new queue gets ``tags``, and ``defaults`` for what ``settings`` leave out; neither is compared with an existing
@@ -91,18 +91,18 @@ class CreateQueue(QueueCommand, frozen=True, kw_only=True):
     at_once: bool = False
 
 
-class DeleteQueue(QueueCommand, frozen=True, kw_only=True):
+class DeleteQueue(QueueCommand):
     """Delete ``queue`` and all its messages, at a cost that does not depend on them. Result: ``None``."""
 
 
-class PurgeQueue(QueueCommand, frozen=True, kw_only=True):
+class PurgeQueue(QueueCommand):
     """Delete all messages of ``queue``, at a cost that does not depend on them. Result: ``None``.
 
     Error ``PurgeInProgress`` when the last purge was less than ``limits.PURGE_PAUSE_S`` ago.
     """
 
 
-class SetQueue(QueueCommand, frozen=True, kw_only=True):
+class SetQueue(QueueCommand):
     """Change the supplied settings of ``queue``; leases in flight keep their deadlines. Result: ``None``.
 
     Errors: ``SettingsConflict`` where settings contradict each other or cannot change any more,
@@ -112,7 +112,7 @@ class SetQueue(QueueCommand, frozen=True, kw_only=True):
     settings: Mapping[str, SettingValue]
 
 
-class EditQueue(QueueCommand, frozen=True, kw_only=True):
+class EditQueue(QueueCommand):
     """Replace one setting, a text, by the result of ``edit``; concurrent changes are not lost. Result: ``None``.
 
     ``edit`` is pure, may be called more than once, and raises ``EditRefused`` to leave everything as it was.
@@ -122,20 +122,20 @@ class EditQueue(QueueCommand, frozen=True, kw_only=True):
     edit: Callable[[str], str]
 
 
-class TagQueue(QueueCommand, frozen=True, kw_only=True):
+class TagQueue(QueueCommand):
     """Remove the tags named in ``removed``, then put ``tags``. Result: ``None``. Error ``TooManyTags``: no change."""
 
     tags: Mapping[str, str] = {}
     removed: tuple[str, ...] = ()
 
 
-class ShowQueue(QueueCommand, frozen=True, kw_only=True):
+class ShowQueue(QueueCommand):
     """Return the settings, and with ``counts`` the counts, of ``queue``: a ``QueueView``."""
 
     counts: bool = False
 
 
-class ListQueues(Command, frozen=True, kw_only=True):
+class ListQueues(Command):
     """Return a ``QueuePage``: at most ``count`` queues of ``account`` whose names begin with ``prefix``, by name.
 
     The page begins behind the name ``after``; ``views`` adds a view of each queue.
@@ -148,13 +148,13 @@ class ListQueues(Command, frozen=True, kw_only=True):
     views: bool = False
 
 
-class ShowAccount(Command, frozen=True, kw_only=True):
+class ShowAccount(Command):
     """Return the ``AccountSettings`` of ``account``."""
 
     account: str
 
 
-class SetAccount(Command, frozen=True, kw_only=True):
+class SetAccount(Command):
     """Replace the settings of ``account``. Result: ``None``."""
 
     account: str
@@ -176,7 +176,7 @@ class SentMessage(msgspec.Struct, frozen=True, gc=False):
     receipt: str | None = None
 
 
-class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SendOptions(Value, gc=False):
     """The rules of SMQ that differ from those of SQS (SMQ reference, sections 4.6, 4.7 and 6).
 
     ``receipts``: a delayed message gets a receipt, by which it can be deleted, or its delay changed, before it is
@@ -192,7 +192,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     decode: Callable[[NewMessage], NewMessage] | None = None
 
 
-class Send(QueueCommand, frozen=True, kw_only=True):
+class Send(QueueCommand):
     """Store messages. Result: a list with a ``SentMessage`` or an error for each.
 
     The error of a message is ``MessageTooLong``. In a FIFO queue ``GroupMissing`` and ``DeduplicationIdMissing`` are
@@ -206,7 +206,7 @@ class Send(QueueCommand, frozen=True, kw_only=True):
     options: SendOptions | None = None
 
 
-class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ReceivedMessage(Value, gc=False):
     """A message and its lease: no other receive returns it before ``visible_at_ms``.
 
     ``source`` is the full name of the queue that a dead letter came from. Group and deduplication id are among the
@@ -226,7 +226,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str | None = None
 
 
-class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Received(Value, gc=False):
     """The messages of one receive, and the instant at which the queue has, or may have, the next one.
 
     ``next_due_ms`` is not later than now when more messages are visible, ``None`` when none becomes visible by itself.
@@ -241,7 +241,7 @@ class Received(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     smq_base64: bool = False
 
 
-class Receive(QueueCommand, frozen=True, kw_only=True):
+class Receive(QueueCommand):
     """Take up to ``count`` visible messages and hide them for ``timeout_s`` (``None``: the queue's own).
 
     Result: ``Received``, at once and possibly empty; a caller that waits uses ``Engine.watch``. ``requested_at_ms`` is
@@ -260,7 +260,7 @@ class Receive(QueueCommand, frozen=True, kw_only=True):
     attempt_id: str | None = None
 
 
-class ReceiptCommand(QueueCommand, frozen=True, kw_only=True):
+class ReceiptCommand(QueueCommand):
     """A command by receipts: a live one acts, one that is superseded or whose message is gone does nothing.
 
     An expired receipt of a message not received again acts too, unless ``only_live`` (SMQ) or the queue is FIFO. With
@@ -273,20 +273,20 @@ class ReceiptCommand(QueueCommand, frozen=True, kw_only=True):
     any_receive: bool = False
 
 
-class Delete(ReceiptCommand, frozen=True, kw_only=True):
+class Delete(ReceiptCommand, kw_only=True):
     """Delete the messages of ``receipts``. Result: a ``ReceiptState`` or ``ReceiptInvalid`` for each."""
 
     receipts: tuple[str, ...]
 
 
-class VisibilityChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class VisibilityChange(Value, gc=False):
     """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
 
     receipt: str
     timeout_s: int
 
 
-class ChangeVisibility(ReceiptCommand, frozen=True, kw_only=True):
+class ChangeVisibility(ReceiptCommand, kw_only=True):
     """Move deadlines. Result: a ``LeaseChange``, ``ReceiptInvalid`` or ``LeaseTooLong`` for each change.
 
     With ``renew_receipt`` (SMQ) each change issues a new receipt and supersedes the old one. ``lease_s_max`` bounds the
@@ -298,7 +298,7 @@ class ChangeVisibility(ReceiptCommand, frozen=True, kw_only=True):
     lease_s_max: int | None = limits.LEASE_S_MAX
 
 
-class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class LeaseChange(Value, gc=False):
     """One change of visibility: the state that the receipt was in, and the lease after it.
 
     ``visible_at_ms`` is the deadline in force, ``hidden_for_ms`` the same from the change on, and ``receipt`` a new
@@ -314,7 +314,7 @@ class LeaseChange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # Dead letters and move tasks.
 
 
-class ListDeadLetterSources(QueueCommand, frozen=True, kw_only=True):
+class ListDeadLetterSources(QueueCommand):
     """Return a ``QueuePage`` of at most ``count`` queues whose dead-letter queue is ``queue``, by full name.
 
     The page begins behind the name ``after``.
@@ -333,7 +333,7 @@ class MoveStatus(enum.Enum):
     FAILED = "failed"
 
 
-class MoveTask(msgspec.Struct, frozen=True, kw_only=True):
+class MoveTask(Value):
     """A move of dead letters; ``id`` has 16 bytes and names the running task.
 
     ``messages_to_move`` is what ``source`` had when the task began; ``failure`` says why it failed.
@@ -360,7 +360,7 @@ NOT_ALLOWED = "not allowed"
 """A failure: the task's starter may not send to the queue that a message should go to."""
 
 
-class StartMove(Command, frozen=True, kw_only=True):
+class StartMove(Command):
     """Begin to move the dead letters of ``source`` back to where they came from, or to ``destination``.
 
     At most ``moves_per_s_max`` a second, ``None`` for no limit. ``starter`` is the ARN of the principal that must be
@@ -374,7 +374,7 @@ class StartMove(Command, frozen=True, kw_only=True):
     starter: str | None = None
 
 
-class CancelMove(Command, frozen=True, kw_only=True):
+class CancelMove(Command):
     """Stop the move task ``task`` of ``source``; moved messages stay moved. Result: the ``MoveTask``.
 
     Errors: ``QueueNotFound``, ``MoveTaskNotFound`` for a task that is not of this queue or does not run any more.
@@ -384,7 +384,7 @@ class CancelMove(Command, frozen=True, kw_only=True):
     task: bytes
 
 
-class ListMoves(Command, frozen=True, kw_only=True):
+class ListMoves(Command):
     """Return the latest move tasks of ``source``, newest first: a list of at most ``count`` ``MoveTask``."""
 
     source: str
@@ -402,7 +402,7 @@ class MessageState(enum.Enum):
     DELAYED = "delayed"
 
 
-class InspectQueue(QueueCommand, frozen=True, kw_only=True):
+class InspectQueue(QueueCommand):
     """Return up to ``count`` messages of ``queue`` in the order of sending: a list of ``SeenMessage``.
 
     With ``state``: only messages in that state, by ``visible_at_ms``, claimed ones last. Where no index gives that
@@ -420,7 +420,7 @@ class InspectQueue(QueueCommand, frozen=True, kw_only=True):
     bytes_max: int | None = None
 
 
-class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SeenMessage(Value, gc=False):
     """A message of an inspection; ``properties`` are encoded.
 
     ``visible_at_ms`` is when its last hiding ends or ended: ``None`` for one that was never hidden, or is claimed.
@@ -443,7 +443,7 @@ class SeenMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     receipt: str | None = None
 
 
-class InspectLeases(QueueCommand, frozen=True, kw_only=True):
+class InspectLeases(QueueCommand):
     """Return up to ``count`` leases of ``queue``, by their ends: a list of ``SeenLease``. Claims have no leases.
 
     The cost depends on ``count`` alone, not on how many messages the queue has or are in flight. Leases behind more
@@ -457,7 +457,7 @@ class InspectLeases(QueueCommand, frozen=True, kw_only=True):
     also: tuple[int, ...] = ()
 
 
-class SeenLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SeenLease(Value, gc=False):
     """A message in flight, by its lease: from its receive, at ``received_at_ms``, to ``visible_at_ms``.
 
     ``position`` identifies the message for ``also``; the lease of such a message may have ended, and has ended by now
@@ -476,7 +476,7 @@ class SeenLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     group: str | None = None
 
 
-class Peek(QueueCommand, frozen=True, kw_only=True):
+class Peek(QueueCommand):
     """Return up to ``count`` visible messages in the order of receives: a ``Peeked`` (SMQ reference, section 4.12).
 
     Of a FIFO queue, only what a receive could return now, not what waits behind a message of its group. The cost is
@@ -487,7 +487,7 @@ class Peek(QueueCommand, frozen=True, kw_only=True):
     bytes_max: int | None = None
 
 
-class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PeekedMessage(Value, gc=False):
     """A visible message: ``receive_count`` is 0 and ``first_received_at_ms`` ``None`` before its first receive.
 
     ``source`` is the full name of the queue that a dead letter came from.
@@ -503,7 +503,7 @@ class PeekedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str | None = None
 
 
-class Peeked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Peeked(Value, gc=False):
     """The messages of a peek; ``smq_base64`` is the queue's setting."""
 
     messages: list[PeekedMessage]
@@ -527,7 +527,7 @@ class QueueOrder(enum.Enum):
     DELETED = "deleted"
 
 
-class BrowseQueues(Command, frozen=True, kw_only=True):
+class BrowseQueues(Command):
     """Return up to ``count`` queues of ``account``, from the index ``first`` on: a ``BrowsedQueues``.
 
     ``search`` selects names that contain it, ignoring case; ``names`` (without the account) selects at most
@@ -575,7 +575,7 @@ class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     history: list[tuple[int, int]] = []
 
 
-class BrowsedQueues(msgspec.Struct, frozen=True, kw_only=True):
+class BrowsedQueues(Value):
     """A page of queues; ``in_all`` match, and ``counted`` of those have been counted yet."""
 
     queues: list[BrowsedQueue]

@@ -7,6 +7,7 @@ from hashlib import blake2b, sha256
 import msgspec
 from msgspec.structs import replace
 
+from veilmq.core import Value
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, MessageTooLong
 from veilmq.core.limits import (
     FAIR_IN_FLIGHT_MIN,
@@ -33,7 +34,7 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data: bytes | None = None
 
 
-class Properties(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class Properties(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header.
 
     ``group`` and ``dedup_id`` are those of the send; ``dedup_id`` of a dead letter of a FIFO queue is its message id.
@@ -106,7 +107,7 @@ def _ids() -> Iterator[bytes]:
             yield page[start : start + _ID_BYTES]
 
 
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NewMessage(Value, gc=False):
     """One message to be sent.
 
     ``properties`` are encoded; ``size_bytes`` counts the body in UTF-8 and ``attributes_bytes``. ``delay_s`` of

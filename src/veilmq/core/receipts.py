@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from veilmq.core import Value
 from veilmq.core.commands import Command
 from veilmq.core.errors import LeaseTooLong, ReceiptInvalid, ReceiptState, StoreUnavailable
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
@@ -164,7 +165,7 @@ class Outcome(enum.Enum):
     DEAD_LETTERED = "dead_lettered"
 
 
-class ReceiptClosed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class ReceiptClosed(Value, array_like=True, gc=False):
     """One receipt that ended; instants in ms since the epoch, durations in ms. Encoded as an array of its fields.
 
     ``visibility_ms`` is the timeout in force: from the delivery to the last deadline, or to the end of the message by
@@ -192,7 +193,7 @@ class ReceiptClosed(msgspec.Struct, frozen=True, kw_only=True, array_like=True, 
     batch_position: int
 
 
-class PlanExport(Command, frozen=True, kw_only=True):
+class PlanExport(Command):
     """Choose the range of events to export next. Result: ``EventRange``, ``None`` when no event waits.
 
     A planned range that is not forgotten yet is returned again, whatever ``events_max`` says; a new one begins with the
@@ -209,7 +210,7 @@ class ExportedElsewhere(StoreUnavailable):
     text = "Another node is still exporting events; try again."
 
 
-class ReadEvents(Command, frozen=True, kw_only=True):
+class ReadEvents(Command):
     """Return the events from ``first`` to ``last``, about ``bytes_max`` at most: an ``EventPage``."""
 
     first: int
@@ -217,7 +218,7 @@ class ReadEvents(Command, frozen=True, kw_only=True):
     bytes_max: int
 
 
-class ForgetEvents(Command, frozen=True, kw_only=True):
+class ForgetEvents(Command):
     """Delete the events up to ``last``, the end of a planned range: they are exported. Result: ``Forgotten``.
 
     Each call deletes a slice: call again while there are ``more``.
@@ -226,11 +227,11 @@ class ForgetEvents(Command, frozen=True, kw_only=True):
     last: int
 
 
-class CountEvents(Command, frozen=True, kw_only=True):
+class CountEvents(Command):
     """Return ``EventCounts``."""
 
 
-class EventRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EventRange(Value, gc=False):
     """Events from the number ``first`` up to and including ``last``; ``node`` names the store that numbered them."""
 
     node: str
@@ -238,7 +239,7 @@ class EventRange(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last: int
 
 
-class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+class EventPage(Value):
     """Batches of events, in order: the number of the first event, and an encoded list of ``ReceiptClosed``.
 
     ``next`` is the first number of the next page, behind the range's last after the last page.
@@ -248,13 +249,13 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     next: int
 
 
-class Forgotten(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Forgotten(Value, gc=False):
     """Whether ``more`` rows remain."""
 
     more: bool
 
 
-class EventCounts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class EventCounts(Value, gc=False):
     """Events ever ``recorded`` in this store, ``exported`` from it, and ``dropped`` for lack of space."""
 
     recorded: int

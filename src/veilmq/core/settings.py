@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from veilmq.core import limits
+from veilmq.core import Value, limits
 from veilmq.core.errors import DeadLetterQueueRefused, DestinationRefused, SettingsConflict, TooManyTags
 
 SettingValue = int | str | bool | tuple[str, ...] | None
@@ -20,7 +20,7 @@ ROUTING_ATTRIBUTE_DEFAULT = "Type"
 """The name of the message attribute whose text is the routing key."""
 
 
-class TimeoutClass(msgspec.Struct, frozen=True, kw_only=True):
+class TimeoutClass(Value):
     """One class of a routing table: its visibility timeout, and the queue to which `route` forwards its messages."""
 
     name: str
@@ -93,7 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
 
 
-class AccountSettings(msgspec.Struct, frozen=True, kw_only=True):
+class AccountSettings(Value):
     """The settings of an account for all its queues, stored and shown, no more (SMQ reference, section 4.14).
 
     ``logging_bucket`` is where SMQ would put the records of operations; empty for nowhere.

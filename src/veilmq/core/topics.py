@@ -12,9 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 
-import msgspec
-
-from veilmq.core import limits
+from veilmq.core import Value, limits
 from veilmq.core.commands import Command, QueueCommand
 from veilmq.core.errors import EndpointRefused, VeilmqError
 from veilmq.core.messages import NewMessage
@@ -55,7 +53,7 @@ class TopicSettings(Settings, frozen=True, kw_only=True):
     operations_logged: bool = False
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+class Subscription(Value):
     """A target of a topic's messages. Exactly one of ``queue`` (a full name) and ``push_url`` is not empty.
 
     ``endpoint`` is the text it was subscribed with. With a ``filter_tag``, only messages with that tag are sent to it.
@@ -85,33 +83,33 @@ PUSHES = "~pushes"
 """The name that ``Engine.watch`` takes, in place of a queue's, for changes of push subscriptions."""
 
 
-class TopicCommand(Command, frozen=True, kw_only=True):
+class TopicCommand(Command):
     """A command on ``topic``. Error of all but ``CreateTopic``: ``TopicNotFound``."""
 
     topic: str
 
 
-class CreateTopic(TopicCommand, frozen=True, kw_only=True):
+class CreateTopic(TopicCommand):
     """Create ``topic``, or find it with the same supplied settings. Result: ``TopicView``. Error ``TopicExists``."""
 
     settings: Mapping[str, SettingValue] = {}
 
 
-class SetTopic(TopicCommand, frozen=True, kw_only=True):
+class SetTopic(TopicCommand):
     """Change the supplied settings of ``topic``. Result: ``None``."""
 
     settings: Mapping[str, SettingValue]
 
 
-class DeleteTopic(TopicCommand, frozen=True, kw_only=True):
+class DeleteTopic(TopicCommand):
     """Delete ``topic``, its subscriptions and messages not pushed yet; those in queues stay. Result: ``None``."""
 
 
-class ShowTopic(TopicCommand, frozen=True, kw_only=True):
+class ShowTopic(TopicCommand):
     """Return the settings of ``topic``: a ``TopicView``."""
 
 
-class ListTopics(Command, frozen=True, kw_only=True):
+class ListTopics(Command):
     """Return a ``TopicPage``: at most ``count`` topics of ``account`` whose names begin with ``prefix``, by name.
 
     The page begins behind the name ``after``.
@@ -123,7 +121,7 @@ class ListTopics(Command, frozen=True, kw_only=True):
     count: int = limits.SMQ_LIST_RESULTS.default
 
 
-class ListSubscriptions(TopicCommand, frozen=True, kw_only=True):
+class ListSubscriptions(TopicCommand):
     """Return a ``SubscriptionPage`` of ``topic``, as ``ListTopics`` lists topics."""
 
     prefix: str = ""
@@ -131,7 +129,7 @@ class ListSubscriptions(TopicCommand, frozen=True, kw_only=True):
     count: int = limits.SMQ_LIST_RESULTS.default
 
 
-class Subscribe(Command, frozen=True, kw_only=True):
+class Subscribe(Command):
     """Subscribe, or find the same subscription. Result: ``SubscriptionView``.
 
     Errors: ``TopicNotFound``, ``SubscriptionExists``, ``TooManySubscriptions``, ``QueueNotFound``.
@@ -140,31 +138,31 @@ class Subscribe(Command, frozen=True, kw_only=True):
     subscription: Subscription
 
 
-class SubscriptionCommand(TopicCommand, frozen=True, kw_only=True):
+class SubscriptionCommand(TopicCommand):
     """A command on the subscription ``name``. Error ``SubscriptionNotFound``."""
 
     name: str
 
 
-class SetSubscription(SubscriptionCommand, frozen=True, kw_only=True):
+class SetSubscription(SubscriptionCommand):
     """Change how pushes are tried again. Result: ``None``."""
 
     strategy: RetryStrategy
 
 
-class Unsubscribe(SubscriptionCommand, frozen=True, kw_only=True):
+class Unsubscribe(SubscriptionCommand):
     """End a subscription and delete its messages not pushed yet. Result: ``None``."""
 
 
-class ShowSubscription(SubscriptionCommand, frozen=True, kw_only=True):
+class ShowSubscription(SubscriptionCommand):
     """Return a ``SubscriptionView``."""
 
 
-class ListPushes(Command, frozen=True, kw_only=True):
+class ListPushes(Command):
     """Return every push subscription of the store: a list of ``Subscription``; see ``PUSHES``."""
 
 
-class Notification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Notification(Value, gc=False):
     """One message on its way to one subscription; ``id`` has 16 bytes and is the same for all of them."""
 
     subscription: Subscription
@@ -172,7 +170,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     published_at_ms: int
 
 
-class PublishToTopic(TopicCommand, frozen=True, kw_only=True):
+class PublishToTopic(TopicCommand):
     """Send a message to every subscription of ``topic`` that wants ``tag``. Result: ``PublishedMessage``.
 
     ``make`` is pure and returns the message to store for one subscription; its ``size_bytes`` is checked against that
@@ -185,7 +183,7 @@ class PublishToTopic(TopicCommand, frozen=True, kw_only=True):
     tag: str = ""
 
 
-class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class PublishedMessage(Value, gc=False):
     """The message has the ``id`` (16 bytes) and is in ``deliveries`` queues.
 
     ``undeliverable`` names the subscriptions whose queue does not exist any more or refused it, each with the reason.
@@ -196,7 +194,7 @@ class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     undeliverable: tuple[tuple[str, VeilmqError], ...] = ()
 
 
-class TopicView(msgspec.Struct, frozen=True, kw_only=True):
+class TopicView(Value):
     """One topic as its owner sees it; ``is_new`` if the command created it, ``messages`` wait to be pushed."""
 
     topic: str
@@ -207,7 +205,7 @@ class TopicView(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
 
 
-class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionView(Value):
     """One subscription; ``is_new`` if the command created it."""
 
     subscription: Subscription
@@ -216,14 +214,14 @@ class SubscriptionView(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool = False
 
 
-class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
+class TopicPage(Value):
     """One page of topics, in order; ``more`` if any follow."""
 
     topics: list[TopicView]
     more: bool
 
 
-class SubscriptionPage(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionPage(Value):
     """One page of subscriptions, in order; ``more`` if any follow."""
 
     subscriptions: list[SubscriptionView]
@@ -246,7 +244,7 @@ _LIKE_A_NUMBER = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 _PORTS = {"http": 80, "https": 443}
 
 
-class PushUrl(msgspec.Struct, frozen=True, kw_only=True):
+class PushUrl(Value):
     """``host`` is a name in lower case, without a final dot, or an address in its usual form, without brackets.
 
     ``path`` is everything behind the host; ``authority`` is host and port, as a ``Host`` header names them.
@@ -303,7 +301,7 @@ def _host(text: str, host: str) -> str:
 # any moment it is in exactly one of them (``docs/forwarding.md``).
 
 
-class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ForwardEntry(Value, gc=False):
     """Forward the message of ``receipt`` to ``target``, a full name.
 
     With ``reasons``, perhaps none, it becomes a dead letter of the intake; they are added to its attributes, by name.
@@ -314,7 +312,7 @@ class ForwardEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasons: dict[str, str] | None = None
 
 
-class Forward(QueueCommand, frozen=True, kw_only=True):
+class Forward(QueueCommand):
     """Move messages in flight of ``queue``, the intake, to other queues. Result: a ``Forwarded`` or an error for each.
 
     A message keeps its id, body, properties, group and priority. The target's delay and retention count from now, and
@@ -336,7 +334,7 @@ class Forward(QueueCommand, frozen=True, kw_only=True):
     entries: tuple[ForwardEntry, ...]
 
 
-class Forwarded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Forwarded(Value, gc=False):
     """The message is in the target and no longer in the intake; ``sequence`` is ``None`` in standard queues.
 
     ``id`` is the message's own; with ``duplicate``, id and sequence are those of the first message.

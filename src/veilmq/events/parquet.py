@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ArrowException, parquet
 
+from veilmq.core import Value
 from veilmq.core.receipts import EventRange, ReceiptClosed
 from veilmq.events import ProcessingTimes, bin_of
 
@@ -80,7 +81,7 @@ def to_table(batches: Sequence[tuple[int, bytes]], node: str) -> Any:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-class RangeEntry(msgspec.Struct, frozen=True, kw_only=True):
+class RangeEntry(Value):
     """A range that was exported: its last event, and the paths of its files below the folder of the table."""
 
     last: int

@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
+from veilmq.core import Value
 from veilmq.core.limits import REPLAY_BATCH_MESSAGES
 from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveSink, ArchiveTable, Compaction, compact, now_ms
 from veilmq.pipeline.folders import Place
@@ -179,7 +180,7 @@ _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MICROS = "unix_micros(sent_at)"
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True):
+class Slice(Value):
     """The queue that gets the messages (``to``), and the conditions on them; all conditions must hold.
 
     Messages are sent at or after ``since`` and before ``until``; ``where`` is an SQL condition on the columns of the
@@ -194,7 +195,7 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True):
     ids: tuple[str, ...] = ()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(Value):
     """The batches of a run: all but the last end at ``ends_us`` (time of sending, inclusive).
 
     ``messages`` has the number of messages of each batch; ``published`` is the number of published batches.

@@ -19,6 +19,7 @@ from itertools import islice
 import msgspec
 
 from veilmq.client import ClientError, HttpQueueClient, Unreachable
+from veilmq.core import Value
 
 IDLE_S = 1
 SIGMA = 0.5
@@ -33,7 +34,7 @@ ATTRIBUTE = "Type"
 """The message attribute with the kind of work."""
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class Work(Value):
     """The body of a message: its number, its kind, and the duration of the work, the same at each attempt."""
 
     number: int
@@ -41,7 +42,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
+class Done(Value):
     """The body of the message that a worker sends after the work: the work and the attempt."""
 
     number: int

@@ -21,6 +21,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from veilmq.client.sqs import QueueClient
+from veilmq.core import Value
 from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import HELD, KeyCounts, ReceiptCounts, counts_by_key, decayed, shifts, whole_of
@@ -383,7 +384,7 @@ STEP_FACTOR = 3
 """A run changes a timeout by at most this factor; the next run continues from there."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class Change(Value):
     """One changed timeout: a line of the record. ``at_ms`` is since the epoch; costs are per message.
 
     ``undoes_ms`` is the ``at_ms`` of the change that this one reverts; 0 if it reverts none.

@@ -11,7 +11,7 @@ from xml.parsers.expat import ExpatError, ParserCreate, XMLParserType
 
 import msgspec
 
-from veilmq.core import limits
+from veilmq.core import Value, limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import Range
 from veilmq.wire.exchange import RequestContext
@@ -200,7 +200,7 @@ _ROOT = re.compile(
 )
 
 
-class SmqRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SmqRequest(Value, gc=False):
     """``path`` has the decoded parts between slashes, ``query`` the decoded values by lower-case name.
 
     ``shape`` is the path with every second part, a name, as ``*``: by it routes are found.

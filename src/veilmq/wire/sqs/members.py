@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from veilmq.core import limits
+from veilmq.core import Value, limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute
@@ -29,11 +29,11 @@ def wire_name(field: str) -> str:
     return "".join(_ACRONYMS.get(word) or word.capitalize() for word in field.split("_"))
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=wire_name):
+class Shape(Value, omit_defaults=True, rename=wire_name):
     """The root of what is read from and written to the wire."""
 
 
-class AttributeValue(Shape, frozen=True, kw_only=True):
+class AttributeValue(Shape):
     """One message attribute; the lists are reserved by AWS and may only be empty."""
 
     string_value: str | None = None
@@ -324,19 +324,19 @@ def _measured(value: bytes) -> bytes:
     return len(value).to_bytes(4) + value
 
 
-class QueueRequest(Shape, frozen=True, kw_only=True):
+class QueueRequest(Shape):
     """A request about one queue: DeleteQueue, PurgeQueue, ListQueueTags, and the root of the others."""
 
     queue_url: str | None = None
 
 
-class QueueUrlResult(Shape, frozen=True, kw_only=True):
+class QueueUrlResult(Shape):
     """CreateQueue and GetQueueUrl."""
 
     queue_url: str
 
 
-class SendMessageResult(Shape, frozen=True, kw_only=True):
+class SendMessageResult(Shape, kw_only=True):
     """SendMessage."""
 
     md5_of_message_body: str
@@ -346,19 +346,19 @@ class SendMessageResult(Shape, frozen=True, kw_only=True):
     sequence_number: str | None = None
 
 
-class SendMessageBatchResultEntry(SendMessageResult, frozen=True, kw_only=True):
+class SendMessageBatchResultEntry(SendMessageResult, kw_only=True):
     """One message of SendMessageBatch that was stored."""
 
     id: str
 
 
-class BatchResultEntry(Shape, frozen=True, kw_only=True):
+class BatchResultEntry(Shape):
     """One entry of DeleteMessageBatch or ChangeMessageVisibilityBatch that succeeded."""
 
     id: str
 
 
-class ChangedResultEntry(BatchResultEntry, frozen=True, kw_only=True):
+class ChangedResultEntry(BatchResultEntry):
     """The same of ChangeMessageVisibilityBatch and DeleteMessageBatch, with members of ours that clients of SQS ignore.
 
     ``veilmq_hidden_for_ms`` is there where a change was made, and says for how long from then on; ``veilmq_receipt`` is
@@ -370,7 +370,7 @@ class ChangedResultEntry(BatchResultEntry, frozen=True, kw_only=True):
     veilmq_receipt: str | None = None
 
 
-class BatchResultErrorEntry(Shape, frozen=True, kw_only=True):
+class BatchResultErrorEntry(Shape):
     """One entry of a batch that failed."""
 
     id: str
@@ -379,7 +379,7 @@ class BatchResultErrorEntry(Shape, frozen=True, kw_only=True):
     message: str
 
 
-class BatchResult(Shape, frozen=True, kw_only=True):
+class BatchResult(Shape):
     """The three batch actions."""
 
     successful: list[SendMessageBatchResultEntry] | list[BatchResultEntry] | None = None

@@ -37,7 +37,7 @@ from veilmq.wire.sqs.names import account_of, is_fifo, queue_arn, queue_of
 from veilmq.wire.sqs.queue_attributes import ALL, NAMES
 
 
-class MessageToSend(Shape, frozen=True, kw_only=True):
+class MessageToSend(Shape):
     """What SendMessage and each entry of SendMessageBatch have in common."""
 
     message_body: str | None = None
@@ -48,25 +48,25 @@ class MessageToSend(Shape, frozen=True, kw_only=True):
     message_group_id: str | None = None
 
 
-class SendMessageRequest(MessageToSend, frozen=True, kw_only=True):
+class SendMessageRequest(MessageToSend):
     """SendMessage."""
 
     queue_url: str | None = None
 
 
-class SendMessageBatchEntry(MessageToSend, frozen=True, kw_only=True):
+class SendMessageBatchEntry(MessageToSend):
     """One message of SendMessageBatch."""
 
     id: str | None = None
 
 
-class SendMessageBatchRequest(members.QueueRequest, frozen=True, kw_only=True):
+class SendMessageBatchRequest(members.QueueRequest):
     """SendMessageBatch."""
 
     entries: list[SendMessageBatchEntry] | None = None
 
 
-class ReceiveMessageRequest(members.QueueRequest, frozen=True, kw_only=True):
+class ReceiveMessageRequest(members.QueueRequest):
     """ReceiveMessage; an attempt id means nothing on a standard queue and is ignored there, as on AWS."""
 
     attribute_names: list[str] | None = None
@@ -78,33 +78,33 @@ class ReceiveMessageRequest(members.QueueRequest, frozen=True, kw_only=True):
     receive_request_attempt_id: str | None = None
 
 
-class DeleteMessageRequest(members.QueueRequest, frozen=True, kw_only=True):
+class DeleteMessageRequest(members.QueueRequest):
     """DeleteMessage."""
 
     receipt_handle: str | None = None
 
 
-class DeleteMessageBatchEntry(Shape, frozen=True, kw_only=True):
+class DeleteMessageBatchEntry(Shape):
     """One receipt of DeleteMessageBatch."""
 
     id: str | None = None
     receipt_handle: str | None = None
 
 
-class DeleteMessageBatchRequest(members.QueueRequest, frozen=True, kw_only=True):
+class DeleteMessageBatchRequest(members.QueueRequest):
     """DeleteMessageBatch."""
 
     entries: list[DeleteMessageBatchEntry] | None = None
 
 
-class ChangeMessageVisibilityRequest(members.QueueRequest, frozen=True, kw_only=True):
+class ChangeMessageVisibilityRequest(members.QueueRequest):
     """ChangeMessageVisibility."""
 
     receipt_handle: str | None = None
     visibility_timeout: members.Integer | None = None
 
 
-class ChangeMessageVisibilityBatchEntry(Shape, frozen=True, kw_only=True):
+class ChangeMessageVisibilityBatchEntry(Shape):
     """One change of ChangeMessageVisibilityBatch."""
 
     id: str | None = None
@@ -112,13 +112,13 @@ class ChangeMessageVisibilityBatchEntry(Shape, frozen=True, kw_only=True):
     visibility_timeout: members.Integer | None = None
 
 
-class ChangeMessageVisibilityBatchRequest(members.QueueRequest, frozen=True, kw_only=True):
+class ChangeMessageVisibilityBatchRequest(members.QueueRequest):
     """ChangeMessageVisibilityBatch."""
 
     entries: list[ChangeMessageVisibilityBatchEntry] | None = None
 
 
-class Message(Shape, frozen=True, kw_only=True):
+class Message(Shape):
     """One received message."""
 
     message_id: str
@@ -130,7 +130,7 @@ class Message(Shape, frozen=True, kw_only=True):
     message_attributes: dict[str, members.AttributeValue] | None = None
 
 
-class ReceiveMessageResult(Shape, frozen=True, kw_only=True):
+class ReceiveMessageResult(Shape):
     """ReceiveMessage."""
 
     messages: list[Message] | None = None

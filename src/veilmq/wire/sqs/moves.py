@@ -21,7 +21,7 @@ from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, requ
 from veilmq.wire.sqs.names import queue_arn, queue_of_arn
 
 
-class StartMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
+class StartMessageMoveTaskRequest(Shape):
     """StartMessageMoveTask."""
 
     source_arn: str | None = None
@@ -29,32 +29,32 @@ class StartMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
     max_number_of_messages_per_second: Integer | None = None
 
 
-class CancelMessageMoveTaskRequest(Shape, frozen=True, kw_only=True):
+class CancelMessageMoveTaskRequest(Shape):
     """CancelMessageMoveTask."""
 
     task_handle: str | None = None
 
 
-class ListMessageMoveTasksRequest(Shape, frozen=True, kw_only=True):
+class ListMessageMoveTasksRequest(Shape):
     """ListMessageMoveTasks."""
 
     source_arn: str | None = None
     max_results: Integer | None = None
 
 
-class StartMessageMoveTaskResult(Shape, frozen=True, kw_only=True):
+class StartMessageMoveTaskResult(Shape):
     """StartMessageMoveTask."""
 
     task_handle: str
 
 
-class CancelMessageMoveTaskResult(Shape, frozen=True, kw_only=True):
+class CancelMessageMoveTaskResult(Shape):
     """CancelMessageMoveTask."""
 
     approximate_number_of_messages_moved: int
 
 
-class MoveTaskEntry(Shape, frozen=True, kw_only=True):
+class MoveTaskEntry(Shape, kw_only=True):
     """One move task; it has a handle as long as it runs. ``started_timestamp`` is in milliseconds."""
 
     task_handle: str | None = None
@@ -68,7 +68,7 @@ class MoveTaskEntry(Shape, frozen=True, kw_only=True):
     started_timestamp: int
 
 
-class ListMessageMoveTasksResult(Shape, frozen=True, kw_only=True):
+class ListMessageMoveTasksResult(Shape):
     """ListMessageMoveTasks."""
 
     results: list[MoveTaskEntry]

@@ -19,7 +19,7 @@ from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import ALL, applied, attribute_of, describe, read_settings
 
 
-class CreateQueueRequest(Shape, frozen=True, kw_only=True):
+class CreateQueueRequest(Shape):
     """CreateQueue."""
 
     queue_name: str | None = None
@@ -27,14 +27,14 @@ class CreateQueueRequest(Shape, frozen=True, kw_only=True):
     tags: dict[str, str] | None = None
 
 
-class GetQueueUrlRequest(Shape, frozen=True, kw_only=True):
+class GetQueueUrlRequest(Shape):
     """GetQueueUrl."""
 
     queue_name: str | None = None
     queue_owner_aws_account_id: str | None = None
 
 
-class ListQueuesRequest(Shape, frozen=True, kw_only=True):
+class ListQueuesRequest(Shape):
     """ListQueues."""
 
     queue_name_prefix: str | None = None
@@ -42,38 +42,38 @@ class ListQueuesRequest(Shape, frozen=True, kw_only=True):
     max_results: Integer | None = None
 
 
-class GetQueueAttributesRequest(members.QueueRequest, frozen=True, kw_only=True):
+class GetQueueAttributesRequest(members.QueueRequest):
     """GetQueueAttributes."""
 
     attribute_names: list[str] | None = None
 
 
-class SetQueueAttributesRequest(members.QueueRequest, frozen=True, kw_only=True):
+class SetQueueAttributesRequest(members.QueueRequest):
     """SetQueueAttributes."""
 
     attributes: dict[str, str] | None = None
 
 
-class TagQueueRequest(members.QueueRequest, frozen=True, kw_only=True):
+class TagQueueRequest(members.QueueRequest):
     """TagQueue; its member begins with a capital letter, that of CreateQueue does not."""
 
     tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
 
 
-class UntagQueueRequest(members.QueueRequest, frozen=True, kw_only=True):
+class UntagQueueRequest(members.QueueRequest):
     """UntagQueue."""
 
     tag_keys: list[str] | None = None
 
 
-class ListDeadLetterSourceQueuesRequest(members.QueueRequest, frozen=True, kw_only=True):
+class ListDeadLetterSourceQueuesRequest(members.QueueRequest):
     """ListDeadLetterSourceQueues."""
 
     next_token: str | None = None
     max_results: Integer | None = None
 
 
-class AddPermissionRequest(members.QueueRequest, frozen=True, kw_only=True):
+class AddPermissionRequest(members.QueueRequest):
     """AddPermission."""
 
     label: str | None = None
@@ -81,32 +81,32 @@ class AddPermissionRequest(members.QueueRequest, frozen=True, kw_only=True):
     actions: list[str] | None = None
 
 
-class RemovePermissionRequest(members.QueueRequest, frozen=True, kw_only=True):
+class RemovePermissionRequest(members.QueueRequest):
     """RemovePermission."""
 
     label: str | None = None
 
 
-class ListQueuesResult(Shape, frozen=True, kw_only=True):
+class ListQueuesResult(Shape):
     """ListQueues."""
 
     queue_urls: list[str] | None = None
     next_token: str | None = None
 
 
-class GetQueueAttributesResult(Shape, frozen=True, kw_only=True):
+class GetQueueAttributesResult(Shape):
     """GetQueueAttributes; every value is a string."""
 
     attributes: dict[str, str] | None = None
 
 
-class ListQueueTagsResult(Shape, frozen=True, kw_only=True):
+class ListQueueTagsResult(Shape):
     """ListQueueTags."""
 
     tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
 
 
-class ListDeadLetterSourceQueuesResult(Shape, frozen=True, kw_only=True):
+class ListDeadLetterSourceQueuesResult(Shape):
     """ListDeadLetterSourceQueues; the service model begins its first member with a small letter."""
 
     queue_urls: list[str] = msgspec.field(name="queueUrls")

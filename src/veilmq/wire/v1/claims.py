@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import asdict
 
-from veilmq.core import claims, errors, limits
+from veilmq.core import Value, claims, errors, limits
 from veilmq.core.claims import ClaimedMessage, ReadClaim
 from veilmq.core.commands import Command
 from veilmq.core.messages import Attribute, decode_properties
@@ -21,7 +21,7 @@ from veilmq.wire.v1.request import ApiCall, ApiRequest, Route, as_json, fields_o
 STRING = "String"
 
 
-class MessageRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class MessageRow(Value, gc=False):
     """One message. Instants are milliseconds since the epoch; ``queue`` is the name without the account."""
 
     id: str
@@ -91,7 +91,7 @@ class Writer(Protocol):
         """Return the body, once."""
 
 
-class BulkRead(Command, frozen=True, kw_only=True):
+class BulkRead(Command):
     """Read as much of a claim as one answer holds, from ``first`` on. Answers ``Gathered``, or as ``ReadClaim``.
 
     ``writer`` makes one; it may have to import what it needs, and then takes long.

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict, replace
 
-from veilmq.core import errors, limits
+from veilmq.core import Value, errors, limits
 from veilmq.core.claims import Abandon, ListWriters, Publish, Published, Stage, Staged, WriterView
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
@@ -28,7 +28,7 @@ from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, 
 PIECE_ROWS = 100
 
 
-class OutgoingRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+class OutgoingRow(Value, forbid_unknown_fields=True, gc=False):
     """One message; ``delay_s`` is ``None`` for the queue's own delay."""
 
     body: str
@@ -132,7 +132,7 @@ def _value(name: str, text: str, label: str) -> AttributeValue:
 # The server reads them between other requests, so that no step takes long.
 
 
-class BulkStage(Command, frozen=True, kw_only=True):
+class BulkStage(Command):
     """Stage what a request has. Answers as ``Stage``, or with the ``SqsError`` that reading raises.
 
     ``first`` is the command without its messages. ``read`` begins to read them; it may have to import what it needs,
@@ -215,7 +215,7 @@ class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     entries: Annotated[list[EntryFields], Meta(max_length=limits.SQS_BATCH_ENTRIES_MAX)]
 
 
-class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
+class ForwardedEntry(Value):
     """What became of one message that is in its target now; see ``core.topics.Forwarded``."""
 
     id: str
@@ -223,7 +223,7 @@ class ForwardedEntry(msgspec.Struct, frozen=True, kw_only=True):
     duplicate: bool = False
 
 
-class EntryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class EntryAnswer(Value):
     """What became of one message: its ``id`` in its target, or the ``code`` and ``status`` of why it is not there."""
 
     id: str | UnsetType = UNSET

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
-from veilmq.core import commands, errors, limits
+from veilmq.core import Value, commands, errors, limits
 from veilmq.core.commands import (
     BrowsedQueues,
     BrowseQueues,
@@ -75,7 +75,7 @@ CreateFields = fields_type(
 """The fields of ``create``."""
 
 
-class CreatedQueue(msgspec.Struct, frozen=True, kw_only=True):
+class CreatedQueue(Value):
     """The queue that is there now; ``is_new`` unless it was there before."""
 
     queue: str
@@ -83,7 +83,7 @@ class CreatedQueue(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool
 
 
-class ShownQueue(msgspec.Struct, frozen=True, kw_only=True):
+class ShownQueue(Value):
     """A queue as its owner sees it; other queues by their full names."""
 
     queue: str
@@ -201,7 +201,7 @@ def _unfit(setting: str, why: str) -> SqsError:
 # The queues of an account, however many: a page of them in any order, with counts and rates.
 
 
-class ListFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ListFields(Value, forbid_unknown_fields=True):
     """The parameters of a listing: ``names``, apart by commas, are listed instead of what ``search`` finds."""
 
     search: Annotated[str, Meta(max_length=limits.SMQ_QUEUE_NAME_CHARACTERS_MAX)] = ""
@@ -243,14 +243,14 @@ Leases = Annotated[int, limits.INSPECT_LEASES.constraint]
 Characters = Annotated[int, Meta(ge=0, le=limits.MESSAGE_BYTES.maximum)]
 
 
-class PeekFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PeekFields(Value, forbid_unknown_fields=True):
     """The parameters of ``peek``, and some of the list's. Longer bodies are cut to ``body_characters_max``."""
 
     count: Messages = limits.INSPECT_MESSAGES.default
     body_characters_max: Characters | None = None
 
 
-class InspectFields(PeekFields, frozen=True, kw_only=True):
+class InspectFields(PeekFields):
     """The parameters of the list; of the messages that the others ask for, ``id`` shows one alone."""
 
     state: State | None = None
@@ -258,14 +258,14 @@ class InspectFields(PeekFields, frozen=True, kw_only=True):
     id: UUID | None = None
 
 
-class LeaseFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LeaseFields(Value, forbid_unknown_fields=True):
     """The parameters of the list of leases; ``also`` are positions, apart by commas."""
 
     count: Leases = limits.INSPECT_LEASES.default
     also: str = ""
 
 
-class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
+class ShownMessage(Value):
     """What every inspection shows of a message; ``body_bytes`` is the size of the whole body.
 
     ``attributes`` and ``system_attributes`` are texts, binary ones in Base64; types other than String are in
@@ -286,7 +286,7 @@ class ShownMessage(msgspec.Struct, frozen=True, kw_only=True):
     receive_count: int
 
 
-class ListedMessage(ShownMessage, frozen=True, kw_only=True):
+class ListedMessage(ShownMessage):
     """A message with its state; see ``core.commands.SeenMessage``. ``receipt`` is null unless asked for."""
 
     state: State
@@ -295,7 +295,7 @@ class ListedMessage(ShownMessage, frozen=True, kw_only=True):
     receipt: str | None
 
 
-class PeekedRow(ShownMessage, frozen=True, kw_only=True):
+class PeekedRow(ShownMessage):
     """A visible message; ``source`` is the full name of the queue that a dead letter came from."""
 
     source: str | None
@@ -315,7 +315,7 @@ class PeekedMessages(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(Value):
     """A message in flight, by its lease: ``core.commands.SeenLease``. The position is a text, as it may be long."""
 
     message_id: str

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 from msgspec.structs import asdict
 
+from veilmq.core import Value
 from veilmq.core import errors as core
 from veilmq.core.commands import Command
 from veilmq.core.errors import VeilmqError
@@ -129,7 +130,7 @@ _OWN = "-"
 Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 
-class ApiRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ApiRequest(Value, gc=False):
     """``account`` may be ``-``; ``queue`` is the full name of one, empty for all; ``verb`` may be empty.
 
     Of a path that no route can have, all four parts are empty. ``query`` is as it was sent, ``headers`` are by

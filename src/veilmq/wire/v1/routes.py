@@ -82,7 +82,7 @@ endpoints, and as its caller: policies of queues decide. `-` stands for the call
 routes under `/v1/`, for signed requests."""
 
 
-class BatchAnswer(Shape, frozen=True, kw_only=True):
+class BatchAnswer(Shape):
     """The answer to a batch action of SQS; the members of a success depend on the action."""
 
     successful: list[dict[str, Any]] | None = None
