@@ -43,28 +43,29 @@ _HOUR_MS = 3_600_000
 _MESSAGE_ID = ReceiptClosed.__struct_fields__.index("message_id")
 _decode = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
 _INSTANT = pa.timestamp("ms", tz="UTC")
+_TEXT, _LONG, _INT = pa.string(), pa.int64(), pa.int32()
 
 SCHEMA = pa.schema(
-    [
-        ("queue", pa.string()),
-        ("key", pa.string()),
-        ("group_hash", pa.int64()),
-        ("size_bucket", pa.int32()),
-        ("message_id", pa.string()),
-        ("receipt", pa.int64()),
-        ("sent_at", _INSTANT),
-        ("received_at", _INSTANT),
-        ("closed_at", _INSTANT),
-        ("held_ms", pa.int64()),
-        ("outcome", pa.string()),
-        ("visibility_ms", pa.int64()),
-        ("extensions", pa.int32()),
-        ("receive_count", pa.int32()),
-        ("batch_size", pa.int32()),
-        ("batch_position", pa.int32()),
-        ("event", pa.int64()),
-        ("node", pa.string()),
-    ]
+    {
+        "queue": _TEXT,
+        "key": _TEXT,
+        "group_hash": _LONG,
+        "size_bucket": _INT,
+        "message_id": _TEXT,
+        "receipt": _LONG,
+        "sent_at": _INSTANT,
+        "received_at": _INSTANT,
+        "closed_at": _INSTANT,
+        "held_ms": _LONG,
+        "outcome": _TEXT,
+        "visibility_ms": _LONG,
+        "extensions": _INT,
+        "receive_count": _INT,
+        "batch_size": _INT,
+        "batch_position": _INT,
+        "event": _LONG,
+        "node": _TEXT,
+    }
 )
 """The columns of the table: those of ``ReceiptClosed``, the number of the event, and the store that numbered it."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from veilmq.core import errors as core
 from veilmq.wire.sqs import errors as sqs
-from veilmq.wire.sqs.errors import SqsError, shown
+from veilmq.wire.sqs.errors import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,3 @@ def from_core(error: core.VeilmqError) -> SmqError:
     """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
     code, text = ANSWERS.get(type(error), (INTERNAL_ERROR, ""))
     return SmqError(code, text.format(error=error, cause=shown(str(error).rstrip("."))))
-
-
-def from_sqs(error: SqsError) -> SmqError:
-    """Return what refused a request of any protocol, a scripted fault, as an error of this one."""
-    code = SHARED.get(error.code) or Code(error.code.query, error.code.status, "")
-    return SmqError(code, error.message)

@@ -162,11 +162,13 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCa
 
 def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
     """Return the reply for a request that was refused at ``base_url``, perhaps by what all protocols share."""
-    refused = error if isinstance(error, SmqError) else errors.from_sqs(error)
+    if isinstance(error, SqsError):
+        code = errors.SHARED.get(error.code) or errors.Code(error.code.query, error.code.status, "")
+        error = SmqError(code, error.message)
     identifier = new_request_id()
-    content = {"Code": refused.code.name, "Message": refused.message, "RequestId": identifier, "HostId": base_url}
+    content = {"Code": error.code.name, "Message": error.message, "RequestId": identifier, "HostId": base_url}
     body = document("Error", elements(content))
-    return _reply(Answer(refused.code.status, body, code=refused.code.name), identifier)
+    return _reply(Answer(error.code.status, body, code=error.code.name), identifier)
 
 
 def encode_failure(error: VeilmqError, base_url: str) -> Reply:

@@ -13,9 +13,6 @@ from dataclasses import dataclass
 from veilmq.core import errors as core
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_MESSAGE_ATTRIBUTES_MAX, SQS_TAGS_MAX
 
-_MODELLED = "com.amazonaws.sqs#"
-_FRAMEWORK = "com.amazon.coral.service#"
-_PREFIX = "AWS.SimpleQueueService."
 _SHOWN_CHARACTERS_MAX = 256
 
 
@@ -34,42 +31,48 @@ class Code:
         return self.shape.partition("#")[2]
 
 
-QUEUE_DOES_NOT_EXIST = Code(_MODELLED + "QueueDoesNotExist", _PREFIX + "NonExistentQueue")
-QUEUE_NAME_EXISTS = Code(_MODELLED + "QueueNameExists", "QueueAlreadyExists")
-QUEUE_DELETED_RECENTLY = Code(_MODELLED + "QueueDeletedRecently", _PREFIX + "QueueDeletedRecently")
-PURGE_IN_PROGRESS = Code(_MODELLED + "PurgeQueueInProgress", _PREFIX + "PurgeQueueInProgress", 403)
-OVER_LIMIT = Code(_MODELLED + "OverLimit", "OverLimit", 403)
-REQUEST_THROTTLED = Code(_MODELLED + "RequestThrottled", "RequestThrottled", 403)
-RESOURCE_NOT_FOUND = Code(_MODELLED + "ResourceNotFoundException", "ResourceNotFoundException", 404)
-INVALID_ADDRESS = Code(_MODELLED + "InvalidAddress", "InvalidAddress", 404)
-INVALID_ATTRIBUTE_NAME = Code(_MODELLED + "InvalidAttributeName", "InvalidAttributeName")
-INVALID_ATTRIBUTE_VALUE = Code(_MODELLED + "InvalidAttributeValue", "InvalidAttributeValue")
-INVALID_MESSAGE_CONTENTS = Code(_MODELLED + "InvalidMessageContents", "InvalidMessageContents")
-RECEIPT_HANDLE_IS_INVALID = Code(_MODELLED + "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid", 404)
-EMPTY_BATCH_REQUEST = Code(_MODELLED + "EmptyBatchRequest", _PREFIX + "EmptyBatchRequest")
-TOO_MANY_ENTRIES = Code(_MODELLED + "TooManyEntriesInBatchRequest", _PREFIX + "TooManyEntriesInBatchRequest")
-ENTRY_IDS_NOT_DISTINCT = Code(_MODELLED + "BatchEntryIdsNotDistinct", _PREFIX + "BatchEntryIdsNotDistinct")
-INVALID_ENTRY_ID = Code(_MODELLED + "InvalidBatchEntryId", _PREFIX + "InvalidBatchEntryId")
-BATCH_TOO_LONG = Code(_MODELLED + "BatchRequestTooLong", _PREFIX + "BatchRequestTooLong")
-UNSUPPORTED_OPERATION = Code(_MODELLED + "UnsupportedOperation", _PREFIX + "UnsupportedOperation")
-INVALID_PARAMETER_VALUE = Code(_FRAMEWORK + "InvalidParameterValueException", "InvalidParameterValue")
-MISSING_PARAMETER = Code(_FRAMEWORK + "MissingRequiredParameterException", "MissingParameter")
-SERIALIZATION = Code(_FRAMEWORK + "SerializationException", "SerializationException")
-UNKNOWN_OPERATION = Code(_FRAMEWORK + "UnknownOperationException", "InvalidAction")
-MALFORMED_INPUT = Code(_FRAMEWORK + "MalformedInputException", "MalformedInput")
-MALFORMED_QUERY_STRING = Code(_FRAMEWORK + "MalformedQueryStringException", "MalformedQueryString", 404)
-NO_SUCH_VERSION = Code(_FRAMEWORK + "NoSuchVersionException", "NoSuchVersion")
-MISSING_AUTHENTICATION_TOKEN = Code(
-    _FRAMEWORK + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403
-)
-INCOMPLETE_SIGNATURE = Code(_FRAMEWORK + "IncompleteSignatureException", "IncompleteSignature")
-INVALID_CLIENT_TOKEN_ID = Code(_FRAMEWORK + "UnrecognizedClientException", "InvalidClientTokenId", 403)
-SIGNATURE_DOES_NOT_MATCH = Code(_FRAMEWORK + "InvalidSignatureException", "SignatureDoesNotMatch", 403)
-EXPIRED_TOKEN = Code(_FRAMEWORK + "ExpiredTokenException", "ExpiredToken", 403)
-REQUEST_EXPIRED = Code(_FRAMEWORK + "RequestExpiredException", "RequestExpired")
-ACCESS_DENIED = Code(_FRAMEWORK + "AccessDeniedException", "AccessDenied", 403)
-INTERNAL_FAILURE = Code(_FRAMEWORK + "InternalFailure", "InternalFailure", 500, "Receiver")
-SERVICE_UNAVAILABLE = Code(_FRAMEWORK + "ServiceUnavailableException", "ServiceUnavailable", 503, "Receiver")
+def _modelled(name: str, query: str = "", status: int = 400) -> Code:
+    return Code(f"com.amazonaws.sqs#{name}", query or name, status)
+
+
+def _framework(name: str, query: str, status: int = 400, fault: str = "Sender") -> Code:
+    return Code(f"com.amazon.coral.service#{name}", query, status, fault)
+
+
+QUEUE_DOES_NOT_EXIST = _modelled("QueueDoesNotExist", "AWS.SimpleQueueService.NonExistentQueue")
+QUEUE_NAME_EXISTS = _modelled("QueueNameExists", "QueueAlreadyExists")
+QUEUE_DELETED_RECENTLY = _modelled("QueueDeletedRecently", "AWS.SimpleQueueService.QueueDeletedRecently")
+PURGE_IN_PROGRESS = _modelled("PurgeQueueInProgress", "AWS.SimpleQueueService.PurgeQueueInProgress", 403)
+OVER_LIMIT = _modelled("OverLimit", status=403)
+REQUEST_THROTTLED = _modelled("RequestThrottled", status=403)
+RESOURCE_NOT_FOUND = _modelled("ResourceNotFoundException", status=404)
+INVALID_ADDRESS = _modelled("InvalidAddress", status=404)
+INVALID_ATTRIBUTE_NAME = _modelled("InvalidAttributeName")
+INVALID_ATTRIBUTE_VALUE = _modelled("InvalidAttributeValue")
+INVALID_MESSAGE_CONTENTS = _modelled("InvalidMessageContents")
+RECEIPT_HANDLE_IS_INVALID = _modelled("ReceiptHandleIsInvalid", status=404)
+EMPTY_BATCH_REQUEST = _modelled("EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest")
+TOO_MANY_ENTRIES = _modelled("TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest")
+ENTRY_IDS_NOT_DISTINCT = _modelled("BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct")
+INVALID_ENTRY_ID = _modelled("InvalidBatchEntryId", "AWS.SimpleQueueService.InvalidBatchEntryId")
+BATCH_TOO_LONG = _modelled("BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong")
+UNSUPPORTED_OPERATION = _modelled("UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation")
+INVALID_PARAMETER_VALUE = _framework("InvalidParameterValueException", "InvalidParameterValue")
+MISSING_PARAMETER = _framework("MissingRequiredParameterException", "MissingParameter")
+SERIALIZATION = _framework("SerializationException", "SerializationException")
+UNKNOWN_OPERATION = _framework("UnknownOperationException", "InvalidAction")
+MALFORMED_INPUT = _framework("MalformedInputException", "MalformedInput")
+MALFORMED_QUERY_STRING = _framework("MalformedQueryStringException", "MalformedQueryString", 404)
+NO_SUCH_VERSION = _framework("NoSuchVersionException", "NoSuchVersion")
+MISSING_AUTHENTICATION_TOKEN = _framework("MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
+INCOMPLETE_SIGNATURE = _framework("IncompleteSignatureException", "IncompleteSignature")
+INVALID_CLIENT_TOKEN_ID = _framework("UnrecognizedClientException", "InvalidClientTokenId", 403)
+SIGNATURE_DOES_NOT_MATCH = _framework("InvalidSignatureException", "SignatureDoesNotMatch", 403)
+EXPIRED_TOKEN = _framework("ExpiredTokenException", "ExpiredToken", 403)
+REQUEST_EXPIRED = _framework("RequestExpiredException", "RequestExpired")
+ACCESS_DENIED = _framework("AccessDeniedException", "AccessDenied", 403)
+INTERNAL_FAILURE = _framework("InternalFailure", "InternalFailure", 500, "Receiver")
+SERVICE_UNAVAILABLE = _framework("ServiceUnavailableException", "ServiceUnavailable", 503, "Receiver")
 
 CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinstance(value, Code))
 """Every code that this package answers with."""

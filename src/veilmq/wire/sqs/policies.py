@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from fnmatch import translate
 from functools import lru_cache, partial
 from ipaddress import ip_address, ip_network
-from operator import eq, ge, gt, le, lt
+from operator import attrgetter, eq, ge, gt, le, lt
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -64,16 +64,16 @@ Test = Callable[[str, Any], bool]
 KEYS: dict[str, ReadKey] = {
     "aws:sourceip": lambda request: request.source.source_ip(),
     "aws:useragent": lambda request: request.source.user_agent(),
-    "aws:principalarn": lambda request: request.caller.arn,
-    "aws:principalaccount": lambda request: request.caller.account,
+    "aws:principalarn": attrgetter("caller.arn"),
+    "aws:principalaccount": attrgetter("caller.account"),
     "aws:principaltype": lambda request: "Account" if request.caller.is_root else "User",
-    "aws:userid": lambda request: request.caller.sender_id,
+    "aws:userid": attrgetter("caller.sender_id"),
     "aws:username": lambda request: request.caller.user or None,
     "aws:securetransport": lambda request: str(request.secure).lower(),
     "aws:currenttime": lambda request: datetime.fromtimestamp(request.now_s, tz=UTC).isoformat(),
     "aws:epochtime": lambda request: str(int(request.now_s)),
-    "aws:requestedregion": lambda request: request.region,
-    "aws:resourceaccount": lambda request: request.owner,
+    "aws:requestedregion": attrgetter("region"),
+    "aws:resourceaccount": attrgetter("owner"),
     "aws:principalisawsservice": lambda request: "false",
     "aws:viaawsservice": lambda request: "false",
 }

@@ -215,47 +215,44 @@ def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
 
 def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
     """ListQueues: lists the caller's queues by name; in pages only if MaxResults is given, as on AWS."""
-    check_number("MaxResults", request.max_results)
     prefix = request.queue_name_prefix or ""
     listing = Listing("ListQueues", prefix, context)
+    wanted = _page(request, listing)
 
     def respond(result: Any) -> ListQueuesResult:
         page: QueuePage = answered(result)
         urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
-        more = page.more and request.max_results is not None
-        return ListQueuesResult(
-            queue_urls=urls or None, next_token=listing.token_after(page.names[-1]) if more else None
-        )
+        return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(request, listing, page))
 
-    command = commands.ListQueues(
-        account=context.account,
-        prefix=prefix,
-        after=listing.name_before(request.next_token),
-        count=request.max_results or limits.SQS_LIST_RESULTS.default,
-    )
-    return Plan(command, respond)
+    return Plan(commands.ListQueues(account=context.account, prefix=prefix, **wanted), respond)
 
 
 def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, context: RequestContext) -> Plan:
     """ListDeadLetterSourceQueues: lists the queues whose RedrivePolicy names this one; in pages with MaxResults."""
     queue = queue_of(request.queue_url, context)
-    check_number("MaxResults", request.max_results)
     listing = Listing("ListDeadLetterSourceQueues", queue, context)
+    wanted = _page(request, listing)
 
     def respond(result: Any) -> ListDeadLetterSourceQueuesResult:
         page: QueuePage = answered(result)
-        more = page.more and request.max_results is not None
-        return ListDeadLetterSourceQueuesResult(
-            queue_urls=[queue_url(name, context) for name in page.names],
-            next_token=listing.token_after(page.names[-1]) if more else None,
-        )
+        urls = [queue_url(name, context) for name in page.names]
+        return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=_next_token(request, listing, page))
 
-    command = commands.ListDeadLetterSources(
-        queue=queue,
-        after=listing.name_before(request.next_token),
-        count=request.max_results or limits.SQS_LIST_RESULTS.default,
-    )
-    return Plan(command, respond)
+    return Plan(commands.ListDeadLetterSources(queue=queue, **wanted), respond)
+
+
+def _page(request: ListQueuesRequest | ListDeadLetterSourceQueuesRequest, listing: Listing) -> dict[str, Any]:
+    """Return which page of ``listing`` is wanted, as commands of listings have it."""
+    check_number("MaxResults", request.max_results)
+    count = request.max_results or limits.SQS_LIST_RESULTS.default
+    return {"after": listing.name_before(request.next_token), "count": count}
+
+
+def _next_token(
+    request: ListQueuesRequest | ListDeadLetterSourceQueuesRequest, listing: Listing, page: QueuePage
+) -> str | None:
+    more = page.more and request.max_results is not None
+    return listing.token_after(page.names[-1]) if more else None
 
 
 def delete_queue(request: members.QueueRequest, context: RequestContext) -> Plan:

@@ -19,26 +19,27 @@ from veilmq.wire.v1.claims import texts, types
 from veilmq.wire.v1.publications import ARROW_TYPE, Outgoing, OutgoingRow, Pieces, in_pieces
 from veilmq.wire.v1.request import INVALID_REQUEST, RowRefused
 
-_TEXTS = pa.map_(pa.string(), pa.string())
+_TEXT, _COUNT = pa.string(), pa.int32()
+_TEXTS = pa.map_(_TEXT, _TEXT)
 _INSTANT = pa.timestamp("us", "UTC")
 
 SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("body", pa.string()),
-        ("attributes", _TEXTS),
-        ("attribute_types", _TEXTS),
-        ("group", pa.string()),
-        ("sent_at", _INSTANT),
-        ("received_at", _INSTANT),
-        ("receive_count", pa.int32()),
-        ("sequence_number", pa.string()),
-        ("queue", pa.string()),
-    ]
+    {
+        "id": _TEXT,
+        "body": _TEXT,
+        "attributes": _TEXTS,
+        "attribute_types": _TEXTS,
+        "group": _TEXT,
+        "sent_at": _INSTANT,
+        "received_at": _INSTANT,
+        "receive_count": _COUNT,
+        "sequence_number": _TEXT,
+        "queue": _TEXT,
+    }
 )
 """The columns, which are those of the Spark source."""
 
-_NO_TEXTS = pa.array([], pa.string())
+_NO_TEXTS = pa.array([], _TEXT)
 _BATCH_ROWS = 2_048
 _BATCH_CHARACTERS = 262_144  # with ten attributes each, some five hundred messages: to write more takes long
 
@@ -87,22 +88,22 @@ def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
     rows = len(messages)
     if any(message.properties for message in messages):
         carried = [decode_properties(message.properties) for message in messages]
-        groups = pa.array([each.group for each in carried], pa.string())
+        groups = pa.array([each.group for each in carried], _TEXT)
         attributes, attribute_types = _maps(carried, texts), _maps(carried, types)
     else:
-        offsets = pa.repeat(pa.scalar(0, pa.int32()), rows + 1)
+        offsets = pa.repeat(pa.scalar(0, _COUNT), rows + 1)
         attributes = pa.MapArray.from_arrays(offsets, _NO_TEXTS, _NO_TEXTS)
-        attribute_types, groups = pa.nulls(rows, _TEXTS), pa.nulls(rows, pa.string())
+        attribute_types, groups = pa.nulls(rows, _TEXTS), pa.nulls(rows, _TEXT)
     columns = [
-        pa.array([id_text(message.id) for message in messages], pa.string()),
-        pa.array([message.body for message in messages], pa.string()),
+        pa.array([id_text(message.id) for message in messages], _TEXT),
+        pa.array([message.body for message in messages], _TEXT),
         attributes,
         attribute_types,
         groups,
         _instants([message.sent_at_ms for message in messages]),
         _instants([message.received_at_ms for message in messages]),
-        pa.array([message.receive_count for message in messages], pa.int32()),
-        pa.array([sequence_text(message.sequence) for message in messages], pa.string()),
+        pa.array([message.receive_count for message in messages], _COUNT),
+        pa.array([sequence_text(message.sequence) for message in messages], _TEXT),
         pa.repeat(queue, rows),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
@@ -120,9 +121,7 @@ def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | No
             keys += found
             values += found.values()
     offsets.append(len(keys))
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), pa.array(keys, pa.string()), pa.array(values, pa.string())
-    )
+    return pa.MapArray.from_arrays(pa.array(offsets, _COUNT), pa.array(keys, _TEXT), pa.array(values, _TEXT))
 
 
 def _instants(instants_ms: list[int]) -> Any:
@@ -135,9 +134,9 @@ def _instants(instants_ms: list[int]) -> Any:
 # is read, compressed batches are refused, because a few bytes of them may stand for any number, and no map is read
 # that has more pairs than a message has attributes.
 
-_TEXT_TYPES = (pa.string(), pa.large_string())
+_TEXT_TYPES = (_TEXT, pa.large_string())
 _MAP_TYPES = tuple(pa.map_(text, text) for text in _TEXT_TYPES)
-_NUMBER = (pa.int32(), pa.int64())
+_NUMBER = (_COUNT, pa.int64())
 
 COLUMNS: dict[str, tuple[Any, ...]] = {
     "body": _TEXT_TYPES,

@@ -346,16 +346,7 @@ def _list_messages(request: ApiRequest, fields: InspectFields, context: RequestC
 
     def answer(seen: list[SeenMessage]) -> Reply:
         shown, is_cut = _bounded(seen, fields)
-        rows = [
-            ListedMessage(
-                state=_WORDS[each.state],
-                visible_at_ms=each.visible_at_ms,
-                received_at_ms=each.received_at_ms,
-                receipt=each.receipt,
-                **_fields(each, body),
-            )
-            for each, body in shown
-        ]
+        rows = [ListedMessage(**_fields(each, body) | {"state": _WORDS[each.state]}) for each, body in shown]
         return as_json(ListedMessages(rows, is_cut))
 
     return ApiCall(command, answer)
@@ -364,7 +355,7 @@ def _list_messages(request: ApiRequest, fields: InspectFields, context: RequestC
 def _peek(request: ApiRequest, fields: PeekFields, context: RequestContext) -> ApiCall:
     def answer(peeked: Peeked) -> Reply:
         shown, is_cut = _bounded(peeked.messages, fields)
-        rows = [PeekedRow(source=each.source, **_fields(each, body)) for each, body in shown]
+        rows = [PeekedRow(**_fields(each, body)) for each, body in shown]
         return as_json(PeekedMessages(rows, is_cut))
 
     return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.INSPECT_READ_BYTES), answer)
@@ -402,9 +393,10 @@ def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[t
 
 
 def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
-    """Return the fields of ``ShownMessage``."""
-    carried = decode_properties(message.properties)
-    return {
+    """Return the fields of ``message`` and what its properties are."""
+    given = asdict(message)
+    carried = decode_properties(given.pop("properties"))
+    return given | {
         "id": id_text(message.id),
         "body": body,
         "body_bytes": len(message.body.encode()),
@@ -413,10 +405,6 @@ def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
         "system_attributes": texts(carried.system),
         "group": carried.group,
         "dedup_id": carried.dedup_id,
-        "priority": message.priority,
-        "sent_at_ms": message.sent_at_ms,
-        "first_received_at_ms": message.first_received_at_ms,
-        "receive_count": message.receive_count,
     }
 
 
