@@ -20,11 +20,97 @@ from veilmq.core.limits import (
     SQS_BATCH_ENTRIES_MAX,
     SQS_MESSAGE_ATTRIBUTES_MAX,
 )
-from veilmq.wire.sqs import actions, errors, query
-from veilmq.wire.sqs.members import NUMBERS
+from veilmq.wire.sqs import errors, query
+from veilmq.wire.sqs.actions import ACTIONS
+from veilmq.wire.sqs.members import NUMBERS, TRACE_HEADER
 from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
 from veilmq.wire.sqs.query import VALUE, element_name, key_name
 from veilmq.wire.sqs.queue_attributes import READ_ONLY, SETTINGS
+
+_MISSING, _INVALID = errors.MISSING_PARAMETER, errors.INVALID_PARAMETER_VALUE
+_ON_QUEUE = (_MISSING, errors.QUEUE_DOES_NOT_EXIST)
+_BATCH = (
+    *_ON_QUEUE,
+    errors.EMPTY_BATCH_REQUEST,
+    errors.TOO_MANY_ENTRIES,
+    errors.INVALID_ENTRY_ID,
+    errors.ENTRY_IDS_NOT_DISTINCT,
+    _INVALID,
+)
+_SETTINGS = (errors.INVALID_ATTRIBUTE_NAME, errors.INVALID_ATTRIBUTE_VALUE)
+_MESSAGE = (_INVALID, errors.INVALID_MESSAGE_CONTENTS, errors.UNSUPPORTED_OPERATION)
+_RECEIPT = (errors.RECEIPT_HANDLE_IS_INVALID, _INVALID)
+_MOVE = (_MISSING, _INVALID, errors.RESOURCE_NOT_FOUND)
+
+ERRORS: dict[str, tuple[errors.Code, ...]] = {
+    "CreateQueue": (_MISSING, _INVALID, errors.QUEUE_NAME_EXISTS, errors.QUEUE_DELETED_RECENTLY, *_SETTINGS),
+    "GetQueueUrl": (_MISSING, _INVALID, errors.QUEUE_DOES_NOT_EXIST),
+    "ListQueues": (_INVALID,),
+    "DeleteQueue": _ON_QUEUE,
+    "PurgeQueue": (*_ON_QUEUE, errors.PURGE_IN_PROGRESS),
+    "GetQueueAttributes": (*_ON_QUEUE, _INVALID, errors.INVALID_ATTRIBUTE_NAME),
+    "SetQueueAttributes": (*_ON_QUEUE, _INVALID, *_SETTINGS),
+    "TagQueue": (*_ON_QUEUE, _INVALID),
+    "UntagQueue": (*_ON_QUEUE, _INVALID),
+    "ListQueueTags": _ON_QUEUE,
+    "ListDeadLetterSourceQueues": (*_ON_QUEUE, _INVALID),
+    "StartMessageMoveTask": _MOVE,
+    "CancelMessageMoveTask": _MOVE,
+    "ListMessageMoveTasks": _MOVE,
+    "AddPermission": (*_ON_QUEUE, _INVALID, errors.OVER_LIMIT),
+    "RemovePermission": (*_ON_QUEUE, _INVALID),
+    "SendMessage": (*_ON_QUEUE, *_MESSAGE),
+    "SendMessageBatch": (*_BATCH, errors.BATCH_TOO_LONG),
+    "ReceiveMessage": (
+        *_ON_QUEUE,
+        _INVALID,
+        errors.INVALID_ATTRIBUTE_NAME,
+        errors.OVER_LIMIT,
+        errors.REQUEST_THROTTLED,
+    ),
+    "DeleteMessage": (*_ON_QUEUE, *_RECEIPT),
+    "DeleteMessageBatch": _BATCH,
+    "ChangeMessageVisibility": (*_ON_QUEUE, *_RECEIPT),
+    "ChangeMessageVisibilityBatch": _BATCH,
+}
+"""Action → the errors of its own; a test provokes each."""
+
+ENTRY_ERRORS: dict[str, tuple[errors.Code, ...]] = {
+    "SendMessageBatch": (_MISSING, *_MESSAGE),
+    "DeleteMessageBatch": (_MISSING, *_RECEIPT),
+    "ChangeMessageVisibilityBatch": (_MISSING, *_RECEIPT),
+}
+"""Action → what is reported for single entries of a batch, beside entries that succeed."""
+
+EVERYWHERE = (errors.UNKNOWN_OPERATION, errors.INTERNAL_FAILURE, errors.SERVICE_UNAVAILABLE)
+"""What every request may be answered with."""
+
+BY_PROTOCOL = {
+    "AWS JSON": (errors.SERIALIZATION,),
+    "Query": (errors.INVALID_ADDRESS, errors.MALFORMED_INPUT, errors.MALFORMED_QUERY_STRING, errors.NO_SUCH_VERSION),
+}
+"""What every request in a protocol may be answered with beside that."""
+
+WITH_CREDENTIALS = (
+    errors.MISSING_AUTHENTICATION_TOKEN,
+    errors.INCOMPLETE_SIGNATURE,
+    errors.INVALID_CLIENT_TOKEN_ID,
+    errors.SIGNATURE_DOES_NOT_MATCH,
+    errors.EXPIRED_TOKEN,
+    errors.REQUEST_EXPIRED,
+    errors.ACCESS_DENIED,
+)
+"""What every request may be answered with beside that, where the server has a credentials file."""
+
+ATTRIBUTES: dict[str, Iterable[str]] = {
+    "CreateQueue": SETTINGS,
+    "GetQueueAttributes": (*SETTINGS, *READ_ONLY),
+    "SetQueueAttributes": SETTINGS,
+    "SendMessage": (TRACE_HEADER,),
+    "SendMessageBatch": (TRACE_HEADER,),
+    "ReceiveMessage": SYSTEM_ATTRIBUTES,
+}
+"""Action → the attributes of queues or messages that it reads or returns by name."""
 
 _OPENING = """\
 # Amazon SQS
@@ -232,23 +318,21 @@ def render() -> str:
 def _actions() -> Iterator[str]:
     yield "## Actions\n"
     rows = []
-    for row in actions.ACTIONS.values():
+    for row in ACTIONS.values():
         what = (inspect.getdoc(row.plan) or "").partition(": ")[2]
-        entry = f"; per entry: {_names(row.entry_errors)}" if row.entry_errors else ""
+        entry = f"; per entry: {_names(ENTRY_ERRORS[row.name])}" if row.name in ENTRY_ERRORS else ""
         members = ", ".join(f"`{field.encode_name}`" for field in msgspec.structs.fields(row.request))
-        rows.append((f"`{row.name}`", what, members, _names(row.errors) + entry))
+        rows.append((f"`{row.name}`", what, members, _names(ERRORS[row.name]) + entry))
     yield _table(("action", "what it does", "members", "errors"), rows)
-    yield f"Every action: {_names(actions.EVERYWHERE)}.\n"
-    for protocol, codes in actions.BY_PROTOCOL.items():
+    yield f"Every action: {_names(EVERYWHERE)}.\n"
+    for protocol, codes in BY_PROTOCOL.items():
         yield f"Every action in {protocol}: {_names(codes)}.\n"
-    yield f"If signatures are verified ([security.md](../security.md)), also {_names(actions.WITH_CREDENTIALS)}.\n"
+    yield f"If signatures are verified ([security.md](../security.md)), also {_names(WITH_CREDENTIALS)}.\n"
     of: dict[str, list[str]] = {}
-    for row in actions.ACTIONS.values():
-        for name in row.attributes:
-            of.setdefault(f"`{name}`", []).append(row.name)
-    yield _table(
-        ("attribute", "actions that accept or return it"), [(name, _code(names)) for name, names in of.items()]
-    )
+    for action, names in ATTRIBUTES.items():
+        for name in names:
+            of.setdefault(f"`{name}`", []).append(action)
+    yield _table(("attribute", "actions that accept or return it"), [(name, _code(each)) for name, each in of.items()])
 
 
 def _numbers() -> str:
@@ -274,7 +358,7 @@ def _message_attributes() -> str:
 
 def _query() -> str:
     of: dict[tuple[str, str], list[str]] = {}
-    for row in actions.ACTIONS.values():
+    for row in ACTIONS.values():
         for field in msgspec.structs.fields(row.request):
             for parameters in _flattened(field, row.name):
                 of.setdefault((f"`{field.encode_name}`", parameters), []).append(row.name)

@@ -4,6 +4,7 @@ A row without a provocation fails, and so does a provocation whose row is gone.
 """
 
 import asyncio
+import runpy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -26,8 +27,8 @@ from tests.clients.sqs_reference import (
 )
 from tests.server.keys import REGION, TEXT, written
 from tests.store.postgres_host import emptied, making_database, prepare
+from tests.tidy.tree import ROOT
 from veilmq.testing import RunningServer
-from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE, WITH_CREDENTIALS
 from veilmq.wire.sqs.errors import CODES
 
 BY_NAME = {code.name: code for code in CODES}
@@ -121,10 +122,10 @@ def test_each_attribute_of_each_action(row: tuple[str, str], stage: Stage) -> No
 
 
 def test_every_row_has_a_provocation_and_every_provocation_a_row() -> None:
-    rows = ACTIONS.values()
-    assert set(ERRORS) == {(row.name, code.name) for row in rows for code in row.errors}
-    assert set(ENTRY_ERRORS) == {(row.name, code.name) for row in rows for code in row.entry_errors}
-    assert set(ANYWHERE) | OURS == {code.name for code in (*EVERYWHERE, *BY_PROTOCOL["AWS JSON"])}
-    assert set(QUERY) == {code.name for code in BY_PROTOCOL["Query"]}
-    assert set(SIGNED) == {code.name for code in WITH_CREDENTIALS}
-    assert set(ATTRIBUTES) == {(row.name, name) for row in rows for name in row.attributes}
+    page = runpy.run_path(str(ROOT / "scripts" / "sqs_page.py"))
+    for table, rows in (("ERRORS", ERRORS), ("ENTRY_ERRORS", ENTRY_ERRORS)):
+        assert set(rows) == {(action, code.name) for action, codes in page[table].items() for code in codes}
+    assert set(ANYWHERE) | OURS == {code.name for code in (*page["EVERYWHERE"], *page["BY_PROTOCOL"]["AWS JSON"])}
+    assert set(QUERY) == {code.name for code in page["BY_PROTOCOL"]["Query"]}
+    assert set(SIGNED) == {code.name for code in page["WITH_CREDENTIALS"]}
+    assert set(ATTRIBUTES) == {(action, name) for action, names in page["ATTRIBUTES"].items() for name in names}

@@ -1,5 +1,6 @@
 """The Query protocol: parameters, members and replies."""
 
+import runpy
 import tracemalloc
 import uuid
 from typing import Any
@@ -15,12 +16,13 @@ from msgspec import inspect
 
 from tests.clients.sqs_client import form_of_request, header_fields, understood_xml
 from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, UNHURRIED, URL, message, received
+from tests.tidy import tree
 from veilmq.core import commands as core
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.core.messages import NewMessage
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
-from veilmq.wire.sqs.actions import ACTIONS, BY_PROTOCOL, EVERYWHERE
+from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Shape
 from veilmq.wire.sqs.query import Form, QueryCall, action_of, decode, encode_error, form_of, parameters, reader
@@ -157,8 +159,9 @@ def test_a_client_understands_each_error(code: errors.Code) -> None:
 def test_what_every_request_may_be_answered_with_in_query() -> None:
     raised = {refusal("Foo").code, refusal("PurgeQueue", "%").code, refusal("PurgeQueue", "a=1&a=2").code}
     raised |= {refusal("PurgeQueue", "Version=1").code, refusal("PurgeQueue", target=b"/orders").code}
-    assert raised == {*BY_PROTOCOL["Query"], errors.UNKNOWN_OPERATION}
-    assert errors.UNKNOWN_OPERATION in EVERYWHERE
+    page = runpy.run_path(str(tree.ROOT / "scripts" / "sqs_page.py"))
+    assert raised == {*page["BY_PROTOCOL"]["Query"], errors.UNKNOWN_OPERATION}
+    assert errors.UNKNOWN_OPERATION in page["EVERYWHERE"]
 
 
 def members_of(kind: Any) -> st.SearchStrategy[Any]:
