@@ -4,14 +4,26 @@ A test fails when it was forgotten. A table stands between ``<!-- options: NAME 
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-from veilmq.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, page
+from veilmq.spark.options import SINK_OPTIONS, SOURCE_OPTIONS, Option
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "spark.md"
 TABLES = {"source": SOURCE_OPTIONS, "sink": SINK_OPTIONS}
 
 _PLACE = re.compile(r"(<!-- options: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def page(table: Sequence[Option]) -> str:
+    """Return ``table`` in Markdown."""
+    rows = ["| option | values | default | description |", "| --- | --- | --- | --- |"]
+    for option in table:
+        shown = option.shown
+        if not shown and option.default is not None:
+            shown = f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
+        rows.append(f"| `{option.name}` | {option.type.allowed} | {shown} | {option.doc} |")
+    return "\n".join(rows) + "\n"
 
 
 def written(text: str) -> str:

@@ -85,17 +85,6 @@ def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
     return values
 
 
-def page(table: Sequence[Option]) -> str:
-    """Return ``table`` as a Markdown table for the documentation."""
-    rows = ["| option | values | default | description |", "| --- | --- | --- | --- |"]
-    for option in table:
-        shown = option.shown
-        if not shown and option.default is not None:
-            shown = f"`{str(option.default).lower() if isinstance(option.default, bool) else option.default}`"
-        rows.append(f"| `{option.name}` | {option.type.allowed} | {shown} | {option.doc} |")
-    return "\n".join(rows) + "\n"
-
-
 def whole(allowed: Range) -> OptionType:
     """Return the type of whole numbers within ``allowed``."""
 

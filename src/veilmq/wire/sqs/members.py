@@ -337,8 +337,6 @@ class QueueUrlResult(Shape):
 
 
 class SendMessageResult(Shape, kw_only=True):
-    """SendMessage."""
-
     md5_of_message_body: str
     md5_of_message_attributes: str | None = None
     md5_of_message_system_attributes: str | None = None

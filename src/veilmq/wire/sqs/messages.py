@@ -49,8 +49,6 @@ class MessageToSend(Shape):
 
 
 class SendMessageRequest(MessageToSend):
-    """SendMessage."""
-
     queue_url: str | None = None
 
 
@@ -61,8 +59,6 @@ class SendMessageBatchEntry(MessageToSend):
 
 
 class SendMessageBatchRequest(members.QueueRequest):
-    """SendMessageBatch."""
-
     entries: list[SendMessageBatchEntry] | None = None
 
 
@@ -79,8 +75,6 @@ class ReceiveMessageRequest(members.QueueRequest):
 
 
 class DeleteMessageRequest(members.QueueRequest):
-    """DeleteMessage."""
-
     receipt_handle: str | None = None
 
 
@@ -92,14 +86,10 @@ class DeleteMessageBatchEntry(Shape):
 
 
 class DeleteMessageBatchRequest(members.QueueRequest):
-    """DeleteMessageBatch."""
-
     entries: list[DeleteMessageBatchEntry] | None = None
 
 
 class ChangeMessageVisibilityRequest(members.QueueRequest):
-    """ChangeMessageVisibility."""
-
     receipt_handle: str | None = None
     visibility_timeout: members.Integer | None = None
 
@@ -113,8 +103,6 @@ class ChangeMessageVisibilityBatchEntry(Shape):
 
 
 class ChangeMessageVisibilityBatchRequest(members.QueueRequest):
-    """ChangeMessageVisibilityBatch."""
-
     entries: list[ChangeMessageVisibilityBatchEntry] | None = None
 
 
@@ -131,8 +119,6 @@ class Message(Shape):
 
 
 class ReceiveMessageResult(Shape):
-    """ReceiveMessage."""
-
     messages: list[Message] | None = None
 
 

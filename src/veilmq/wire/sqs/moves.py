@@ -22,35 +22,25 @@ from veilmq.wire.sqs.names import queue_arn, queue_of_arn
 
 
 class StartMessageMoveTaskRequest(Shape):
-    """StartMessageMoveTask."""
-
     source_arn: str | None = None
     destination_arn: str | None = None
     max_number_of_messages_per_second: Integer | None = None
 
 
 class CancelMessageMoveTaskRequest(Shape):
-    """CancelMessageMoveTask."""
-
     task_handle: str | None = None
 
 
 class ListMessageMoveTasksRequest(Shape):
-    """ListMessageMoveTasks."""
-
     source_arn: str | None = None
     max_results: Integer | None = None
 
 
 class StartMessageMoveTaskResult(Shape):
-    """StartMessageMoveTask."""
-
     task_handle: str
 
 
 class CancelMessageMoveTaskResult(Shape):
-    """CancelMessageMoveTask."""
-
     approximate_number_of_messages_moved: int
 
 
@@ -69,8 +59,6 @@ class MoveTaskEntry(Shape, kw_only=True):
 
 
 class ListMessageMoveTasksResult(Shape):
-    """ListMessageMoveTasks."""
-
     results: list[MoveTaskEntry]
 
 

@@ -20,37 +20,27 @@ from veilmq.wire.sqs.queue_attributes import ALL, applied, attribute_of, describ
 
 
 class CreateQueueRequest(Shape):
-    """CreateQueue."""
-
     queue_name: str | None = None
     attributes: dict[str, str] | None = None
     tags: dict[str, str] | None = None
 
 
 class GetQueueUrlRequest(Shape):
-    """GetQueueUrl."""
-
     queue_name: str | None = None
     queue_owner_aws_account_id: str | None = None
 
 
 class ListQueuesRequest(Shape):
-    """ListQueues."""
-
     queue_name_prefix: str | None = None
     next_token: str | None = None
     max_results: Integer | None = None
 
 
 class GetQueueAttributesRequest(members.QueueRequest):
-    """GetQueueAttributes."""
-
     attribute_names: list[str] | None = None
 
 
 class SetQueueAttributesRequest(members.QueueRequest):
-    """SetQueueAttributes."""
-
     attributes: dict[str, str] | None = None
 
 
@@ -61,35 +51,25 @@ class TagQueueRequest(members.QueueRequest):
 
 
 class UntagQueueRequest(members.QueueRequest):
-    """UntagQueue."""
-
     tag_keys: list[str] | None = None
 
 
 class ListDeadLetterSourceQueuesRequest(members.QueueRequest):
-    """ListDeadLetterSourceQueues."""
-
     next_token: str | None = None
     max_results: Integer | None = None
 
 
 class AddPermissionRequest(members.QueueRequest):
-    """AddPermission."""
-
     label: str | None = None
     aws_account_ids: list[str] | None = None
     actions: list[str] | None = None
 
 
 class RemovePermissionRequest(members.QueueRequest):
-    """RemovePermission."""
-
     label: str | None = None
 
 
 class ListQueuesResult(Shape):
-    """ListQueues."""
-
     queue_urls: list[str] | None = None
     next_token: str | None = None
 
@@ -101,8 +81,6 @@ class GetQueueAttributesResult(Shape):
 
 
 class ListQueueTagsResult(Shape):
-    """ListQueueTags."""
-
     tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
 
 
