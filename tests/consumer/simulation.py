@@ -149,7 +149,7 @@ class Call:
 
 
 class ScriptedQueue:
-    """``VisibilityChanger``: plays ``script`` answer by answer, then says yes after ``usual_s``."""
+    """Plays ``script`` answer by answer, then says yes after ``usual_s``."""
 
     def __init__(self, clock: SteppedClock, *, usual_s: float = 0.0) -> None:
         self.calls: list[Call] = []
@@ -196,7 +196,7 @@ class Play(Watcher):
         self.news: list[tuple[float, str, LeaseState]] = []
         self.warnings: list[tuple[float, str, float]] = []
         self.table = LeaseTable(self.clock, watcher=self, draw=lambda: jitter)
-        self.renewer = Renewer(self.table, self.queue, calls_max=1)
+        self.renewer = Renewer(self.table, self.queue.change_visibility_batch, calls_max=1)
         self.subscription: Subscription = self.table.subscribe("orders", policy, fifo=fifo, strict=strict, cap_s=cap_s)
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
@@ -312,7 +312,7 @@ def calls_of_nservicebus(held_s: float) -> int:
 
 
 class Simulation:
-    """One run; ``VisibilityChanger`` for its own renewer."""
+    """One run, and the queue of its own renewer."""
 
     def __init__(
         self,
@@ -327,7 +327,7 @@ class Simulation:
         """Prepare everything; ``run`` does it. All messages but ``long_share`` of them take 1 to 2 s."""
         self.clock = SteppedClock()
         self.table = LeaseTable(self.clock, draw=random.Random(seed).random)
-        self.renewer = Renewer(self.table, self, calls_max=1)
+        self.renewer = Renewer(self.table, self.change_visibility_batch, calls_max=1)
         self.outcome = Outcome()
         self._subscription = self.table.subscribe("orders", policy)
         self._in_work, self._end_s = in_work, hours * 3_600

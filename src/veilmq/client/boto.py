@@ -43,13 +43,16 @@ class BotoCaller:
         try:
             reply = method(**msgspec.to_builtins(members, builtin_types=(bytes,)))
         except Refused as refused:
-            raise _error(refused) from refused
-        except BotoCoreError as error:
-            raise Unreachable(self._boto.meta.endpoint_url, str(error)) from error
+            error = refused.response.get("Error", {})
+            code = error.get("QueryErrorCode") or error.get("Code") or _UNKNOWN  # the former names the exception
+            status = refused.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
+            raise ClientError(code.rpartition("#")[2], error.get("Message", ""), status) from refused
+        except BotoCoreError as failed:
+            raise Unreachable(self._boto.meta.endpoint_url, str(failed)) from failed
         try:
             return msgspec.convert(reply, reply_type, builtin_types=(bytes,))
-        except msgspec.ValidationError as error:
-            raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {error}.", 200) from error
+        except msgspec.ValidationError as misfit:
+            raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {misfit}.", 200) from misfit
 
     def hang_up(self) -> None:
         """Do nothing: the connections belong to the boto3 client."""
@@ -64,10 +67,3 @@ class BotoQueueClient(QueueClient):
     def __init__(self, boto: Any) -> None:
         """``boto`` is what ``boto3.client("sqs")`` returns."""
         super().__init__(BotoCaller(boto))
-
-
-def _error(refused: Refused) -> ClientError:
-    error = refused.response.get("Error", {})
-    code = error.get("QueryErrorCode") or error.get("Code") or _UNKNOWN  # the former is the name of the exception
-    status = refused.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-    return ClientError(code.rpartition("#")[2], error.get("Message", ""), status)

@@ -6,7 +6,7 @@ import random
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from veilmq.client.messages import ClientError, ReceivedMessage
 from veilmq.client.sqs import QueueClient
@@ -120,7 +120,7 @@ class Intake(Generic[T]):
         self._polls_max = polls_max
         self._pause = pause
         self._hang_up = hang_up
-        self._polls: set[asyncio.Task[None] | None] = set()
+        self._polls: set[Any] = set()  # tasks
         self._requested = 0
         self._busy = False
         self._failures = 0
@@ -139,13 +139,12 @@ class Intake(Generic[T]):
             if count < 1:
                 return
             self._requested += count
-            poll = asyncio.get_running_loop().create_task(self._poll(count))
-            self._polls.add(poll)
+            self._polls.add(asyncio.get_running_loop().create_task(self._poll(count)))
 
     async def answered(self) -> None:
         """Return when the polls that are on their way now have been answered."""
-        if polls := [poll for poll in self._polls if poll is not None]:
-            await asyncio.wait(polls)
+        if self._polls:
+            await asyncio.wait(self._polls)
 
     async def stop(self) -> None:
         """Start no more polls, have those on their way answered, and return when they have been.
@@ -155,9 +154,9 @@ class Intake(Generic[T]):
         self._stopped = True
         if self._pausing is not None:
             self._pausing.cancel()
-        while polls := [poll for poll in self._polls if poll is not None]:
+        while self._polls:
             self._hang_up()
-            await asyncio.wait(polls, timeout=HANG_UP_EVERY_S)
+            await asyncio.wait(self._polls, timeout=HANG_UP_EVERY_S)
 
     async def _poll(self, count: int) -> None:
         received: list[T] = []
@@ -178,7 +177,7 @@ class Intake(Generic[T]):
                     self._pausing = asyncio.get_running_loop().create_task(self._wait(pause_s))
         finally:
             self._requested -= count
-            self._polls -= {asyncio.current_task()}
+            self._polls.discard(asyncio.current_task())
         self._taken(received)
         self.fill()
 

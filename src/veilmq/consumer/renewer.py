@@ -10,9 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Protocol
 
-from veilmq.client.messages import ClientError, Hidden
+from veilmq.client.messages import Hidden
 from veilmq.consumer.leases import Lease, LeaseTable, RenewalRequest
 from veilmq.consumer.renewal_policies import RenewalResult, renewal_result
 from veilmq.core.commands import VisibilityChange
@@ -27,33 +26,26 @@ PATIENCE_S_LEAST = 0.5
 """For a batch with a lease that is nearly over, or is."""
 
 
-class VisibilityChanger(Protocol):
-    """What the renewer needs of a ``QueueClient``: one call, which it gives up after ``patience_s`` and tries once."""
-
-    def change_visibility_batch(
-        self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
-    ) -> Sequence[ClientError | Hidden | None]:
-        """Make up to ten changes; no error for each that succeeded. Raises ``ClientError`` and ``Unreachable``."""
-
-
 class Renewer:
     """Renews what is due in a ``LeaseTable``; ``run_due`` does it once, ``start`` for as long as the process lives."""
 
     def __init__(
         self,
         table: LeaseTable,
-        client: VisibilityChanger,
+        change: Callable[..., Sequence[Exception | Hidden | None]],
         *,
         renewed: Callable[[Sequence[RenewalRequest], Sequence[RenewalResult]], object] | None = None,
         calls_max: int = 4,
     ) -> None:
-        """``client`` should have connections of its own: nothing else may keep a renewal waiting.
+        """``change`` is ``QueueClient.change_visibility_batch``, of a client with connections of its own.
+
+        Nothing else may keep a renewal waiting.
 
         ``renewed`` is called after each call, in the renewer's threads, with a result for each request. When more than
         one batch is due, up to ``calls_max`` calls are under way at once.
         """
         self._table = table
-        self._client = client
+        self._change = change
         self._renewed = renewed
         self._calls = ThreadPoolExecutor(calls_max, "veilmq-renewal") if calls_max > 1 else None
         self._stopping = False
@@ -97,9 +89,8 @@ class Renewer:
         changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in requests]
         replies: Sequence[Exception | Hidden | None]
         try:
-            replies = self._client.change_visibility_batch(
-                batch[0].subscription.queue, changes, patience_s=patience_s(requests, self._table)
-            )
+            queue = batch[0].subscription.queue
+            replies = self._change(queue, changes, patience_s=patience_s(requests, self._table))
         except Exception as error:  # noqa: BLE001 - it says nothing about a lease, and the thread goes on
             replies = [error] * len(requests)
             results = [RenewalResult.AGAIN] * len(requests)

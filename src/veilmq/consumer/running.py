@@ -76,7 +76,8 @@ class Running(Watcher):
         self._on_renewed = renewed
         self._tracing: Any = tracing()
         self._clients = [connect() for _ in range(len(handlers) + 1)]
-        self._renewer = Renewer(self.table, self._clients[-1], renewed=self._renewed, calls_max=renewals_at_once)
+        change = self._clients[-1].change_visibility_batch
+        self._renewer = Renewer(self.table, change, renewed=self._renewed, calls_max=renewals_at_once)
         self.runners = [
             Runner(
                 handler,

@@ -119,7 +119,7 @@ TRIPS = st.builds(
 
 
 class HonestQueue:
-    """``VisibilityChanger`` that knows until when each receipt is hidden, and checks what it is asked."""
+    """A queue that knows until when each receipt is hidden, and checks what it is asked."""
 
     def __init__(self, clock: SteppedClock, trips: list[Trip]) -> None:
         self.hidden_until_s: dict[str, float] = {}
@@ -185,7 +185,7 @@ def test_nobody_is_sure_of_what_another_could_have(
     clock = SteppedClock()
     queue = HonestQueue(clock, trips)
     table = LeaseTable(clock, draw=lambda: jitter)
-    renewer = Renewer(table, queue, calls_max=1)
+    renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
     subscription = table.subscribe("orders", policy, fifo=fifo)
     leases: list[Lease] = []
     for step, pause_s in steps:
@@ -286,7 +286,7 @@ class Served(Play):
         self, policy: RenewalPolicy, server: RunningServer, client: HttpQueueClient, *, queue: str = "orders"
     ) -> None:
         super().__init__(policy, fifo=queue.endswith(".fifo"))
-        self.renewer = Renewer(self.table, client, calls_max=1)
+        self.renewer = Renewer(self.table, client.change_visibility_batch, calls_max=1)
         self._server, self._client, self._name = server, client, queue
         self.subscription = self.table.subscribe(queue, policy, fifo=queue.endswith(".fifo"))
 

@@ -379,7 +379,7 @@ class TestThread:
         """A lease that is taken while it sleeps without a date wakes it."""
         clock = SteppedClock()
         queue, table = ScriptedQueue(clock), LeaseTable(clock)
-        renewer = Renewer(table, queue, calls_max=2)
+        renewer = Renewer(table, queue.change_visibility_batch, calls_max=2)
         subscription = table.subscribe("orders", Fixed(30, 20))
         renewer.start()
         clock.settle()
@@ -406,7 +406,7 @@ class TestThread:
         queue.script = [Answer(entries={"a": GONE, "b": GONE})]
         table = LeaseTable(clock, watcher=Failing())
         table.metrics = FailingMetrics()
-        renewer = Renewer(table, queue, calls_max=1)
+        renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
         subscription = table.subscribe("orders", Fixed(30, 20))
         leases = table.take(subscription, list(map(message, "abc")), requested_at_s=0, answered_at_s=0, timeout_s=30)
         renewer.start()
@@ -441,7 +441,7 @@ class TestThread:
     def test_stopping_before_the_start_is_harmless(self) -> None:
         """As it is for whoever cleans up after a failed start."""
         clock = SteppedClock()
-        Renewer(LeaseTable(clock), ScriptedQueue(clock)).stop()
+        Renewer(LeaseTable(clock), ScriptedQueue(clock).change_visibility_batch).stop()
 
 
 class CountingClock(SteppedClock):

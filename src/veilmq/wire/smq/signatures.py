@@ -43,17 +43,6 @@ def read_date(text: bytes) -> Date:
     return Date(text, at.timestamp(), at.strftime("%Y%m%dT%H%M%SZ").encode())
 
 
-def dates_of(headers: Headers) -> tuple[bytes, ...]:
-    """Return the dates of a request, the one that is compared with the clock first; raises ``SmqError``."""
-    own, general = headers.get(b"x-mns-date"), headers.get(b"date")
-    if own and general and own != general:
-        return own, general
-    date = own or general
-    if not date:
-        raise SmqError(errors.MISSING_DATE_HEADER)
-    return (date,)
-
-
 class Claim(NamedTuple):
     """What the header says after its scheme; ``day`` and ``region`` are of version 4."""
 
@@ -252,15 +241,17 @@ class Verifier:
         authorization = headers.get(b"authorization")
         if not authorization:
             raise SmqError(errors.MISSING_AUTHORIZATION_HEADER)
-        texts = dates_of(headers)
+        texts = [text for name in (b"x-mns-date", b"date") if (text := headers.get(name))]  # the clock's first
+        if not texts:
+            raise SmqError(errors.MISSING_DATE_HEADER)
         if not headers.get(b"x-mns-version"):
             raise SmqError(errors.MISSING_VERSION_HEADER)
-        name, _, text = authorization.partition(b" ")
+        name, _, given = authorization.partition(b" ")
         scheme = self._schemes.get(name)
         if scheme is None:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
-        claim = scheme.read(text.strip())
-        dates = tuple([read_date(date) for date in texts])
+        claim = scheme.read(given.strip())
+        dates = tuple([read_date(text) for text in dict.fromkeys(texts)])
         if not -SIGNATURE_SKEW_S <= now_s - dates[0].at_s <= SIGNATURE_SKEW_S:
             raise SmqError(errors.TIME_EXPIRED)
         key = self._keys.get(claim.key_id)

@@ -33,6 +33,9 @@ from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.json import decode, encode, encode_error, narrowing
+from veilmq.wire.sqs.members import TRACE_HEADER
+from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
+from veilmq.wire.sqs.queue_attributes import READ_ONLY, SETTINGS
 
 ARN = f"arn:aws:sqs:us-east-1:000000000000:{QUEUE.rpartition('/')[2]}"
 POLICY = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})
@@ -154,7 +157,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 KNOWN = st.sampled_from(
     sorted(
         {field.encode_name for row in ACTIONS.values() for field in msgspec.structs.fields(row.request)}
-        | {name for row in ACTIONS.values() for name in row.attributes}
+        | {*SETTINGS, *READ_ONLY, *SYSTEM_ATTRIBUTES, TRACE_HEADER}
         | {"Id", "DataType", "StringValue", "BinaryValue", "StringListValues", "Tags"}
     )
 )
