@@ -22,7 +22,7 @@ from benchmarks.rates import CYCLE, CYCLE_TEN, SEND, SEND_TEN, Workload
 from benchmarks.servers import CHECKOUT, ROOMY, Server, veilmq, veilmq_on
 from benchmarks.sqs import Sqs
 from benchmarks.wrk import Load
-from veilmq.testing.postgres_server import PostgresServer
+from examples.cluster.postgres_server import PostgresServer
 
 SDK = {"BENCH_HEADS": "sdk"}
 QUEUES = 500

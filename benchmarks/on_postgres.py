@@ -26,7 +26,7 @@ from benchmarks.row import SUBJECT, Row, Section, alone, failed
 from benchmarks.servers import veilmq_on
 from benchmarks.sqs import Sqs
 from benchmarks.wrk import Load, LoadError
-from veilmq.testing.postgres_server import PostgresServer
+from examples.cluster.postgres_server import PostgresServer
 
 PEER = "pgmq's statements"
 NODES = (1, 2)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from veilmq.testing.postgres_server import PostgresServer, url_of
+from postgres_server import PostgresServer, url_of
 
 HERE = Path(__file__).parent
 NODES_MAX = 3

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.cli.conftest import Outcome, Veilmq, without_passwords
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.client.traffic import drained
@@ -22,7 +23,6 @@ from tests.store.postgres_host import connected, making_database
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
 from veilmq.testing import RunningServer, SystemClock
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 BEFORE_MIN = 300
 """Messages that are acknowledged before the backup begins."""

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples.cluster.postgres_server import temporary_folder
 from tests.conftest import need
 from tests.tidy.tree import ROOT, SRC
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer, SystemClock
-from veilmq.testing.postgres_server import temporary_folder
 
 CLUSTER = ROOT / "examples" / "cluster" / "cluster.py"
 PLACES = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"

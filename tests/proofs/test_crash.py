@@ -31,6 +31,7 @@ import msgspec
 import pytest
 from pyarrow import dataset
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.client.traffic import drained, send
 from tests.proofs.ledger import NodesCaller, Refused, SqsCaller, Unreached
 from tests.proofs.loads import (
@@ -54,7 +55,6 @@ from tests.server.push_receiver import Receiver
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims
 from veilmq.core.claims import SourceView
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 WHOLE = os.environ.get("PROVE") == "whole"
 KILLS = 60 if WHOLE else 3

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder, url_of
 from tests.client.traffic import drained
 from tests.conftest import EVERYTHING
 from tests.proofs.ledger import Ledger, SqsCaller
 from tests.proofs.loads import TIMEOUT_S, Callers, Load, drain, now_s
 from tests.proofs.served import Served, wait_until
 from veilmq.client import HttpQueueClient
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder, url_of
 
 WHOLE = os.environ.get("PROVE") == "whole"
 BEFORE_S, AFTER_S = (20.0, 10.0) if WHOLE else (1.0, 0.5)

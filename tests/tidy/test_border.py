@@ -29,7 +29,6 @@ PUBLIC = (
     "veilmq.consumer.renewal_policies",
     "veilmq.consumer.records",
     "veilmq.testing.faults",
-    "veilmq.testing.postgres_server",
     "veilmq.testing.running_server",
     "veilmq.testing.clocks",
 )

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.cli.conftest import Veilmq, without_passwords
 from tests.store.postgres_host import connected, making_database
 from veilmq.store.port import StoreError
 from veilmq.store.postgres.databases import ONE_STORE, PLACES
 from veilmq.store.postgres.schema import all_scripts
 from veilmq.testing import RunningServer, SystemClock
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 SECRET = "s3cret"
 FSYNC = "what is acknowledged is durable"  # the servers of the tests do not wait for their disks

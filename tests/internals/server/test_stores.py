@@ -16,6 +16,7 @@ import urllib3
 from botocore.exceptions import ClientError
 from pyarrow import dataset
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.internals.server.test_admin import get
 from tests.internals.store.known import unpack
 from tests.proofs.served import starting_nodes
@@ -29,7 +30,6 @@ from veilmq.server.settings import ServerSettings
 from veilmq.server.stores import sqlite_options
 from veilmq.store.port import STANDBY, UNREACHABLE, StoreError
 from veilmq.testing import RunningServer, SystemClock
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 pytestmark = pytest.mark.slow
 

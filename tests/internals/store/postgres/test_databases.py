@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.store.host import QUEUE
 from tests.store.postgres_host import RESTLESS, ShardsHost, hosting_shards, making_database, prepare
 from veilmq.core import commands
@@ -20,7 +21,6 @@ from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.store.urls import bare
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 LATER = "000000000000/later"
 DEAD = "000000000000/dead"

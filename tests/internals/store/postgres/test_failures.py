@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.internals.store.postgres.nodes import Proxy, passing
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import HOT, QUEUE, message
@@ -45,7 +46,6 @@ from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.node import keys_of
 from veilmq.store.postgres.queues import Coalescer, Measured
 from veilmq.testing import VirtualClock
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))
 SHOW = commands.ShowQueue(queue=QUEUE)

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.store.dead_letters import DEAD, kill
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import (
@@ -32,7 +33,6 @@ from veilmq.store.postgres.databases import ONE_STORE, PLACES, examine_together
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
 from veilmq.testing import VirtualClock
-from veilmq.testing.postgres_server import PostgresServer, temporary_folder
 
 LATER = "000000000000/later"
 IMPATIENT = replace(RESTLESS, acquire_s=2.0)
