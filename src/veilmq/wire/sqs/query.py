@@ -171,7 +171,8 @@ def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
     members: dict[str, tuple[str, Read, bool]] = {}  # by name: parameter, reader, whether it is there always
     for field in kind.fields:
         name = parameter = field.encode_name
-        present = _present(field.type)
+        choices = getattr(field.type, "types", (field.type,))
+        (present,) = (each for each in choices if not isinstance(each, inspect.NoneType))
         if isinstance(present, inspect.ListType | inspect.DictType):
             parameter = element_name(name, action)
         # a list of structures: there is no other way to say that it is empty than to leave it out
@@ -196,14 +197,6 @@ def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
         }
 
     return read
-
-
-def _present(kind: inspect.Type) -> inspect.Type:
-    """Return what a member is when it is there."""
-    if not isinstance(kind, inspect.UnionType):
-        return kind
-    (present,) = (choice for choice in kind.types if not isinstance(choice, inspect.NoneType))
-    return present
 
 
 def _list(kind: Any, element: str, action: str) -> Read:
