@@ -207,8 +207,6 @@ _SHARE = 0.2
 class Prefetch:
     """Follows how long handlers and receives take."""
 
-    __slots__ = ("_handle_s", "_most", "_receive_s")
-
     def __init__(self, most: int | None = None) -> None:
         self._most = PREFETCH_MAX if most is None else most
         self._handle_s: float | None = None
@@ -238,8 +236,6 @@ class Prefetch:
 
 class Outstanding:
     """Counts the bodies of messages from their receive to their settle."""
-
-    __slots__ = ("_bytes_max", "_messages", "_received_bytes", "held_bytes")
 
     def __init__(self, bytes_max: int = OUTSTANDING_BYTES_MAX) -> None:
         self._bytes_max = bytes_max

@@ -176,8 +176,6 @@ class DueHeap:
     rebuilt. So a message that is settled within its first lease costs one push and no search.
     """
 
-    __slots__ = ("_entries",)
-
     def __init__(self) -> None:
         self._entries: list[tuple[float, int, Lease]] = []
 

@@ -265,8 +265,6 @@ class Durations:
     older values are forgotten. A quantile is the upper edge of its bucket: never too short, too long by 5 % at most.
     """
 
-    __slots__ = ("_before", "_now", "_rotate_at_s", "_window_s", "count")
-
     def __init__(self, *, window_s: float = WINDOW_S) -> None:
         """Begin with no observation; the first window begins with the first of them."""
         self._window_s = window_s

@@ -322,8 +322,6 @@ HANDLED_IDS_MAX = 10_000
 class HandledIds:
     """The latest ids, up to ``most`` of them; an id that is looked up counts as new."""
 
-    __slots__ = ("_ids", "_most")
-
     def __init__(self, most: int = HANDLED_IDS_MAX) -> None:
         self._ids: OrderedDict[str, None] = OrderedDict()
         self._most = most

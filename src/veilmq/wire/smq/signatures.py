@@ -66,8 +66,6 @@ _MARKS = re.compile(rb"[\x00-\x20%&?#]")
 class SignatureV2:
     """The scheme ``MNS``; what HMAC makes of a secret before it sees a text is kept for each."""
 
-    __slots__ = ("_begun",)
-
     def __init__(self) -> None:
         """Begin without secrets."""
         self._begun: dict[bytes, tuple[Any, Any]] = {}
@@ -155,8 +153,6 @@ PRIVATE = Variant(b"APSARA-MNS4-HMAC-SHA256", b"apsara_v4", b"apsara_v4_request"
 class SignatureV4:
     """The scheme of one variant."""
 
-    __slots__ = ("_keys", "_variant")
-
     def __init__(self, variant: Variant) -> None:
         """Begin without keys."""
         self._variant = variant
@@ -216,8 +212,6 @@ def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
 
 class Verifier:
     """The keys of one credentials file, for SMQ."""
-
-    __slots__ = ("_keys", "_schemes")
 
     signs_body = False
 

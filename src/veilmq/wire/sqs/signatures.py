@@ -127,8 +127,6 @@ Headers = Mapping[bytes, bytes]
 class Verifier:
     """The keys of one credentials file, for one region and service."""
 
-    __slots__ = ("_keys", "_region", "_scopes", "_secure", "_service")
-
     signs_body = True
 
     def __init__(
