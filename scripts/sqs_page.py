@@ -119,7 +119,7 @@ _OPENING = """\
 
 veilmq implements the API of 2012-11-05 in both of its protocols: AWS JSON 1.0, which current AWS SDKs use (`POST /`
 with `X-Amz-Target: AmazonSQS.<action>` and a JSON object), and [Query](#the-query-protocol), which older ones use. A
-queue's URL is `http://<host>/<account>/<name>`; only its path counts. Members unknown to all actions are ignored. In
+queue's URL is `http://<host>/<account>/<name>`; only its path counts. Members unknown to the action are ignored. In
 JSON a `null` member counts as omitted, and strings are not accepted as integers.
 
 Where AWS is approximate, veilmq is exact: counters are those of the moment (with two exceptions, see [the life
@@ -173,8 +173,8 @@ regions may have queues of the same name. The region of a request is the first o
 URLs in the server's own region are `/<account>/<queue>`, in another region `/<region>/<account>/<queue>`. ARNs,
 listings, dead letters, move tasks and the event log contain the region. In the event log, in metrics and in [veilmq's
 own API](claims.md), an account in another region is written `<account>@<region>`. Dead letters and move tasks stay in
-their region. Policies compare only accounts, and signatures of every region are verified. SMQ always uses queues of the
-server's own region. The console also lists only those; the pages of another region's queue are at
+their region. Policies ignore a caller's region, and signatures of every region are verified. SMQ always uses queues of
+the server's own region. The console lists only those; the pages of another region's queue are at
 `/console/queues/<account>@<region>/<queue>`.
 
 ## Differences from Amazon SQS
