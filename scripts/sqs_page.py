@@ -122,7 +122,7 @@ with `X-Amz-Target: AmazonSQS.<action>` and a JSON object), and [Query](#the-que
 queue's URL is `http://<host>/<account>/<name>`; only its path counts. Members unknown to the action are ignored. In
 JSON a `null` member counts as omitted, and strings are not accepted as integers.
 
-Where AWS is approximate, veilmq is exact: counters are those of the moment (with two exceptions, see [the life
+Where AWS is approximate, veilmq is exact: counters are those of the moment (with one exception, see [the life
 cycle](../lifecycle.md)), and a receive returns every visible message, up to the requested number. A receipt of a
 message that was received again does nothing, unless `stale_receipts` says otherwise.
 """
@@ -196,9 +196,8 @@ queue.
   AWS, a minute must pass before the next purge, and before the name of a deleted queue can be used again.
 - **Attributes of FIFO queues** are absent from the attributes of a standard queue; AWS calls some of them unknown.
 - **SSE attributes** are stored and shown; nothing is encrypted.
-- **Counters are exact** where AWS approximates. There are two exceptions. If the retention of a thousand or more
-  messages ends at once, some of them count as visible until they are deleted, soon after. If a FIFO queue delays a
-  thousand or more messages, some messages that were received or have their own delay count as delayed too.
+- **Counters are exact** where AWS approximates. There is one exception: if the retention of a thousand or more
+  messages ends at once, some of them count as visible until they are deleted, soon after.
 - **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act on
   it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with the member
   `"VeilmqReceipt": "superseded"`. Clients of SQS ignore this member; veilmq's client raises an error, so that a
