@@ -231,7 +231,7 @@ def tune(
     at_ms = time.time_ns() // 1_000_000
     from veilmq.pipeline.folders import is_url
     from veilmq.pipeline.tune import apply as apply_to
-    from veilmq.pipeline.tune import to_json, tune
+    from veilmq.pipeline.tune import rows_of, tune
     from veilmq.pipeline.tune import undo as undo_last
 
     sets, client = apply or dry_run, QueueClient(server)
@@ -248,7 +248,7 @@ def tune(
         found = tune(spark, events=events, state=state, options=options, facts=known, map_tasks=map_tasks)
     rows = found.recommendations
     note = "" if rows else "The event log has no receipts."
-    result = Result(msgspec.json.decode(to_json(rows)), aligned(_recommended(rows)), note)
+    result = Result(rows_of(rows), aligned(_recommended(rows)), note)
     if not sets:
         return result
     result.show(json=json)
@@ -417,7 +417,7 @@ def demo(
 def _play(folder: Path, messages: int) -> dict[str, Any]:
     """Run all parts; print and return what they found."""
     from veilmq.pipeline.demo import GUESS_S, beside, checking, demonstration
-    from veilmq.pipeline.tune import to_json
+    from veilmq.pipeline.tune import rows_of
 
     def load(heading: str, step: Callable[..., "Worked"], check: Callable[[], None]) -> "Worked":
         """Process one load, and print its figures."""
@@ -454,4 +454,4 @@ def _play(folder: Path, messages: int) -> dict[str, Any]:
                 flush=True,
             )
             loads = {"one_queue": one_queue, "routed": routed, "archive": kept, "table": table}
-            return {**loads, "recommendations": msgspec.json.decode(to_json(found)), "report": str(steps.report(spark))}
+            return {**loads, "recommendations": rows_of(found), "report": str(steps.report(spark))}

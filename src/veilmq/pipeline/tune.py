@@ -327,13 +327,9 @@ _COLUMN_FIELDS = {
 """The columns that differ in name from the field of a recommendation."""
 
 
-def to_json(found: Iterable[Recommendation]) -> bytes:
-    """Return the recommendations as a JSON list of objects with the names of ``COLUMNS``."""
-    return msgspec.json.format(msgspec.json.encode([_row(each) for each in found]), indent=2)
-
-
-def _row(each: Recommendation) -> dict[str, object]:
-    return {name: attrgetter(_COLUMN_FIELDS.get(name, name))(each) for name in COLUMNS}
+def rows_of(found: Iterable[Recommendation]) -> list[dict[str, object]]:
+    """Return the recommendations as rows with the names of ``COLUMNS``."""
+    return [{name: attrgetter(_COLUMN_FIELDS.get(name, name))(each) for name in COLUMNS} for each in found]
 
 
 DEFAULTS = TuneOptions()
@@ -367,7 +363,7 @@ def tune(
     store = CellStore(spark, state)
     counted = store.count(events, map_tasks=map_tasks, at_ms=at_ms)
     found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
-    rows = spark.createDataFrame([tuple(_row(each).values()) for each in found], SCHEMA)
+    rows = spark.createDataFrame([tuple(row.values()) for row in rows_of(found)], SCHEMA)
     rows.coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return Tuned(files=counted.files, recommendations=found)
 

@@ -1,7 +1,6 @@
 """From the event log to recommendations, set on real queues, a table and a report."""
 
 import dataclasses
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +33,7 @@ from veilmq.pipeline.tune import (
     apply,
     facts_of,
     recommendations,
-    to_json,
+    rows_of,
     tune,
     undo,
 )
@@ -251,7 +250,7 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     ]  # fmt: skip
     written = spark.read.parquet(f"{state}/recommendations")
     assert tuple(written.columns) == COLUMNS
-    assert [each["recommended_s"] for each in json.loads(to_json(tuned.recommendations))] == [
+    assert [each["recommended_s"] for each in rows_of(tuned.recommendations)] == [
         each.recommended_s for each in tuned.recommendations
     ]
 
