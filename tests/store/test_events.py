@@ -245,12 +245,12 @@ def test_what_an_event_says(host: Host) -> None:
     assert (second.key, second.size_bucket, second.batch_position) == ("", 1, 1)
 
 
-@pytest.mark.parametrize("queue", [QUEUE, FIFO])
-def test_receives_that_come_together_are_batches_of_their_own(host: Host, queue: str) -> None:
+@pytest.mark.parametrize(("queue", "is_grouped"), [(QUEUE, False), (QUEUE, True), (FIFO, True)])
+def test_receives_that_come_together_are_batches_of_their_own(host: Host, queue: str, *, is_grouped: bool) -> None:
     if queue == FIFO:
         host.create(FIFO, fifo=True)
     for name in "abc":
-        host.put(message(name, group=name if queue == FIFO else None, dedup_id=name), queue=queue)
+        host.put(message(name, group=name if is_grouped else None, dedup_id=name), queue=queue)
     answers = host.do_together(*(commands.Receive(queue=queue, count=2) for _ in range(2)))
     for each in [each for answer in answers for each in answer.messages]:
         host.delete(each.receipt, queue=queue)

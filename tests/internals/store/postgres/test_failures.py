@@ -302,12 +302,33 @@ def test_what_was_in_each_others_way_is_repeated(host: PostgresHost) -> None:
     assert host.counts() == (0, 0, 0)
 
 
-def test_a_delete_deletes_what_another_node_changes_meanwhile(host: PostgresHost) -> None:
-    """A heartbeat that was under way does not bring back a message whose deletion was acknowledged."""
+_RECEIVE = "UPDATE mq.msg SET visible_at = visible_at + 1000, generation = generation + 1 WHERE qp > 0"
+_RENEW = "UPDATE mq.msg SET visible_at = visible_at + 1000, epoch = epoch + 1 WHERE qp > 0"
+_RELEASE = "UPDATE mq.msg SET visible_at = sent_at WHERE qp > 0"
+_DELETE = "DELETE FROM mq.msg WHERE qp > 0"
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "how", "state", "left"),
+    [
+        (_EXTEND, {}, ReceiptState.LIVE, 0),
+        (_RENEW, {}, ReceiptState.SUPERSEDED, 1),
+        (_RENEW, {"any_epoch": True}, ReceiptState.LIVE, 0),
+        (_RECEIVE, {}, ReceiptState.SUPERSEDED, 1),
+        (_RECEIVE, {"any_receive": True}, ReceiptState.EARLIER, 0),
+        (_RELEASE, {}, ReceiptState.EXPIRED, 0),
+        (_RELEASE, {"only_live": True}, ReceiptState.EXPIRED, 1),
+        (_DELETE, {}, ReceiptState.GONE, 0),
+    ],
+)
+def test_a_delete_that_waits_for_another_node_deletes_by_what_that_one_has_done(
+    host: PostgresHost, meanwhile: str, how: dict[str, bool], state: ReceiptState, left: int
+) -> None:
+    """A heartbeat, say, does not bring back a message whose deletion was acknowledged."""
     host.send("a")
-    delete = commands.Delete(queue=QUEUE, receipts=(host.receive_one().receipt,))
-    assert blocked(host, delete, statement=_EXTEND) == [ReceiptState.LIVE]
-    assert host.counts() == (0, 0, 0)
+    delete = commands.Delete(queue=QUEUE, receipts=(host.receive_one().receipt,), **how)
+    assert blocked(host, delete, statement=meanwhile) == [state]
+    assert host.rows("msg") == left
 
 
 def test_a_change_holds_that_another_node_came_before(host: PostgresHost) -> None:
