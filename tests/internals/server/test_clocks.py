@@ -254,11 +254,11 @@ def test_another_boot_with_a_clock_that_is_doubted_ends_nothing_early(
     with _after_another_boot(stepped, before=before, now=now):
         status, text = get(stepped.server, "/health/ready")
         assert (status, text.splitlines()[0]) == (200, "degraded")
-        assert text.splitlines()[1].startswith("4 days, 23:00:00 h is held back")
+        assert text.splitlines()[1].startswith("4 days and 23:00:00 h is held back")
         assert (
             f"veilmq_store_time_held_back_seconds {(DAYS_MS - HOUR_MS) // 1_000}" in get(stepped.server, "/metrics")[1]
         )
-        assert "4 days, 23:00:00 h is held back" in get(stepped.server, "/console/health")[1]
+        assert "4 days and 23:00:00 h is held back" in get(stepped.server, "/console/health")[1]
         stepped.server.advance(HOUR_MS - 1)
         assert stepped.bodies() == []
         stepped.server.advance(1)
@@ -274,7 +274,7 @@ def test_a_system_without_a_boot_id_boots_anew_with_each_start(stepped: Stepped,
     stepped.restart(lambda clock: clock.step_wall(DAYS_MS))
     assert stepped.bodies() == ([] if synchronised else ["kept"])
     assert get(stepped.server, "/health/ready")[1].startswith(
-        "ready" if synchronised else "degraded\n4 days, 23:00:00 h"
+        "ready" if synchronised else "degraded\n4 days and 23:00:00 h"
     )
 
 
@@ -288,7 +288,7 @@ def test_what_is_held_back_is_applied_once_the_kernel_vouches_for_its_clock(
         assert get(stepped.server, "/health/ready") == (200, "ready\n")
         assert stepped.clock.now_ms() == stepped.clock.wall_ms()
         assert stepped.bodies() == [], "past its retention"
-        assert "4 days, 23:00:00 h that was held back is applied" in caplog.text
+        assert "4 days and 23:00:00 h that was held back is applied" in caplog.text
         stepped.restart()
         assert stepped.clock.now_ms() == stepped.clock.wall_ms()
 
@@ -297,11 +297,11 @@ def test_what_is_held_back_waits_for_the_operator_where_nobody_vouched_before(st
     """Whatever the kernel says now; and once he has said it, it holds across restarts."""
     with _after_another_boot(stepped, before=False, now=True):
         stepped.server.advance(60_000)
-        assert get(stepped.server, "/health/ready")[1].startswith("degraded\n4 days, 23:00:00 h")
+        assert get(stepped.server, "/health/ready")[1].startswith("degraded\n4 days and 23:00:00 h")
         stepped.restart()
-        assert get(stepped.server, "/health/ready")[1].startswith("degraded\n4 days, 23:00:00 h")
+        assert get(stepped.server, "/health/ready")[1].startswith("degraded\n4 days and 23:00:00 h")
         trusted = Api(stepped.server).post("/api/clock/trust", {})
-        assert trusted["message"] == "4 days, 23:00:00 h that was held back is applied."
+        assert trusted["message"] == "4 days and 23:00:00 h that was held back is applied."
         assert get(stepped.server, "/health/ready") == (200, "ready\n")
         assert stepped.bodies() == [], "past its retention"
         stepped.restart()

@@ -364,7 +364,7 @@ class SqliteStore:
 
 
 def _span(ms: int) -> str:
-    return f"{timedelta(seconds=ms // SECOND_MS)} h"
+    return f"{timedelta(seconds=ms // SECOND_MS)} h".replace(", ", " and ")
 
 
 def _nothing(result: object) -> None:
