@@ -344,6 +344,18 @@ def test_a_consumer_without_a_handler_is_refused(
     assert (answer.code, "declare one with @app.handler" in re.sub(r"[│\s]+", " ", answer.err)) == (2, True)
 
 
+@pytest.mark.parametrize("line", ["open('absent.ini')", "import httptools.absent"])
+def test_a_module_that_lacks_something_has_its_traceback(
+    line: str, veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no file of ours, and no extra would help."""
+    (tmp_path / "lost_shop.py").write_text(line, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(ImportError, match="lost_shop cannot be imported"):
+        veilmq("worker", "lost_shop:app")
+
+
 def test_a_consumer_whose_handler_lacks_a_dependency_is_refused(
     veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

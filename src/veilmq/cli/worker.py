@@ -123,9 +123,9 @@ def _load(place: str) -> Consumer:
     sys.path.insert(0, os.getcwd())  # noqa: PTH109 - sys.path holds text
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise ImportError(f"{module_name} cannot be imported") from error  # it is there, and lacks something
+    except (ModuleNotFoundError, OSError) as error:
+        if not f"{module_name}.".startswith(f"{getattr(error, 'name', None)}."):
+            raise ImportError(f"{module_name} cannot be imported") from error  # it is there: its traceback says more
         raise UsageError(f"There is no module {module_name!r} here.") from error
     consumer = getattr(module, name, None)
     if not isinstance(consumer, Consumer):
