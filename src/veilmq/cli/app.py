@@ -22,17 +22,17 @@ from veilmq.cli.options import UsageError, option
 COMMANDS = (
     ("serve", "store:serve", "Run a server until it is stopped by SIGTERM or Ctrl-C."),
     ("queue", "queue:app", "Create, list, show, set, tag, redrive, purge or delete queues."),
-    ("apply", "queue:apply", "Make or update the queues and topics that a file declares, and print what changes."),
+    ("apply", "queue:apply", "Create or update the queues and topics that a file declares, and print what changes."),
     ("send", "messages:send", "Send a message, and print its id; or send each line of a file as a message."),
     ("receive", "messages:receive", "Receive messages and print them."),
     ("peek", "messages:peek", "Print messages without receiving them."),
     ("forward", "worker:forward", "Forward each message of a queue to the queue that the rules select."),
     ("worker", "worker:worker", "Run the consumer of a module until SIGTERM or SIGINT."),
     ("top", "top:top", "Watch queues, workers, and the leases of their messages."),
-    ("pipeline", "pipeline:app", "Jobs on Spark: archive, replay and route messages, learn from them."),
+    ("pipeline", "pipeline:app", "Run Spark jobs: archive, replay and route messages, recommend timeouts."),
     ("demo", "pipeline:demo", "Run all parts once, and print what they do."),
     ("claims", "queue:claims_app", "List, release or evict what readers of a queue have claimed."),
-    ("clock", "store:clock_app", "The clock of a store."),
+    ("clock", "store:clock_app", "Confirm the clock of a store."),
     ("events", "store:events_app", "The event log."),
     ("database", "store:database_app", "Add, remove or list the databases of a store on PostgreSQL."),
     ("doctor", "store:doctor", "Check a data folder or a database, and say what to do."),
@@ -147,7 +147,7 @@ def _failure(error: Exception, given: Sequence[str]) -> tuple[int, str] | None:
     """Return the exit code for ``error``, and a line that says what to do about it; ``None`` for a defect of ours."""
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
-        lacks = f"veilmq {given[0]} needs the module {error.name}, which the plain install does not have: pip install"
+        lacks = f"veilmq {given[0]} needs the module {error.name}, which is not installed: pip install"
         return next(((FAILED, f"{lacks} 'veilmq[{extra}]'") for extra, has in _EXTRAS.items() if package in has), None)
     if isinstance(error, OSError) and error.filename is not None:
         return FAILED, f"{error.filename} cannot be used: {error.strerror}."

@@ -85,7 +85,7 @@ def _within(low: float, high: float, text: str, *, default: float) -> Any:
 class StatisticsOptions:
     """Options of the statistics; ``docs/pipeline.md`` explains them."""
 
-    quantile: float = _within(0.5, 0.9999, "Quantile of the work by which timeouts are judged.", default=0.99)
+    quantile: float = _within(0.5, 0.9999, "Quantile of the processing times to estimate.", default=0.99)
     half_life: float = _within(0, 3_650, "Days after which the weight of a receipt halves.", default=7.0)
     gain_min: float = _within(0, 1, "Share of the cost that a change must save.", default=0.10)
     price_work: float = _within(0, _ENDLESS, "Cost of a second of wasted work.", default=1.0)

@@ -36,7 +36,9 @@ class QueueOptions:
         "Routing table (JSON) with the timeouts of each kind of work; '' for none.",
     )
     delay_s: int | None = number(limits.SQS_DELAY_S, "Seconds until a sent message becomes visible.")
-    retention_s: int | None = number(limits.RETENTION_S, "Seconds after which a message is deleted unreceived.")
+    retention_s: int | None = number(
+        limits.RETENTION_S, "Seconds after which a message that was not deleted is removed."
+    )
     receive_wait_s: int | None = number(limits.SQS_RECEIVE_WAIT_S, "Seconds that a receive waits for a message.")
     message_bytes_max: int | None = number(
         limits.MESSAGE_BYTES, "Bytes of body and attributes that a message may have."
@@ -59,7 +61,9 @@ class QueueOptions:
     deduplication_scope: _SCOPE = option("Where a deduplication id is unique: in the queue or in its group.")
     throughput_limit: _SCOPE = option("What a throughput limit would apply to (FIFO queues).")
     dead_letter_queue: str | None = option("Queue for messages that were received too often; '' for none.", "QUEUE")
-    receives_max: int | None = number(limits.SQS_RECEIVES_MAX, "Receives before that; default 10.")
+    receives_max: int | None = number(
+        limits.SQS_RECEIVES_MAX, f"Receives before that; default {limits.SQS_RECEIVES_MAX.default}."
+    )
     redrive_permission: Literal["all", "none", "listed"] | None = option(
         "Queues that may send their dead letters here."
     )
@@ -131,7 +135,7 @@ def list_(*, prefix: str = option("Only names that begin with this."), server: S
 
 
 def show(queue: Queue, /, *, server: Server) -> Result:
-    """Print the settings of a queue, and how many messages it has in which state."""
+    """Print the settings of a queue and its number of messages in each state."""
     status = QueueClient(server).show(queue)
     return Result(status, aligned(_status_rows(status)))
 
@@ -188,7 +192,7 @@ def tag(
     remove: tuple[str, ...] = option("A tag to remove; may be repeated.", "KEY"),
     server: Server,
 ) -> Result:
-    """Put tags on a queue or remove some, and print those that it has."""
+    """Add or remove tags of a queue, and print all its tags."""
     client, wanted = QueueClient(server), pairs(tags, "A tag", "KEY=VALUE")
     if remove:
         client.untag(queue, remove)
@@ -228,7 +232,7 @@ def _move_rows(move: Move) -> Rows:
 
 
 def cancel_redrive(queue: Queue, /, *, server: Server) -> Result:
-    """Stop the move out of a dead-letter queue; what is moved stays moved."""
+    """Cancel the redrive of a dead-letter queue; moved messages stay moved."""
     client = QueueClient(server)
     handle = next((move.handle for move in client.moves(queue) if move.handle is not None), None)
     if handle is None:
@@ -322,7 +326,7 @@ def apply(
     json: bool = JSON,
     server: Server,
 ) -> Result:
-    """Make or update the queues and topics that a file declares, and print what changes."""
+    """Create or update the queues and topics that a file declares, and print what changes."""
     from veilmq.client.declared import as_text, read_declared
     from veilmq.client.plan import make_plan
     from veilmq.client.topics import Topics

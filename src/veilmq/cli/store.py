@@ -55,8 +55,8 @@ def serve(*, json: bool = JSON, **options: Unpack[AllSettings]) -> int:
     """Run a server until it is stopped by SIGTERM or Ctrl-C.
 
     Each option is also a variable of the environment (VEILMQ_ADMIN_PORT for
-    --admin-port) and a key of the settings file (admin_port). An option beats
-    the environment, and that the file.
+    --admin-port) and a key of the settings file (admin_port). Options override
+    the environment, which overrides the file.
     """
     settings = _settings(options)
     from veilmq.server.app import Bound, run
@@ -311,7 +311,7 @@ def copy(
 
 
 def flush(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
-    """Have a server export the whole event log now, and wait for it."""
+    """Make a server export the whole event log now, and wait for it."""
     from veilmq.cli.connection import post
 
     reply = post(admin_endpoint, "/events/flush")
