@@ -338,7 +338,7 @@ def apply(
     for note in declared.notes:
         print(f"veilmq: {note}", file=sys.stderr)
     for step in () if json else plan.steps:
-        print(f"{_SIGNS[step.action]} {step.kind} {step.name}")
+        print(f"{_SIGNS[step.action]} {step.kind} {step.name}", flush=True)
         for each in step.differences:
             old, new = ("none" if value in (None, "", []) else as_text(value) for value in (each.old, each.new))
             print(f"    {each.attribute}: {new if step.action == 'create' else f'{old} -> {new}'}", flush=True)
