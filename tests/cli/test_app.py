@@ -1,6 +1,7 @@
 """The application: its help, its exit codes, and its one line when something is wrong."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -428,6 +429,8 @@ def test_completion_goes_where_the_shell_looks_for_it(
     assert (syntax.returncode, syntax.stderr) == (0, b"")
     assert str(script) in (tmp_path / ".bashrc").read_text(encoding="utf-8")
     veilmq("--install-completion", "--shell", "bash", "--output", "/dev/null/x").fails(1, "cannot be written")
+    answer = veilmq("--install-completion", "--shell", "zsh", "--output", str(tmp_path / "completion"), "--json")
+    assert (answer.code, json.loads(answer.out)) == (0, {"path": str(tmp_path / "completion")})
 
 
 def test_every_command_that_prints_a_result_prints_it_as_json_on_request() -> None:

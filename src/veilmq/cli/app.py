@@ -110,7 +110,7 @@ def install_completion(
         path = build().install_completion(shell=shell, output=output, add_to_startup=output is None)
     except OSError as error:
         raise CommandFailed(f"{error.filename} cannot be written: {error.strerror}.") from error
-    return Result({"path": path}, f"Installed {path}; start a new shell to use it.")
+    return Result({"path": str(path)}, f"Installed {path}; start a new shell to use it.")
 
 
 def run(arguments: Sequence[str] | None) -> int:
