@@ -431,6 +431,10 @@ def test_completion_goes_where_the_shell_looks_for_it(
     veilmq("--install-completion", "--shell", "bash", "--output", "/dev/null/x").fails(1, "cannot be written")
     answer = veilmq("--install-completion", "--shell", "zsh", "--output", str(tmp_path / "completion"), "--json")
     assert (answer.code, json.loads(answer.out)) == (0, {"path": str(tmp_path / "completion")})
+    for name in ("ZSH_VERSION", "BASH_VERSION", "FISH_VERSION", "SHELL", "PSModulePath"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without ps
+    veilmq("--install-completion").fails(2, "Name the shell with --shell.")
 
 
 def test_every_command_that_prints_a_result_prints_it_as_json_on_request() -> None:

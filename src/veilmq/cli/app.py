@@ -54,7 +54,8 @@ _EXTRAS = {
 }
 """The modules that commands need of third parties, by the extra that brings them."""
 
-_WRONG_USAGE = {"CycloptsError", "UsageError", "DeclaredError", "RoutesError", "SettingError", "TableError"}
+_WRONG_USAGE = {"UsageError", "DeclaredError", "RoutesError", "SettingError", "TableError"}
+_WRONG_USAGE |= {"CycloptsError", "ShellDetectionError"}
 """The errors that say that the command line is wrong, by name: most commands need few of their modules."""
 
 _REMEDIES = {

@@ -8,7 +8,9 @@ from dataclasses import fields
 from importlib.metadata import requires
 from pathlib import Path
 
+import cyclopts
 import pytest
+from cyclopts.completion import detect
 from packaging.requirements import Requirement
 
 from tests.cli.conftest import Veilmq, command
@@ -26,6 +28,7 @@ COMMANDS = dict(every_command())
 OPTION = re.compile(r"--[a-z][a-z0-9-]+")
 OTHERS = {"fifo", "tags", "purges"}
 """Settings of queues that are no options, or of one command alone."""
+OF_CYCLOPTS = {"CycloptsError", "ShellDetectionError"}
 
 
 def sections(page: str) -> dict[str, str]:
@@ -47,7 +50,8 @@ def test_each_remedy_is_for_a_check_that_the_doctor_has() -> None:
 def test_errors_of_usage_and_modules_of_extras_are_those_that_there_are() -> None:
     """The command line knows them by name alone."""
     texts = [file.read_text(encoding="utf-8") for file in (SRC / "veilmq").rglob("*.py")]
-    for error in _WRONG_USAGE - {"CycloptsError"}:
+    assert all(hasattr(cyclopts, error) or hasattr(detect, error) for error in OF_CYCLOPTS)
+    for error in _WRONG_USAGE - OF_CYCLOPTS:
         assert any(f"class {error}(" in text for text in texts), error
     needed = [Requirement(line) for line in requires("veilmq") or ()]
     for extra, modules in _EXTRAS.items():
