@@ -261,10 +261,9 @@ class Dispatcher:
             log.exception("a request of action %s could not be decoded", exchange.action)
             exchange.reply(protocol.fail(InternalError(), context.base_url))
             return None
+        request.head = None  # it holds the segment; where headers stay, the signature has made the dictionary of them
         if self._permissions is None:  # else policies may ask for the program of the client, now and later
-            request.head, request.body = None, b""  # what one that waits holds, others miss in the processor's cache
-            if head is None:
-                request.fields = None
+            request.fields, request.body = None, b""  # what one that waits holds, others miss in the processor's cache
         command = plan.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))

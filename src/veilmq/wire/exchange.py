@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from importlib import import_module
-from itertools import count
+from itertools import chain, count, repeat
+from operator import attrgetter
 from os import urandom
 from random import getrandbits
 from struct import Struct
@@ -39,10 +40,11 @@ def id_text(identifier: bytes) -> str:
 
 
 def _request_ids() -> Iterator[bytes]:
-    beginning, endings = id_text(IdSource().next())[:24].encode(), [b"%02x" % ending for ending in range(256)]
-    for page in count(getrandbits(32)):
-        start = beginning + b"%010x" % page
-        yield from [start + ending for ending in endings]  # to write a number for each costs as much as the reply
+    """Count in functions of C alone: servers in several threads of a process may take ids at once."""
+    beginning = id_text(IdSource().next())[:24].encode() + b"%010x"
+    endings = [b"%02x" % ending for ending in range(256)]  # to write a number for each costs as much as the reply
+    pages = map(attrgetter("__add__"), map(beginning.__mod__, count(getrandbits(32))))
+    return chain.from_iterable(map(map, pages, repeat(endings)))
 
 
 REQUEST_IDS = _request_ids()

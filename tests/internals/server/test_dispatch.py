@@ -1,9 +1,12 @@
 """From a request to its reply, over a real socket: protocols, web pages, defects of ours, counting."""
 
+import gc
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +14,13 @@ import pytest
 from tests.clients.sqs_reference import Stage
 from tests.internals.server.scripted_engine import NoLine, ScriptedEngine
 from tests.internals.wire.smq.test_request import BOMBS
+from tests.server.http_host import dial
+from tests.server.keys import REGION, client, signed_action, written
 from veilmq.core.commands import ListQueues
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
-from veilmq.server.http_parser import Pending, Request
+from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Pending, Request
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
@@ -78,6 +83,22 @@ def test_what_no_protocol_recognises_is_told_what_to_send(server: RunningServer)
 def test_only_post_is_allowed(server: RunningServer, method: str) -> None:
     status, headers, _ = ask(server, method=method, X_Amz_Target="AmazonSQS.ListQueues")
     assert (status, headers["allow"]) == (405, "GET, POST")
+
+
+def test_a_parked_poll_does_not_hold_the_segment_it_came_in(tmp_path: Path) -> None:
+    """Though a policy may ask for its headers again."""
+    with (
+        RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server,
+        dial(server.endpoint) as line,
+    ):
+        poll = {"QueueUrl": client(server).create_queue(QueueName="waits")["QueueUrl"], "WaitTimeSeconds": 20}
+        for _ in range(SEEN_BEFORE_LAYOUT + 1):
+            line.sendall(signed_action(server, "ReceiveMessage", **poll | {"WaitTimeSeconds": 0}))
+            assert line.recv(65_536).startswith(b"HTTP/1.1 200")
+        line.sendall(signed_action(server, "ReceiveMessage", **poll))
+        server.wait_parked()
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, re.Match) and b"/waits" in bytes(each.string)]
 
 
 # The Query protocol.

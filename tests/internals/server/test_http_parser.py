@@ -188,6 +188,22 @@ def test_heads_of_strangers_displace_layouts_only_until_they_end() -> None:
     assert len(layouts.known) == LAYOUTS_MAX
 
 
+@pytest.mark.parametrize(("other", "counted"), [
+    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", 1, id="a-value-no-layout-reads"),
+    pytest.param(HEAD.replace(b": a", b": " + b"a" * 5_000), 0, id="long"),
+    pytest.param(b"GET / HTTP/1.1\r\nHost: h\r\n%b\r\n" % (b"X: x\r\n" * 40), 0, id="many-headers"),
+])  # fmt: skip
+def test_heads_that_get_no_layout_displace_none_and_leave_little(other: bytes, counted: int) -> None:
+    """Such as those of a health check that closes its connection, and long ones of strangers."""
+    layouts = Layouts(HttpLimits())
+    for head in [HEAD] * SEEN_BEFORE_LAYOUT + [other] * (LAYOUTS_MAX + 1) * SEEN_BEFORE_LAYOUT:
+        layouts.find(head)
+    assert len(layouts.known) == 2
+    assert layouts.find(other)[1] is None
+    assert len(layouts._seen) == 1 + counted
+    assert layouts.find(HEAD)[1] is not None
+
+
 @given(
     st.sampled_from(PLAIN),
     st.lists(st.tuples(st.integers(0, 80), st.integers(0, 2), st.binary(max_size=2)), max_size=3),

@@ -1,9 +1,11 @@
 """The JSON protocol: what is decoded, what is refused, and how large a request may be."""
 
 import json
+import sys
 import tracemalloc
 import uuid
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -28,7 +30,7 @@ from tests.internals.wire.sqs.test_members import is_accepted
 from veilmq.core.commands import Delete, DeleteQueue, Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.core.messages import NewMessage
-from veilmq.wire.exchange import Plan
+from veilmq.wire.exchange import Plan, new_request_id
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
@@ -73,6 +75,17 @@ def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
     assert {identifier.version for identifier in ids} == {4}
     assert replies[0].body == b"{}"
     assert "x-amzn-query-error" not in headers[0]
+
+
+def test_servers_in_threads_of_one_process_take_ids_at_once() -> None:
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            pages = list(threads.map(lambda _: [new_request_id() for _ in range(5_000)], range(4)))
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert len({each for page in pages for each in page}) == 20_000
 
 
 @pytest.mark.parametrize(("body", "text"), [
