@@ -136,14 +136,15 @@ class Threads:
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             future, function = call
+            settle: Callable[[], None] | None = None
             if future.set_running_or_notify_cancel():
                 try:
-                    result = function()
+                    settle = partial(future.set_result, function())
                 except BaseException as error:  # noqa: BLE001 - the caller gets it
-                    future.set_exception(error)
-                else:
-                    future.set_result(result)
-            del call, future, function
-            with self._lock:
+                    settle = partial(future.set_exception, error)
+            with self._lock:  # before the result, with which the caller may submit another call for this thread
                 self._open -= 1
                 self._idle += 1
+            if settle is not None:
+                settle()
+            del call, future, function, settle

@@ -3,7 +3,9 @@
 import asyncio
 import json
 import multiprocessing
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, event, until
 from veilmq.client import NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
+from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import Delivery, Ending, EndingKind
 from veilmq.consumer.pools import Calls
 from veilmq.consumer.running import ABANDONED
@@ -292,3 +295,16 @@ async def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> Non
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     assert letter.attributes["veilmq-error"].text == "LookupError"
     assert "not yet" in (letter.attributes["veilmq-trace"].text or "")
+
+
+def test_a_call_that_follows_another_takes_its_thread() -> None:
+    """So start-up functions that follow each other share one."""
+    threads, following, begin = Threads("veilmq-follows", 2), Future[Future[threading.Thread]](), threading.Event()
+    first = threads.submit(lambda: begin.wait(60) and threading.current_thread())
+    first.add_done_callback(lambda _: following.set_result(threads.submit(threading.current_thread)))
+    begin.set()
+    assert following.result(60).result(60) is first.result()
+    assert [each.name for each in threading.enumerate() if each.name.startswith("veilmq-follows")] == [
+        "veilmq-follows-1"
+    ]
+    threads.close()
