@@ -108,7 +108,7 @@ def test_the_doctor_says_what_to_do(tmp_path: Path, veilmq: Veilmq) -> None:
     places = [place for place, line in enumerate(lines) if line.startswith("FAILED")]
     assert places
     for place in places:
-        assert "rows violate this" in lines[place + 1]
+        assert "rows break this" in lines[place + 1]
         assert "restore the latest backup" in lines[place + 2]
     told = json.loads(veilmq("doctor", "--data", str(data), "--json").out)
     assert all(("remedy" in check) != check["ok"] for check in told["checks"])
@@ -416,7 +416,7 @@ def test_a_broken_invariant_fails(sound: Path, veilmq: Veilmq) -> None:
     assert (answer.code, answer.err) == (1, "")
     lines = answer.out.splitlines()
     place = lines.index("FAILED  every message has one place in a queue, and every place its message")
-    assert "1 rows violate this" in lines[place + 1]
+    assert "1 rows break this" in lines[place + 1]
     assert lines[-1].endswith("checks failed.")
     assert json.loads(veilmq("doctor", "--data", str(sound), "--json").out)["ok"] is False
 

@@ -19,7 +19,7 @@ from veilmq.core.settings import SettingValue
 
 
 @pytest.mark.parametrize(("ours", "theirs", "why"), [
-    ({}, None, "does not exist"), ({"fifo": True}, {}, "of another type"), ({}, {"fifo": True}, "of another type"),
+    ({}, None, "does not exist"), ({"fifo": True}, {}, "has another type"), ({}, {"fifo": True}, "has another type"),
     ({}, {"redrive_permission": "none"}, "does not allow"),
     ({}, {"redrive_permission": "listed", "redrive_sources": (DEEPER,)}, "does not allow"),
 ])  # fmt: skip

@@ -51,7 +51,7 @@ class QueueOptions:
         "N",
         converter=read_by(lambda text: text and limits.IN_FLIGHT.read(text), f"{limits.IN_FLIGHT}, or ''"),
     )
-    event_log: Literal["off", "closed"] | None = option(
+    event_log: Literal["off", "closed"] | str | None = option(  # '' is no word to complete
         "What the event log records; '' for the server's setting.",
         converter=read_by(_EVENT_LOGS.__getitem__, "off, closed, or ''"),
     )

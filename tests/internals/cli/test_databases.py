@@ -120,7 +120,7 @@ def test_the_doctor_finds_what_contradicts_itself(database: str, veilmq: Veilmq)
     assert answer.code == 1
     lines = answer.out.splitlines()
     place = lines.index("FAILED  every message has its partition")
-    assert lines[place + 1].strip() == "1 rows violate this, the first at 99/1"
+    assert lines[place + 1].strip() == "1 rows break this, the first at 99/1"
 
 
 @pytest.mark.parametrize("command", ["migrate", "doctor"])

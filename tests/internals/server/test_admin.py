@@ -417,7 +417,7 @@ def test_others_need_accounts_and_tls(peer: str) -> None:
     with pytest.raises(Unreachable, match="Without authentication") as unasked:
         reach(signed=False, tls=True).way(scope(peer))
     assert str(unasked.value) == LOCAL_ONLY
-    with pytest.raises(Unreachable, match="over TLS alone") as clear:
+    with pytest.raises(Unreachable, match="only over TLS") as clear:
         reach().way(scope(peer))
     assert str(clear.value) == IN_THE_CLEAR
     assert reach(tls=True).way(scope(peer))[1] is True

@@ -261,7 +261,7 @@ async def invariants(connection: Any) -> list[Finding]:
     details = {}
     for check, query in _queries("check"):
         count, example = await connection.fetchrow(query)
-        details[check] = f"{count} rows violate this, the first at {example}" if count else ""
+        details[check] = f"{count} rows break this, the first at {example}" if count else ""
     return findings(details)
 
 

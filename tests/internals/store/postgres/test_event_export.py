@@ -210,7 +210,7 @@ def test_a_node_that_does_nothing_with_its_turn_loses_it(host: PostgresHost, alr
             if already_read is None:
                 await execute(host.engine, ForgetEvents(last=first.last))
                 return
-            with pytest.raises(ExportedElsewhere, match="another node"):
+            with pytest.raises(ExportedElsewhere, match="Another node"):
                 await execute(host.engine, ReadEvents(first=1 + already_read, last=first.last, bytes_max=1))
 
     host.run(work())
@@ -223,7 +223,7 @@ def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypa
 
     async def work() -> None:
         async with taking_turns(host) as (_, _, waiting):
-            with pytest.raises(ExportedElsewhere, match="another node"):
+            with pytest.raises(ExportedElsewhere, match="Another node"):
                 await waiting
 
     host.run(work())
