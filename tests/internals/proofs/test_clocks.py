@@ -216,18 +216,18 @@ def test_another_boot_with_a_clock_that_nobody_vouches_for(machine: Machine, tmp
     content.plain.close()
     assert sum(content.counts(content.plain)) == 3, "nothing is deleted"
     told = machine.operator("GET", "/health/ready")
-    assert told.startswith("degraded\n4 days, 23:00:")
+    assert told.startswith("degraded\n4 days and 23:00:")
     assert "veilmq clock trust" in told
     assert "held back" in machine.operator("GET", "/console/health")
     assert "store_time_held_back_seconds 428" in machine.operator("GET", "/metrics")
     for how in (machine.server.stop, machine.server.kill):
         machine.restart(how)
-        assert machine.operator("GET", "/health/ready").startswith("degraded\n4 days, 23:00:")
+        assert machine.operator("GET", "/health/ready").startswith("degraded\n4 days and 23:00:")
     content.plain.close()
     assert sum(content.counts(content.plain)) == 3
     trust = ["clock", "trust", "--admin-endpoint", machine.server.admin_endpoint]
     said = subprocess.run([sys.executable, "-m", "veilmq", *trust], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("4 days, 23:00:")
+    assert said.startswith("4 days and 23:00:")
     assert machine.operator("GET", "/health/ready") == "ready\n"
     assert sum(content.counts(content.plain)) == 0, "the messages are five days old, as the operator says"
     machine.restart(machine.server.kill)
