@@ -55,9 +55,9 @@ FROM (
     SELECT * FROM mq.fifo_msg AS msg WHERE msg.qp = $1 AND msg.seq = lease.seq OFFSET 0 -- one by one
 ) AS msg
 WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0
-    AND (msg.sent_at > mq.now_ms() - $3 OR msg.claim IS NOT NULL)
-ORDER BY of_group.eligible_at, of_group.head, msg.seq
-LIMIT $2
+    AND CASE WHEN msg.claim IS NULL THEN msg.sent_at > mq.now_ms() - $3
+    ELSE msg.claim <> ALL (ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged')) END
+ORDER BY of_group.eligible_at, of_group.head, msg.seq LIMIT $2
 
 -- name: inspect_delayed
 -- Of the last $4 messages, $2 whose delay has not ended, as it ends.

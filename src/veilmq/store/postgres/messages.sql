@@ -200,16 +200,16 @@ WITH ended AS ( -- no fifo
 SELECT (was).seq FROM ended
 
 -- name: inspect
--- The first $2 messages within their retention of $3 ms, or claimed, as they came to the queue.
+-- The first $2 messages within their retention of $3 ms, or of claims that are not acknowledged, as they came to the queue.
 SELECT msg.*
-FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
-    AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before))
-WHERE part.qp = $1 AND NOT part.retired
-ORDER BY msg.seq LIMIT $2
+FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND CASE WHEN msg.claim IS NULL
+    THEN msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
+    ELSE msg.claim <> ALL (ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged')) END
+WHERE part.qp = $1 AND NOT part.retired ORDER BY msg.seq LIMIT $2
 
 -- name: inspect_at
--- The first $2 messages that are in the state $5, within their retention of $3 ms or claimed, as they became visible or will be: of
--- each priority among all visible ones, or among the first $4 hidden ones.
+-- The first $2 messages that are in the state $5, within their retention of $3 ms or of claims that are not acknowledged, as they
+-- became visible or will be: of each priority among all visible ones, or among the first $4 hidden ones.
 SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT passed.* FROM (
         SELECT * FROM mq.msg
@@ -218,12 +218,12 @@ SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATE
             AND msg.visible_at <= CASE WHEN $5 = 'visible' THEN mq.now_ms() ELSE 1::bigint << 62 END
         ORDER BY msg.visible_at, msg.seq LIMIT CASE WHEN $5 <> 'visible' THEN $4::bigint END
     ) AS passed
-    WHERE ($5 = 'visible' OR (passed.receive_count > 0) = ($5 = 'in flight')) AND (passed.claim IS NOT NULL
-        OR passed.sent_at > mq.now_ms() - $3 AND (passed.sent_at > part.ended_until OR passed.seq >= part.ended_before))
+    WHERE ($5 = 'visible' OR (passed.receive_count > 0) = ($5 = 'in flight')) AND CASE WHEN passed.claim IS NULL
+        THEN passed.sent_at > mq.now_ms() - $3 AND (passed.sent_at > part.ended_until OR passed.seq >= part.ended_before)
+        ELSE passed.claim <> ALL (ARRAY(SELECT claim_id FROM mq.claim WHERE claim.part = $1 AND state = 'acknowledged')) END
     LIMIT $2
 ) shown
-WHERE part.qp = $1 AND NOT part.retired
-ORDER BY shown.visible_at, shown.seq LIMIT $2
+WHERE part.qp = $1 AND NOT part.retired ORDER BY shown.visible_at, shown.seq LIMIT $2
 
 -- name: received_at
 -- Those at the positions $2 that were received, within their retention of $3 ms or claimed.

@@ -460,6 +460,22 @@ def test_large_quotas_do_not_count_claimed_messages(postgres_url: str) -> None:
 
 
 @KINDS
+def test_what_is_acknowledged_is_seen_no_more_before_it_is_deleted(postgres_url: str, *, fifo: bool) -> None:
+    """As on SQLite, and as it is counted; here no task deletes it."""
+    with hosting_postgres(postgres_url, options=RESTLESS) as host:
+        fill(host, 4, fifo=fifo)
+        host.do(OPEN)
+        assert host.do(claim(3)).messages == 3
+        states = (None, *commands.MessageState)
+        looks = [commands.InspectQueue(queue=QUEUE, state=state) for state in states]
+        assert [len(host.do(look)) for look in looks] == [4, 1, 3, 0]
+        host.values("UPDATE mq.claim SET state = 'acknowledged' RETURNING 1")
+        assert [len(host.do(look)) for look in looks] == [1, 1, 0, 0]
+        counts = host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts
+        assert (counts.visible, counts.in_flight, counts.delayed) == (1, 0, 0)
+
+
+@KINDS
 @pytest.mark.parametrize("long_s", [-1.0, 1_000.0])
 def test_what_takes_long_to_count_is_told_again(
     nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
