@@ -77,7 +77,7 @@ _TEXTS = {
     **load("veilmq.store.sqlite", "queries.sql"),
     **load("veilmq.store.sqlite", "copies.sql"),
 }
-SQL = {name: " ".join(re.sub("^--.*$", "", text, flags=re.MULTILINE).split()) for name, text in _TEXTS.items()}
+SQL = {name: " ".join(re.sub("--.*", "", text).split()) for name, text in _TEXTS.items()}
 """The statements of both dialects and of this one by name; without comments, as apsw hashes a text for each row."""
 
 _SIZE = "octet_length(m.body) + length(m.properties), NULL"
