@@ -3,7 +3,7 @@
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from contextvars import copy_context
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -108,25 +108,24 @@ class Lifespan:
         Shutdown functions are called in the reverse order; one that fails is logged, and those whose objects a failed
         start has not made are left out. Plain functions share a thread, but for one that a stop has left at work.
         """
-        threads = Threads("veilmq-lifespan", 2)
-        try:
-            for each in self._startup:
-                if each.gives in state:
-                    continue
-                made = await each.call(state, threads)
-                if made is not None and each.gives is NoneType:
-                    raise TypeError(f"start-up function {each.name} returned something; annotate its result")
-                if each.gives is not NoneType:
-                    state[each.gives] = made
-            yield
-        finally:
-            for each in reversed(self._shutdown):
-                if state.keys() >= set(each.takes.values()):
-                    try:
-                        await each.call(state, threads)
-                    except Exception:  # noqa: BLE001 - the others are called all the same
-                        _log.exception("the shutdown function %s failed", each.name)
-            threads.close()
+        with closing(Threads("veilmq-lifespan", 2)) as threads:
+            try:
+                for each in self._startup:
+                    if each.gives in state:
+                        continue
+                    made = await each.call(state, threads)
+                    if made is not None and each.gives is NoneType:
+                        raise TypeError(f"start-up function {each.name} returned something; annotate its result")
+                    if each.gives is not NoneType:
+                        state[each.gives] = made
+                yield
+            finally:
+                for each in reversed(self._shutdown):
+                    if state.keys() >= set(each.takes.values()):
+                        try:
+                            await each.call(state, threads)
+                        except Exception:  # noqa: BLE001 - the others are called all the same
+                            _log.exception("the shutdown function %s failed", each.name)
 
 
 def _function(function: Callable[..., Any]) -> _Function:
