@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from fcntl import ioctl
 from pathlib import Path
+from termios import FIONREAD
 
 import pytest
 
@@ -268,6 +270,10 @@ def test_an_interrupted_bulk_says_where_to_start_again(server: RunningServer, cl
         process.stdin.writelines(f"{number}\n" for number in range(11))  # the eleventh waits for more of its batch
         process.stdin.flush()
         server.wait_until(lambda: client.show("orders").visible == 10)
+        process.stdin.write("11\n")
+        process.stdin.flush()
+        pipe_end, nothing = process.stdin.fileno(), bytes(4)
+        server.wait_until(lambda: ioctl(pipe_end, FIONREAD, nothing) == nothing)  # it reads on once it has the reply
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert process.stderr is not None
