@@ -85,7 +85,7 @@ FIFO = {"BENCH_GROUPS": "1000", "BENCH_FIFO": "1"}
 
 ROWS: Mapping[str, Row] = {
     "send": Row(workloads=(SEND,)),
-    "receive": Row(workloads=(RECEIVE, DELETE), each_turn=_fill(45_000)),
+    "receive": Row(workloads=(RECEIVE, DELETE), each_turn=_fill(90_000)),
     "cycle": Row(workloads=(CYCLE,)),
     "send-ten": Row(workloads=(SEND_TEN,)),
     "receive-ten": Row(workloads=(RECEIVE_TEN, DELETE_TEN), each_turn=_fill(240_000)),
