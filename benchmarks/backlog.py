@@ -6,22 +6,26 @@ will take (untimed), then times `ROUND` receives and deletes one by one: each qu
 ever. The fillers are batches of ten.
 
 Kinds: *waiting* (just sent), *delayed* (sent with the longest delay; the rounds take fresh messages past
-them), and *released* (each received once and made visible again).
+them), *released* (each received once and made visible again), and *fifo* (in 100,000 groups, or as many as there are
+messages).
 """
 
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-from benchmarks import rates, stock
+from benchmarks import groups, rates, stock
 from benchmarks.bench import Bench, Opened, Place
 from benchmarks.process import TRIES, Process, ServerError, running, started
 from benchmarks.row import Row, Section, alone, failed
 from benchmarks.servers import VEILMQ
 from benchmarks.sqs import Sqs, SqsError
 
-KINDS = ("waiting", "delayed", "released")
+FIFO = "fifo"
+KINDS = ("waiting", "delayed", "released", FIFO)
+GROUPS = 100_000
 REFERENCE = 1_000
 ROUND = 1_000
 ROUNDS = 8
@@ -100,8 +104,11 @@ def _measure_kind(bench: Bench, kind: str) -> Iterator[Point | dict[str, float]]
         place = Place.fresh(VEILMQ, data=data)
         with running(place.command) as process, Sqs(port=place.port) as sqs:
             opened = Opened(process=process, port=place.port)
-            queue_url, reference_url = sqs.create_queue("backlog"), sqs.create_queue("reference")
-            stock.fill(port=place.port, queue_url=reference_url, messages=REFERENCE)
+            ending, attributes = (".fifo", {"FifoQueue": "true"}) if kind == FIFO else ("", {})
+            queue_url, reference_url = (
+                sqs.create_queue(f"{name}{ending}", attributes=attributes) for name in ("backlog", "reference")
+            )
+            _fill(opened, reference_url, messages=REFERENCE)
             filled, began = 0, time.monotonic()
             for size in sizes(bench.backlog_max):
                 fill_s = _grow(opened, kind, queue_url, messages=size - filled)
@@ -119,10 +126,17 @@ def _measure_kind(bench: Bench, kind: str) -> Iterator[Point | dict[str, float]]
 def _grow(opened: Opened, kind: str, queue_url: str, *, messages: int) -> float:
     """Add `messages` of this kind; the seconds the sends took."""
     delay_s = DELAY_S if kind == "delayed" else 0
-    fill_s = stock.fill(port=opened.port, queue_url=queue_url, messages=messages, delay_s=delay_s)
+    fill_s = _fill(opened, queue_url, messages=messages, delay_s=delay_s)
     if kind == "released":
         stock.release(port=opened.port, queue_url=queue_url, messages=messages)
     return fill_s
+
+
+def _fill(opened: Opened, queue_url: str, *, messages: int, delay_s: int = 0) -> float:
+    if queue_url.endswith(".fifo"):
+        run, port = secrets.token_hex(4), opened.port
+        return groups.feed(port=port, queue_url=queue_url, groups=GROUPS, messages=messages, run=run, connections=8)
+    return stock.fill(port=opened.port, queue_url=queue_url, messages=messages, delay_s=delay_s)
 
 
 def _point(opened: Opened, kind: str, queue_url: str, reference_url: str, messages: int, fill_per_s: float) -> Point:
@@ -155,7 +169,7 @@ def _round_s(opened: Opened, queue_url: str) -> float:
 
 def _refilled(opened: Opened, queue_url: str) -> float:
     """Send what the round will take; the server's CPU seconds so far."""
-    stock.fill(port=opened.port, queue_url=queue_url, messages=ROUND)
+    _fill(opened, queue_url, messages=ROUND)
     return opened.process.usage().cpu_s
 
 
@@ -172,8 +186,9 @@ def _timed_ms(call: Callable[[], object]) -> float:
 def _to_zero_ms(sqs: Sqs, queue_url: str) -> float:
     """One message sent, received and released, over and over; the median time of the release."""
     times = []
-    for _ in range(CALLS):
-        sqs.call("SendMessage", QueueUrl=queue_url, MessageBody=stock.BODY)
+    for n in range(CALLS):
+        fifo = {"MessageGroupId": "zero", "MessageDeduplicationId": str(n)} if queue_url.endswith(".fifo") else {}
+        sqs.call("SendMessage", QueueUrl=queue_url, MessageBody=stock.BODY, **fifo)
         message = sqs.call("ReceiveMessage", QueueUrl=queue_url)["Messages"][0]
         handle = {"QueueUrl": queue_url, "ReceiptHandle": message["ReceiptHandle"]}
         times.append(_timed_ms(lambda: sqs.call("ChangeMessageVisibility", **handle, VisibilityTimeout=0)))  # noqa: B023

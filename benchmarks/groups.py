@@ -27,9 +27,11 @@ def hold(*, port: int, queue_url: str, messages: int, connections: int = 8) -> N
     converse(port=port, dialogues=[_receiving(queue_url, each) for _ in range(connections)], timeout_s=3_600.0)
 
 
-def feed(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
-    """Send `messages` to a FIFO queue, going round `groups` free groups."""
-    _send(port, queue_url, [f"free-{n % groups}" for n in range(messages)], run=f"feed-{run}")
+def feed(*, port: int, queue_url: str, groups: int, messages: int, run: str, connections: int = 1) -> float:
+    """Send `messages` to a FIFO queue, going round `groups` free groups; the seconds it took."""
+    names = [f"free-{n % groups}" for n in range(messages)]
+    dialogues = [_sending(queue_url, names[n::connections], f"feed-{run}-{n}") for n in range(connections)]
+    return converse(port=port, dialogues=dialogues, timeout_s=3_600.0)
 
 
 def feed_fair(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:

@@ -146,7 +146,7 @@ def _noisy(bench: Bench) -> Iterator[Row]:
         yield alone(f"fair, behind {most:,}: cost ÷ cost without them", "times", costs[0] / costs[1])
 
 
-def _in_turn(opened: Opened, here: str, there: str, *, send: Callable[..., None]) -> tuple[float, float]:
+def _in_turn(opened: Opened, here: str, there: str, *, send: Callable[..., object]) -> tuple[float, float]:
     """The wall time (µs) of a receive and a delete in both queues, by rounds in turn."""
     times: dict[str, list[float]] = {here: [], there: []}
     for turn in range(groups.ROUNDS):
