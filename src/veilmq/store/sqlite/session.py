@@ -26,7 +26,7 @@ from veilmq.store.queues import SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
 
-_NUMBERS_MAX = 65_536
+_NUMBERS_MAX = 16_384
 _FIRST_NUMBER: tuple[int, int] = (0, 0)
 
 ENTRY = Struct(">16s16sQQ")
