@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from veilmq.client.api import Forwards
 from veilmq.client.messages import ClientError, NewMessage, ReceivedMessage, Unreachable
@@ -63,40 +63,47 @@ GROUP_HELD = ClientError("GroupHeld", "An earlier message of the group was not f
 """What keeps a message of a FIFO queue from being tried."""
 
 
-class GroupOrder:
-    """The groups of a FIFO intake that wait behind a message that stayed; of a standard queue, none."""
+class Relay:
+    """Moves messages of one intake to their queues; threads may share one."""
 
     def __init__(self, *, fifo: bool) -> None:
+        """``fifo``: the intake, and so each target, is a FIFO queue."""
         self._fifo = fifo
-        self._held: set[str | None] = set()
-
-    def holds(self, relayed: RelayedMessage) -> bool:
-        """Return whether the message must not be tried."""
-        return relayed.message.group in self._held
-
-    def note(self, relayed: RelayedMessage, outcome: RelayOutcome) -> None:
-        """Hold the group of a message that stayed."""
-        if self._fifo and outcome is not None:
-            self._held.add(relayed.message.group)
-
-
-class Relay(Protocol):
-    """Moves messages to their queues; threads may share one."""
 
     def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
         """Try up to ten messages of one receive, and return the outcome of each. No message overtakes its group.
 
-        Raises ``Unreachable`` where no outcome is known.
+        Of a FIFO queue the first of each group is tried, then the second of each, and so on; what is behind a message
+        that stayed is not. Raises ``Unreachable`` where no outcome is known.
         """
+        rounds: list[list[RelayedMessage]] = [] if self._fifo else [list(messages)]
+        count: Counter[str | None] = Counter()
+        for each in messages if self._fifo else ():
+            rounds += [[]] if count[each.message.group] == len(rounds) else []
+            rounds[count[each.message.group]].append(each)
+            count[each.message.group] += 1
+        outcomes: dict[str, RelayOutcome] = dict.fromkeys((each.message.receipt for each in messages), GROUP_HELD)
+        held: set[str | None] = set()
+        for members in rounds:
+            free = [each for each in members if each.message.group not in held]
+            for each, outcome in self._move(free):
+                outcomes[each.message.receipt] = outcome
+                if self._fifo and outcome is not None:
+                    held.add(each.message.group)
+        return [outcomes[each.message.receipt] for each in messages]
+
+    def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
+        """Try messages of which none waits for another, and yield the outcome of each."""
+        raise NotImplementedError
 
 
-class ForwardRelay:
+class ForwardRelay(Relay):
     """Moves messages by veilmq's own forward, one transaction for each: a message is in one queue at any instant."""
 
     def __init__(self, forwards: Forwards, *, fifo: bool) -> None:
-        """``forwards`` is the intake's; ``fifo``: it is a FIFO queue."""
+        """``forwards`` is the intake's."""
+        super().__init__(fifo=fifo)
         self._forwards = forwards
-        self._fifo = fifo
 
     def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
         """Forward all at once; where that is refused as a whole (one target is missing or forbidden), one by one."""
@@ -105,18 +112,15 @@ class ForwardRelay:
         except ClientError as error:
             if error.status >= _SERVER_FAILED or len(messages) == 1:
                 return [error] * len(messages)
-        else:
-            return [result if isinstance(result, ClientError) else None for result in results]
-        order = GroupOrder(fifo=self._fifo)
-        outcomes: list[RelayOutcome] = []
+            return super().relay(messages)
+        return [result if isinstance(result, ClientError) else None for result in results]
+
+    def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
         for each in messages:
-            outcome = GROUP_HELD if order.holds(each) else self.relay([each])[0]
-            order.note(each, outcome)
-            outcomes.append(outcome)
-        return outcomes
+            yield each, self.relay([each])[0]
 
 
-class SendRelay:
+class SendRelay(Relay):
     """Sends to the target, then deletes in the intake, which every SQS server can.
 
     A crash in between repeats the send: in a FIFO target the repetition is not stored for five minutes, as the
@@ -124,30 +128,20 @@ class SendRelay:
     """
 
     def __init__(self, client: QueueClient, intake: str, *, fifo: bool) -> None:
-        """``fifo``: the intake, and so each target, is a FIFO queue."""
+        """``client`` sends and deletes."""
+        super().__init__(fifo=fifo)
         self._client = client
         self._intake = intake
-        self._fifo = fifo
 
-    def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
-        """Send in as few requests as the order of groups allows: of each group, one message at a time."""
-        outcomes: dict[str, RelayOutcome] = {}  # by receipt
-        order = GroupOrder(fifo=self._fifo)
-        for batch in _ordered(messages) if self._fifo else [list(messages)]:
-            by_target: dict[str, list[RelayedMessage]] = {}
-            for each in batch:
-                if order.holds(each):
-                    outcomes[each.message.receipt] = GROUP_HELD
-                else:
-                    by_target.setdefault(each.target, []).append(each)
-            for target, group in by_target.items():
-                for some in _by_size(group):
-                    for each, outcome in zip(some, self._send(target, some), strict=True):
-                        outcomes[each.message.receipt] = outcome
-                        order.note(each, outcome)
-        return [outcomes[each.message.receipt] for each in messages]
+    def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
+        by_target: dict[str, list[RelayedMessage]] = {}
+        for each in messages:
+            by_target.setdefault(each.target, []).append(each)
+        for target, group in by_target.items():
+            for batch in _by_size(group):
+                yield from zip(batch, self._send(target, batch), strict=True)
 
-    def _send(self, target: str, batch: Sequence[RelayedMessage]) -> list[RelayOutcome]:
+    def _send(self, target: str, batch: Sequence[RelayedMessage]) -> Sequence[RelayOutcome]:
         new = [
             NewMessage(
                 body=message.body,
@@ -161,29 +155,19 @@ class SendRelay:
             sent = self._client.send_batch(target, new)
         except (ClientError, Unreachable) as error:
             return [error] * len(batch)
-        outcomes: list[RelayOutcome] = [each if isinstance(each, ClientError) else None for each in sent]
-        arrived = [number for number, outcome in enumerate(outcomes) if outcome is None]
+        arrived = [
+            each.message.receipt
+            for each, result in zip(batch, sent, strict=True)
+            if not isinstance(result, ClientError)
+        ]
         deleted: Sequence[RelayOutcome] = []
         try:
             if arrived:
-                deleted = self._client.delete_batch(self._intake, [batch[number].message.receipt for number in arrived])
+                deleted = self._client.delete_batch(self._intake, arrived)
         except (ClientError, Unreachable) as error:
             deleted = [error] * len(arrived)
-        for number, outcome in zip(arrived, deleted, strict=True):
-            outcomes[number] = outcome
-        return outcomes
-
-
-def _ordered(messages: Sequence[RelayedMessage]) -> list[list[RelayedMessage]]:
-    """Return the first message of each group, then the second of each, and so on."""
-    batches: list[list[RelayedMessage]] = []
-    count: Counter[str | None] = Counter()
-    for each in messages:
-        number = count[each.message.group]
-        count[each.message.group] += 1
-        batches += [[]] if number == len(batches) else []
-        batches[number].append(each)
-    return batches
+        outcomes = iter(deleted)
+        return [result if isinstance(result, ClientError) else next(outcomes) for result in sent]
 
 
 def _by_size(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage]]:

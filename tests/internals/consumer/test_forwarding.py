@@ -49,10 +49,11 @@ class Scripted(HttpQueueClient):
         return found
 
 
-class Carried:
+class Carried(Relay):
     """A carrier that answers as it is told, and else carries everything."""
 
     def __init__(self, *outcomes: RelayOutcome | Exception) -> None:
+        super().__init__(fifo=False)
         self._outcomes = iter(outcomes)
         self.seen: list[str] = []
 
