@@ -327,8 +327,7 @@ def apply(
     server: Server,
 ) -> Result:
     """Create or update the queues and topics that a file declares, and print what changes."""
-    from veilmq.client.declared import as_text, read_declared
-    from veilmq.client.plan import make_plan
+    from veilmq.client.declared import as_text, make_plan, read_declared
     from veilmq.client.topics import Topics
     from veilmq.server.settings import SETTINGS
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from veilmq.client.messages import ClientError, QueueStatus
-from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, refusal, unexpected
+from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, given, refusal, unexpected
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Staged, WriterView
 from veilmq.core.settings import SettingValue
@@ -57,8 +57,8 @@ class QueueApi:
         self._transport.close()
 
     def post(self, verb: str, fields: Mapping[str, Any], reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
-        """Return the reply to ``fields``; raises ``ClientError`` and ``Unreachable``."""
-        body = msgspec.json.encode(fields)
+        """Return the reply to those of ``fields`` that are not ``None``; raises ``ClientError`` and ``Unreachable``."""
+        body = msgspec.json.encode(given(**fields))
         return decode(self.request("POST", verb, body=body, content_type=_JSON, wait_s=wait_s), reply_type)
 
     def get(self, verb: str, parameters: Mapping[str, Any], reply_type: type[Reply]) -> Reply:
@@ -75,12 +75,15 @@ class QueueApi:
         content_type: str = "",
         wait_s: int = 0,
     ) -> HttpReply:
-        """Return the reply as it came, of status 200; raises ``ClientError`` and ``Unreachable``."""
+        """Return the reply as it came, of status 200; raises ``ClientError`` and ``Unreachable``.
+
+        ``parameters`` that are ``None`` are left out.
+        """
         if not self._path:
             self._path = f"/v1/{self.noun}/{self._full_name()}"
         target = self._path + (f"/{verb}" if verb else "")
         if parameters:
-            target += "?" + urlencode(parameters)
+            target += "?" + urlencode(given(**parameters))
         headers = {"Content-Type": content_type} if content_type else {}
         reply = self._transport.request(method, target, headers=headers, body=body, wait_s=wait_s)
         if reply.status != 200:
@@ -139,8 +142,7 @@ class Claims(QueueApi):
     ) -> Bound:
         """Bind claim ``number``, or return it if it is bound; wait up to ``wait_s`` (0 to 20) for a first message."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
-        fields |= {"shard_messages": shard_messages, "wait_s": wait_s}
-        fields |= {} if bytes_max is None else {"bytes_max": bytes_max}  # earlier servers know no such field
+        fields |= {"shard_messages": shard_messages, "wait_s": wait_s, "bytes_max": bytes_max}
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
@@ -158,8 +160,7 @@ class Claims(QueueApi):
         """Return one page of ``read`` from ``cursor`` on, and the cursor of the next, empty after the last."""
         from pyarrow import ArrowException, ipc  # noqa: PLC0415 (an extra)
 
-        parameters = {"source": source, "number": number, "shard": shard, "format": "arrow"}
-        parameters |= {"cursor": cursor} if cursor else {}
+        parameters = {"source": source, "number": number, "shard": shard, "format": "arrow", "cursor": cursor or None}
         reply = self.request("GET", "read", parameters=parameters)
         try:
             with ipc.open_stream(reply.data) as batches:
@@ -349,6 +350,4 @@ class Inspection(QueueApi):
         """Return up to ``count`` (1 to 100) messages, or those of a ``state``, or the one with this ``id``."""
         from veilmq.wire.v1.queues import ListedMessages  # noqa: PLC0415 - as above
 
-        parameters = {"state": state, "id": id, "count": count}
-        given = {name: value for name, value in parameters.items() if value is not None}
-        return self.get("", given, ListedMessages)
+        return self.get("", {"state": state, "id": id, "count": count}, ListedMessages)

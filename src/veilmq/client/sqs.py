@@ -20,7 +20,7 @@ from veilmq.client.messages import (
     ReceivedMessage,
     SentMessage,
 )
-from veilmq.client.transport import UNEXPECTED_REPLY, Reply, SigningKey, Transport
+from veilmq.client.transport import UNEXPECTED_REPLY, Reply, SigningKey, Transport, given
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
 from veilmq.core.messages import Attribute
@@ -135,7 +135,7 @@ class QueueClient:
         Settings name other queues by their plain names. ``tags`` are those of a new queue.
         """
         attributes = self._attributes(settings or {}) or None
-        members = _given(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
+        members = given(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
         return self._caller.call("CreateQueue", members, QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
@@ -204,7 +204,7 @@ class QueueClient:
         """Return the names of queues on all pages."""
         urls, token = list[str](), None
         while True:
-            page_members = _given(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
+            page_members = given(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
             page = self._caller.call(action, page_members, reply_type)
             urls += page.queue_urls or []
             token = page.next_token
@@ -216,7 +216,7 @@ class QueueClient:
 
         Returns the handle that cancels it.
         """
-        members = _given(
+        members = given(
             SourceArn=self._arn(queue),
             DestinationArn=self._arn(destination) if destination is not None else None,
             MaxNumberOfMessagesPerSecond=moves_per_s_max,
@@ -287,7 +287,7 @@ class QueueClient:
         ``None`` stands for the queue's own setting. On a FIFO queue a receive whose reply was lost can be repeated
         with the same ``attempt_id``.
         """
-        members = _given(
+        members = given(
             QueueUrl=self._url(queue),
             MessageSystemAttributeNames=[ALL],
             MessageAttributeNames=[ALL],
@@ -398,10 +398,7 @@ class QueueClient:
 
 
 class HttpQueueClient(QueueClient):
-    """A client of one endpoint; close it, or use it as a context manager. Threads may share it.
-
-    A queue is identified by its plain name or its URL; a queue of another account needs the URL.
-    """
+    """A client of one endpoint, over our own HTTP."""
 
     def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
         """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
@@ -415,14 +412,9 @@ class HttpQueueClient(QueueClient):
 # Between a client's values and the shapes of the wire.
 
 
-def _given(**members: Any) -> dict[str, Any]:
-    """Return the ``members`` of a request that are there."""
-    return {name: value for name, value in members.items() if value is not None}
-
-
 def _sending(message: NewMessage, **members: Any) -> dict[str, Any]:
     """Return ``members`` and those of a message to be sent."""
-    return _given(
+    return given(
         **members,
         MessageBody=message.body,
         DelaySeconds=message.delay_s,

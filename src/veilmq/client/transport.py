@@ -336,6 +336,11 @@ class Transport:
         return send(signed(at_s=signer.now_s()), rest_s)
 
 
+def given(**members: Any) -> dict[str, Any]:
+    """Return the ``members`` of a request that are not ``None``."""
+    return {name: value for name, value in members.items() if value is not None}
+
+
 def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
     """Return the JSON of ``reply`` as a ``reply_type``; raises ``ClientError`` where it is none."""
     try:

@@ -1,6 +1,6 @@
 """Declared queues and topics at the start of a server: made or updated before it answers its first request.
 
-The file and the steps are those of ``veilmq apply`` (``client.declared``, ``client.plan``), whose requests travel
+The file and the steps are those of ``veilmq apply`` (``client.declared``), whose requests travel
 in the process here, as the account that owns the server.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from urllib3 import HTTPResponse
 
 from veilmq.client import ClientError
-from veilmq.client.declared import DeclaredError, read_declared
-from veilmq.client.plan import COUNTED, PlanRefused, make_plan
+from veilmq.client.declared import COUNTED, DeclaredError, PlanRefused, make_plan, read_declared
 from veilmq.client.topics import Topics
 from veilmq.client.transport import HttpReply, Transport
 from veilmq.console.asking import Answer, Ask, Asked
