@@ -20,9 +20,8 @@ from tests.consumer.workbench import Workbench
 from veilmq.client import HttpQueueClient, QueueClient, SigningKey
 from veilmq.client.messages import ClientError, Hidden, ReceivedMessage, Unreachable
 from veilmq.consumer import Consumer, Running
-from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription, Watcher
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Renewer, Subscription, Watcher
 from veilmq.consumer.renewal_policies import RenewalPolicy
-from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Attribute
@@ -195,9 +194,11 @@ class Play(Watcher):
         self.queue = ScriptedQueue(self.clock, usual_s=usual_s)
         self.news: list[tuple[float, str, LeaseState]] = []
         self.warnings: list[tuple[float, str, float]] = []
-        self.table = LeaseTable(self.clock, watcher=self, draw=lambda: jitter)
+        self.table = LeaseTable(self.clock, draw=lambda: jitter)
         self.renewer = Renewer(self.table, self.queue.change_visibility_batch, calls_max=1)
-        self.subscription: Subscription = self.table.subscribe("orders", policy, fifo=fifo, strict=strict, cap_s=cap_s)
+        self.subscription = Subscription(
+            self.table, "orders", policy, fifo=fifo, strict=strict, cap_s=cap_s, watcher=self
+        )
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
         self.news.append((round(self.clock.now_s(), 7), lease.message.receipt, state))
@@ -329,7 +330,7 @@ class Simulation:
         self.table = LeaseTable(self.clock, draw=random.Random(seed).random)
         self.renewer = Renewer(self.table, self.change_visibility_batch, calls_max=1)
         self.outcome = Outcome()
-        self._subscription = self.table.subscribe("orders", policy)
+        self._subscription = Subscription(self.table, "orders", policy)
         self._in_work, self._end_s = in_work, hours * 3_600
         self._weather = weather
         self._work, self._network = random.Random(seed + 1), random.Random(seed + 2)

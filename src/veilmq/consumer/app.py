@@ -21,15 +21,16 @@ from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
 from veilmq.consumer.context import Batch
 from veilmq.consumer.handlers import (
     Batching,
+    Function,
     HandlerOptions,
     Hook,
     Hooks,
+    Lifespan,
     attributes_of,
     body_of,
     checked,
     make_handler,
 )
-from veilmq.consumer.lifespan import Function, Lifespan
 from veilmq.consumer.metrics import is_installed, served
 from veilmq.consumer.processes import SIGNALLED, process_number
 from veilmq.consumer.running import Running, statuses, watched

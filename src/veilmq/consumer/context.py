@@ -6,7 +6,6 @@ cancelled handler the cause decides: shutdown releases the message, a lost lease
 backs off.
 """
 
-import asyncio
 import logging
 import math
 import random
@@ -19,7 +18,7 @@ from typing import Generic, Self, TypeVar
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, span_s
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable
+from veilmq.consumer.leases import Lease, LeaseLost, LeaseState
 from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.core.messages import Attribute
 
@@ -195,42 +194,13 @@ class Backoff:
 _LOSSES = {Cause.LOST: LeaseState.LOST, Cause.ENDED: LeaseState.ENDED}
 
 
-class LeaseView:
-    """How long the message is ours. It renews itself."""
-
-    __slots__ = ("_lease", "_table")
-
-    def __init__(self, lease: Lease, table: LeaseTable) -> None:
-        """``table`` is where ``lease`` is kept."""
-        self._lease = lease
-        self._table = table
-
-    @property
-    def remaining(self) -> float:
-        """Seconds until the lease ends unless it is renewed; negative when it has ended."""
-        return self._lease.remaining_s(self._table.clock.now_s())
-
-    @property
-    def state(self) -> LeaseState:
-        """HELD, SUSPECT, LOST, or ENDED."""
-        return self._lease.state_at(self._table.clock.now_s())
-
-    def confirm(self) -> None:
-        """Renew the lease now and return when that proved it; raises ``LeaseLost``. Blocks."""
-        self._table.confirm(self._lease).result()
-
-    async def confirmed(self) -> None:
-        """``confirm`` for async handlers."""
-        await asyncio.wrap_future(self._table.confirm(self._lease))
-
-
 class Context:
-    """The message without its body, the state of its lease, and whether to stop."""
+    """One delivery of a message: the message without its body, the state of its lease, and whether to stop."""
 
-    __slots__ = ("_cancelled", "cause", "lease", "message", "on_progress")
+    __slots__ = ("_cancelled", "cause", "ending", "given_up", "interrupt", "lease", "message", "on_progress")
 
     def __init__(
-        self, message: ReceivedMessage, lease: LeaseView, on_progress: Callable[[float], object] | None = None
+        self, message: ReceivedMessage, lease: Lease, on_progress: Callable[[float], object] | None = None
     ) -> None:
         """``on_progress`` is called with what the handler reports."""
         self.message = message
@@ -239,6 +209,11 @@ class Context:
         """Why the handler should stop; ``None`` while it may go on."""
         self._cancelled: threading.Event | None = None
         self.on_progress = on_progress
+        # For the runtime, in the event loop: how the work ended, what stops the handler while it runs, and whether the
+        # consumer stopped before the handler did, so that its end decides nothing any more.
+        self.ending: Ending | None = None
+        self.interrupt: Callable[[Cause], object] | None = None
+        self.given_up = False
 
     @property
     def message_id(self) -> str:
@@ -303,6 +278,12 @@ class Context:
             if self._cancelled is not None:
                 self._cancelled.set()
 
+    def cancel(self, cause: Cause) -> None:
+        """Stop the handler if it runs; the first cause counts; for the runtime."""
+        if self.interrupt is not None and self.cause is None:
+            self.stop(cause)
+            self.interrupt(cause)
+
 
 class Fence:
     """Entered by ``with`` or ``async with``; see ``Context.fence``."""
@@ -327,37 +308,6 @@ class Fence:
 
     async def __aexit__(self, *_: object) -> None:
         """Do nothing."""
-
-
-class Delivery:
-    """Mutable, and touched by the event loop's thread only; compared by identity."""
-
-    __slots__ = ("context", "given_up", "interrupt", "lease", "message")
-
-    def __init__(self, lease: Lease, context: Context) -> None:
-        self.lease = lease
-        self.message: ReceivedMessage = lease.message
-        self.context = context
-        self.interrupt: Callable[[Cause], object] | None = None
-        """Set while the handler runs: stops it."""
-        self.given_up = False
-        """Set when the consumer stopped before the handler did: its end decides nothing any more."""
-
-    @property
-    def attempt(self) -> int:
-        """The number of the delivery, 1 for the first."""
-        return self.message.receive_count
-
-    @property
-    def cause(self) -> Cause | None:
-        """Why the handler was stopped, if it was."""
-        return self.context.cause
-
-    def cancel(self, cause: Cause) -> None:
-        """Stop the handler if it runs; the first cause counts."""
-        if self.interrupt is not None and self.cause is None:
-            self.context.stop(cause)
-            self.interrupt(cause)
 
 
 T = TypeVar("T")

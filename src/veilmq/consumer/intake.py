@@ -6,21 +6,18 @@ import random
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from veilmq.client.messages import ClientError, ReceivedMessage
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer.context import Delivery, Item, Undecodable
+from veilmq.consumer.context import Context, Item, Undecodable
 from veilmq.consumer.handlers import OUTSTANDING_BYTES_MAX, Batching, Handler, Options
-from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.leases import Lease, Subscription
 from veilmq.consumer.renewal_policies import checked_timeout_s, plain_code
 from veilmq.core.limits import SQS_RECEIVE_COUNT
 from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
-
-
-T = TypeVar("T")
 
 POLL_PAUSE_S = 1.0
 POLL_PAUSE_S_MAX = 10.0
@@ -39,24 +36,56 @@ FATAL_CODES = frozenset(
 )
 
 
-class Receiver:
-    """One queue, as one handler receives from it. ``receive`` may be called by several threads at once."""
+class Intake:
+    """One queue, as one handler receives from it.
 
-    def __init__(self, client: QueueClient, options: Options, table: LeaseTable, *, create: bool = False) -> None:
-        """With ``create`` make the queue, and its dead-letter queue, before the first receive."""
+    ``fill`` starts the polls that there is room for; call it whenever there may be more room.
+    """
+
+    def __init__(
+        self,
+        client: QueueClient,
+        options: Options,
+        subscription: Subscription,
+        in_thread: Callable[..., Awaitable[Any]],
+        *,
+        room: Callable[[], int],
+        taken: Callable[[list[Lease]], object],
+        failed: Callable[[Exception], object],
+        create: bool = False,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        """``taken`` is given what came, ``failed`` what nothing mends; ``in_thread`` calls a function that blocks.
+
+        ``room`` says how many messages may come now, apart from what polls on their way may bring. With ``create`` make
+        the queue, and its dead-letter queue, before the first receive.
+        """
         self._client = client
         self._options = options
-        self._table = table
-        self.fifo = is_fifo(options.queue)
-        self.subscription = table.subscribe(
-            options.queue, options.policy, fifo=self.fifo, strict=options.strict, cap_s=options.timeout_s
-        )
+        self._subscription = subscription
+        self._in_thread = in_thread
+        self._room = room
+        self._taken = taken
+        self._failed = failed
+        self._pause = pause
+        self.prefetch = Prefetch(options.prefetch)
         self._queues_timeout_s: int | None = None
         self._names_timeout = not options.policy.queue_decides
         self._missing = [queue for queue in (options.dead_letter, options.queue) if queue] if create else []
+        self._polls: set[Any] = set()  # tasks
+        self._requested = 0
+        self._busy = False
+        self._failures = 0
+        self._stopped = False
+        self._pausing: asyncio.Task[None] | None = None
+
+    @property
+    def polling(self) -> int:
+        """Return how many polls are on their way."""
+        return len(self._polls)
 
     def receive(self, count: int) -> list[Lease]:
-        """Wait for up to ``count`` messages.
+        """Wait for up to ``count`` messages; several threads may do so at once.
 
         The timeout that the queue has is read once, and sent with each receive, so that it cannot change under our
         leases, except where the policy leaves it to the queue; and there, too, if the queue has visibility rules: they
@@ -64,12 +93,13 @@ class Receiver:
 
         Raises ``ClientError``, ``Unreachable``, and ``ValueError`` for a queue whose messages are never hidden.
         """
-        table, options = self._table, self._options
+        subscription, options = self._subscription, self._options
+        table = subscription.table
         for queue in self._missing:  # one that is there stays as it is, and a URL names one that is there
             if "/" not in queue:
                 self._client.create_queue(queue, {"fifo": True} if is_fifo(queue) else {})
         self._missing = []
-        timeout_s = table.receive_timeout_s(self.subscription)
+        timeout_s = table.receive_timeout_s(subscription)
         in_force_s = timeout_s
         if in_force_s is None:
             if self._queues_timeout_s is None:
@@ -83,58 +113,20 @@ class Receiver:
             count=count,
             timeout_s=in_force_s if self._names_timeout else timeout_s,
             wait_s=options.wait_s,
-            attempt_id=str(uuid.uuid4()) if self.fifo else None,
+            attempt_id=str(uuid.uuid4()) if subscription.fifo else None,
         )
         return table.take(
-            self.subscription,
+            subscription,
             messages,
             requested_at_s=requested_at_s,
             answered_at_s=table.clock.now_s(),
             timeout_s=in_force_s,
         )
 
-
-class Intake(Generic[T]):
-    """``fill`` starts the polls that there is room for; call it whenever there may be more room."""
-
-    def __init__(
-        self,
-        receive: Callable[[int], Awaitable[list[T]]],
-        *,
-        room: Callable[[], int],
-        taken: Callable[[list[T]], object],
-        failed: Callable[[Exception], object],
-        polls_max: int,
-        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        hang_up: Callable[[], object] = lambda: None,
-    ) -> None:
-        """``receive`` polls for up to so many messages, ``taken`` is given what came, ``failed`` what nothing mends.
-
-        ``room`` says how many messages may come now, apart from what polls on their way may bring; ``hang_up`` has the
-        server answer those.
-        """
-        self._receive = receive
-        self._room = room
-        self._taken = taken
-        self._failed = failed
-        self._polls_max = polls_max
-        self._pause = pause
-        self._hang_up = hang_up
-        self._polls: set[Any] = set()  # tasks
-        self._requested = 0
-        self._busy = False
-        self._failures = 0
-        self._stopped = False
-        self._pausing: asyncio.Task[None] | None = None
-
-    @property
-    def polling(self) -> int:
-        """Return how many polls are on their way."""
-        return len(self._polls)
-
     def fill(self) -> None:
         """Start the polls that there is room for."""
-        while not self._stopped and self._pausing is None and len(self._polls) < (self._polls_max if self._busy else 1):
+        polls_max = self._options.polls if self._busy else 1
+        while not self._stopped and self._pausing is None and len(self._polls) < polls_max:
             count = min(SQS_RECEIVE_COUNT.maximum, self._room() - self._requested)
             if count < 1:
                 return
@@ -155,15 +147,18 @@ class Intake(Generic[T]):
         if self._pausing is not None:
             self._pausing.cancel()
         while self._polls:
-            self._hang_up()
+            self._client.hang_up()
             await asyncio.wait(self._polls, timeout=HANG_UP_EVERY_S)
 
     async def _poll(self, count: int) -> None:
-        received: list[T] = []
+        loop, received = asyncio.get_running_loop(), list[Lease]()
+        began_s = loop.time()
         try:
-            received = await self._receive(count)
+            received = await self._in_thread(self.receive, count)
             self._failures = 0
             self._busy = bool(received)
+            if len(received) == count:  # it did not wait for more
+                self.prefetch.received(loop.time() - began_s)
         except Exception as error:  # noqa: BLE001 - whatever it was, a consumer that gave up would be worse
             if is_fatal(error):
                 self._stopped = True
@@ -174,7 +169,7 @@ class Intake(Generic[T]):
                 self._failures = min(self._failures + 1, 10)
                 _log.warning("receiving failed, trying again in %.1f s: %s", pause_s, error)
                 if self._pausing is None:
-                    self._pausing = asyncio.get_running_loop().create_task(self._wait(pause_s))
+                    self._pausing = loop.create_task(self._wait(pause_s))
         finally:
             self._requested -= count
             self._polls.discard(asyncio.current_task())
@@ -270,57 +265,89 @@ def body_bytes(message: ReceivedMessage) -> int:
     return len(body) if body.isascii() else len(body.encode())
 
 
-# Which message is handled next: in the order of arrival, and in a FIFO queue one of each group at a time.
+# Which messages the next call of the handler is given: in the order of arrival one, or a batch; and in a FIFO queue one
+# of each group at a time.
 #
 # The rest of a group waits behind the one in work. When that fails, the rest is handed back to be released at once: the
 # queue gives nothing of the group until the head returns, so the order holds without a wait here.
+#
+# A batch stays open until it is full, or its first message has lingered and a call could begin.
 
 
 class Schedule:
-    """Messages that wait; ``ordered`` keeps groups in order, otherwise groups mean nothing."""
+    """Messages that wait for a call of ``handler``."""
 
-    def __init__(self, *, ordered: bool) -> None:
+    def __init__(self, handler: Handler, *, ordered: bool, wake: Callable[[], object]) -> None:
+        """``ordered`` keeps groups in order; ``wake`` is called when a batch has waited long enough."""
+        self._handler = handler
         self._ordered = ordered
-        self._ready: deque[Delivery] = deque()
-        self._groups: dict[str, deque[Delivery]] = {}
+        self._wake = wake
+        self._ready: deque[list[Context]] = deque()
+        self._groups: dict[str, deque[Context]] = {}
+        self._open: dict[object, list[Context]] = {}
+        self._due_s: dict[object, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.ready = 0
+        """How many could begin now, or when their batch is full or has waited."""
         self.behind = 0
         """How many wait behind another of their group."""
 
     def __len__(self) -> int:
-        """Return how many messages wait, ready or behind another of their group."""
-        return len(self._ready) + self.behind
+        """Return how many messages wait."""
+        return self.ready + self.behind
 
-    @property
-    def ready(self) -> int:
-        """Return how many messages could begin now."""
-        return len(self._ready)
+    def add(self, delivery: Context) -> None:
+        """Put ``delivery`` at the end of its group, of its batch, or of all.
 
-    def add(self, delivery: Delivery) -> None:
-        """Put ``delivery`` at the end of its group, or of all."""
-        group = delivery.message.group
-        if not self._ordered or group is None:
-            self._ready.append(delivery)
-        elif group in self._groups:
-            self._groups[group].append(delivery)
-            self.behind += 1
-        else:
+        Raises what the user's function for keys of batches raises, and ``TypeError`` for what is no key.
+        """
+        group, batching = delivery.message.group, self._handler.batching
+        if self._ordered and group is not None:
+            if group in self._groups:
+                self._groups[group].append(delivery)
+                self.behind += 1
+                return
             self._groups[group] = deque()
-            self._ready.append(delivery)
+        if batching is None:
+            self._ready.append([delivery])
+        else:
+            key = self._key(batching, delivery)
+            self._due_s.setdefault(key, asyncio.get_running_loop().time() + batching.linger_s)
+            members = self._open.setdefault(key, [])
+            members.append(delivery)
+            if len(members) >= batching.size_max:
+                self._close(key)
+        self.ready += 1
 
-    def next(self) -> Delivery | None:
-        """Take the next message that may begin, ``None`` when there is none."""
-        return self._ready.popleft() if self._ready else None
+    def next(self) -> list[Context]:
+        """Take what the next call is given; nothing when there is nothing to call for yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while True:
+            if not self._ready and self._due_s:
+                loop, key = asyncio.get_running_loop(), min(self._due_s, key=self._due_s.__getitem__)
+                if loop.time() < self._due_s[key]:
+                    self._timer = loop.call_at(self._due_s[key], self._wake)
+                    return []
+                self._close(key)
+            if not self._ready:
+                return []
+            if taken := self._ready.popleft():  # of a batch, all may have been removed
+                self.ready -= len(taken)
+                return taken
 
-    def done(self, delivery: Delivery) -> None:
+    def done(self, delivery: Context) -> None:
         """Let the next of the group begin: ``delivery`` is settled for good."""
         waiting = self._waiting(delivery)
         if waiting:
             self.behind -= 1
-            self._ready.append(waiting.popleft())
+            self.ready += 1
+            self._ready.append([waiting.popleft()])
         elif waiting is not None:
             del self._groups[delivery.message.group or ""]
 
-    def failed(self, delivery: Delivery) -> list[Delivery]:
+    def failed(self, delivery: Context) -> list[Context]:
         """Return what waited behind ``delivery``, which returns later; it waits here no more."""
         waiting = self._waiting(delivery)
         if waiting is None:
@@ -329,11 +356,13 @@ class Schedule:
         self.behind -= len(waiting)
         return list(waiting)
 
-    def remove(self, delivery: Delivery) -> list[Delivery]:
+    def remove(self, delivery: Context) -> list[Context]:
         """Take out ``delivery``, which waits and is ours no more, with what waits behind it: that is returned."""
-        if delivery in self._ready:
-            self._ready.remove(delivery)
-            return self.failed(delivery)
+        for members in (*self._ready, *self._open.values()):
+            if delivery in members:
+                members.remove(delivery)
+                self.ready -= 1
+                return self.failed(delivery)
         waiting = self._waiting(delivery)
         if waiting is None or delivery not in waiting:
             return []
@@ -343,94 +372,27 @@ class Schedule:
         self.behind -= len(behind) + 1
         return behind[::-1]
 
-    def drain(self) -> list[Delivery]:
+    def drain(self) -> list[Context]:
         """Take out everything that waits; groups with a message in work stay closed."""
-        drained = list(self._ready)
-        self._ready.clear()
-        for waiting in self._groups.values():
-            drained += waiting
-            waiting.clear()
-        self.behind = 0
+        waiting = (*self._open.values(), *self._ready, *self._groups.values())
+        drained = [delivery for members in waiting for delivery in members]
+        for members in waiting:
+            members.clear()
+        self.ready = self.behind = 0
         return drained
 
-    def _waiting(self, delivery: Delivery) -> "deque[Delivery] | None":
+    def _waiting(self, delivery: Context) -> "deque[Context] | None":
         group = delivery.message.group
         return self._groups.get(group) if self._ordered and group is not None else None
 
+    def _close(self, key: object) -> None:
+        del self._due_s[key]
+        self._ready.append(self._open.pop(key))
 
-class HandlerBatches:
-    """Takes messages from a ``Schedule`` for one call after the other."""
-
-    def __init__(
-        self,
-        schedule: Schedule,
-        handler: Handler,
-        *,
-        wake: Callable[[], object],
-        failed: Callable[[Delivery, Exception], object],
-    ) -> None:
-        """``wake`` is called when a batch has waited long enough, ``failed`` for a message without a usable key."""
-        self._schedule = schedule
-        self._handler = handler
-        self._wake = wake
-        self._failed = failed
-        self._open: dict[object, list[Delivery]] = {}
-        self._since_s: dict[object, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def __len__(self) -> int:
-        return sum(map(len, self._open.values()))
-
-    def next(self) -> list[Delivery]:
-        """Take what the next call is given; nothing when there is nothing to call for yet."""
-        batching = self._handler.batching
-        if batching is None:
-            delivery = self._schedule.next()
-            return [] if delivery is None else [delivery]
-        now_s = asyncio.get_running_loop().time()
-        while (delivery := self._schedule.next()) is not None:
-            try:
-                key = self._key(batching, delivery)
-                self._since_s.setdefault(key, now_s)
-            except Exception as error:  # noqa: BLE001 - the user's function may raise anything, and give what is no key
-                self._failed(delivery, error)
-                continue
-            members = self._open.setdefault(key, [])
-            members.append(delivery)
-            if len(members) >= batching.size_max:
-                return self._take(key)
-        due = [key for key, since_s in self._since_s.items() if now_s >= since_s + batching.linger_s]
-        if due:
-            return self._take(due[0]) or self.next()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._since_s:
-            at_s = min(self._since_s.values()) + batching.linger_s
-            self._timer = asyncio.get_running_loop().call_at(at_s, self._wake)
-        return []
-
-    def drain(self) -> list[Delivery]:
-        """Take out everything that waits here."""
-        drained = [delivery for members in self._open.values() for delivery in members]
-        self._open.clear()
-        self._since_s.clear()
-        return drained
-
-    def remove(self, delivery: Delivery) -> None:
-        """Take out ``delivery`` if it waits here."""
-        for members in self._open.values():
-            if delivery in members:
-                members.remove(delivery)
-
-    def _take(self, key: object) -> list[Delivery]:
-        del self._since_s[key]
-        return self._open.pop(key)
-
-    def _key(self, batching: Batching, delivery: Delivery) -> object:
+    def _key(self, batching: Batching, delivery: Context) -> object:
         if batching.key is None:
             return None
         try:
-            return batching.key(Item(self._handler.decode(delivery.message), delivery.context))
+            return batching.key(Item(self._handler.decode(delivery.message), delivery))
         except Undecodable:
             return None  # it fails with its batch's call, alone

@@ -11,6 +11,7 @@ take, start, settle and withdraw. Threads may do all of that at once: a lock gua
 while it is held.
 """
 
+import asyncio
 import heapq
 import itertools
 import logging
@@ -18,14 +19,14 @@ import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from typing import TypeVar
 
-from veilmq.client.messages import ReceivedMessage
+from veilmq.client.messages import Hidden, ReceivedMessage
 from veilmq.consumer.clock import Clock
 from veilmq.consumer.metrics import RenewalMetrics
 from veilmq.consumer.renewal_policies import (
@@ -39,7 +40,9 @@ from veilmq.consumer.renewal_policies import (
     RenewalResult,
     allowed_s,
     checked_timeout_s,
+    renewal_result,
 )
+from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX
 
 _log = logging.getLogger("veilmq.consumer")
@@ -64,7 +67,7 @@ class LeaseLost(Exception):
 
 
 class Watcher:
-    """What a table calls as leases change, in the thread in which that happens; it must return soon."""
+    """What a table calls as leases of a subscription change, in the thread where that happens; it must return soon."""
 
     def changed(self, lease: "Lease", state: LeaseState) -> object:
         """``lease`` is now in ``state``, which is not HELD."""
@@ -72,33 +75,42 @@ class Watcher:
     def ending(self, lease: "Lease", left_s: float) -> object:
         """``lease`` ends for good in ``left_s`` seconds: the twelve hours of its message are nearly over."""
 
+    def renewed(self, requests: "Sequence[RenewalRequest]", results: Sequence[RenewalResult]) -> object:
+        """A call had these results, one for each request."""
+
 
 FRESH_S = 5.0
 """Quantiles are read often and change slowly, so they are computed at most once in so many seconds."""
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False)
 class Subscription:
-    """What the leases of one handler have in common; made by ``LeaseTable.subscribe``.
+    """What the leases of one handler have in common: ``queue`` is a name or URL, as the client takes it.
 
-    ``measured`` is what was measured recently; ``measure`` updates it with every receive and renewal.
+    ``strict``: SUSPECT is LOST. After ``cap_s`` seconds of processing a lease is renewed no more. ``measured`` is what
+    was measured recently; ``measure`` updates it with every receive and renewal.
     """
 
+    table: "LeaseTable"
     queue: str
     policy: RenewalPolicy
-    renewing: RenewalDurations
-    fifo: bool
-    strict: bool
-    cap_s: float | None
+    fifo: bool = False
+    strict: bool = False
+    cap_s: float | None = None
+    watcher: Watcher = field(default_factory=Watcher)
     live: "dict[int, Lease]" = field(default_factory=dict)
     hold: Durations = field(default_factory=Durations)
     measured: Measured = field(default_factory=Measured)
     fresh_until_s: float = -math.inf
 
+    def __post_init__(self) -> None:
+        """Have the table hold its leases."""
+        self.table.subscriptions.append(self)
+
     def measure(self, now_s: float) -> Measured:
         """Bring ``measured`` up to date, and return it."""
         if now_s >= self.fresh_until_s:
-            renewing = self.renewing
+            renewing = self.table.renewing
             running_s = (now_s - lease.received_at_s for lease in self.live.values())
             hold_s = self.hold.quantile(SHARE, now_s=now_s, running_s=running_s)
             self.measured = Measured(
@@ -114,16 +126,17 @@ class Subscription:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Lease(LeaseTerms):
-    """One message that this process holds: read it only; instants are seconds of the consumer's clock.
+    """How long the message is ours: read it only. It renews itself; instants are seconds of the consumer's clock.
 
-    Made by ``LeaseTable.take``. ``on_renewed`` is called after each renewal, in the renewer's thread.
+    Made by ``LeaseTable.take``. ``noticed`` is the state that its watcher knows. ``on_renewed`` is called after each
+    renewal, in the renewer's thread.
     """
 
     number: int
     message: ReceivedMessage
     subscription: Subscription
     requested_at_s: float
-    state: LeaseState = LeaseState.HELD
+    noticed: LeaseState = LeaseState.HELD
     due_at_s: float | None = None
     begun_at_s: float | None = None
     wanted_at_s: float = 0.0
@@ -139,14 +152,33 @@ class Lease(LeaseTerms):
     on_renewed: Callable[[], object] | None = None
 
     @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends unless it is renewed; negative when it has ended."""
+        return self.expires_at_s - self.subscription.table.clock.now_s()
+
+    @property
+    def state(self) -> LeaseState:
+        """HELD, SUSPECT, LOST, or ENDED."""
+        return self.state_at(self.subscription.table.clock.now_s())
+
+    def confirm(self) -> None:
+        """Renew the lease now and return when that proved it; raises ``LeaseLost``. Blocks."""
+        self.subscription.table.confirm(self).result()
+
+    async def confirmed(self) -> None:
+        """``confirm`` for async handlers."""
+        await asyncio.wrap_future(self.subscription.table.confirm(self))
+
+    @property
     def is_renewable(self) -> bool:
         """Whether a renewal may do any good; that of a lease which is SUSPECT may still hide the message in time."""
         going = self.withdrawal is None and not self.closed and not self.final
-        return going and self.state in (LeaseState.HELD, LeaseState.SUSPECT)
+        return going and self.noticed in (LeaseState.HELD, LeaseState.SUSPECT)
 
-    def remaining_s(self, now_s: float) -> float:
-        """Return how long it lasts yet; negative when it has passed."""
-        return self.expires_at_s - now_s
+    @property
+    def may_release(self) -> bool:
+        """Whether the message may be made visible: it is held, without a doubt."""
+        return not self.closed and self.state is LeaseState.HELD
 
     def elapsed_s(self, now_s: float) -> float:
         """Return the seconds of the twelve hours that have passed."""
@@ -157,8 +189,8 @@ class Lease(LeaseTerms):
 
         A deadline that has passed without proof makes it SUSPECT, where a late receipt may still act.
         """
-        if self.state is not LeaseState.HELD or now_s < self.expires_at_s:
-            return self.state
+        if self.noticed is not LeaseState.HELD or now_s < self.expires_at_s:
+            return self.noticed
         if self.final:
             return LeaseState.ENDED
         subscription = self.subscription
@@ -230,38 +262,23 @@ class RenewalRequest:
 class LeaseTable:
     """Every message that this process holds."""
 
-    def __init__(self, clock: Clock, *, watcher: Watcher | None = None, draw: Draw = random.random) -> None:
+    def __init__(self, clock: Clock, *, draw: Draw = random.random) -> None:
         """``draw`` gives the jitter of renewals and of pauses."""
         self.clock = clock
         self.renewing = RenewalDurations()
         self.metrics = RenewalMetrics()
         self.alarm = clock.alarm()
         """Rings when something has become due earlier than was known."""
-        self._watcher = watcher or Watcher()
         self._draw = draw
         self._lock = threading.Lock()
         self._heap = DueHeap()
         self._known_s = math.inf  # what next_due_s returned, or an earlier instant for which the alarm rang
         self._numbers = itertools.count()
-        self._subscriptions: list[Subscription] = []
+        self.subscriptions: list[Subscription] = []
         self._calls: list[Callable[[], object]] = []
 
     def __len__(self) -> int:
-        return sum(len(subscription.live) for subscription in self._subscriptions)
-
-    def subscribe(
-        self, queue: str, policy: RenewalPolicy, *, fifo: bool = False, strict: bool = False, cap_s: float | None = None
-    ) -> Subscription:
-        """Begin to hold messages of ``queue`` (a name or URL, as the client takes it) by ``policy``.
-
-        ``strict``: SUSPECT is LOST. After ``cap_s`` seconds of processing a lease is renewed no more.
-        """
-        subscription = Subscription(
-            queue=queue, policy=policy, renewing=self.renewing, fifo=fifo, strict=strict, cap_s=cap_s
-        )
-        with self._lock:
-            self._subscriptions.append(subscription)
-        return subscription
+        return sum(len(subscription.live) for subscription in self.subscriptions)
 
     def receive_timeout_s(self, subscription: Subscription) -> int | None:
         """Return the visibility timeout that the next receive should have; ``None``: that of the queue."""
@@ -320,7 +337,12 @@ class LeaseTable:
             if not lease.closed:
                 now_s = self.clock.now_s()
                 lease.subscription.hold.add(now_s - lease.received_at_s, now_s=now_s)
-                self._close(lease)
+                lease.closed = True
+                lease.due_at_s = None
+                del lease.subscription.live[lease.number]
+                self._fail_fences(lease, LeaseState.ENDED)
+                if lease.withdrawal is not None:
+                    self._quiet(lease)
 
     def withdraw(self, lease: Lease) -> "Future[bool]":
         """Renew ``lease`` no more; the future gives, when no renewal of it is on its way, whether it may be released.
@@ -334,17 +356,13 @@ class LeaseTable:
                     self._quiet(lease)
             return lease.withdrawal
 
-    def may_release(self, lease: Lease) -> bool:
-        """Return whether the message of ``lease`` may be made visible: it is held, without a doubt."""
-        return not lease.closed and lease.state_at(self.clock.now_s()) is LeaseState.HELD
-
     def confirm(self, lease: Lease) -> "Future[LeaseState]":
         """Renew ``lease`` at once; the future gives HELD when that proved it, and raises ``LeaseLost`` otherwise."""
         with self._deciding():
             fence: Future[LeaseState] = Future()
             lease.fences.append(fence)
-            if lease.closed or lease.withdrawal is not None or lease.state is not LeaseState.HELD:
-                self._fail_fences(lease, lease.state)
+            if lease.closed or lease.withdrawal is not None or lease.noticed is not LeaseState.HELD:
+                self._fail_fences(lease, lease.noticed)
             elif not lease.in_flight:
                 self._schedule(lease, self.clock.now_s())
         return fence
@@ -352,7 +370,7 @@ class LeaseTable:
     def open_leases(self) -> list[Lease]:
         """Return all leases that are open, oldest first."""
         with self._lock:
-            return [lease for subscription in self._subscriptions for lease in subscription.live.values()]
+            return [lease for subscription in self.subscriptions for lease in subscription.live.values()]
 
     def next_due_s(self) -> float | None:
         """Return when something is due next; ``None`` when nothing is."""
@@ -431,7 +449,7 @@ class LeaseTable:
         return lease.final or capped or lease.subscription.policy.is_over(lease, at_s)
 
     def _notice_end(self, lease: Lease, now_s: float) -> None:
-        if (state := lease.state_at(now_s)) is not lease.state:
+        if (state := lease.state_at(now_s)) is not lease.noticed:
             self._change(lease, state)
 
     def _fill(self, group: list[Lease], now_s: float) -> None:
@@ -464,7 +482,7 @@ class LeaseTable:
         left_s = LEASE_S_MAX - lease.elapsed_s(now_s)
         if not lease.warned and left_s <= WARNED_S + for_s:
             lease.warned = True
-            self._calls.append(partial(self._watcher.ending, lease, left_s))
+            self._calls.append(partial(subscription.watcher.ending, lease, left_s))
         if for_s < wanted_s and now_s + for_s <= lease.expires_at_s:
             self._finish(lease, now_s)
             return None
@@ -501,7 +519,7 @@ class LeaseTable:
             self._retry(lease, now_s)
         else:
             if result is RenewalResult.PROVEN:  # however late: the server knows that it was received by no one else
-                lease.state = LeaseState.HELD
+                lease.noticed = LeaseState.HELD
             self._renewed(request, now_s)
 
     def _renewed(self, request: RenewalRequest, now_s: float) -> None:
@@ -512,25 +530,25 @@ class LeaseTable:
         lease.final = request.last
         lease.renewed_at_s = request.sent_at_s
         lease.expires_at_s = request.sent_at_s + request.for_s
-        if lease.state is LeaseState.HELD:  # else it had passed before, and this proves nothing
+        if lease.noticed is LeaseState.HELD:  # else it had passed before, and this proves nothing
             fences, lease.fences = lease.fences, []
             for fence in fences:
-                self._calls.append(partial(_resolve, fence.set_result, lease.state))
+                self._calls.append(partial(_resolve, fence.set_result, lease.noticed))
         if lease.on_renewed is not None:
             self._calls.append(lease.on_renewed)
         self._plan(lease, now_s)
 
     def _retry(self, lease: Lease, now_s: float) -> None:
         lease.tries += 1
-        held = lease.state is LeaseState.HELD
+        held = lease.noticed is LeaseState.HELD
         pause_s = min(RETRY_S * 2 ** min(lease.tries - 1, 20), RETRY_S_MAX if held else RETRY_S_MAX_LATE)
         at_s = now_s + pause_s * (0.5 + self._draw())
         self._schedule(lease, min(at_s, lease.expires_at_s) if held else at_s)
 
     def _change(self, lease: Lease, state: LeaseState) -> None:
-        lease.state = state
+        lease.noticed = state
         self._fail_fences(lease, state)
-        self._calls.append(partial(self._watcher.changed, lease, state))
+        self._calls.append(partial(lease.subscription.watcher.changed, lease, state))
 
     def _quiet(self, lease: Lease) -> None:
         """Resolve what waits for ``lease``: no renewal of it is on its way, and none will be."""
@@ -538,7 +556,7 @@ class LeaseTable:
         self._fail_fences(lease, LeaseState.ENDED)
         withdrawal = lease.withdrawal
         assert withdrawal is not None
-        self._calls.append(lambda: _resolve(withdrawal.set_result, self.may_release(lease)))
+        self._calls.append(lambda: _resolve(withdrawal.set_result, lease.may_release))
 
     def _fail_fences(self, lease: Lease, state: LeaseState) -> None:
         """Fail the futures that wait for a proof of ``lease``: it is in ``state``."""
@@ -546,16 +564,108 @@ class LeaseTable:
         for fence in fences:
             self._calls.append(partial(_resolve, fence.set_exception, LeaseLost(state)))
 
-    def _close(self, lease: Lease) -> None:
-        lease.closed = True
-        lease.due_at_s = None
-        del lease.subscription.live[lease.number]
-        self._fail_fences(lease, LeaseState.ENDED)
-        if lease.withdrawal is not None:
-            self._quiet(lease)
-
 
 def _resolve(set_value: Callable[[T], object], value: T) -> None:
     """Resolve a future, unless that was done, or its handler was cancelled in its fence."""
     with suppress(InvalidStateError):
         set_value(value)
+
+
+PATIENCE_S_USUAL = 5.0
+PATIENCE_S_LAST = 2.0
+"""Not halved any more: what is left of a lease then goes to one try."""
+PATIENCE_S_LEAST = 0.5
+"""For a batch with a lease that is nearly over, or is."""
+
+
+class Renewer:
+    """Renews what is due in a ``LeaseTable``; ``run_due`` does it once, ``start`` for as long as the process lives.
+
+    It sleeps until the next lease is due, and sends what is due in batches with a timeout for each entry. Each call has
+    a timeout of its own: long enough for the slowest recent calls, and never past the end of the first lease of the
+    batch, so that a connection which drops everything costs a try and not the lease.
+    """
+
+    def __init__(
+        self, table: LeaseTable, change: Callable[..., Sequence[Exception | Hidden | None]], *, calls_max: int = 4
+    ) -> None:
+        """``change`` is ``QueueClient.change_visibility_batch``, of a client with connections of its own.
+
+        Nothing else may keep a renewal waiting. When more than one batch is due, up to ``calls_max`` calls are under
+        way at once.
+        """
+        self._table = table
+        self._change = change
+        self._calls = ThreadPoolExecutor(calls_max, "veilmq-renewal") if calls_max > 1 else None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="veilmq-renewer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to renew, in a thread of its own."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after the call that is on its way; leases are not touched. Harmless before ``start``."""
+        self._stopping = True
+        self._table.alarm.ring()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._calls is not None:
+            self._calls.shutdown()
+
+    def run_due(self) -> None:
+        """Renew all that is due, and notice what has ended; returns when every call has a reply or was given up."""
+        batches = self._table.due()
+        if self._calls is None or len(batches) < 2:
+            for batch in batches:
+                self._renew(batch)
+        else:
+            list(self._calls.map(self._renew, batches))
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._table.alarm.wait_until(self._table.next_due_s())
+            try:
+                if not self._stopping:
+                    self.run_due()
+            except Exception:  # noqa: BLE001 - every lease depends on this thread
+                _log.exception("a renewal failed; renewing continues")
+
+    def _renew(self, batch: Sequence[Lease]) -> None:
+        requests = self._table.prepare(batch)
+        if not requests:
+            return
+        subscription = batch[0].subscription
+        changes = [VisibilityChange(receipt=one.lease.message.receipt, timeout_s=one.for_s) for one in requests]
+        replies: Sequence[Exception | Hidden | None]
+        try:
+            replies = self._change(subscription.queue, changes, patience_s=patience_s(requests))
+        except Exception as error:  # noqa: BLE001 - it says nothing about a lease, and the thread goes on
+            replies = [error] * len(requests)
+            results = [RenewalResult.AGAIN] * len(requests)
+        else:
+            results = [
+                renewal_result(reply, requested_s=one.for_s, elapsed_s=one.lease.elapsed_s(one.sent_at_s))
+                for one, reply in zip(requests, replies, strict=True)
+            ]
+            # What the server granted counts from when the request was sent: no clocks have to agree then, and it is
+            # early by the way there at most. More than was requested does not count.
+            requests = [
+                replace(one, for_s=int(reply.for_s)) if isinstance(reply, Hidden) and reply.for_s < one.for_s else one
+                for one, reply in zip(requests, replies, strict=True)
+            ]
+        self._table.answered(requests, results)
+        errors = [reply for reply in replies if isinstance(reply, Exception)]
+        self._table.metrics.called(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
+        subscription.watcher.renewed(requests, results)
+
+
+def patience_s(requests: Sequence[RenewalRequest]) -> float:
+    """Return how long to wait for the reply to ``requests``, in seconds: longer with each try, up to half of the rest.
+
+    The last seconds of a lease are waited for to the end.
+    """
+    first = requests[0].lease
+    left_s = min(one.lease.remaining for one in requests)
+    usual_s = max(PATIENCE_S_USUAL, 4 * (first.measured.call_s or 0.0)) * 2.0 ** min(first.tries, 10)
+    return max(PATIENCE_S_LEAST, min(usual_s, max(left_s / 2, PATIENCE_S_LAST), left_s))

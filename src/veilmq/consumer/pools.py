@@ -1,7 +1,7 @@
 """Where handlers run: on the event loop, in threads, or in processes; and what becomes of a call.
 
 ``Calls`` goes through the middleware to the pool, which calls the handler, and returns how each message ended. While
-that lasts, ``Delivery.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their
+that lasts, ``Context.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their
 ways, by the flag that a thread checks, by a message to the process.
 """
 
@@ -21,25 +21,21 @@ from typing import Any
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import (
-    DONE,
     Batch,
     Cause,
     Context,
-    Delivery,
     Drop,
     Ending,
     EndingKind,
     Failed,
     Item,
-    LeaseView,
     Outcome,
     Reject,
     RetryLater,
     ending_of,
 )
-from veilmq.consumer.handlers import Handler, State, make_handler
+from veilmq.consumer.handlers import Handler, Middleware, State, make_handler
 from veilmq.consumer.leases import LeaseLost, LeaseState
-from veilmq.consumer.lifespan import Middleware
 
 _OF_ONE = (Cause.LOST, Cause.ENDED)
 
@@ -53,7 +49,7 @@ class Pool:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
 
-    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+    async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
         """Return what the handler returned; raises what it raised. May set what interrupts it."""
         return await self._handler.call(subject, state)
 
@@ -72,8 +68,8 @@ class Calls:
         self._pool = _POOLS[handler.options.pool](handler)
         self.close = self._pool.close
 
-    async def run(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Return how each ended; raises nothing but that the event loop is being closed."""
+    async def run(self, deliveries: Sequence[Context]) -> None:
+        """Make one call, and note how each ended; raises nothing but that the event loop is being closed."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -83,40 +79,38 @@ class Calls:
                 if cause in _OF_ONE:
                     return
                 for delivery in deliveries:
-                    delivery.context.stop(cause)
+                    delivery.stop(cause)
             task.cancel(f"veilmq: {cause.value}")
 
         for delivery in deliveries:
             delivery.interrupt = cancel
-        items = None if self._handler.batching is None else [*map(self._item, deliveries)]
-        decoded = [item for item in items or () if isinstance(item, Item)]
-        failed: list[Ending] = []
+        single = self._handler.batching is None
+        items = [] if single else [*filter(None, map(self._item, deliveries))]
+        error: BaseException | None = None
         try:
-            if decoded or items is None:
-                await self._go_on(deliveries, deliveries[0].context if items is None else Batch(decoded))
-        except asyncio.CancelledError as error:
-            if task.cancelling() and all(delivery.cause is None for delivery in deliveries):
+            if single or items:
+                await self._go_on(deliveries, deliveries[0] if single else Batch(items))
+        except (Exception, asyncio.CancelledError) as raised:
+            is_ours = any(delivery.cause is not None for delivery in deliveries)
+            if isinstance(raised, asyncio.CancelledError) and task.cancelling() and not is_ours:
                 raise  # the event loop itself is being closed
             while task.cancelling():
                 task.uncancel()
-            failed = [ending_of(error, delivery.cause) for delivery in deliveries]
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            failed = [ending_of(error, delivery.cause) for delivery in deliveries]
-        if items is None:
-            return failed or [DONE]
-        return [
-            item if isinstance(item, Ending) else failed[place] if failed else ending_of(item.outcome)
-            for place, item in enumerate(items)
-        ]
+            error = raised
+        outcomes = {item.context: item.outcome for item in items}
+        for delivery in deliveries:
+            if delivery.ending is None:  # else it could not be decoded
+                delivery.ending = ending_of(error or outcomes.get(delivery), delivery.cause)
 
-    def _item(self, delivery: Delivery) -> "Item[object] | Ending":
-        """Decode one message of a batch: one that cannot be decoded is left out of it."""
+    def _item(self, delivery: Context) -> Item[object] | None:
+        """Decode one message of a batch: one that cannot be decoded is left out of it, and has its ending."""
         try:
-            return Item(self._handler.decode(delivery.message), delivery.context)
+            return Item(self._handler.decode(delivery.message), delivery)
         except Exception as error:  # noqa: BLE001 - any library may decode
-            return ending_of(error)
+            delivery.ending = ending_of(error)
+            return None
 
-    async def _go_on(self, deliveries: Sequence[Delivery], subject: Subject, place: int = 0) -> None:
+    async def _go_on(self, deliveries: Sequence[Context], subject: Subject, place: int = 0) -> None:
         """Call the middleware at ``place``, or after the last one the handler; a verb that it returns is raised."""
         is_handler = place == len(self._middleware)
         if is_handler:
@@ -143,10 +137,10 @@ class ThreadPool(Pool):
         """Let the threads end after what they do."""
         self._threads.close()
 
-    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+    async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
         """Return what the handler returned."""
         for delivery in deliveries:
-            _ = delivery.context.cancelled  # made here, so that no thread makes it at the moment in which it is set
+            _ = delivery.cancelled  # made here, so that no thread makes it at the moment in which it is set
             delivery.interrupt = lambda cause: None  # the flag of the context does it
         return await self._threads.run(copy_context().run, _call, self._handler, subject, state)
 
@@ -166,7 +160,7 @@ ENDED, FENCE, PROGRESS, LEASE = "ended", "fence", "progress", "lease"
 PARENT_GONE = 70
 
 
-class PipedLease(LeaseView):
+class PipedLease:
     """The lease of a message in another process, whose parent keeps it; ``answers`` gets the parent's replies."""
 
     __slots__ = ("_answers", "_pipe")
@@ -226,9 +220,8 @@ class Child:
             self._pipe.send((ENDED, self._handle(message)))
 
     def _handle(self, message: ReceivedMessage) -> Ending:
-        context = Context(
-            message, PipedLease(self._pipe, self._answers), lambda done: self._pipe.send((PROGRESS, done))
-        )
+        lease: Any = PipedLease(self._pipe, self._answers)  # all that a handler sees of a lease
+        context = Context(message, lease, lambda done: self._pipe.send((PROGRESS, done)))
         with self._lock:
             self._context = context
         result: object
@@ -295,7 +288,7 @@ class ProcessPool(Pool):
         self._all: list[Worker] = []
         self._lock = threading.Lock()
 
-    async def call(self, deliveries: Sequence[Delivery], subject: Subject, state: State) -> object:
+    async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
         """Return once the handler has; this pool takes one message at a time."""
         (delivery,) = deliveries
         with self._lock:
@@ -332,11 +325,11 @@ class Worker:
         self._sending = threading.Lock()
         self.dead = False
 
-    def handle(self, delivery: Delivery) -> Ending:
+    def handle(self, delivery: Context) -> Ending:
         """Have the process handle one message, and carry out its requests meanwhile. Blocks."""
         try:
             pipe = self._started()
-            self._send(CALL, delivery.context.message)
+            self._send(CALL, delivery.message)
             if delivery.cause is not None:
                 self._send(STOP, delivery.cause)
             while True:
@@ -376,12 +369,12 @@ class Worker:
             self._process.join(TERM_S)
             self._process.kill()
 
-    def _answer(self, delivery: Delivery, kind: str, value: Any) -> None:
+    def _answer(self, delivery: Context, kind: str, value: Any) -> None:
         """Carry out a request of the process; after a fence the lease was renewed at once, or is lost."""
         if kind == PROGRESS:
-            delivery.context.progress(value)
+            delivery.progress(value)
             return
-        lease = delivery.context.lease
+        lease = delivery.lease
         try:
             if kind == FENCE:
                 lease.confirm()

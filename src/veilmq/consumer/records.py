@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Clock, Span, SystemClock, Threads, span_s, wall_s
-from veilmq.consumer.context import DONE, Backoff, Cause, Delivery, Ending, EndingKind, ending_of
+from veilmq.consumer.context import DONE, Backoff, Cause, Context, Ending, EndingKind, ending_of
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.metrics import Counters
 
@@ -82,7 +82,7 @@ _DROP_ENDED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE exp
 _COUNT = "SELECT count(*) FROM record WHERE expires_at_s > ?"
 
 
-class InFile:
+class InFile(RecordStore):
     """A ``RecordStore`` in a file of SQLite, for the processes of one machine: records outlive a crash of each.
 
     Every write is a transaction that is on disk when it returns. Instants are the wall clock's, which processes share
@@ -122,18 +122,15 @@ class InFile:
             return Begun(Standing.OURS)
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
-        """Have the record last for ``for_s`` from now on, if it is ``owner``'s."""
         called_s = self._now_s()
         with self._writing() as connection:
             return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._now_s())).rowcount == 1
 
     def finish(self, key: str, *, for_s: float) -> None:
-        """Record that ``key`` is done."""
         with self._writing() as connection:
             connection.execute(_PUT, (key, None, self._now_s() + for_s))
 
     def forget(self, key: str, *, owner: str) -> None:
-        """Remove the record if it is ``owner``'s."""
         with self._writing() as connection:
             connection.execute(_FORGET, (key, owner))
 
@@ -215,12 +212,11 @@ class _Record(NamedTuple):
 class Keeper:
     """Used in the event loop; the store is called in threads of its own."""
 
-    def __init__(self, idempotency: Idempotency, *, queue: str, retry: Backoff, clock: Clock, counts: Counters) -> None:
+    def __init__(self, idempotency: Idempotency, *, queue: str, retry: Backoff, counts: Counters) -> None:
         """Keys are of ``queue``: another queue's handler does other work."""
         self._idempotency = idempotency
         self._prefix = queue.rpartition("/")[2]
         self._retry = retry
-        self._clock = clock
         self._counts = counts
         self._threads = Threads(f"veilmq-records-{self._prefix}", STORE_CALLS_MAX)
         self._records: dict[int, _Record] = {}
@@ -230,17 +226,14 @@ class Keeper:
         """Return how many threads have a call of the store in work."""
         return self._threads.at_work
 
-    async def begin(self, deliveries: Sequence[Delivery], *, too_late: Callable[[], bool]) -> dict[int, Ending]:
-        """Return, by ``id``, how those end whose handler is not to run; all, if by then it is ``too_late`` to begin."""
+    async def begin(self, deliveries: Sequence[Context]) -> None:
+        """Begin a record for each; those whose handler is not to run have an ending then."""
         endings = await asyncio.gather(*map(self._begin, deliveries))
-        if too_late():
-            endings = [Ending(kind=EndingKind.RELEASE)] * len(deliveries)
+        for delivery, ending in zip(deliveries, endings, strict=True):
+            delivery.ending = ending
         self._counts.events["recognised"] += sum(ending is DONE for ending in endings)
-        return {
-            id(delivery): ending for delivery, ending in zip(deliveries, endings, strict=True) if ending is not None
-        }
 
-    async def end(self, delivery: Delivery, ending: Ending) -> None:
+    async def end(self, delivery: Context, ending: Ending) -> None:
         """Bring the record to what ``ending`` says, before that is carried out; without a record do nothing."""
         record = self._records.pop(delivery.lease.number, None)
         delivery.lease.on_renewed = None
@@ -259,7 +252,7 @@ class Keeper:
         """Let the threads end."""
         self._threads.close()
 
-    async def _begin(self, delivery: Delivery) -> Ending | None:
+    async def _begin(self, delivery: Context) -> Ending | None:
         try:
             key = self._idempotency.key(delivery.message)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
@@ -282,26 +275,26 @@ class Keeper:
         lease.on_renewed = partial(self._threads.submit, extend)
         if lease.renewals != renewals:  # since it was begun
             lease.on_renewed()
-        if lease.state_at(self._clock.now_s()) is not LeaseState.HELD:
+        if lease.state is not LeaseState.HELD:
             return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was created.")
         return None
 
     def _begin_record(self, record: _Record, lease: Lease) -> Begun:
-        return self._idempotency.store.begin(record.key, owner=record.owner, for_s=self._left_s(lease))
+        return self._idempotency.store.begin(record.key, owner=record.owner, for_s=max(0.0, lease.remaining))
 
-    def _later(self, delivery: Delivery, reason: str, after_s: float) -> Ending:
+    def _later(self, delivery: Context, reason: str, after_s: float) -> Ending:
         """Return it later, at a named time: it is not an attempt that failed, and no number of them rejects."""
         after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
         return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
 
-    def _extend(self, delivery: Delivery, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
+    def _extend(self, delivery: Context, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
         """Extend the record as the lease was; begin one anew that ended before, unless another owner has begun it.
 
         If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
         """
         store, number = self._idempotency.store, delivery.lease.number
         try:
-            ours = store.extend(record.key, owner=record.owner, for_s=self._left_s(delivery.lease))
+            ours = store.extend(record.key, owner=record.owner, for_s=max(0.0, delivery.lease.remaining))
             if not ours and number in self._records:
                 ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
                 if ours and number not in self._records:
@@ -312,11 +305,8 @@ class Keeper:
         if not ours:
             loop.call_soon_threadsafe(self._taken, delivery)
 
-    def _taken(self, delivery: Delivery) -> None:
+    def _taken(self, delivery: Context) -> None:
         """Stop the handler: another worker has begun, or done, its work."""
         if delivery.lease.number in self._records:
             _log.warning("message %s: its record belongs to another worker now", delivery.message.id)
             delivery.cancel(Cause.LOST)
-
-    def _left_s(self, lease: Lease) -> float:
-        return max(0.0, lease.remaining_s(self._clock.now_s()))

@@ -7,20 +7,22 @@ every message from its receive to its settle.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import DONE, Cause, Context, Delivery, Ending, EndingKind, LeaseView, about, ending_of
-from veilmq.consumer.handlers import Handler, Hooks, Options, State
-from veilmq.consumer.intake import HandlerBatches, Intake, Outstanding, Prefetch, Receiver, Schedule
-from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
-from veilmq.consumer.lifespan import Middleware
+from veilmq.consumer.context import DONE, Cause, Context, Ending, EndingKind, about, ending_of
+from veilmq.consumer.handlers import Handler, Hooks, Middleware, Options, State
+from veilmq.consumer.intake import Intake, Outstanding, Schedule
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Subscription, Watcher
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.pools import Calls
 from veilmq.consumer.records import Keeper
+from veilmq.consumer.renewal_policies import RenewalResult
 from veilmq.consumer.settling import LINGER_S, Settler
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
+from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
 
@@ -29,22 +31,20 @@ WARNED_SHARE = 0.8
 
 
 class Deadline:
-    """Armed while the handler of ``delivery`` runs."""
+    """Armed while the handler of ``deliveries`` runs: its timeout, with a warning before, and how long it may stall."""
 
-    __slots__ = ("_delivery", "_loop", "_options", "_stall", "_timer")
+    __slots__ = ("_deliveries", "_loop", "_options", "_stall", "_timer")
 
-    def __init__(self, delivery: Delivery, options: Options, loop: asyncio.AbstractEventLoop) -> None:
-        self._delivery = delivery
+    def __init__(self, deliveries: Sequence[Context], options: Options, loop: asyncio.AbstractEventLoop) -> None:
+        self._deliveries = deliveries
         self._options = options
         self._loop = loop
         self._timer = loop.call_later(options.timeout_s * WARNED_SHARE, self._warn)
         self._stall: asyncio.TimerHandle | None = None
         if options.stall_s is not None:
             self._stall = loop.call_later(options.stall_s, self._expire)
-
-    def progress(self, done: float) -> None:
-        """Begin anew to wait for progress; from any thread."""
-        self._loop.call_soon_threadsafe(self._rearm)
+            for delivery in deliveries:
+                delivery.on_progress = lambda done: loop.call_soon_threadsafe(self._rearm)
 
     def cancel(self) -> None:
         """Be of no effect any more."""
@@ -53,6 +53,7 @@ class Deadline:
             self._stall.cancel()
 
     def _rearm(self) -> None:
+        """Begin anew to wait for progress."""
         if self._stall is not None and self._options.stall_s is not None and not self._stall.cancelled():
             self._stall.cancel()
             self._stall = self._loop.call_later(self._options.stall_s, self._expire)
@@ -60,13 +61,14 @@ class Deadline:
     def _warn(self) -> None:
         timeout_s = self._options.timeout_s
         text, used_s = "message %s: the handler has used %.0f of its %.0f s", timeout_s * WARNED_SHARE
-        _log.warning(text, self._delivery.message.id, used_s, timeout_s, extra=about(self._delivery.lease))
+        for delivery in self._deliveries:
+            _log.warning(text, delivery.message.id, used_s, timeout_s, extra=about(delivery.lease))
         self._timer = self._loop.call_later(timeout_s - used_s, self._expire)
 
     def _expire(self) -> None:
-        text = "message %s: the handler timed out"
-        _log.error(text, self._delivery.message.id, extra=about(self._delivery.lease))
-        self._delivery.cancel(Cause.TIMEOUT)
+        for delivery in self._deliveries:
+            _log.error("message %s: the handler timed out", delivery.message.id, extra=about(delivery.lease))
+            delivery.cancel(Cause.TIMEOUT)
 
 
 OPEN_MAX = 1_000
@@ -81,7 +83,7 @@ _GOING_ON = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)
 _CAUSES = {LeaseState.LOST: Cause.LOST, LeaseState.ENDED: Cause.ENDED}
 
 
-class Runner:
+class Runner(Watcher):
     """Made, started and stopped by ``Running``."""
 
     def __init__(
@@ -113,44 +115,40 @@ class Runner:
         self._client = client
         self._table = table
         self._hooks = hooks
-        self._receiver = Receiver(client, options, table, create=create)
         self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
-        linger_s = 0.0 if self._receiver.fifo else LINGER_S
-        self._settler = Settler(client, options, table, self.counts, self._threads.run, linger_s=linger_s)
-        self._schedule = Schedule(ordered=self._receiver.fifo)
-        self._batches = HandlerBatches(
-            self._schedule,
-            handler,
-            wake=self._begin,
-            failed=lambda delivery, error: self._spawn(self._settle(delivery, ending_of(error))),
+        self.subscription = Subscription(
+            table,
+            options.queue,
+            options.policy,
+            fifo=is_fifo(options.queue),
+            strict=options.strict,
+            cap_s=options.timeout_s,
+            watcher=self,
         )
-        self._prefetch = Prefetch(options.prefetch)
+        self._intake = Intake(
+            client,
+            options,
+            self.subscription,
+            self._threads.run,
+            room=self._room,
+            taken=self._take,
+            failed=failed,
+            create=create,
+        )
+        linger_s = 0.0 if self.subscription.fifo else LINGER_S
+        self._settler = Settler(client, options, table, self.counts, self._threads.run, linger_s=linger_s)
+        self._schedule = Schedule(handler, ordered=self.subscription.fifo, wake=self._begin)
         self._handling = Calls(handler, middleware, {} if state is None else state)
         self._tracing = tracing
         self._keeper = None
         if (idempotency := options.idempotency) is not None:
-            self._keeper = Keeper(
-                idempotency, queue=options.queue, retry=options.retry, clock=table.clock, counts=self.counts
-            )
-        self._intake: Intake[Lease] = Intake(
-            self._receive,
-            room=self._room,
-            taken=self._take,
-            failed=failed,
-            polls_max=options.polls,
-            hang_up=client.hang_up,
-        )
-        self._held: dict[int, Delivery] = {}
+            self._keeper = Keeper(idempotency, queue=options.queue, retry=options.retry, counts=self.counts)
+        self._held: dict[int, Context] = {}
         self._outstanding = Outstanding(options.max_outstanding_bytes)
         self._calls = 0  # of the handler
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = self._cancelling = False
         self._changed = asyncio.Event()
-
-    @property
-    def subscription(self) -> Subscription:
-        """What the leases of this handler's messages have in common."""
-        return self._receiver.subscription
 
     @property
     def held(self) -> int:
@@ -160,7 +158,7 @@ class Runner:
     @property
     def waiting(self) -> int:
         """Messages that wait for a slot."""
-        return len(self._schedule) + len(self._batches)
+        return len(self._schedule)
 
     @property
     def threads_at_work(self) -> int:
@@ -175,6 +173,7 @@ class Runner:
 
     def start(self) -> None:
         """Begin to receive."""
+        self._loop = asyncio.get_running_loop()
         self._intake.fill()
 
     # ------------------------------------------------------------------------------------------------- its end
@@ -182,7 +181,7 @@ class Runner:
     async def stop_intake(self) -> None:
         """Receive no more, and release what no handler has begun, with what the last polls bring."""
         self._stopping = True
-        self._give_back([*self._batches.drain(), *self._schedule.drain()])
+        self._give_back(self._schedule.drain())
         await self._intake.stop()
 
     async def worked(self) -> None:
@@ -239,34 +238,58 @@ class Runner:
 
     # ------------------------------------------------------------------------------------------------- its leases
 
-    def lease_changed(self, lease: Lease, state: LeaseState) -> None:
+    def changed(self, lease: Lease, state: LeaseState) -> None:
+        """Do what a change of ``lease`` makes necessary, in the event loop's thread."""
+        if self._tracing is not None:
+            self._tracing.changed(lease, state)
+        self._in_loop(self._lease_changed, lease, state)
+
+    def ending(self, lease: Lease, left_s: float) -> None:
+        """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
+        text = "message %s: its lease reaches the limit of twelve hours in %.0f s"
+        _log.warning(text, lease.message.id, left_s, extra=about(lease))
+        self._in_loop(self._call_hooks, "ending", lease, left_s)
+
+    def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
+        """Trace renewals, and call the hooks in the event loop's thread."""
+        if self._tracing is not None:
+            self._tracing.renewed(requests, results)
+        if self._hooks.has("renew"):
+            for request, result in zip(requests, results, strict=True):
+                if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
+                    self._in_loop(self._call_hooks, "renew", request.lease)
+
+    def _in_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _lease_changed(self, lease: Lease, state: LeaseState) -> None:
         """Stop the handler whose lease is lost; let go of a message that no handler has begun, and of its group."""
         delivery = self._held.get(lease.number)
         if delivery is None:
             return
         self.counts.events[state.value] += 1
-        self._hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery.context)
+        self._hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery)
         _log.warning("message %s: its lease is %s", delivery.message.id, state.value, extra=about(lease))
         if state is LeaseState.SUSPECT:
             return
         on_lost = self.handler.options.on_lost
         if delivery.interrupt is None:
             if lease.started_at_s is None:
-                self._batches.remove(delivery)
                 behind = self._schedule.remove(delivery)
                 self._table.settle(lease)
                 self._forget(delivery)
                 self._give_back(behind)
         elif callable(on_lost):
-            on_lost(delivery.context)
+            on_lost(delivery)
         elif on_lost == "cancel":
             delivery.cancel(_CAUSES[state])
 
-    def call_hooks(self, name: str, lease: Lease, *more: object) -> None:
+    def _call_hooks(self, name: str, lease: Lease, *more: object) -> None:
         """Call what watches ``name`` for the message of ``lease``, if it is held."""
         delivery = self._held.get(lease.number)
         if delivery is not None:
-            self._hooks.call(name, delivery.context, *more)
+            self._hooks.call(name, delivery, *more)
 
     # ------------------------------------------------------------------------------------------------- its messages
 
@@ -274,28 +297,19 @@ class Runner:
         options = self.handler.options
         batching = self.handler.batching
         slots = options.concurrency * (batching.size_max if batching else 1)
-        ready = self._schedule.ready + len(self._batches)
-        free = slots + self._prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
+        ready = self._schedule.ready
+        free = slots + self._intake.prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
         if ready and free < SQS_RECEIVE_COUNT.maximum:
             return 0  # a whole batch for one request is worth waiting for while there is something to do
         behind = self._schedule.behind
         return self._outstanding.room(min(free, slots * BEHIND_MAX - behind, OPEN_MAX - len(self._held)))
 
-    async def _receive(self, count: int) -> list[Lease]:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        leases = await self._threads.run(self._receiver.receive, count)
-        if leases:
-            self.lease_s = leases[0].timeout_s
-        if len(leases) == count:  # it did not wait for more
-            self._prefetch.received(loop.time() - began_s)
-        return leases
-
     def _take(self, leases: Sequence[Lease]) -> None:
-        deliveries = [Delivery(lease, Context(lease.message, LeaseView(lease, self._table))) for lease in leases]
+        deliveries = [Context(lease.message, lease) for lease in leases]
         events = self.counts.events
         for delivery in deliveries:
             message = delivery.message
+            self.lease_s = delivery.lease.timeout_s
             self._held[delivery.lease.number] = delivery
             self._outstanding.add(message)
             events["received"] += 1
@@ -303,29 +317,34 @@ class Runner:
                 events["redelivered"] += 1
             else:
                 self.counts.queue_wait.add((message.first_received_at_ms - message.sent_at_ms) / SECOND_MS)
-            self._hooks.call("receive", delivery.context)
+            self._hooks.call("receive", delivery)
         if self._stopping:
             self._give_back(deliveries)
             return
         for delivery in deliveries:
-            self._schedule.add(delivery)
+            try:
+                self._schedule.add(delivery)
+            except Exception as error:  # noqa: BLE001 - the user's function may raise anything, and give what is no key
+                delivery.ending = ending_of(error)
+                self._spawn(self._settle(delivery))
         self._begin()
 
     def _begin(self) -> None:
         while self._calls < self.handler.options.concurrency and not self._stopping:
-            deliveries = self._batches.next()
+            deliveries = self._schedule.next()
             if not deliveries:
                 break
             self._calls += 1
             self.working += len(deliveries)
             self._spawn(self._work(deliveries))
 
-    async def _work(self, deliveries: list[Delivery]) -> None:
+    async def _work(self, deliveries: list[Context]) -> None:
         try:
-            endings = await self._handle(deliveries)
+            await self._handle(deliveries)
         except Exception as error:  # noqa: BLE001 - it has to end somehow, and returns
             _log.exception("a call of the handler %s failed outside of it", self.handler.name)
-            endings = [ending_of(error)] * len(deliveries)
+            for delivery in deliveries:
+                delivery.ending = ending_of(error)
         finally:
             self._calls -= 1
             self.working -= len(deliveries)
@@ -333,91 +352,81 @@ class Runner:
         self._begin()
         self._intake.fill()
         if len(deliveries) == 1:
-            await self._settle(deliveries[0], endings[0])
+            await self._settle(deliveries[0])
         else:
-            await asyncio.gather(*map(self._settle, deliveries, endings))
+            await asyncio.gather(*map(self._settle, deliveries))
 
-    async def _handle(self, deliveries: Sequence[Delivery]) -> list[Ending]:
-        """Call the handler once, for as many of ``deliveries`` as it is to be called; return how each ended."""
-        known = {id(delivery): ending for delivery in deliveries if (ending := self._known(delivery)) is not None}
-        fresh = [delivery for delivery in deliveries if id(delivery) not in known] if known else deliveries
+    async def _handle(self, deliveries: Sequence[Context]) -> None:
+        """Call the handler once, for as many of ``deliveries`` as it is to be called; then each has its ending."""
+        for delivery in deliveries:
+            if delivery.lease.state is not LeaseState.HELD:  # perhaps it is not ours any more
+                delivery.ending = Ending(kind=EndingKind.LEFT)
+            elif delivery.message.id in self._settler.handled_ids:
+                self.counts.events["recognised"] += 1
+                delivery.ending = DONE
+        fresh = [delivery for delivery in deliveries if delivery.ending is None]
         if self._keeper is not None:
-            known |= await self._keeper.begin(fresh, too_late=lambda: self._cancelling)
-            fresh = [delivery for delivery in fresh if id(delivery) not in known]
+            await self._keeper.begin(fresh)
+            fresh = [delivery for delivery in fresh if delivery.ending is None]
+            if self._cancelling:  # meanwhile, so it is too late to begin
+                for delivery in fresh:
+                    delivery.ending = Ending(kind=EndingKind.RELEASE)
+                return
         if fresh:
-            ended = await self._call(fresh)
-            if not known:
-                return ended
-            known |= {id(delivery): ending for delivery, ending in zip(fresh, ended, strict=True)}
-        return [known[id(delivery)] for delivery in deliveries]
+            await self._call(fresh)
 
-    def _known(self, delivery: Delivery) -> Ending | None:
-        """Return how ``delivery`` ends without its handler: it was done before, or is perhaps not ours any more."""
-        if delivery.lease.state_at(self._table.clock.now_s()) is not LeaseState.HELD:
-            return Ending(kind=EndingKind.LEFT)
-        if delivery.message.id in self._settler.handled_ids:
-            self.counts.events["recognised"] += 1
-            return DONE
-        return None
-
-    async def _call(self, deliveries: Sequence[Delivery]) -> list[Ending]:
+    async def _call(self, deliveries: Sequence[Context]) -> None:
         loop = asyncio.get_running_loop()
-        began_s, options = loop.time(), self.handler.options
-        deadlines: list[Deadline] = []
+        began_s = loop.time()
         for delivery in deliveries:
             self._table.start(delivery.lease)
             self.counts.events["started"] += 1
             self.counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
-            self._hooks.call("start", delivery.context)
-            deadlines.append(deadline := Deadline(delivery, options, loop))
-            if options.stall_s is not None:
-                delivery.context.on_progress = deadline.progress
+            self._hooks.call("start", delivery)
+        deadline = Deadline(deliveries, self.handler.options, loop)
         try:
-            if self._tracing is None:
-                return await self._handling.run(deliveries)
-            endings: list[Ending] = []
-            with self._tracing.spans(deliveries, self.handler, endings):
-                endings += await self._handling.run(deliveries)
-            return endings
+            with nullcontext() if self._tracing is None else self._tracing.spans(deliveries, self.handler):
+                await self._handling.run(deliveries)
         finally:
             took_s = loop.time() - began_s
-            for delivery, deadline in zip(deliveries, deadlines, strict=True):
-                deadline.cancel()
+            deadline.cancel()
+            for delivery in deliveries:
                 delivery.interrupt = None
-            self._prefetch.handled(took_s)
+            self._intake.prefetch.handled(took_s)
             self.counts.handle_time.add(took_s)
 
-    async def _settle(self, delivery: Delivery, ending: Ending) -> None:
+    async def _settle(self, delivery: Context) -> None:
         if delivery.given_up:
             return
-        ending = self.handler.options.retry.decide(ending, delivery.attempt)
+        assert delivery.ending is not None
+        ending = self.handler.options.retry.decide(delivery.ending, delivery.attempt)
         if ending.kind not in _GOING_ON:
             await self._release(self._schedule.failed(delivery))
         if self._keeper is not None:
             await self._keeper.end(delivery, ending)
         gone = await self._settler.end(delivery, ending)
         self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
-        self._hooks.call("settle", delivery.context, ending)
+        self._hooks.call("settle", delivery, ending)
         self._forget(delivery)
-        if gone or not self._receiver.fifo:
+        if gone or not self.subscription.fifo:
             self._schedule.done(delivery)
             self._begin()
         else:
             await self._release(self._schedule.failed(delivery))
 
-    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    def _give_back(self, deliveries: Sequence[Context]) -> None:
         if deliveries:
             self._spawn(self._release(deliveries))
 
-    async def _release(self, deliveries: Sequence[Delivery]) -> None:
+    async def _release(self, deliveries: Sequence[Context]) -> None:
         if deliveries:
             await self._settler.release([delivery.lease for delivery in deliveries])
             self.counts.events["released"] += len(deliveries)
         for delivery in deliveries:
-            self._hooks.call("release", delivery.context)
+            self._hooks.call("release", delivery)
             self._forget(delivery)
 
-    def _forget(self, delivery: Delivery) -> None:
+    def _forget(self, delivery: Context) -> None:
         if self._held.pop(delivery.lease.number, None) is not None:
             self._outstanding.remove(delivery.message)
         self._changed.set()

@@ -10,9 +10,8 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any, Self
 
@@ -20,13 +19,11 @@ import msgspec
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Clock, Span, span_s
-from veilmq.consumer.context import Batch, Context, about
-from veilmq.consumer.handlers import Hooks
-from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Watcher
-from veilmq.consumer.lifespan import Lifespan
+from veilmq.consumer.context import Batch, Context
+from veilmq.consumer.handlers import Hooks, Lifespan
+from veilmq.consumer.leases import LeaseTable, Renewer
 from veilmq.consumer.metrics import exported, is_installed
-from veilmq.consumer.renewal_policies import Draw, RenewalResult
-from veilmq.consumer.renewer import Renewer
+from veilmq.consumer.renewal_policies import Draw
 from veilmq.consumer.runner import Runner
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
 
@@ -40,7 +37,7 @@ SETTLE_S_MAX = 30.0
 _CHECK_EVERY_S = 0.05
 
 
-class Running(Watcher):
+class Running:
     """Made by ``Consumer.running`` and ``Consumer.run``; as a context manager it runs, and is stopped in any case."""
 
     def __init__(
@@ -55,14 +52,12 @@ class Running(Watcher):
         create: bool = False,
         draw: Draw = random.random,
         renewals_at_once: int = 4,
-        renewed: Callable[[RenewalRequest], object] | None = None,
     ) -> None:
         """``lifespan`` has the handlers. ``connect`` gives a client for each of them, and one for the renewer.
 
         With ``create`` missing queues of handlers are made. ``objects`` take the place of those that the start-up
-        functions return. ``draw`` gives the jitter of renewals; ``renewed`` is called for each that succeeds, in the
-        renewer's threads, which make up to ``renewals_at_once`` calls at a time. Raises ``TypeError`` where a parameter
-        has a type that no start-up function returns.
+        functions return. ``draw`` gives the jitter of renewals, which make up to ``renewals_at_once`` calls at a time.
+        Raises ``TypeError`` where a parameter has a type that no start-up function returns.
         """
         self._lifespan = lifespan
         handlers = lifespan.handlers
@@ -70,14 +65,12 @@ class Running(Watcher):
         lifespan.check(self._state)
         self.undo = AsyncExitStack()
         """What is left when it has stopped: what the start-up functions have begun, for one."""
-        self.table = LeaseTable(clock, watcher=self, draw=draw)
+        self.table = LeaseTable(clock, draw=draw)
         self.renewals = self.table.metrics
-        self._hooks = hooks
-        self._on_renewed = renewed
-        self._tracing: Any = tracing()
+        traces = tracing()
         self._clients = [connect() for _ in range(len(handlers) + 1)]
         change = self._clients[-1].change_visibility_batch
-        self._renewer = Renewer(self.table, change, renewed=self._renewed, calls_max=renewals_at_once)
+        self._renewer = Renewer(self.table, change, calls_max=renewals_at_once)
         self.runners = [
             Runner(
                 handler,
@@ -87,13 +80,12 @@ class Running(Watcher):
                 failed=self._failed,
                 middleware=lifespan.around[Context if handler.batching is None else Batch],
                 state=self._state,
-                tracing=self._tracing,
+                tracing=traces,
                 create=create,
             )
             for handler, client in zip(handlers, self._clients, strict=False)
         ]
         self._grace_s = grace_s
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._starting: asyncio.Task[Any] | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -132,7 +124,6 @@ class Running(Watcher):
 
         ``request_stop`` cancels a start-up function that waits; then nothing is received.
         """
-        self._loop = asyncio.get_running_loop()
         self._starting = asyncio.current_task()
         try:
             await self.undo.enter_async_context(self._lifespan.entered(self._state))
@@ -204,34 +195,6 @@ class Running(Watcher):
         for client in self._clients:
             client.close()
         await self.undo.aclose()
-
-    def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Call the runner, in the event loop's thread."""
-        if self._tracing is not None:
-            self._tracing.changed(lease, state)
-        self._notify(lease, lambda runner: runner.lease_changed(lease, state))
-
-    def ending(self, lease: Lease, left_s: float) -> None:
-        """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
-        text = "message %s: its lease reaches the limit of twelve hours in %.0f s"
-        _log.warning(text, lease.message.id, left_s, extra=about(lease))
-        self._notify(lease, lambda runner: runner.call_hooks("ending", lease, left_s))
-
-    def _renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
-        if self._tracing is not None:
-            self._tracing.renewed(requests, results)
-        for request, result in zip(requests, results, strict=True):
-            if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
-                if self._on_renewed is not None:
-                    self._on_renewed(request)
-                if self._hooks.has("renew"):
-                    self._notify(request.lease, partial(Runner.call_hooks, name="renew", lease=request.lease))
-
-    def _notify(self, lease: Lease, call: Callable[[Runner], object]) -> None:
-        (runner,) = [runner for runner in self.runners if runner.subscription is lease.subscription]
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(call, runner)
 
     def _failed(self, error: Exception) -> None:
         _log.error("the queue cannot be consumed, stopping: %s", error)

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage, Unreachable
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer.context import Delivery, Ending, EndingKind, about, with_traceback
+from veilmq.consumer.context import Context, Ending, EndingKind, about, with_traceback
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable
 from veilmq.consumer.metrics import Counters
@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 Failure = ClientError | Unreachable
 LINGER_S = 0.01
+HANDLED_IDS_MAX = 10_000
 TRIES_MAX = 8
 PAUSE_S = 0.1
 PAUSE_S_MAX = 3.0
@@ -78,7 +79,8 @@ class Settler:
         self._dead_letter = options.dead_letter
         self._is_known = options.dead_letter is not None
         self._moves = True  # until the server says that it cannot
-        self.handled_ids = HandledIds()
+        self.handled_ids: OrderedDict[str, None] = OrderedDict()
+        """Of the messages that were handled lately, the latest last."""
         self._deletes: Batcher[str] = Batcher(partial(in_thread, client.delete_batch, options.queue), linger_s=linger_s)
         self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send_changes), linger_s=0)
 
@@ -98,7 +100,7 @@ class Settler:
                 error = None
             except (ClientError, Unreachable) as failure:
                 error = failure
-        certain = error is None and lease.state_at(self._table.clock.now_s()) is LeaseState.HELD
+        certain = error is None and lease.state is LeaseState.HELD
         self._table.settle(lease)
         if error is not None:
             _log.warning("message %s was not deleted: %s", lease.message.id, error, extra=about(lease))
@@ -139,7 +141,7 @@ class Settler:
 
     def _may_send(self, lease: Lease, until_s: float) -> bool:
         left_s = min(until_s, lease.expires_at_s) - self._table.clock.now_s()
-        return left_s >= LEFT_S_MIN and self._table.may_release(lease)
+        return left_s >= LEFT_S_MIN and lease.may_release
 
     def _send_changes(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
         """Send what may still be sent, now that a thread was free; it is tried once, and no longer than it may be."""
@@ -159,7 +161,7 @@ class Settler:
         found = (reasons.get(number, _TOO_LATE) for number in range(len(changes)))
         return [answer if isinstance(answer, ClientError) else None for answer in found]
 
-    async def end(self, delivery: Delivery, ending: Ending) -> bool:
+    async def end(self, delivery: Context, ending: Ending) -> bool:
         """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
         kind = ending.kind
         if ending.error and (kind is EndingKind.RETRY or ending.trace):
@@ -180,18 +182,21 @@ class Settler:
             self._counts.events["left"] += 1
         return False
 
-    async def _count_delete(self, delivery: Delivery, *, counted: str) -> bool:
-        self.handled_ids.add(delivery.message.id)
+    async def _count_delete(self, delivery: Context, *, counted: str) -> bool:
+        self.handled_ids[delivery.message.id] = None
+        self.handled_ids.move_to_end(delivery.message.id)
+        if len(self.handled_ids) > HANDLED_IDS_MAX:
+            self.handled_ids.popitem(last=False)
         certain = await self.delete(delivery.lease)
         self._counts.events[counted if certain else "delete_failed"] += 1
         return certain
 
-    async def _hide(self, delivery: Delivery, ending: Ending) -> None:
+    async def _hide(self, delivery: Context, ending: Ending) -> None:
         wanted_s = self._options.retry.after_s(delivery.attempt) if ending.after_s is None else ending.after_s
         self._counts.events["retried"] += 1
         await self.release([delivery.lease], int(wanted_s))
 
-    async def _reject(self, delivery: Delivery, ending: Ending) -> bool:
+    async def _reject(self, delivery: Context, ending: Ending) -> bool:
         """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
         try:
             target = await self._target()
@@ -212,7 +217,7 @@ class Settler:
             return False
         return await self._count_delete(delivery, counted="rejected")
 
-    async def _move(self, delivery: Delivery, ending: Ending, target: str) -> bool:
+    async def _move(self, delivery: Context, ending: Ending, target: str) -> bool:
         """Have the server move the message; returns whether it did. While it may, no renewal's error means anything."""
         if not self._moves:
             return False
@@ -237,7 +242,7 @@ class Settler:
             lease.deleting = False
         return self._moves
 
-    async def _copy(self, delivery: Delivery, ending: Ending, target: str) -> None:
+    async def _copy(self, delivery: Context, ending: Ending, target: str) -> None:
         message = delivery.message
         attributes = dict(message.attributes)
         for name, text in _reasons(message, ending, self._options.queue).items():
@@ -314,32 +319,6 @@ class Batcher(Generic[T]):
         for (_, future), answer in zip(entries, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
-
-
-HANDLED_IDS_MAX = 10_000
-
-
-class HandledIds:
-    """The latest ids, up to ``most`` of them; an id that is looked up counts as new."""
-
-    def __init__(self, most: int = HANDLED_IDS_MAX) -> None:
-        self._ids: OrderedDict[str, None] = OrderedDict()
-        self._most = most
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def add(self, message_id: str) -> None:
-        """Add ``message_id``; beyond ``most`` the one that was not touched for longest is dropped."""
-        self._ids[message_id] = None
-        if len(self._ids) > self._most:
-            self._ids.popitem(last=False)
-
-    def __contains__(self, message_id: str) -> bool:
-        if message_id in self._ids:
-            self._ids.move_to_end(message_id)
-            return True
-        return False
 
 
 _ATTRIBUTES_MAX = 10

@@ -14,12 +14,11 @@ from typing import Any
 
 from opentelemetry import context as contexts
 from opentelemetry import metrics, propagate, trace
-from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from veilmq import __version__
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.context import Delivery, Ending, EndingKind
+from veilmq.consumer.context import Context, EndingKind
 from veilmq.consumer.handlers import Handler
 from veilmq.consumer.leases import Lease, LeaseState, RenewalRequest
 from veilmq.consumer.metrics import OTEL_SCOPE, is_configured
@@ -54,22 +53,22 @@ class Tracing:
             span.add_event(f"veilmq.lease.{state.value}")
 
     @contextmanager
-    def spans(self, deliveries: Sequence[Delivery], handler: Handler, endings: Sequence[Ending]) -> Iterator[None]:
-        """Have a span for each message while ``handler`` is called; ``endings`` has how each ended, at the end.
+    def spans(self, deliveries: Sequence[Context], handler: Handler) -> Iterator[None]:
+        """Have a span for each message while ``handler`` is called.
 
         A handler of one message finds its span as the current one.
         """
         begun = [self._begin(delivery, handler) for delivery in deliveries]
         single = len(begun) == 1 and handler.batching is None  # else the span would be wrong for the others
-        token = contexts.attach(trace.set_span_in_context(*begun[0]) if single else Context())
+        token = contexts.attach(trace.set_span_in_context(*begun[0]) if single else contexts.Context())
         try:
             yield
         finally:
             contexts.detach(token)
-            for place, delivery in enumerate(deliveries):
-                self._end(delivery, endings[place] if endings else None)
+            for delivery in deliveries:
+                self._end(delivery)
 
-    def _begin(self, delivery: Delivery, handler: Handler) -> tuple[Span, Context]:
+    def _begin(self, delivery: Context, handler: Handler) -> tuple[Span, contexts.Context]:
         """Begin the span of a message, and return it with the context that came from the sender."""
         message = delivery.message
         queue = handler.options.queue.rpartition("/")[2]
@@ -77,7 +76,7 @@ class Tracing:
         sender = trace.get_current_span(sender_context).get_span_context()
         span = self._tracer.start_span(
             f"process {queue}",
-            context=Context(),
+            context=contexts.Context(),
             kind=SpanKind.CONSUMER,
             links=[Link(sender)] if sender.is_valid else [],
             attributes={
@@ -93,9 +92,9 @@ class Tracing:
         self._spans[delivery.lease.number] = span
         return span, sender_context
 
-    def _end(self, delivery: Delivery, ending: Ending | None) -> None:
-        """End the span of a message; ``None`` where the handler was given up."""
-        span = self._spans.pop(delivery.lease.number)
+    def _end(self, delivery: Context) -> None:
+        """End the span of a message, which has no ending where the handler was given up."""
+        span, ending = self._spans.pop(delivery.lease.number), delivery.ending
         if ending is not None:
             span.set_attribute("veilmq.outcome", ending.kind.value)
         if ending is not None and ending.kind in _FAILED:
@@ -154,10 +153,10 @@ def flush() -> None:
             atexit.register(_exporters.pop().shutdown)  # before the providers' own, which would try once more
 
 
-def sender_of(message: ReceivedMessage) -> Context:
+def sender_of(message: ReceivedMessage) -> contexts.Context:
     """Return the context that came with ``message``: by its attributes, else by Amazon's trace header."""
     carried = {name.lower(): value.text for name, value in message.attributes.items() if value.text is not None}
-    found = propagate.extract(carried, Context())
+    found = propagate.extract(carried, contexts.Context())
     if not trace.get_current_span(found).get_span_context().is_valid and message.trace_header is not None:
         amazons = amazons_context(message.trace_header)
         if amazons is not None:

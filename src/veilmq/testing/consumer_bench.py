@@ -21,7 +21,7 @@ from urllib3 import HTTPResponse
 from veilmq.client.messages import Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import ATTEMPTS_MAX, REPLY_S_MAX, RETRIED_STATUSES, HttpReply, Transport
-from veilmq.consumer import Consumer, Running
+from veilmq.consumer import Consumer, Context, Running
 from veilmq.consumer.clock import Span, span_s
 from veilmq.consumer.handlers import body_of
 from veilmq.consumer.runner import Runner
@@ -229,7 +229,7 @@ class BenchTime:
                 clock=self.clock,
                 draw=lambda: 0.0,  # never early: renewals come when the policy says at the latest
                 renewals_at_once=1,
-                renewed=lambda request: self.renewals.append(Renewal(request.sent_at_s, request.for_s)),
+                watching={"renew": self._renewed},
             )
             async with running:
                 self._started.set_result(running)
@@ -238,6 +238,10 @@ class BenchTime:
             if self._started.done():
                 raise
             self._started.set_exception(error)
+
+    def _renewed(self, context: Context) -> None:
+        lease = context.lease
+        self.renewals.append(Renewal(lease.renewed_at_s, round(lease.expires_at_s - lease.renewed_at_s)))
 
     # ------------------------------------------------------------------------------------------------- instants
 

@@ -12,10 +12,10 @@ from tests.consumer.workbench import WAIT, until, workbench
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
-from veilmq.consumer.context import Context, Delivery, LeaseView
-from veilmq.consumer.handlers import Options
-from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Receiver, Schedule, body_bytes, is_fatal
-from veilmq.consumer.leases import LeaseTable
+from veilmq.consumer.context import Context
+from veilmq.consumer.handlers import Options, make_handler
+from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Schedule, body_bytes, is_fatal
+from veilmq.consumer.leases import LeaseTable, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
 from veilmq.core.settings import SettingValue
 from veilmq.testing import RunningServer
@@ -41,6 +41,15 @@ class WatchedClient:
         return self._client.receive(queue, **{**options, "wait_s": 0})
 
 
+def subscribed(options: Options) -> Subscription:
+    return Subscription(LeaseTable(SystemClock()), options.queue, options.policy)
+
+
+def intake_of(client: Any, options: Options, subscription: Subscription) -> Intake:
+    """Return an intake whose polls the test makes itself."""
+    return Intake(client, options, subscription, asyncio.to_thread, room=int, taken=list, failed=str)
+
+
 def received_by(
     client: HttpQueueClient, policy: RenewalPolicy, **settings: SettingValue
 ) -> tuple[WatchedClient, list[int]]:
@@ -48,8 +57,9 @@ def received_by(
     client.create_queue(QUEUE, {"visibility_timeout_s": 45, **settings})
     client.send(QUEUE, "x")
     watched: Any = WatchedClient(client)
-    receiver = Receiver(watched, Options(queue=QUEUE, policy=policy), LeaseTable(SystemClock()))
-    leases = [lease for _ in range(3) for lease in receiver.receive(10)]
+    options = Options(queue=QUEUE, policy=policy)
+    intake = intake_of(watched, options, subscribed(options))
+    leases = [lease for _ in range(3) for lease in intake.receive(10)]
     return watched, [lease.timeout_s for lease in leases]
 
 
@@ -88,10 +98,11 @@ def test_at_a_queue_with_rules_adaptive_sends_what_it_has_observed(
 ) -> None:
     client.create_queue(QUEUE, {"visibility_rules": RULES})
     client.send(QUEUE, "x")
-    table = LeaseTable(SystemClock())
-    receiver = Receiver(client, Options(queue=QUEUE, policy=Adaptive(), wait_s=0), table)
-    receiver.subscription.hold.add(100.0, now_s=table.clock.now_s())
-    (lease,) = receiver.receive(10)
+    options = Options(queue=QUEUE, policy=Adaptive(), wait_s=0)
+    subscription = subscribed(options)
+    intake = intake_of(client, options, subscription)
+    subscription.hold.add(100.0, now_s=subscription.table.clock.now_s())
+    (lease,) = intake.receive(10)
     (held,) = server.queue(QUEUE).in_flight
     assert lease.timeout_s > 120
     assert held.visible_at_ms == server.clock.now_ms() + lease.timeout_s * 1_000
@@ -108,22 +119,29 @@ class Source:
         self.room = room
         self.asked: list[int] = []
         self.answers: list[asyncio.Future[list[str]]] = []
-        self.taken: list[str] = []
+        self.taken: list[Any] = []
         self.failures: list[Exception] = []
         self.pauses: list[float] = []
         self.resume = asyncio.Event()
 
-    def intake(self, polls_max: int = 3) -> Intake[str]:
+    def hang_up(self) -> None:
+        """Do nothing: the test answers."""
+
+    def intake(self) -> Intake:
+        client: Any = self  # of which the intake calls nothing else, as its polls are not made
+        options = Options(queue=QUEUE, polls=3)
         return Intake(
-            self.receive,
+            client,
+            options,
+            subscribed(options),
+            self.poll,
             room=lambda: self.room,
             taken=self.taken.extend,
             failed=self.failures.append,
-            polls_max=polls_max,
             pause=self.pause,
         )
 
-    async def receive(self, count: int) -> list[str]:
+    async def poll(self, _: object, count: int) -> list[str]:
         self.asked.append(count)
         answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self.answers.append(answer)
@@ -141,7 +159,7 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def begun(**options: int) -> tuple[Source, Intake[str]]:
+async def begun(**options: int) -> tuple[Source, Intake]:
     source = Source(**options)
     intake = source.intake()
     intake.fill()
@@ -317,31 +335,34 @@ async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_se
     assert max(held) <= 3
 
 
-def deliveries(*texts: str) -> list[Delivery]:
+def deliveries(*texts: str) -> list[Context]:
     """Return deliveries whose group is the first letter of their text, none for a digit."""
     table = LeaseTable(SystemClock())
     messages = [message(text, body=text, group=text[0] if text[0].isalpha() else None) for text in texts]
     leases = table.take(
-        table.subscribe("q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=0, timeout_s=30
+        Subscription(table, "q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=0, timeout_s=30
     )
-    return [Delivery(lease, Context(lease.message, LeaseView(lease, table))) for lease in leases]
+    return [Context(lease.message, lease) for lease in leases]
 
 
-def filled(given: list[Delivery], *, ordered: bool = True) -> Schedule:
-    schedule = Schedule(ordered=ordered)
+HANDLER = make_handler(lambda body: None, queue=QUEUE)
+
+
+def filled(given: list[Context], *, ordered: bool = True) -> Schedule:
+    schedule = Schedule(HANDLER, ordered=ordered, wake=int)
     for delivery in given:
         schedule.add(delivery)
     return schedule
 
 
-def bodies_of(given: list[Delivery]) -> list[str]:
+def bodies_of(given: list[Context]) -> list[str]:
     return [delivery.message.body for delivery in given]
 
 
 def taken(schedule: Schedule) -> list[str]:
     found = []
-    while (delivery := schedule.next()) is not None:
-        found.append(delivery.message.body)
+    while members := schedule.next():
+        found += bodies_of(members)
     return found
 
 

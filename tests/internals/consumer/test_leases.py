@@ -22,9 +22,8 @@ from tests.server.keys import REGION, SECRETS, written
 from veilmq.client import HttpQueueClient, NewMessage, SigningKey
 from veilmq.client.messages import ClientError, Hidden, Unreachable
 from veilmq.consumer import Consumer, Context, LeaseLost, Running
-from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Subscription
+from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, Renewer, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
-from veilmq.consumer.renewer import Renewer
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer, SteppedClock, faults
@@ -164,7 +163,7 @@ def check(lease: Lease, table: LeaseTable, queue: HonestQueue, now_s: float) -> 
     """Never two who are sure: if anybody could have it, we are not sure, and release nothing."""
     if now_s >= queue.hidden_until_s[lease.message.receipt]:
         assert lease.state_at(now_s) is not LeaseState.HELD
-        assert not table.may_release(lease)
+        assert not lease.may_release
 
 
 @pytest.mark.slow
@@ -186,7 +185,7 @@ def test_nobody_is_sure_of_what_another_could_have(
     queue = HonestQueue(clock, trips)
     table = LeaseTable(clock, draw=lambda: jitter)
     renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
-    subscription = table.subscribe("orders", policy, fifo=fifo)
+    subscription = Subscription(table, "orders", policy, fifo=fifo)
     leases: list[Lease] = []
     for step, pause_s in steps:
         now_s = clock.now_s()
@@ -288,7 +287,7 @@ class Served(Play):
         super().__init__(policy, fifo=queue.endswith(".fifo"))
         self.renewer = Renewer(self.table, client.change_visibility_batch, calls_max=1)
         self._server, self._client, self._name = server, client, queue
-        self.subscription = self.table.subscribe(queue, policy, fifo=queue.endswith(".fifo"))
+        self.subscription = Subscription(self.table, queue, policy, fifo=queue.endswith(".fifo"))
 
     def receive(self, body: str = "hello", *, timeout_s: int = 30) -> Lease:
         self._client.send(self._name, body, group="a" if self._name.endswith(".fifo") else None)

@@ -19,10 +19,18 @@ from tests.consumer.simulation import (
     message,
 )
 from veilmq.client.messages import ClientError, Hidden, Unreachable
-from veilmq.consumer.leases import Lease, LeaseLost, LeaseState, LeaseTable, RenewalRequest, Watcher
+from veilmq.consumer.leases import (
+    Lease,
+    LeaseLost,
+    LeaseState,
+    LeaseTable,
+    RenewalRequest,
+    Renewer,
+    Subscription,
+    Watcher,
+)
 from veilmq.consumer.metrics import Histogram, RenewalMetrics, class_of
 from veilmq.consumer.renewal_policies import Fixed, NServiceBusPolicy, RenewalResult
-from veilmq.consumer.renewer import Renewer
 from veilmq.testing import SteppedClock
 from veilmq.testing.clocks import SteppedAlarm
 
@@ -152,7 +160,7 @@ class TestFaults:
         play, lease = held()
         play.clock.set(40)
         assert lease.state_at(40) is SUSPECT
-        assert not play.table.may_release(lease)
+        assert not lease.may_release
         play.jump(40)
         assert play.news == [(40, "r", SUSPECT)]
 
@@ -254,9 +262,9 @@ class TestRaces:
         """Allowed when it was asked for, not any more when it is to be sent."""
         play, lease = held()
         assert play.table.withdraw(lease).result(0) is True
-        assert play.table.may_release(lease)
+        assert lease.may_release
         play.clock.set(30)
-        assert not play.table.may_release(lease)
+        assert not lease.may_release
 
     def test_a_withdrawn_lease_that_is_settled_tells_so(self) -> None:
         """Nobody waits for ever, and settling twice is harmless."""
@@ -325,7 +333,7 @@ class TestBatches:
         """A call is for one queue, whatever is due together."""
         play = Play(Fixed(30, 20))
         play.take("a", timeout_s=30)
-        other = play.table.subscribe("invoices", Fixed(30, 20))
+        other = Subscription(play.table, "invoices", Fixed(30, 20))
         play.table.take(other, [message("b")], requested_at_s=0, answered_at_s=0, timeout_s=30)
         play.until(20)
         assert [call.entries for call in play.queue.calls] == [(("a", 30),), (("b", 30),)]
@@ -380,7 +388,7 @@ class TestThread:
         clock = SteppedClock()
         queue, table = ScriptedQueue(clock), LeaseTable(clock)
         renewer = Renewer(table, queue.change_visibility_batch, calls_max=2)
-        subscription = table.subscribe("orders", Fixed(30, 20))
+        subscription = Subscription(table, "orders", Fixed(30, 20))
         renewer.start()
         clock.settle()
         received = [message(str(number)) for number in range(12)]
@@ -404,10 +412,10 @@ class TestThread:
         clock = SteppedClock()
         queue = ScriptedQueue(clock)
         queue.script = [Answer(entries={"a": GONE, "b": GONE})]
-        table = LeaseTable(clock, watcher=Failing())
+        table = LeaseTable(clock)
         table.metrics = FailingMetrics()
         renewer = Renewer(table, queue.change_visibility_batch, calls_max=1)
-        subscription = table.subscribe("orders", Fixed(30, 20))
+        subscription = Subscription(table, "orders", Fixed(30, 20), watcher=Failing())
         leases = table.take(subscription, list(map(message, "abc")), requested_at_s=0, answered_at_s=0, timeout_s=30)
         renewer.start()
         clock.advance(41)
@@ -423,7 +431,7 @@ class TestThread:
         """A lease that is due after what it waits for anyway lets it sleep."""
         clock = CountingClock()
         table = LeaseTable(clock)
-        subscription = table.subscribe("orders", Fixed(30, 20))
+        subscription = Subscription(table, "orders", Fixed(30, 20))
 
         def take() -> None:
             now_s = clock.now_s()

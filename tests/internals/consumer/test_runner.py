@@ -15,7 +15,7 @@ from tests.consumer.workbench import WAIT, Workbench, event, until
 from veilmq.client import NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import Delivery, Ending, EndingKind
+from veilmq.consumer.context import Ending, EndingKind
 from veilmq.consumer.pools import Calls
 from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
@@ -146,7 +146,7 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
 async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back: a message that nobody settled would be held for hours."""
 
-    async def fail(self: Calls, deliveries: Sequence[Delivery]) -> list[Ending]:
+    async def fail(self: Calls, deliveries: Sequence[Context]) -> list[Ending]:
         raise LookupError("nobody expected this")
 
     monkeypatch.setattr(Calls, "run", fail)

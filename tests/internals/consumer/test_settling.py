@@ -8,12 +8,14 @@ import pytest
 
 from tests.consumer.simulation import message
 from veilmq.client import ClientError, Unreachable
+from veilmq.consumer import settling
 from veilmq.consumer.clock import SystemClock
+from veilmq.consumer.context import DONE, Context
 from veilmq.consumer.handlers import Options
-from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.leases import Lease, LeaseTable, Subscription
 from veilmq.consumer.metrics import Counters
 from veilmq.consumer.renewal_policies import Fixed, RenewalResult
-from veilmq.consumer.settling import PATIENCE_S_MAX, TRIES_MAX, Batcher, HandledIds, Settler
+from veilmq.consumer.settling import PATIENCE_S_MAX, TRIES_MAX, Batcher, Settler
 from veilmq.core.commands import VisibilityChange
 
 THROTTLED = ClientError("RequestThrottled", "Slower.", 403)
@@ -79,7 +81,7 @@ class Desk:
         self.queued_s = 0.0
         self.pauses: list[float] = []
         self.open_in_pauses: list[int] = []
-        self._subscription = self.table.subscribe("q", Fixed(30))
+        self._subscription = Subscription(self.table, "q", Fixed(30))
 
     def leases(self, count: int) -> list[Lease]:
         messages = [message(f"r{number}") for number in range(count)]
@@ -280,13 +282,10 @@ async def test_entries_fail_alone_and_calls_fail_whole() -> None:
     assert [type(error) for error in errors] == [Unreachable, Unreachable]
 
 
-def test_the_one_untouched_for_longest_is_forgotten() -> None:
-    remembered = HandledIds(2)
-    remembered.add("a")
-    remembered.add("b")
-    assert "a" in remembered
-    remembered.add("c")
-    assert "b" not in remembered
-    assert "a" in remembered
-    assert "c" in remembered
-    assert len(remembered) == 2
+async def test_the_one_untouched_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "HANDLED_IDS_MAX", 2)
+    desk = Desk()
+    first, second, third = (Context(lease.message, lease) for lease in desk.leases(3))
+    for delivery in (first, second, first, third):
+        await desk.settler.end(delivery, DONE)
+    assert list(desk.settler.handled_ids) == [first.message_id, third.message_id]
