@@ -232,6 +232,40 @@ async def test_a_result_without_a_type_is_refused_at_the_start(bench: Workbench)
             pass
 
 
+TENANT: ContextVar[str] = ContextVar("TENANT")
+
+
+@pytest.mark.parametrize("pool", ["async", "thread"])
+async def test_context_variables_of_startup_functions_reach_handlers(bench: Workbench, pool: str) -> None:
+    """Those of a plain function, which runs in a thread, as those of an async one."""
+    app = bench.consumer("orders")
+    seen: list[str] = []
+
+    @app.on_startup
+    async def first() -> None:
+        TENANT.set("first")
+
+    @app.on_startup
+    def second() -> None:
+        seen.append(TENANT.get())
+        TENANT.set("second")
+
+    @app.on_startup
+    async def third() -> None:
+        seen.append(TENANT.get())
+
+    def note(body: str) -> None:
+        seen.append(TENANT.get())
+
+    async def note_async(body: str) -> None:
+        note(body)
+
+    app.declare(note_async if pool == "async" else note, wait=WAIT)
+    bench.client.send("orders", "x")
+    await settled(bench, app)
+    assert seen == ["first", "second", "second"]
+
+
 async def test_what_a_startup_function_returns_may_be_none(bench: Workbench) -> None:
     app = bench.consumer("orders")
     got: list[object] = []
