@@ -71,16 +71,9 @@ class TableRouter:
         return Route(found.queue, found.name if kind in self._table.keys else None)
 
 
-class Value(NamedTuple):
-    """One value, by what it can be compared with; all are ``None`` in one that is none of them, or not ``present``."""
-
-    text: str | None = None
-    number: float | None = None
-    flag: bool | None = None
-    present: bool = True
-
-
-_ABSENT = Value(present=False)
+Scalar = str | int | float | bool
+Value = tuple[Scalar, ...] | None
+"""What a value can be compared with: nothing, where it is none of these; ``None`` where there is no value."""
 Pointer = tuple[str, ...]
 """What a JSON Pointer (RFC 6901) names: the names that lead to a field, or the indices."""
 
@@ -95,15 +88,13 @@ class Content:
         self._document: Any = _UNREAD
 
     def attribute(self, name: str) -> Value:
-        """Return the value of the attribute ``name``."""
+        """Return the value of the attribute ``name``: a number is one, and a text."""
         found = self._message.attributes.get(name)
-        if found is None:
-            return _ABSENT
-        number = None
-        if found.type.startswith("Number") and found.text is not None:
-            with suppress(ValueError):
-                number = float(found.text)
-        return Value(text=found.text, number=number)
+        if found is None or found.text is None:
+            return None if found is None else ()
+        with suppress(ValueError):
+            return (found.text, float(found.text)) if found.type.startswith("Number") else (found.text,)
+        return (found.text,)
 
     def field(self, pointer: Pointer) -> Value:
         """Return the field of the body there; none is present where the body is no JSON."""
@@ -115,24 +106,17 @@ class Content:
         found = self._document
         for part in pointer:
             found = _step(found, part)
-        match found:
-            case str():
-                return Value(text=found)
-            case bool():
-                return Value(flag=found)
-            case int() | float():
-                return Value(number=found)
-            case _:
-                return _ABSENT if found is _NOWHERE else Value()
+        if found is _NOWHERE:
+            return None
+        return (found,) if isinstance(found, Scalar) else ()
 
     def group(self) -> Value:
         """Return the message group."""
-        group = self._message.group
-        return _ABSENT if group is None else Value(text=group)
+        return None if self._message.group is None else (self._message.group,)
 
     def size(self) -> Value:
         """Return how many bytes the body has in UTF-8."""
-        return Value(number=len(self._message.body.encode()))
+        return (len(self._message.body.encode()),)
 
 
 _UNREAD = object()
@@ -148,9 +132,6 @@ def _step(document: Any, part: str) -> Any:
     if len(part) > len(str(len(document))) or int(part) >= len(document):
         return _NOWHERE
     return document[int(part)]
-
-
-Scalar = str | int | float | bool
 
 
 class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -182,22 +163,18 @@ def check(condition: Condition) -> None:
 
 def holds(condition: Condition, value: Value) -> bool:
     """Return whether ``condition`` holds of ``value``."""
-    match condition:
-        case bool():
-            return value.flag is condition
-        case str():
-            return value.text == condition
-        case int() | float():
-            return value.number == condition
-        case list():
-            return any(holds(each, value) for each in condition)
-        case Test(min=low, max=high, prefix=prefix, present=present):
-            return (
-                (low is None or (value.number is not None and value.number >= low))
-                and (high is None or (value.number is not None and value.number <= high))
-                and (prefix is None or (value.text is not None and value.text.startswith(prefix)))
-                and present in (None, value.present)
-            )
+    if isinstance(condition, list):
+        return any(holds(each, value) for each in condition)
+    if not isinstance(condition, Test):  # true is no 1
+        return any(each == condition and isinstance(each, bool) is isinstance(condition, bool) for each in value or ())
+    numbers = [each for each in value or () if not isinstance(each, str | bool)]
+    texts = [each for each in value or () if isinstance(each, str)]
+    return (
+        (condition.min is None or any(each >= condition.min for each in numbers))
+        and (condition.max is None or any(each <= condition.max for each in numbers))
+        and (condition.prefix is None or any(each.startswith(condition.prefix) for each in texts))
+        and condition.present in (None, value is not None)
+    )
 
 
 _RULE_BEGINS = re.compile(r"^[ \t]*\[\[[ \t]*(?:rules|\"rules\"|'rules')[ \t]*\]\]", re.MULTILINE)
