@@ -232,7 +232,7 @@ def peek(
 
     Only veilmq's server can do this, not Amazon SQS.
     """
-    inspection = Inspection(server.endpoint, queue, transport=server)
+    inspection = Inspection(server, queue)
     if state is None and id is None:
         found: Any = inspection.peek(count=count)
     else:

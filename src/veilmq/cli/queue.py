@@ -115,7 +115,7 @@ def create(
     settings = _settings(options) | ({"fifo": True} if fifo else {})
     tags = pairs(tag, "A tag", "KEY=VALUE")
     if smq_name:
-        url = Settings(server.endpoint, queue, transport=server).create(settings, tags=tags)
+        url = Settings(server, queue).create(settings, tags=tags)
     else:
         try:
             url = QueueClient(server).create_queue(queue, settings, tags=tags)
@@ -179,7 +179,7 @@ def set_(queue: Queue, /, *, options: QueueOptions, server: Server) -> Result:
     if not settings:
         raise UsageError("Name at least one setting, for example --visibility-timeout 60.")
     if not is_fifo(queue) and _FIFO_FIELDS & settings.keys():
-        Settings(server.endpoint, queue, transport=server).set(settings)  # SQS knows FIFO queues by their names alone
+        Settings(server, queue).set(settings)  # SQS knows FIFO queues by their names alone
     else:
         QueueClient(server).set(queue, settings)
     return Result({"queue": queue, "changed": settings}, f"Changed {queue}.")
@@ -268,7 +268,7 @@ Message = Annotated[str, Parameter(help="Id of the message.")]
 
 def list_claims(queue: Queue, /, *, server: Server) -> Result:
     """Print the sources that read a queue by claims, and the claims of each."""
-    sources = Claims(server.endpoint, queue, transport=server).sources()
+    sources = Claims(server, queue).sources()
     return Result(sources, aligned(*map(_source_rows, sources)))
 
 
@@ -287,20 +287,20 @@ def _source_rows(source: SourceView) -> Rows:
 def release(queue: Queue, source: Source, number: Number, /, *, yes: bool = YES, server: Server) -> Result:
     """Return the messages of a claim to the queue; its reader fails when it reaches the claim."""
     confirm(f"Have the messages of claim {number} of {source} delivered again?", yes=yes)
-    view = Claims(server.endpoint, queue, transport=server).release(source, number=number)
+    view = Claims(server, queue).release(source, number=number)
     return Result(view, f"Released claim {number} of {source}.")
 
 
 def evict(queue: Queue, source: Source, number: Number, message: Message, /, *, server: Server) -> Result:
     """Move a message that its reader cannot process from a claim to the queue's dead-letter queue."""
-    view = Claims(server.endpoint, queue, transport=server).evict(source, number=number, message=message)
+    view = Claims(server, queue).evict(source, number=number, message=message)
     return Result(view, f"Evicted {message} from claim {number} of {source}.")
 
 
 def close(queue: Queue, source: Source, /, *, yes: bool = YES, server: Server) -> Result:
     """Release all claims of a source and delete it; a reader that still uses it fails."""
     confirm(f"Have all messages that {source} holds delivered again, and delete the source?", yes=yes)
-    Claims(server.endpoint, queue, transport=server).close_source(source)
+    Claims(server, queue).close_source(source)
     return Result({"source": source, "closed": True}, f"Closed {source}.")
 
 

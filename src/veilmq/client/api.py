@@ -38,11 +38,9 @@ class QueueApi:
 
     noun: ClassVar[str]
 
-    def __init__(
-        self, endpoint: str, queue: str, *, key: SigningKey | None = None, transport: Transport | None = None
-    ) -> None:
-        """Use ``transport``, or a new one to ``endpoint``; raises ``ValueError`` for an ``endpoint`` that is none."""
-        self._transport = transport or Transport(endpoint, key=key)
+    def __init__(self, endpoint: str | Transport, queue: str, *, key: SigningKey | None = None) -> None:
+        """``endpoint`` is a URL, or a transport to it; raises ``ValueError`` for one that is none."""
+        self._transport = Transport(endpoint, key=key) if isinstance(endpoint, str) else endpoint
         self._queue = queue
         self._path = ""
 

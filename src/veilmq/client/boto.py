@@ -19,14 +19,29 @@ from veilmq.client.transport import UNEXPECTED_REPLY, Reply
 _UNKNOWN = "Unknown"
 
 
-class BotoCaller:
-    """Carries calls through a boto3 client of SQS."""
+class BotoQueueClient(QueueClient):
+    """A client through a boto3 client of SQS; closing it leaves that one open. Threads may share it.
+
+    Timeouts and retries are the boto3 client's own configuration.
+    """
 
     def __init__(self, boto: Any) -> None:
         """``boto`` is what ``boto3.client("sqs")`` returns."""
         self._boto = boto
+        self._call = self._call_boto
+        self._urls = {}
 
-    def call(
+    def hang_up(self) -> None:
+        """Do nothing: the connections belong to the boto3 client."""
+
+    def close(self) -> None:
+        """Do nothing: the boto3 client belongs to the user."""
+
+    def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
+        """Return false: boto3 knows the actions of Amazon SQS alone."""
+        return False
+
+    def _call_boto(
         self,
         action: str,
         members: Mapping[str, Any],
@@ -35,10 +50,7 @@ class BotoCaller:
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Carry out ``action`` with ``members`` of its request; raises ``ClientError`` and ``Unreachable``.
-
-        Timeouts and retries are the boto3 client's own configuration; ``wait_s`` and ``patience_s`` have no effect.
-        """
+        """Do what ``Transport.call`` does; ``wait_s`` and ``patience_s`` have no effect."""
         method: Callable[..., Any] = getattr(self._boto, xform_name(action))
         try:
             reply = method(**msgspec.to_builtins(members, builtin_types=(bytes,)))
@@ -53,17 +65,3 @@ class BotoCaller:
             return msgspec.convert(reply, reply_type, builtin_types=(bytes,))
         except msgspec.ValidationError as misfit:
             raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {misfit}.", 200) from misfit
-
-    def hang_up(self) -> None:
-        """Do nothing: the connections belong to the boto3 client."""
-
-    def close(self) -> None:
-        """Do nothing: the boto3 client belongs to the user."""
-
-
-class BotoQueueClient(QueueClient):
-    """A client through a boto3 client of SQS; closing it leaves that one open. Threads may share it."""
-
-    def __init__(self, boto: Any) -> None:
-        """``boto`` is what ``boto3.client("sqs")`` returns."""
-        super().__init__(BotoCaller(boto))

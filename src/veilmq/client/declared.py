@@ -447,13 +447,10 @@ class _Planner:
         for name in self._doomed:
             yield Step("delete", "queue", name, partial(self._client.delete_queue, name))
 
-    def _settings_of(self, name: str) -> Settings:
-        return Settings(self._transport.endpoint, name, transport=self._transport)
-
     def _found(self, name: str) -> QueueSettings | None:
         """Return the settings of a queue of the server, or ``None``."""
         try:
-            found = self._settings_of(name).show().settings
+            found = Settings(self._transport, name).show().settings
         except ClientError as error:
             if error.code == "QueueNotFound":
                 return None
@@ -493,7 +490,7 @@ class _Planner:
         shown = [Difference(field, old[field] if found else None, value) for field, value in changes.items()]
         changed = sorted(key for key in had | tags if had.get(key) != tags.get(key))
         shown += [Difference(f"tags.{key}", had.get(key), tags.get(key)) for key in changed]
-        settings, client = self._settings_of(name), self._client
+        settings, client = Settings(self._transport, name), self._client
 
         def change() -> None:
             if changes:

@@ -1,14 +1,14 @@
 """The queue client: SQS over AWS JSON 1.0, in the shapes that the server's own codec reads and writes.
 
-A call goes through a ``Caller``: our own HTTP, or an SDK that the user brings. A batch call is one request, and each of
-its entries succeeds or fails alone: the result has an item for each entry, in order, and an error is an item instead of
-being raised. Every call raises ``ClientError`` when the server refuses and ``Unreachable`` when no usable reply came.
+A batch call is one request, and each of its entries succeeds or fails alone: the result has an item for each entry, in
+order, and an error is an item instead of being raised. Every call raises ``ClientError`` when the server refuses and
+``Unreachable`` when no usable reply came.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from time import time
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from veilmq.client.messages import (
     RECEIPT_SUPERSEDED,
@@ -20,7 +20,7 @@ from veilmq.client.messages import (
     ReceivedMessage,
     SentMessage,
 )
-from veilmq.client.transport import UNEXPECTED_REPLY, Reply, SigningKey, Transport, given
+from veilmq.client.transport import UNEXPECTED_REPLY, SigningKey, Transport, given
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
 from veilmq.core.messages import Attribute
@@ -63,30 +63,6 @@ Entry = TypeVar("Entry", bound=SendMessageBatchResultEntry | ChangedResultEntry)
 Result = TypeVar("Result")
 
 
-class Caller(Protocol):
-    """Carries out actions of SQS at a server."""
-
-    def call(
-        self,
-        action: str,
-        members: Mapping[str, Any],
-        reply_type: type[Reply],
-        *,
-        wait_s: int = 0,
-        patience_s: float | None = None,
-    ) -> Reply:
-        """Carry out ``action`` with ``members`` of its request; raises ``ClientError`` and ``Unreachable``.
-
-        The server may take ``wait_s`` on purpose. With ``patience_s`` the call is tried once, for so many seconds.
-        """
-
-    def hang_up(self) -> None:
-        """End the calls that the server keeps waiting on purpose."""
-
-    def close(self) -> None:
-        """Close the idle connections."""
-
-
 class _Empty(Shape):
     """The reply of an action that returns nothing."""
 
@@ -99,13 +75,14 @@ class _Entries(Shape, Generic[Entry]):
 
 
 class QueueClient:
-    """A client through a ``Caller``; close it, or use it as a context manager. Threads may share it.
+    """A client of a server; close it, or use it as a context manager. Threads may share it.
 
     A queue is identified by its plain name or its URL; a queue of another account needs the URL.
     """
 
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._call = transport.call
         self._urls: dict[str, str] = {}
 
     def __enter__(self) -> Self:
@@ -116,14 +93,14 @@ class QueueClient:
 
     def close(self) -> None:
         """Close the idle connections."""
-        self._caller.close()
+        self._transport.close()
 
     def hang_up(self) -> None:
         """End the receives that wait for messages: the server replies now, with what it has.
 
         For a client that stops. Where the connections are not ours, they are left alone and wait on.
         """
-        self._caller.hang_up()
+        self._transport.hang_up()
 
     # ------------------------------------------------------------------------------------------------- queues
 
@@ -136,11 +113,11 @@ class QueueClient:
         """
         attributes = self._attributes(settings or {}) or None
         members = given(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
-        return self._caller.call("CreateQueue", members, QueueUrlResult).queue_url
+        return self._call("CreateQueue", members, QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
         """Return the URL of ``queue``."""
-        return self._caller.call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult).queue_url
+        return self._call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult).queue_url
 
     def list_queues(self, prefix: str = "") -> list[str]:
         """Return the names of all queues that begin with ``prefix``, in order, page by page."""
@@ -150,7 +127,7 @@ class QueueClient:
         """Return the settings and the counters of ``queue``, without its tags."""
         url = self._url(queue)
         members = {"QueueUrl": url, "AttributeNames": [ALL]}
-        attributes = self._caller.call("GetQueueAttributes", members, GetQueueAttributesResult).attributes or {}
+        attributes = self._call("GetQueueAttributes", members, GetQueueAttributesResult).attributes or {}
         try:
             context, full_name = _queue_of(attributes[QUEUE_ARN])
             settings: dict[str, SettingValue] = {}
@@ -185,7 +162,7 @@ class QueueClient:
 
     def tags(self, queue: str) -> dict[str, str]:
         """Return the tags of ``queue``."""
-        return self._caller.call("ListQueueTags", {"QueueUrl": self._url(queue)}, ListQueueTagsResult).tags or {}
+        return self._call("ListQueueTags", {"QueueUrl": self._url(queue)}, ListQueueTagsResult).tags or {}
 
     def tag(self, queue: str, tags: Mapping[str, str]) -> None:
         """Add ``tags`` to those of ``queue``."""
@@ -205,7 +182,7 @@ class QueueClient:
         urls, token = list[str](), None
         while True:
             page_members = given(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
-            page = self._caller.call(action, page_members, reply_type)
+            page = self._call(action, page_members, reply_type)
             urls += page.queue_urls or []
             token = page.next_token
             if not token:
@@ -221,17 +198,17 @@ class QueueClient:
             DestinationArn=self._arn(destination) if destination is not None else None,
             MaxNumberOfMessagesPerSecond=moves_per_s_max,
         )
-        return self._caller.call("StartMessageMoveTask", members, StartMessageMoveTaskResult).task_handle
+        return self._call("StartMessageMoveTask", members, StartMessageMoveTaskResult).task_handle
 
     def cancel_move(self, handle: str) -> int:
         """Stop a move, and return how many messages it has moved."""
-        reply = self._caller.call("CancelMessageMoveTask", {"TaskHandle": handle}, CancelMessageMoveTaskResult)
+        reply = self._call("CancelMessageMoveTask", {"TaskHandle": handle}, CancelMessageMoveTaskResult)
         return reply.approximate_number_of_messages_moved
 
     def moves(self, queue: str) -> list[Move]:
         """Return the latest moves of the dead letters of ``queue``, newest first."""
         members = {"SourceArn": self._arn(queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
-        reply = self._caller.call("ListMessageMoveTasks", members, ListMessageMoveTasksResult)
+        reply = self._call("ListMessageMoveTasks", members, ListMessageMoveTasksResult)
         return [
             Move(
                 handle=entry.task_handle,
@@ -260,7 +237,7 @@ class QueueClient:
     ) -> SentMessage:
         """Store one message; if a reply was lost, it may be stored twice, but not in a FIFO queue."""
         message = NewMessage(body=body, attributes=attributes or {}, delay_s=delay_s, group=group, dedup_id=dedup_id)
-        sent = self._caller.call("SendMessage", _sending(message, QueueUrl=self._url(queue)), SendMessageResult)
+        sent = self._call("SendMessage", _sending(message, QueueUrl=self._url(queue)), SendMessageResult)
         return SentMessage(id=sent.message_id, sequence=sent.sequence_number)
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
@@ -297,7 +274,7 @@ class QueueClient:
             ReceiveRequestAttemptId=attempt_id,
         )
         wait_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
-        reply = self._caller.call("ReceiveMessage", members, ReceiveMessageResult, wait_s=wait_s)
+        reply = self._call("ReceiveMessage", members, ReceiveMessageResult, wait_s=wait_s)
         return list(map(_received, reply.messages or []))
 
     def delete(self, queue: str, receipt: str) -> None:
@@ -312,11 +289,8 @@ class QueueClient:
         """
         from veilmq.client.api import Forwards  # noqa: PLC0415 - workers of Spark need none
 
-        if not isinstance(self._caller, Transport):
-            return False
-        forwards = Forwards(self._caller.endpoint, self._url(queue), transport=self._caller)
         try:
-            result = forwards.dead_letter(receipt, target, reasons)
+            result = Forwards(self._transport, self._url(queue)).dead_letter(receipt, target, reasons)
         except ClientError as error:
             result = error
         if isinstance(result, ClientError) and result.code not in _NO_DEAD_LETTERS:
@@ -360,7 +334,7 @@ class QueueClient:
 
     def _arn(self, queue: str) -> str:
         members = {"QueueUrl": self._url(queue), "AttributeNames": [QUEUE_ARN]}
-        reply = self._caller.call("GetQueueAttributes", members, GetQueueAttributesResult)
+        reply = self._call("GetQueueAttributes", members, GetQueueAttributesResult)
         return (reply.attributes or {}).get(QUEUE_ARN, "")
 
     def _batch(
@@ -376,7 +350,7 @@ class QueueClient:
         """Carry out an action on ``entries``, whose ids are their numbers; return their results in order."""
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         members = {"QueueUrl": self._url(queue), "Entries": numbered}
-        reply = self._caller.call(action, members, reply_type, patience_s=patience_s)
+        reply = self._call(action, members, reply_type, patience_s=patience_s)
         results: dict[str, Result | ClientError] = {
             entry.id: ClientError(entry.code, entry.message, 400 if entry.sender_fault else 500)
             for entry in reply.failed or []
@@ -387,7 +361,7 @@ class QueueClient:
 
     def _do(self, action: str, queue: str, **members: Any) -> None:
         """Carry out an action on ``queue`` that returns nothing."""
-        self._caller.call(action, {"QueueUrl": self._url(queue), **members}, _Empty)
+        self._call(action, {"QueueUrl": self._url(queue), **members}, _Empty)
 
     def _url(self, queue: str) -> str:
         if "/" in queue:

@@ -114,22 +114,16 @@ class SigningKey:
         return {**whole, "Authorization": f"{ALGORITHM.decode()} {credential}"}
 
 
-class Signer:
-    """A key and a clock; threads may share it."""
+class ServerTime:
+    """The seconds since the epoch by a clock of this machine, put right where a server refuses them."""
 
-    def __init__(self, key: SigningKey, wall_s: Callable[[], float]) -> None:
-        """``wall_s`` gives the seconds since the epoch by the clock of this machine."""
-        self._key = key
+    def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
         self._behind_s = 0.0
 
     def now_s(self) -> float:
         """Return the present instant, as far as is known."""
         return self._wall_s() + self._behind_s
-
-    def sign(self, target: str, headers: Mapping[str, str], body: bytes, *, at_s: float, method: str) -> dict[str, str]:
-        """Return ``headers`` with the date ``at_s`` and the signature, as ``SigningKey.sign`` does."""
-        return self._key.sign(target, headers, body, now=datetime.fromtimestamp(at_s, UTC), method=method)
 
     def adjust(self, date: str | None, *, signed_at_s: float) -> bool:
         """Take ``date``, that of a refusal, for the present if the request's was minutes off; return whether it was.
@@ -248,7 +242,8 @@ class Transport:
         With a ``key`` requests are signed, with the date that ``wall_s`` gives in seconds since the epoch.
         """
         self.endpoint = endpoint
-        self._signer = None if key is None else Signer(key, wall_s)
+        self._key = key
+        self._time = ServerTime(wall_s)
         try:
             url = parse_url(endpoint)
         except LocationParseError:
@@ -310,30 +305,31 @@ class Transport:
         server may take ``wait_s`` on purpose. With ``patience_s`` the request is tried once, for so many seconds.
         """
         target = self._path.rstrip("/") + target if target else self._path
-
-        def send(headers: Mapping[str, str], patience_s: float | None) -> HttpReply:
-            how: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
-            if patience_s is not None:
-                timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
-                how = {"timeout": timeout, "retries": _ONCE}
-            how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
-            try:
-                with self._polls.during(wait_s):
-                    return self._pool.urlopen(method, target, **how)
-            except HTTPError as error:
-                raise Unreachable(self.endpoint, _reason(error)) from error
-
-        signer = self._signer
-        if signer is None:
+        send = partial(self._send, method, target, body, wait_s)
+        if self._key is None:
             return send(headers, patience_s)
-        began_s, at_s = monotonic(), signer.now_s()
-        signed = partial(signer.sign, target, {**headers, "Host": self._host}, body, method=method)
-        reply = send(signed(at_s=at_s), patience_s)
+        sign, whole = partial(self._key.sign, target, method=method, body=body), {**headers, "Host": self._host}
+        began_s, at_s = monotonic(), self._time.now_s()
+        reply = send(sign(whole, now=datetime.fromtimestamp(at_s, UTC)), patience_s)
         refused = reply.status in _REFUSED_STATUSES
-        if not refused or not signer.adjust(reply.headers.get("Date"), signed_at_s=at_s):
+        if not refused or not self._time.adjust(reply.headers.get("Date"), signed_at_s=at_s):
             return reply
         rest_s = None if patience_s is None else max(_REST_S_MIN, patience_s - (monotonic() - began_s))
-        return send(signed(at_s=signer.now_s()), rest_s)
+        return send(sign(whole, now=datetime.fromtimestamp(self._time.now_s(), UTC)), rest_s)
+
+    def _send(
+        self, method: str, target: str, body: bytes, wait_s: int, headers: Mapping[str, str], patience_s: float | None
+    ) -> HttpReply:
+        how: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
+        if patience_s is not None:
+            timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
+            how = {"timeout": timeout, "retries": _ONCE}
+        how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
+        try:
+            with self._polls.during(wait_s):
+                return self._pool.urlopen(method, target, **how)
+        except HTTPError as error:
+            raise Unreachable(self.endpoint, _reason(error)) from error
 
 
 def given(**members: Any) -> dict[str, Any]:
@@ -367,21 +363,14 @@ def unexpected(reply: HttpReply) -> ClientError:
 
 
 def _reason(error: BaseException) -> str:
-    """Say in a few words why there was no reply."""
+    """Say in a few words why there was no reply: of what is at the bottom of ``error``, in those of the system."""
     if isinstance(error, MaxRetryError) and error.reason is not None:
         return _reason(error.reason)
     if isinstance(error, ReadTimeoutError):
         return "no answer in time"
     if isinstance(error, NameResolutionError):
         return "no such host"
-    return _cause(error)
-
-
-def _cause(error: BaseException) -> str:
-    """Return the operating system's words for what is at the bottom of ``error``, else its own."""
     cause = error.__cause__ or error.__context__
     if cause is not None:
-        return _cause(cause)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error)
+        return _reason(cause)
+    return error.strerror.lower() if isinstance(error, OSError) and error.strerror else str(error)

@@ -47,22 +47,14 @@ class DirectTransport(Transport):
         self._alarms = threading.local()
         self._waiting: set[Call] = set()
 
-    def request(
-        self,
-        method: str,
-        target: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes = b"",
-        wait_s: int = 0,
-        patience_s: float | None = None,
+    def _send(
+        self, method: str, target: str, body: bytes, wait_s: int, headers: Mapping[str, str], patience_s: float | None
     ) -> HttpReply:
-        """Send a request and return the reply of any status; raises ``Unreachable``."""
         limit_s = wait_s + REPLY_S_MAX if patience_s is None else patience_s
         tries = ATTEMPTS_MAX if patience_s is None else 1
         while True:
             tries -= 1
-            call = Call(method, target or "/", headers, body, self._alarm())
+            call = Call(method, target, headers, body, self._alarm())
             if wait_s:
                 self._waiting.add(call)
             self._wait(call, limit_s)

@@ -10,7 +10,7 @@ from urllib3 import Timeout
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey, transport
-from veilmq.client.transport import Signer, key_of
+from veilmq.client.transport import ServerTime, key_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer
@@ -117,9 +117,9 @@ def test_a_clock_that_stays_wrong_ends_in_the_refusal(monkeypatch: pytest.Monkey
 ])  # fmt: skip
 def test_a_date_that_is_none_sets_no_clock(date: str | None) -> None:
     """Nor does one that is nobody's present: by the last second of the last year nothing could be signed any more."""
-    signer = Signer(SigningKey(id="AKID", secret="hush"), wall_s)
-    assert not signer.adjust(date, signed_at_s=0.0)
-    assert signer.now_s() == pytest.approx(wall_s(), abs=60)
+    clock = ServerTime(wall_s)
+    assert not clock.adjust(date, signed_at_s=0.0)
+    assert clock.now_s() == pytest.approx(wall_s(), abs=60)
 
 
 def test_a_date_that_names_no_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,19 +127,19 @@ def test_a_date_that_names_no_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     time.tzset()
     try:
-        signer = Signer(SigningKey(id="AKID", secret="hush"), lambda: 0.0)
-        assert signer.adjust("Sat, 31 Jan 2026 23:59:59 -0000", signed_at_s=0.0)
+        clock = ServerTime(lambda: 0.0)
+        assert clock.adjust("Sat, 31 Jan 2026 23:59:59 -0000", signed_at_s=0.0)
     finally:
         monkeypatch.undo()
         time.tzset()
-    assert signer.now_s() == NOW.timestamp()
+    assert clock.now_s() == NOW.timestamp()
 
 
 def test_requests_that_were_refused_together_are_all_tried_again() -> None:
     """The first refusal sets the clock right; those of the others had the wrong date all the same."""
-    signer = Signer(SigningKey(id="AKID", secret="hush"), lambda: NOW.timestamp() - 600)
-    signed_at_s = signer.now_s()
+    clock = ServerTime(lambda: NOW.timestamp() - 600)
+    signed_at_s = clock.now_s()
     for _ in range(2):
-        assert signer.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
-        assert signer.now_s() == NOW.timestamp()
-    assert not signer.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signer.now_s())
+        assert clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
+        assert clock.now_s() == NOW.timestamp()
+    assert not clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=clock.now_s())
