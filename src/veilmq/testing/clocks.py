@@ -226,7 +226,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock_resolution = _TOLERANCE_S
         self._lock = threading.Lock()
         self._calls_scheduled = self._calls_made = 0
-        self._in_executor = 0
+        self.in_executor = 0
+        """How many calls of ``asyncio.to_thread`` are under way."""
 
     @property
     def is_idle(self) -> bool:
@@ -237,11 +238,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def next_s(self) -> float | None:
         """When it wakes by itself, if it is idle; ``None``: only when woken."""
         return self._waiting.wakes_at_s
-
-    @property
-    def in_executor(self) -> int:
-        """How many calls of ``asyncio.to_thread`` are under way."""
-        return self._in_executor
 
     def time(self) -> float:
         """Return the virtual instant."""
@@ -269,9 +265,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
         """Run ``func`` in a thread, and count it while it runs."""
-        self._in_executor += 1
+        self.in_executor += 1
         future = super().run_in_executor(executor, func, *args)
-        future.add_done_callback(lambda _: setattr(self, "_in_executor", self._in_executor - 1))
+        future.add_done_callback(lambda _: setattr(self, "in_executor", self.in_executor - 1))
         return future
 
 

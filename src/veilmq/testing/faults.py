@@ -32,9 +32,11 @@ class Held:
 
     def __init__(self, request: Request) -> None:
         self.outer = request
+        self.is_withdrawn = False
 
     def withdraw(self) -> None:
-        """Do nothing: the client has given up."""
+        """Note that the client has given up; what it sent may be on its way."""
+        self.is_withdrawn = True
 
     def hurry(self) -> None:
         """Hang up: the server ends, or the client has given up."""
@@ -91,26 +93,6 @@ class ProxiedRequest(Held):
             self.timer.cancel()
         if self.inner.pending is not None:
             self.inner.pending.withdraw()
-
-
-class Delayed(Held):
-    """A request that the server sees once ``arrive`` is called, whether its client still waits or not."""
-
-    def __init__(self, request: Request, handler: Handler) -> None:
-        super().__init__(request)
-        self._handler = handler
-        self._withdrawn = False
-
-    def arrive(self) -> None:
-        """Hand the request on; where no client waits any more, the reply goes nowhere."""
-        if self._withdrawn:
-            ProxiedRequest(self.outer, answered=lambda proxied: None).begin(self._handler)
-            return
-        self.outer.pending = self._handler(self.outer)
-
-    def withdraw(self) -> None:
-        """Note that the client has gone; what it sent is on its way."""
-        self._withdrawn = True
 
 
 _JSON_HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
@@ -257,9 +239,16 @@ def late_request(*, seconds: float) -> Fault:
     """Return the fault that has a request arrive so much later by the server's clock, client or no client."""
 
     def play(scene: Scene) -> Pending:
-        delayed = Delayed(scene.request, scene.handler)
-        scene.later(seconds, delayed.arrive)
-        return delayed
+        held = Held(scene.request)
+
+        def arrive() -> None:
+            if held.is_withdrawn:  # the reply goes nowhere
+                ProxiedRequest(scene.request, answered=lambda proxied: None).begin(scene.handler)
+            else:
+                scene.request.pending = scene.handler(scene.request)
+
+        scene.later(seconds, arrive)
+        return held
 
     return Fault(f"late_request(seconds={seconds:g})", play)
 
