@@ -15,7 +15,7 @@ from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, 
 from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
-from veilmq.consumer import Consumer, Context, Reject, RetryLater
+from veilmq.consumer import Batch, Consumer, Context, Reject, RetryLater
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
@@ -214,6 +214,23 @@ async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) 
 
     async with bench.handling(work, "x", stall="100ms") as running:
         await until(lambda: event(running, "acked"))
+
+
+async def test_a_batch_is_not_stalled_while_one_of_its_messages_makes_progress(bench: Workbench) -> None:
+    """``stall`` is between reports of the call: the others wait for their turn in it."""
+    app = bench.consumer("slow-batch")
+
+    @app.batch(max_size=2, linger="1s", wait=WAIT, stall="100ms")
+    async def work(batch: Batch[str]) -> None:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + 0.25
+        while loop.time() < end_s:
+            batch[0].context.progress(0.5)
+            await asyncio.sleep(0)
+
+    bench.client.send_batch("slow-batch", [NewMessage(body=text) for text in "ab"])
+    async with bench.working(app) as running:
+        await until(lambda: event(running, "acked") == 2)
 
 
 async def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
