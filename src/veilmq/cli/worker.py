@@ -20,10 +20,10 @@ from veilmq.cli.options import UsageError, content, number, option, read_by
 from veilmq.client import QueueClient
 from veilmq.client.api import Forwards
 from veilmq.consumer import Consumer, forwarding
+from veilmq.consumer.app import statuses
 from veilmq.consumer.forwarding_rules import Router, TableRouter, read_rules
 from veilmq.consumer.metrics import exported, served
 from veilmq.consumer.processes import Supervisor, process_number
-from veilmq.consumer.running import statuses
 from veilmq.core.limits import Range
 from veilmq.core.settings import read_table
 from veilmq.wire.sqs.names import is_fifo
@@ -171,7 +171,7 @@ def forward(
     if router is None or (rules and table):
         raise UsageError("Give either --rules FILE or --table FILE.")
     forwarding.check_targets(intake, router.targets)
-    client, forwards, fifo = QueueClient(server), Forwards(server.endpoint, intake, transport=server), is_fifo(intake)
+    client, forwards, fifo = QueueClient(server), Forwards(server, intake), is_fifo(intake)
     with ExitStack() as stack:
         client.show(intake)
         for made in forwarding.ready_queues(client, router.targets, create=create):

@@ -13,6 +13,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Concatenate, TypedDict, TypeVar, Unpack, overload
 
+import msgspec
+
 from veilmq.client import HttpQueueClient, SentMessage, SigningKey
 from veilmq.client.messages import traced
 from veilmq.client.sqs import QueueClient
@@ -31,9 +33,10 @@ from veilmq.consumer.handlers import (
     checked,
     make_handler,
 )
-from veilmq.consumer.metrics import is_installed, served
+from veilmq.consumer.metrics import exported, is_installed, served
 from veilmq.consumer.processes import SIGNALLED, process_number
-from veilmq.consumer.running import Running, statuses, watched
+from veilmq.consumer.running import Running
+from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics
 from veilmq.consumer.test_client import TestClient
 from veilmq.core.messages import Attribute
 
@@ -48,6 +51,14 @@ _ATTRIBUTES_MAX = 10
 
 To = str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object]
 """Where a message goes: a queue, or a handler that takes it, also in batches."""
+
+
+_seen: list[Running] = []
+
+
+def statuses() -> list[WorkerStatus]:
+    """Return the status of each consumer of this process that may be seen."""
+    return [running.status() for running in list(_seen)]
 
 
 class SendOptions(TypedDict, total=False):
@@ -252,7 +263,11 @@ class Consumer(Lifespan):
     async def _working(self, running: Running) -> AsyncIterator[None]:
         with ExitStack() as stack:
             stack.enter_context(served(self.metrics_port, statuses))
-            stack.enter_context(watched(running, seen=self.seen))
+            stack.enter_context(exported(consumer_metrics(running.runners, running.renewals)))
+            if self.seen:
+                _seen.append(running)
+                stack.callback(_seen.remove, running)
+                stack.enter_context(announced(lambda: msgspec.json.encode([running.status()])))
             if self.opentelemetry:
                 stack.callback(import_module("veilmq.consumer.tracing").flush)
             async with running:

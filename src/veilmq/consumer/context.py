@@ -6,7 +6,6 @@ cancelled handler the cause decides: shutdown releases the message, a lost lease
 backs off.
 """
 
-import logging
 import math
 import random
 import threading
@@ -191,7 +190,8 @@ class Backoff:
         return replace(ending, after_s=self.after_s(attempt))
 
 
-_LOSSES = {Cause.LOST: LeaseState.LOST, Cause.ENDED: LeaseState.ENDED}
+LOSSES = (Cause.LOST, Cause.ENDED)
+"""Causes that concern one message alone, and have the names of the states of its lease."""
 
 
 class Context:
@@ -251,12 +251,12 @@ class Context:
 
     def check(self) -> None:
         """Return if the work may go on; raises ``LeaseLost`` or ``Cancelled``. Cheap: for loops in threads."""
-        if self.cause in _LOSSES:
-            raise LeaseLost(_LOSSES[self.cause])
+        if self.cause in LOSSES:
+            raise LeaseLost(LeaseState(self.cause.value))
         if self.cause is not None:
             raise Cancelled(f"The handler was cancelled: {self.cause.value}.")
         state = self.lease.state
-        if state in _LOSSES.values():
+        if state in (LeaseState.LOST, LeaseState.ENDED):
             raise LeaseLost(state)
 
     def fence(self) -> "Fence":
@@ -349,20 +349,3 @@ class Batch(Sequence[Item[T]]):
 
     def __getitem__(self, place: int) -> Item[T]:  # type: ignore[override]  # no slices
         return self._items[place]
-
-
-def about(lease: Lease, **more: object) -> dict[str, object]:
-    """Return the fields of a line about the message of ``lease``, for ``extra``."""
-    message = lease.message
-    return {"queue": lease.subscription.queue, "message_id": message.id, "attempt": message.receive_count, **more}
-
-
-def with_traceback(record: logging.LogRecord) -> bool:
-    """Have each formatter of text write the field ``trace`` below the line, as it does the traceback of an exception.
-
-    A filter of loggers, and lets all pass. The exception itself may have been raised in another process.
-    """
-    trace = getattr(record, "trace", "")
-    if trace and record.exc_info is None:
-        record.exc_text = trace.rstrip()
-    return True

@@ -12,8 +12,6 @@ while it is held.
 """
 
 import asyncio
-import heapq
-import itertools
 import logging
 import math
 import random
@@ -24,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
+from operator import itemgetter
 from typing import TypeVar
 
 from veilmq.client.messages import Hidden, ReceivedMessage
@@ -46,6 +45,20 @@ from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX
 
 _log = logging.getLogger("veilmq.consumer")
+
+
+def with_traceback(record: logging.LogRecord) -> bool:
+    """Have each formatter of text write the field ``trace`` below the line, as it does the traceback of an exception.
+
+    A filter of loggers, and lets all pass. The exception itself may have been raised in another process.
+    """
+    trace = getattr(record, "trace", "")
+    if trace and record.exc_info is None:
+        record.exc_text = trace.rstrip()
+    return True
+
+
+_log.addFilter(with_traceback)
 
 
 class LeaseState(Enum):
@@ -98,7 +111,7 @@ class Subscription:
     strict: bool = False
     cap_s: float | None = None
     watcher: Watcher = field(default_factory=Watcher)
-    live: "dict[int, Lease]" = field(default_factory=dict)
+    live: "dict[Lease, None]" = field(default_factory=dict)
     hold: Durations = field(default_factory=Durations)
     measured: Measured = field(default_factory=Measured)
     fresh_until_s: float = -math.inf
@@ -111,7 +124,7 @@ class Subscription:
         """Bring ``measured`` up to date, and return it."""
         if now_s >= self.fresh_until_s:
             renewing = self.table.renewing
-            running_s = (now_s - lease.received_at_s for lease in self.live.values())
+            running_s = (now_s - lease.received_at_s for lease in self.live)
             hold_s = self.hold.quantile(SHARE, now_s=now_s, running_s=running_s)
             self.measured = Measured(
                 hold_s=self.measured.hold_s if hold_s is None else hold_s,
@@ -132,7 +145,6 @@ class Lease(LeaseTerms):
     renewal, in the renewer's thread.
     """
 
-    number: int
     message: ReceivedMessage
     subscription: Subscription
     requested_at_s: float
@@ -169,6 +181,19 @@ class Lease(LeaseTerms):
         """``confirm`` for async handlers."""
         await asyncio.wrap_future(self.subscription.table.confirm(self))
 
+    def log(self, level: int, text: str, *values: object, trace: str = "", exc_info: bool = False) -> None:
+        """Log a line about the message, whose id is the first value, with fields for formatters of JSON.
+
+        Formatters of text write ``trace`` below the line (``with_traceback``).
+        """
+        fields = {
+            "queue": self.subscription.queue,
+            "message_id": self.message.id,
+            "attempt": self.message.receive_count,
+        }
+        fields |= {"trace": trace} if trace else {}
+        _log.log(level, text, self.message.id, *values, extra=fields, exc_info=exc_info)
+
     @property
     def is_renewable(self) -> bool:
         """Whether a renewal may do any good; that of a lease which is SUSPECT may still hide the message in time."""
@@ -196,44 +221,6 @@ class Lease(LeaseTerms):
         subscription = self.subscription
         dead = subscription.strict or (subscription.fifo and not subscription.policy.server_decides)
         return LeaseState.LOST if dead else LeaseState.SUSPECT
-
-
-_STALE_MIN = 64
-
-
-class DueHeap:
-    """The leases of a table by the instant at which each is due next; guarded by the lock of the table.
-
-    An entry counts only while it names the instant at which its lease is due; when most entries do not, the heap is
-    rebuilt. So a message that is settled within its first lease costs one push and no search.
-    """
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[float, int, Lease]] = []
-
-    def put(self, lease: Lease, at_s: float) -> None:
-        """Have ``lease`` be due at ``at_s``, and at no other instant."""
-        lease.due_at_s = at_s
-        heapq.heappush(self._entries, (at_s, lease.number, lease))
-
-    def first_s(self, *, open_leases: int | None = None) -> float | None:
-        """Return when something is due next, ``None`` when nothing is.
-
-        With the number of ``open_leases`` entries that count no more are dropped when they are the most.
-        """
-        entries = self._entries
-        if open_leases is not None and len(entries) > 2 * open_leases + _STALE_MIN:
-            entries[:] = [entry for entry in entries if entry[0] == entry[2].due_at_s]
-            heapq.heapify(entries)
-        while entries and entries[0][0] != entries[0][2].due_at_s:
-            heapq.heappop(entries)
-        return entries[0][0] if entries else None
-
-    def pop(self) -> Lease:
-        """Take out the lease that is due first; ``wanted_at_s`` says when it was. There is one: see ``first_s``."""
-        wanted_at_s, _, lease = heapq.heappop(self._entries)
-        lease.wanted_at_s, lease.due_at_s = wanted_at_s, None
-        return lease
 
 
 T = TypeVar("T")
@@ -271,9 +258,7 @@ class LeaseTable:
         """Rings when something has become due earlier than was known."""
         self._draw = draw
         self._lock = threading.Lock()
-        self._heap = DueHeap()
         self._known_s = math.inf  # what next_due_s returned, or an earlier instant for which the alarm rang
-        self._numbers = itertools.count()
         self.subscriptions: list[Subscription] = []
         self._calls: list[Callable[[], object]] = []
 
@@ -307,7 +292,6 @@ class LeaseTable:
             )
             leases = [
                 Lease(
-                    number=next(self._numbers),
                     message=message,
                     subscription=subscription,
                     requested_at_s=requested_at_s,
@@ -320,7 +304,7 @@ class LeaseTable:
                 for message in messages
             ]
             for lease in leases:
-                subscription.live[lease.number] = lease
+                subscription.live[lease] = None
                 self._plan(lease, self.clock.now_s())
         return leases
 
@@ -339,7 +323,7 @@ class LeaseTable:
                 lease.subscription.hold.add(now_s - lease.received_at_s, now_s=now_s)
                 lease.closed = True
                 lease.due_at_s = None
-                del lease.subscription.live[lease.number]
+                del lease.subscription.live[lease]
                 self._fail_fences(lease, LeaseState.ENDED)
                 if lease.withdrawal is not None:
                     self._quiet(lease)
@@ -370,34 +354,23 @@ class LeaseTable:
     def open_leases(self) -> list[Lease]:
         """Return all leases that are open, oldest first."""
         with self._lock:
-            return [lease for subscription in self.subscriptions for lease in subscription.live.values()]
+            return [lease for subscription in self.subscriptions for lease in subscription.live]
 
     def next_due_s(self) -> float | None:
         """Return when something is due next; ``None`` when nothing is."""
         with self._lock:
-            first_s = self._heap.first_s(open_leases=len(self))
-            self._known_s = math.inf if first_s is None else first_s
-            return first_s
+            planned = (lease.due_at_s for subscription in self.subscriptions for lease in subscription.live)
+            self._known_s = min((at_s for at_s in planned if at_s is not None), default=math.inf)
+            return None if self._known_s == math.inf else self._known_s
 
     def due(self) -> list[list[Lease]]:
         """Return what is to be renewed now, in batches of one queue each, filled with what would be due next."""
         with self._deciding():
             now_s = self.clock.now_s()
-            groups: dict[str, list[Lease]] = {}
-            while (first_s := self._heap.first_s()) is not None and first_s <= now_s:
-                lease = self._heap.pop()
-                self._notice_end(lease, now_s)
-                if not lease.is_renewable:
-                    continue
-                if not self._is_over(lease, now_s):
-                    groups.setdefault(lease.subscription.queue, []).append(lease)
-                elif now_s < lease.expires_at_s:
-                    self._schedule(lease, lease.expires_at_s)
-            for group in groups.values():
-                self._fill(group, now_s)
+            groups = [self._due(subscription, now_s) for subscription in self.subscriptions]
         return [
             group[first : first + SQS_BATCH_ENTRIES_MAX]
-            for group in groups.values()
+            for group in groups
             for first in range(0, len(group), SQS_BATCH_ENTRIES_MAX)
         ]
 
@@ -437,7 +410,7 @@ class LeaseTable:
         self._schedule(lease, lease.expires_at_s if ends else at_s)
 
     def _schedule(self, lease: Lease, at_s: float) -> None:
-        self._heap.put(lease, at_s)
+        lease.due_at_s = at_s
         if at_s < self._known_s:
             self._known_s = at_s
             self.alarm.ring()
@@ -452,24 +425,27 @@ class LeaseTable:
         if (state := lease.state_at(now_s)) is not lease.noticed:
             self._change(lease, state)
 
-    def _fill(self, group: list[Lease], now_s: float) -> None:
-        """Bring ``group`` to a multiple of ten with leases of its queue that are past the half and due next."""
-        policy, queue = group[0].subscription.policy, group[0].subscription.queue
-        missing = -len(group) % SQS_BATCH_ENTRIES_MAX
-        passed: list[Lease] = []
-        while missing and not policy.timely_only and len(passed) < SQS_BATCH_ENTRIES_MAX:
-            if self._heap.first_s() is None:
+    def _due(self, subscription: Subscription, now_s: float) -> list[Lease]:
+        """Take what is due, and fill its last ten with leases that are past the half and due next."""
+        planned = [(lease.due_at_s, lease) for lease in subscription.live if lease.due_at_s is not None]
+        if not any(at_s <= now_s for at_s, _ in planned):
+            return []
+        group: list[Lease] = []
+        for at_s, lease in sorted(planned, key=itemgetter(0)):
+            is_due = at_s <= now_s
+            if not is_due and (subscription.policy.timely_only or not len(group) % SQS_BATCH_ENTRIES_MAX):
                 break
-            lease = self._heap.pop()
-            is_past_half = now_s - lease.renewed_at_s > (lease.wanted_at_s - lease.renewed_at_s) / 2
-            may_join = lease.subscription.queue == queue and lease.is_renewable and is_past_half
-            if may_join and not self._is_over(lease, now_s):
+            if not is_due and now_s - lease.renewed_at_s <= (at_s - lease.renewed_at_s) / 2:
+                continue
+            self._notice_end(lease, now_s)
+            if lease.is_renewable and not self._is_over(lease, now_s):
+                lease.wanted_at_s, lease.due_at_s = at_s, None
                 group.append(lease)
-                missing -= 1
-            else:
-                passed.append(lease)
-        for lease in passed:
-            self._heap.put(lease, lease.wanted_at_s)
+            elif is_due:
+                lease.due_at_s = None
+                if lease.is_renewable and now_s < lease.expires_at_s:
+                    self._schedule(lease, lease.expires_at_s)
+        return group
 
     def _prepare(self, lease: Lease, now_s: float) -> RenewalRequest | None:
         self._notice_end(lease, now_s)

@@ -146,23 +146,12 @@ class Exported:
     """The metrics that are exported now, as ``prometheus_client`` collects them; threads may share it."""
 
     def __init__(self, metrics: Sequence[Metric] = ()) -> None:
-        self._lock = threading.Lock()
-        self.metrics = tuple(metrics)
-
-    def add(self, metrics: Sequence[Metric]) -> None:
-        """Begin to export ``metrics``."""
-        with self._lock:
-            self.metrics += tuple(metrics)
-
-    def remove(self, metrics: Sequence[Metric]) -> None:
-        """Stop to export ``metrics``."""
-        with self._lock:
-            self.metrics = tuple(metric for metric in self.metrics if metric not in metrics)
+        self.metrics = [*metrics]
 
     def values(self, name: str) -> dict[Labels, Any]:
         """Return all values of ``name`` by their labels; of two with the same labels, the first."""
         return {
-            labels: value for metric in reversed(self.metrics) if metric.name == name for labels, value in metric.read()
+            labels: value for metric in self.metrics[::-1] if metric.name == name for labels, value in metric.read()
         }
 
     def describe(self) -> list[Any]:
@@ -173,7 +162,7 @@ class Exported:
         """Yield every metric, at each scrape."""
         from prometheus_client import core  # noqa: PLC0415 (an extra)
 
-        for name, metric in {metric.name: metric for metric in reversed(self.metrics)}.items():
+        for name, metric in {metric.name: metric for metric in self.metrics[::-1]}.items():
             family: Any = getattr(core, f"{metric.kind.value.capitalize()}MetricFamily")(
                 name, metric.text, labels=metric.labels
             )
@@ -192,9 +181,10 @@ EXPORTED = Exported()
 @contextmanager
 def exported(metrics: Sequence[Metric]) -> Iterator[None]:
     """Export ``metrics`` through every library that is installed."""
-    EXPORTED.add(metrics)
     with ExitStack() as stack:
-        stack.callback(EXPORTED.remove, metrics)
+        for metric in metrics:
+            EXPORTED.metrics.append(metric)
+            stack.callback(EXPORTED.metrics.remove, metric)
         if is_installed("prometheus_client"):
             _register_prometheus()
         if is_installed("opentelemetry.metrics"):

@@ -21,6 +21,7 @@ from typing import Any
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import (
+    LOSSES,
     Batch,
     Cause,
     Context,
@@ -36,8 +37,6 @@ from veilmq.consumer.context import (
 )
 from veilmq.consumer.handlers import Handler, Middleware, State, make_handler
 from veilmq.consumer.leases import LeaseLost, LeaseState
-
-_OF_ONE = (Cause.LOST, Cause.ENDED)
 
 Subject = Context | Batch[Any]
 """What a call is for: one message, or several where the handler takes batches."""
@@ -76,7 +75,7 @@ class Calls:
         def cancel(cause: Cause) -> None:
             """Cancel the call. A cause of one message of a batch goes to its own context only: the others go on."""
             if len(deliveries) > 1:
-                if cause in _OF_ONE:
+                if cause in LOSSES:
                     return
                 for delivery in deliveries:
                     delivery.stop(cause)
@@ -210,7 +209,6 @@ class Child:
         self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._context: Context | None = None
-        self._lock = threading.Lock()
 
     def run(self) -> None:
         """Handle one message after the other."""
@@ -222,16 +220,14 @@ class Child:
     def _handle(self, message: ReceivedMessage) -> Ending:
         lease: Any = PipedLease(self._pipe, self._answers)  # all that a handler sees of a lease
         context = Context(message, lease, lambda done: self._pipe.send((PROGRESS, done)))
-        with self._lock:
-            self._context = context
+        self._context = context
         result: object
         try:
             result = self._handler.call(context, {})
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             result = error
-        with self._lock:
-            self._context = None
-            return ending_of(result, context.cause)
+        self._context = None
+        return ending_of(result, context.cause)
 
     def _listen(self) -> None:
         try:
@@ -240,9 +236,8 @@ class Child:
                 if kind == CALL:
                     self._calls.put(value)
                 elif kind == STOP:
-                    with self._lock:
-                        if self._context is not None:
-                            self._context.stop(value)
+                    if (context := self._context) is not None:
+                        context.stop(value)
                 else:
                     self._answers.put(value)
         except (EOFError, OSError):
@@ -285,32 +280,26 @@ class ProcessPool(Pool):
         super().__init__(handler)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
         self._idle: list[Worker] = []
-        self._all: list[Worker] = []
-        self._lock = threading.Lock()
+        self._workers: set[Worker] = set()
 
     async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
         """Return once the handler has; this pool takes one message at a time."""
         (delivery,) = deliveries
-        with self._lock:
-            if self._idle:
-                worker = self._idle.pop()
-            else:
-                worker = Worker(self._handler)
-                self._all = [*(known for known in self._all if not known.dead), worker]
+        worker = self._idle.pop() if self._idle else Worker(self._handler)
+        self._workers.add(worker)
         delivery.interrupt = worker.stop
         ending = await self._threads.run(worker.handle, delivery)
-        if not worker.dead:
-            with self._lock:
-                self._idle.append(worker)
+        if worker.dead:
+            self._workers.discard(worker)
+        else:
+            self._idle.append(worker)
         if ending.kind is not EndingKind.DONE:
             raise _error_of(ending)
         return None
 
     def close(self) -> None:
         """End the processes, those too whose handlers did not stop, and then the threads."""
-        with self._lock:
-            workers, self._all = self._all, []
-        for worker in workers:
+        for worker in self._workers:
             worker.kill()
         self._threads.close()
 

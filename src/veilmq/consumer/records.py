@@ -30,8 +30,6 @@ from veilmq.consumer.context import DONE, Backoff, Cause, Context, Ending, Endin
 from veilmq.consumer.leases import Lease, LeaseState
 from veilmq.consumer.metrics import Counters
 
-_log = logging.getLogger("veilmq.consumer")
-
 
 class Standing(Enum):
     """What ``begin`` has found."""
@@ -219,7 +217,7 @@ class Keeper:
         self._retry = retry
         self._counts = counts
         self._threads = Threads(f"veilmq-records-{self._prefix}", STORE_CALLS_MAX)
-        self._records: dict[int, _Record] = {}
+        self._records: dict[Context, _Record] = {}
 
     @property
     def at_work(self) -> int:
@@ -235,7 +233,7 @@ class Keeper:
 
     async def end(self, delivery: Context, ending: Ending) -> None:
         """Bring the record to what ``ending`` says, before that is carried out; without a record do nothing."""
-        record = self._records.pop(delivery.lease.number, None)
+        record = self._records.pop(delivery, None)
         delivery.lease.on_renewed = None
         if record is None:
             return
@@ -246,7 +244,7 @@ class Keeper:
             else:
                 await self._threads.run(store.forget, record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - a store may raise anything; the record ends with the lease
-            _log.exception("message %s: its record could not be written", delivery.message.id)
+            delivery.lease.log(logging.ERROR, "message %s: its record could not be written", exc_info=True)
 
     def close(self) -> None:
         """Let the threads end."""
@@ -263,13 +261,13 @@ class Keeper:
         try:
             begun = await self._threads.run(self._begin_record, record, lease)
         except Exception as error:  # noqa: BLE001 - a store may raise anything
-            _log.exception("message %s: its record could not be created", delivery.message.id)
+            delivery.lease.log(logging.ERROR, "message %s: its record could not be created", exc_info=True)
             return self._later(delivery, f"The store of records failed: {error}", 0.0)
         if begun.standing is Standing.DONE:
             return DONE
         if begun.standing is Standing.BUSY:
             return self._later(delivery, "Another worker is processing this message.", begun.left_s)
-        self._records[lease.number] = record
+        self._records[delivery] = record
         # In the renewer's thread, which must not wait.
         extend = partial(self._extend, delivery, record, asyncio.get_running_loop())
         lease.on_renewed = partial(self._threads.submit, extend)
@@ -292,21 +290,21 @@ class Keeper:
 
         If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
         """
-        store, number = self._idempotency.store, delivery.lease.number
+        store = self._idempotency.store
         try:
             ours = store.extend(record.key, owner=record.owner, for_s=max(0.0, delivery.lease.remaining))
-            if not ours and number in self._records:
+            if not ours and delivery in self._records:
                 ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
-                if ours and number not in self._records:
+                if ours and delivery not in self._records:
                     store.forget(record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - a store may raise anything; the next renewal tries again
-            _log.exception("message %s: its record could not be extended", delivery.message.id)
+            delivery.lease.log(logging.ERROR, "message %s: its record could not be extended", exc_info=True)
             return
         if not ours:
             loop.call_soon_threadsafe(self._taken, delivery)
 
     def _taken(self, delivery: Context) -> None:
         """Stop the handler: another worker has begun, or done, its work."""
-        if delivery.lease.number in self._records:
-            _log.warning("message %s: its record belongs to another worker now", delivery.message.id)
+        if delivery in self._records:
+            delivery.lease.log(logging.WARNING, "message %s: its record belongs to another worker now")
             delivery.cancel(Cause.LOST)

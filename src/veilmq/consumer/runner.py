@@ -12,7 +12,7 @@ from typing import Any
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Threads
-from veilmq.consumer.context import DONE, Cause, Context, Ending, EndingKind, about, ending_of
+from veilmq.consumer.context import DONE, Cause, Context, Ending, EndingKind, ending_of
 from veilmq.consumer.handlers import Handler, Hooks, Middleware, Options, State
 from veilmq.consumer.intake import Intake, Outstanding, Schedule
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Subscription, Watcher
@@ -20,13 +20,15 @@ from veilmq.consumer.metrics import Counters
 from veilmq.consumer.pools import Calls
 from veilmq.consumer.records import Keeper
 from veilmq.consumer.renewal_policies import RenewalResult
-from veilmq.consumer.settling import LINGER_S, Settler
+from veilmq.consumer.settling import Settler
 from veilmq.core.limits import SECOND_MS, SQS_RECEIVE_COUNT
 from veilmq.wire.sqs.names import is_fifo
 
 _log = logging.getLogger("veilmq.consumer")
 
 
+CANCEL_S = 2.0
+SETTLE_S_MAX = 30.0
 WARNED_SHARE = 0.8
 
 
@@ -62,12 +64,12 @@ class Deadline:
         timeout_s = self._options.timeout_s
         text, used_s = "message %s: the handler has used %.0f of its %.0f s", timeout_s * WARNED_SHARE
         for delivery in self._deliveries:
-            _log.warning(text, delivery.message.id, used_s, timeout_s, extra=about(delivery.lease))
+            delivery.lease.log(logging.WARNING, text, used_s, timeout_s)
         self._timer = self._loop.call_later(timeout_s - used_s, self._expire)
 
     def _expire(self) -> None:
         for delivery in self._deliveries:
-            _log.error("message %s: the handler timed out", delivery.message.id, extra=about(delivery.lease))
+            delivery.lease.log(logging.ERROR, "message %s: the handler timed out")
             delivery.cancel(Cause.TIMEOUT)
 
 
@@ -80,7 +82,6 @@ and they must not keep other groups from the slots.
 
 _THREADS_TO_SETTLE = 4  # with the default polls as many as connections are kept
 _GOING_ON = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)
-_CAUSES = {LeaseState.LOST: Cause.LOST, LeaseState.ENDED: Cause.ENDED}
 
 
 class Runner(Watcher):
@@ -94,10 +95,10 @@ class Runner(Watcher):
         *,
         hooks: Hooks,
         failed: Callable[[Exception], object],
-        middleware: Sequence[Middleware] = (),
-        state: State | None = None,
-        tracing: Any = None,
-        create: bool = False,
+        middleware: Sequence[Middleware],
+        state: State,
+        tracing: Any,
+        create: bool,
     ) -> None:
         """``failed`` is called with what makes the queue impossible to consume; ``tracing`` traces the handler.
 
@@ -135,15 +136,14 @@ class Runner(Watcher):
             failed=failed,
             create=create,
         )
-        linger_s = 0.0 if self.subscription.fifo else LINGER_S
-        self._settler = Settler(client, options, table, self.counts, self._threads.run, linger_s=linger_s)
+        self._settler = Settler(client, options, table, self.counts, self._threads.run)
         self._schedule = Schedule(handler, ordered=self.subscription.fifo, wake=self._begin)
-        self._handling = Calls(handler, middleware, {} if state is None else state)
+        self._handling = Calls(handler, middleware, state)
         self._tracing = tracing
         self._keeper = None
         if (idempotency := options.idempotency) is not None:
             self._keeper = Keeper(idempotency, queue=options.queue, retry=options.retry, counts=self.counts)
-        self._held: dict[int, Context] = {}
+        self._held: dict[Lease, Context] = {}
         self._outstanding = Outstanding(options.max_outstanding_bytes)
         self._calls = 0  # of the handler
         self._tasks: set[asyncio.Task[None]] = set()
@@ -178,42 +178,47 @@ class Runner(Watcher):
 
     # ------------------------------------------------------------------------------------------------- its end
 
-    async def stop_intake(self) -> None:
-        """Receive no more, and release what no handler has begun, with what the last polls bring."""
+    async def stop(self, *, grace_s: float, hurry: asyncio.Event) -> None:
+        """End in the order that ``running`` describes; ``hurry`` ends the grace."""
         self._stopping = True
         self._give_back(self._schedule.drain())
-        await self._intake.stop()
+        polls, hurried = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(hurry.wait())
+        if not await self._within(grace_s, lambda: not self.working, hurried):
+            self._cancelling = True
+            for delivery in list(self._held.values()):
+                delivery.cancel(Cause.SHUTDOWN)
+            if not await self._within(CANCEL_S, lambda: not self.working):
+                await self._abandon()
+        await asyncio.wait([polls, hurried], return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
+        self._settler.flush()
+        if not await self._within(SETTLE_S_MAX, lambda: not self._held):
+            _log.error("%d messages were not settled", self.held)
 
-    async def worked(self) -> None:
-        """Return when no handler runs."""
-        while self.working:
-            self._changed.clear()
-            await self._changed.wait()
+    async def _within(self, for_s: float, reached: Callable[[], bool], *end: "asyncio.Future[Any]") -> bool:
+        """Wait until ``reached``, and return whether it came in time, and before any of ``end``."""
 
-    def cancel(self) -> None:
-        """Stop all handlers, and begin none any more."""
-        self._cancelling = True
-        for delivery in list(self._held.values()):
-            delivery.cancel(Cause.SHUTDOWN)
+        async def reaching() -> None:
+            while not reached():
+                self._changed.clear()
+                await self._changed.wait()
 
-    async def abandon(self) -> None:
+        waiting = asyncio.ensure_future(reaching())
+        await asyncio.wait([waiting, *end], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return reached()
+
+    async def _abandon(self) -> None:
         """Release what handlers did not let go of; how they end means nothing any more."""
         stuck = [delivery for delivery in self._held.values() if delivery.interrupt is not None]
         self.abandoned = len(stuck)
         for delivery in stuck:
             delivery.given_up = True
-            text = "message %s: the handler did not stop; it is released"
-            _log.error(text, delivery.message.id, extra=about(delivery.lease))
+            delivery.lease.log(logging.ERROR, "message %s: the handler did not stop; it is released")
         await self._settler.release([delivery.lease for delivery in stuck])
         for delivery in stuck:
             self._forget(delivery)
-
-    async def settled(self) -> None:
-        """Return when every delete and release has a reply: no message is held."""
-        self._settler.flush()
-        while self._held:
-            self._changed.clear()
-            await self._changed.wait()
 
     def close(self) -> None:
         """End the pool and the threads."""
@@ -246,8 +251,7 @@ class Runner(Watcher):
 
     def ending(self, lease: Lease, left_s: float) -> None:
         """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
-        text = "message %s: its lease reaches the limit of twelve hours in %.0f s"
-        _log.warning(text, lease.message.id, left_s, extra=about(lease))
+        lease.log(logging.WARNING, "message %s: its lease reaches the limit of twelve hours in %.0f s", left_s)
         self._in_loop(self._call_hooks, "ending", lease, left_s)
 
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
@@ -265,12 +269,12 @@ class Runner(Watcher):
 
     def _lease_changed(self, lease: Lease, state: LeaseState) -> None:
         """Stop the handler whose lease is lost; let go of a message that no handler has begun, and of its group."""
-        delivery = self._held.get(lease.number)
+        delivery = self._held.get(lease)
         if delivery is None:
             return
         self.counts.events[state.value] += 1
         self._hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery)
-        _log.warning("message %s: its lease is %s", delivery.message.id, state.value, extra=about(lease))
+        lease.log(logging.WARNING, "message %s: its lease is %s", state.value)
         if state is LeaseState.SUSPECT:
             return
         on_lost = self.handler.options.on_lost
@@ -283,11 +287,11 @@ class Runner(Watcher):
         elif callable(on_lost):
             on_lost(delivery)
         elif on_lost == "cancel":
-            delivery.cancel(_CAUSES[state])
+            delivery.cancel(Cause(state.value))
 
     def _call_hooks(self, name: str, lease: Lease, *more: object) -> None:
         """Call what watches ``name`` for the message of ``lease``, if it is held."""
-        delivery = self._held.get(lease.number)
+        delivery = self._held.get(lease)
         if delivery is not None:
             self._hooks.call(name, delivery, *more)
 
@@ -310,7 +314,7 @@ class Runner(Watcher):
         for delivery in deliveries:
             message = delivery.message
             self.lease_s = delivery.lease.timeout_s
-            self._held[delivery.lease.number] = delivery
+            self._held[delivery.lease] = delivery
             self._outstanding.add(message)
             events["received"] += 1
             if message.receive_count > 1:
@@ -427,7 +431,7 @@ class Runner(Watcher):
             self._forget(delivery)
 
     def _forget(self, delivery: Context) -> None:
-        if self._held.pop(delivery.lease.number, None) is not None:
+        if self._held.pop(delivery.lease, None) is not None:
             self._outstanding.remove(delivery.message)
         self._changed.set()
         if not self._intake.polling:

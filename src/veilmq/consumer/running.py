@@ -7,33 +7,28 @@ ends; last of all the shutdown functions are called. A second signal skips the g
 """
 
 import asyncio
-import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import Any, Self
-
-import msgspec
 
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.clock import Clock, Span, span_s
 from veilmq.consumer.context import Batch, Context
 from veilmq.consumer.handlers import Hooks, Lifespan
 from veilmq.consumer.leases import LeaseTable, Renewer
-from veilmq.consumer.metrics import exported, is_installed
+from veilmq.consumer.metrics import is_installed
 from veilmq.consumer.renewal_policies import Draw
 from veilmq.consumer.runner import Runner
-from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, status_of
+from veilmq.consumer.status import WorkerStatus, status_of
 
 _log = logging.getLogger("veilmq.consumer")
 
 DONE, FAILED, ABANDONED = 0, 1, 3
 """Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
 
-CANCEL_S = 2.0
-SETTLE_S_MAX = 30.0
 _CHECK_EVERY_S = 0.05
 
 
@@ -177,18 +172,7 @@ class Running:
         self._stopped = True
         self._stop.set()
         _log.info("stopping")
-        polls: asyncio.Future[Any] = asyncio.gather(*(runner.stop_intake() for runner in self.runners))
-        hurry: asyncio.Future[Any] = asyncio.ensure_future(self._hurry.wait())
-        if not await self._within(self._grace_s, Runner.worked, hurry):
-            for runner in self.runners:
-                runner.cancel()
-            if not await self._within(CANCEL_S, Runner.worked):
-                await asyncio.gather(*(runner.abandon() for runner in self.runners))
-        await asyncio.wait([polls, hurry], return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
-        await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
-        if not await self._within(SETTLE_S_MAX, Runner.settled):
-            _log.error("%d messages were not settled", sum(runner.held for runner in self.runners))
+        await asyncio.gather(*(runner.stop(grace_s=self._grace_s, hurry=self._hurry) for runner in self.runners))
         await asyncio.to_thread(self._renewer.stop)
         for runner in self.runners:
             runner.close()
@@ -201,37 +185,7 @@ class Running:
         self.failure = error
         self._stop.set()
 
-    async def _within(self, for_s: float, what: Callable[[Runner], Awaitable[None]], *end: asyncio.Future[Any]) -> bool:
-        """Wait for ``what`` of all runners, and return whether it came in time, and before any of ``end``."""
-        awaited: asyncio.Future[Any] = asyncio.gather(*(what(runner) for runner in self.runners))
-        await asyncio.wait([awaited, *end], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
-        done = awaited.done()
-        awaited.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await awaited
-        return done
-
 
 def tracing() -> Any:
     """Return the ``Tracing`` of this process, ``None`` where OpenTelemetry is not installed or not configured."""
     return import_module("veilmq.consumer.tracing").configured() if is_installed("opentelemetry.trace") else None
-
-
-_seen: list[Running] = []
-
-
-@contextmanager
-def watched(running: Running, *, seen: bool) -> Iterator[None]:
-    """Export the metrics of ``running``; ``seen`` shows its status to ``veilmq top``."""
-    with ExitStack() as stack:
-        stack.enter_context(exported(consumer_metrics(running.runners, running.renewals)))
-        if seen:
-            _seen.append(running)
-            stack.callback(_seen.remove, running)
-            stack.enter_context(announced(lambda: msgspec.json.encode([running.status()])))
-        yield
-
-
-def statuses() -> list[WorkerStatus]:
-    """Return the status of each consumer of this process that may be seen."""
-    return [running.status() for running in list(_seen)]

@@ -18,7 +18,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage, Unreachable
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer.context import Context, Ending, EndingKind, about, with_traceback
+from veilmq.consumer.context import Context, Ending, EndingKind
 from veilmq.consumer.handlers import Options
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable
 from veilmq.consumer.metrics import Counters
@@ -28,13 +28,10 @@ from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX
 from veilmq.core.messages import Attribute
 from veilmq.wire.sqs.names import is_fifo
 
-_log = logging.getLogger("veilmq.consumer")
-
-
 T = TypeVar("T")
 
 Failure = ClientError | Unreachable
-LINGER_S = 0.01
+LINGER_S = 0.01  # for which a delete waits for others; not in a FIFO queue, where its group waits for it
 HANDLED_IDS_MAX = 10_000
 TRIES_MAX = 8
 PAUSE_S = 0.1
@@ -66,10 +63,9 @@ class Settler:
         counts: Counters,
         in_thread: Callable[..., Awaitable[Any]],
         *,
-        linger_s: float = LINGER_S,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        """``in_thread`` calls a function that blocks; ``linger_s`` is how long a delete may wait for others."""
+        """``in_thread`` calls a function that blocks."""
         self._client = client
         self._options = options
         self._table = table
@@ -81,6 +77,7 @@ class Settler:
         self._moves = True  # until the server says that it cannot
         self.handled_ids: OrderedDict[str, None] = OrderedDict()
         """Of the messages that were handled lately, the latest last."""
+        linger_s = 0.0 if is_fifo(options.queue) else LINGER_S
         self._deletes: Batcher[str] = Batcher(partial(in_thread, client.delete_batch, options.queue), linger_s=linger_s)
         self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send_changes), linger_s=0)
 
@@ -103,7 +100,7 @@ class Settler:
         certain = error is None and lease.state is LeaseState.HELD
         self._table.settle(lease)
         if error is not None:
-            _log.warning("message %s was not deleted: %s", lease.message.id, error, extra=about(lease))
+            lease.log(logging.WARNING, "message %s was not deleted: %s", error)
         return certain
 
     async def release(self, leases: Sequence[Lease], after_s: int = 0) -> list[bool]:
@@ -135,8 +132,7 @@ class Settler:
             if _is_final(error) or not self._may_send(lease, until_s):
                 break
             await self._pause(_pause_s(number))
-        text = "message %s was not released; it is visible again when its lease ends: %s"
-        _log.warning(text, lease.message.id, error, extra=about(lease))
+        lease.log(logging.WARNING, "message %s was not released; it is visible again when its lease ends: %s", error)
         return False
 
     def _may_send(self, lease: Lease, until_s: float) -> bool:
@@ -166,8 +162,8 @@ class Settler:
         kind = ending.kind
         if ending.error and (kind is EndingKind.RETRY or ending.trace):
             becomes = "comes back" if kind is EndingKind.RETRY else f"is {ending.outcome}"
-            words = delivery.message.id, delivery.attempt, becomes, ending.error, ending.reason
-            _log.warning("message %s, attempt %d, %s: %s: %s", *words, extra=about(delivery.lease, trace=ending.trace))
+            words = delivery.attempt, becomes, ending.error, ending.reason
+            delivery.lease.log(logging.WARNING, "message %s, attempt %d, %s: %s: %s", *words, trace=ending.trace)
         if kind in (EndingKind.DONE, EndingKind.DROPPED):
             return await self._count_delete(delivery, counted="acked" if kind is EndingKind.DONE else "dropped")
         if kind is EndingKind.REJECT:
@@ -207,12 +203,10 @@ class Settler:
             if target is not None:
                 await self._copy(delivery, ending, target)
         except (ClientError, Unreachable) as error:
-            text = "message %s could not be sent to the dead-letter queue: %s"
-            _log.error(text, delivery.message.id, error, extra=about(delivery.lease))
+            delivery.lease.log(logging.ERROR, "message %s could not be sent to the dead-letter queue: %s", error)
             target = None
         if target is None:
-            text = "message %s was rejected and will be received again: %s"
-            _log.error(text, delivery.message.id, ending.reason, extra=about(delivery.lease))
+            delivery.lease.log(logging.ERROR, "message %s was rejected and will be received again: %s", ending.reason)
             await self._hide(delivery, ending)
             return False
         return await self._count_delete(delivery, counted="rejected")
@@ -325,8 +319,6 @@ _ATTRIBUTES_MAX = 10
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # in messages
 _REASON_CHARACTERS_MAX = 500
 _TRACE_CHARACTERS_MAX = 1_000
-
-_log.addFilter(with_traceback)
 
 
 def _reasons(message: ReceivedMessage, ending: Ending, source: str) -> dict[str, str]:

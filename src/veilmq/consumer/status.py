@@ -17,11 +17,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from veilmq.consumer.leases import Lease, LeaseTable
+from veilmq.consumer.leases import LeaseTable
 from veilmq.consumer.metrics import Labels, Metric, MetricKind, RenewalMetrics
 from veilmq.consumer.renewal_policies import LeaseTerms, Measured, RenewalPolicy
 from veilmq.consumer.runner import Runner
@@ -81,8 +80,21 @@ class WorkerStatus(Value):
 def status_of(runners: Sequence[Runner], table: LeaseTable, *, stopping: bool) -> WorkerStatus:
     """Return the status of a consumer; may be called in any thread."""
     host, pid, now_s = socket.gethostname(), os.getpid(), table.clock.now_s()
-    by_subscription = {id(runner.subscription): runner for runner in runners}
-    leases = [_lease(lease, by_subscription[id(lease.subscription)], now_s) for lease in table.open_leases()]
+    names = {id(runner.subscription): runner.handler.name for runner in runners}
+    leases = [
+        LeaseStatus(
+            queue=lease.subscription.queue,
+            handler=names[id(lease.subscription)],
+            message_id=lease.message.id,
+            attempt=lease.message.receive_count,
+            state=lease.state.value,
+            left_s=round(lease.remaining, 3),
+            held_s=round(now_s - lease.received_at_s, 3),
+            running=lease.started_at_s is not None,
+            renewals=lease.renewals,
+        )
+        for lease in table.open_leases()
+    ]
     handlers = [
         HandlerStatus(
             queue=runner.handler.options.queue,
@@ -96,20 +108,6 @@ def status_of(runners: Sequence[Runner], table: LeaseTable, *, stopping: bool) -
     ]
     first = sorted(leases, key=lambda lease: (lease.left_s, lease.message_id))[:LEASES_MAX]
     return WorkerStatus(worker=f"{host}:{pid}", host=host, pid=pid, stopping=stopping, handlers=handlers, leases=first)
-
-
-def _lease(lease: Lease, runner: Runner, now_s: float) -> LeaseStatus:
-    return LeaseStatus(
-        queue=runner.handler.options.queue,
-        handler=runner.handler.name,
-        message_id=lease.message.id,
-        attempt=lease.message.receive_count,
-        state=lease.state.value,
-        left_s=round(lease.remaining, 3),
-        held_s=round(now_s - lease.received_at_s, 3),
-        running=lease.started_at_s is not None,
-        renewals=lease.renewals,
-    )
 
 
 # ------------------------------------------------------------------------------------------------- metrics
@@ -134,49 +132,54 @@ def guard_of(policy: RenewalPolicy, timeout_s: int, measured: Measured) -> float
     return max(0.0, expires_at_s - policy.renew_at_s(lease, 0.0))
 
 
-_OF_HANDLER: list[tuple[str, MetricKind, str, Callable[[Runner], Any]]] = [
-    ("leased", MetricKind.GAUGE, "Messages held, from receive to settle.", lambda runner: runner.held),
-    ("running", MetricKind.GAUGE, "Messages in handlers.", lambda runner: runner.working),
-    ("buffered", MetricKind.GAUGE, "Messages that wait for a slot.", lambda runner: runner.waiting),
-    ("lease_length_seconds", MetricKind.GAUGE, "Lease of a message received now.", lease_length_s),
-    ("guard_seconds", MetricKind.GAUGE, "How long before the end of that lease its renewal begins.", guard_s),
-    ("queue_wait_seconds", MetricKind.HISTOGRAM, "From sending to the first receive.", lambda r: r.counts.queue_wait),
-    ("buffer_wait_seconds", MetricKind.HISTOGRAM, "From receive to handler.", lambda r: r.counts.buffer_wait),
-    ("handle_time_seconds", MetricKind.HISTOGRAM, "In the handler.", lambda r: r.counts.handle_time),
-    ("hold_time_seconds", MetricKind.HISTOGRAM, "From receive to the confirmed settle.", lambda r: r.counts.hold_time),
-]
-"""Name, kind, help, and how to read it; ``None`` for no value yet."""
-
 Values = list[tuple[Labels, Any]]
 
 
 def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> list[Metric]:
     """Return the metrics of a consumer."""
-    of_handler = [((runner.handler.options.queue, runner.handler.name), runner) for runner in runners]
+    counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
-    def each(of: Callable[[Runner], Any]) -> Values:
-        return [(labels, value) for labels, runner in of_handler if (value := of(runner)) is not None]
+    def metric(name: str, kind: MetricKind, text: str, read: Callable[[], Values], *labels: str) -> Metric:
+        return Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
 
-    def by(counter: dict[str, int], labels: Labels = ()) -> Values:
-        return [((*labels, name), count) for name, count in sorted(counter.items())]
+    def each(name: str, kind: MetricKind, text: str, of: Callable[[Runner], Any]) -> Metric:
+        """Return what ``of`` reads of each handler; ``None`` is for no value yet."""
+
+        def read() -> Values:
+            values = [((runner.handler.options.queue, runner.handler.name), of(runner)) for runner in runners]
+            return [(labels, value) for labels, value in values if value is not None]
+
+        return metric(name, kind, text, read, "queue", "handler")
+
+    def by(counts: dict[str, int], *labels: str) -> Values:
+        return [((*labels, name), count) for name, count in sorted(counts.items())]
 
     def events() -> Values:
-        return [row for labels, runner in of_handler for row in by(runner.counts.events, labels)]
+        return [
+            row
+            for runner in runners
+            for row in by(runner.counts.events, runner.handler.options.queue, runner.handler.name)
+        ]
 
-    counter, histogram, handler = MetricKind.COUNTER, MetricKind.HISTOGRAM, ("queue", "handler")
-    rows: list[tuple[str, MetricKind, str, Labels, Callable[[], Values]]] = [
-        ("events", counter, "Messages by event.", (*handler, "event"), events),
-        *((name, kind, text, handler, partial(each, of)) for name, kind, text, of in _OF_HANDLER),
-        ("renew_calls", counter, "Calls that renewed leases.", (), lambda: [((), renewals.calls)]),
-        ("renew_entries", counter, "Renewals by their result.", ("result",), partial(by, renewals.results)),
-        ("renew_errors", counter, "Failed renewals, by reason.", ("class",), partial(by, renewals.errors)),
-        ("renew_rtt_seconds", histogram, "Calls that renewed leases.", (), lambda: [((), renewals.took)]),
-        ("timer_lateness_seconds", histogram, "From due to sent, for renewals.", (), lambda: [((), renewals.lateness)]),
-        ("margin_at_renewal_seconds", histogram, "Lease left at its renewal.", (), lambda: [((), renewals.margin)]),
-    ]
     return [
-        Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
-        for name, kind, text, labels, read in rows
+        metric("events", counter, "Messages by event.", events, "queue", "handler", "event"),
+        each("leased", gauge, "Messages held, from receive to settle.", lambda runner: runner.held),
+        each("running", gauge, "Messages in handlers.", lambda runner: runner.working),
+        each("buffered", gauge, "Messages that wait for a slot.", lambda runner: runner.waiting),
+        each("lease_length_seconds", gauge, "Lease of a message received now.", lease_length_s),
+        each("guard_seconds", gauge, "How long before the end of that lease its renewal begins.", guard_s),
+        each("queue_wait_seconds", histogram, "From sending to the first receive.", lambda r: r.counts.queue_wait),
+        each("buffer_wait_seconds", histogram, "From receive to handler.", lambda r: r.counts.buffer_wait),
+        each("handle_time_seconds", histogram, "In the handler.", lambda r: r.counts.handle_time),
+        each("hold_time_seconds", histogram, "From receive to the confirmed settle.", lambda r: r.counts.hold_time),
+        metric("renew_calls", counter, "Calls that renewed leases.", lambda: [((), renewals.calls)]),
+        metric("renew_entries", counter, "Renewals by their result.", lambda: by(renewals.results), "result"),
+        metric("renew_errors", counter, "Failed renewals, by reason.", lambda: by(renewals.errors), "class"),
+        metric("renew_rtt_seconds", histogram, "Calls that renewed leases.", lambda: [((), renewals.took)]),
+        metric(
+            "timer_lateness_seconds", histogram, "From due to sent, for renewals.", lambda: [((), renewals.lateness)]
+        ),
+        metric("margin_at_renewal_seconds", histogram, "Lease left at its renewal.", lambda: [((), renewals.margin)]),
     ]
 
 
@@ -211,7 +214,10 @@ def announced(status: Callable[[], bytes]) -> Iterator[None]:
         yield
     finally:
         over.set()
-        _wake(listener, path)
+        with contextlib.suppress(OSError):  # closing the socket would not wake the thread: on Linux this does,
+            listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError), _connected(path):  # and elsewhere a connection, unless the path was removed
+            pass
         path.unlink(missing_ok=True)
         listener.close()
 
@@ -282,14 +288,3 @@ def _serve(listener: socket.socket, status: Callable[[], bytes], over: threading
         with connection, contextlib.suppress(OSError, RuntimeError):  # disconnected, or it changed while it was read
             connection.settimeout(PATIENCE_S)
             connection.sendall(status())
-
-
-def _wake(listener: socket.socket, path: Path) -> None:
-    """Have the thread check whether it is over: closing its socket would not wake it.
-
-    On Linux shutting it down does; elsewhere connecting does, unless the path was removed.
-    """
-    with contextlib.suppress(OSError):
-        listener.shutdown(socket.SHUT_RDWR)
-    with contextlib.suppress(OSError), _connected(path):
-        pass

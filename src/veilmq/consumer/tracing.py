@@ -37,18 +37,18 @@ class Tracing:
 
     def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer(OTEL_SCOPE, __version__)
-        self._spans: dict[int, Span] = {}  # by the number of the lease
+        self._spans: dict[Lease, Span] = {}
 
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
         """Note each renewal in the span of its message, if its handler runs."""
         for one, result in zip(requests, results, strict=True):
-            span = self._spans.get(one.lease.number)
+            span = self._spans.get(one.lease)
             if span is not None:
                 span.add_event("veilmq.lease.renewal", {"veilmq.result": result.value, "veilmq.seconds": one.for_s})
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
         """Note it in the span of the message, if its handler runs."""
-        span = self._spans.get(lease.number)
+        span = self._spans.get(lease)
         if span is not None:
             span.add_event(f"veilmq.lease.{state.value}")
 
@@ -89,12 +89,12 @@ class Tracing:
                 "veilmq.attempt": delivery.attempt,
             },
         )
-        self._spans[delivery.lease.number] = span
+        self._spans[delivery.lease] = span
         return span, sender_context
 
     def _end(self, delivery: Context) -> None:
         """End the span of a message, which has no ending where the handler was given up."""
-        span, ending = self._spans.pop(delivery.lease.number), delivery.ending
+        span, ending = self._spans.pop(delivery.lease), delivery.ending
         if ending is not None:
             span.set_attribute("veilmq.outcome", ending.kind.value)
         if ending is not None and ending.kind in _FAILED:

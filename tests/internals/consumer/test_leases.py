@@ -287,7 +287,7 @@ class Served(Play):
         super().__init__(policy, fifo=queue.endswith(".fifo"))
         self.renewer = Renewer(self.table, client.change_visibility_batch, calls_max=1)
         self._server, self._client, self._name = server, client, queue
-        self.subscription = Subscription(self.table, queue, policy, fifo=queue.endswith(".fifo"))
+        self.subscription = Subscription(self.table, queue, policy, fifo=queue.endswith(".fifo"), watcher=self)
 
     def receive(self, body: str = "hello", *, timeout_s: int = 30) -> Lease:
         self._client.send(self._name, body, group="a" if self._name.endswith(".fifo") else None)

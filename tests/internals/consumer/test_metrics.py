@@ -20,6 +20,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, until, workbench
 from veilmq.consumer import Adaptive, Consumer, Fixed, NServiceBusPolicy
+from veilmq.consumer.app import statuses
 from veilmq.consumer.metrics import (
     EDGES_S,
     EVENTS,
@@ -34,7 +35,6 @@ from veilmq.consumer.metrics import (
     is_installed,
 )
 from veilmq.consumer.renewal_policies import Measured, RenewalPolicy
-from veilmq.consumer.running import statuses
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics, guard_of, replies, status_folder
 
 COUNTED = [
@@ -140,7 +140,7 @@ def test_opentelemetry_is_told_the_same_by_the_same_names() -> None:
     assert (wait.count, wait.sum, tuple(wait.explicit_bounds)) == (2, 7.3, EDGES_S)
     assert (told["a_wait_seconds"].unit, told["a_level"].description) == ("s", "B")
     assert sum(spread.counts) == 3
-    assert EXPORTED.metrics == ()
+    assert EXPORTED.metrics == []
 
 
 def test_without_a_provider_nobody_is_told_of_observations() -> None:
