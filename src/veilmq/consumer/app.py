@@ -243,20 +243,17 @@ class Consumer(Lifespan):
             loop.remove_reader(sys.stdin)
             running.request_stop()
 
-        with ExitStack() as handled:
-            for number in _SIGNALS:
-                loop.add_signal_handler(number, signalled, number)
-                handled.callback(loop.remove_signal_handler, number)
-            if process_number() is not None:
-                loop.add_reader(sys.stdin, supervisor_gone)
-                handled.callback(loop.remove_reader, sys.stdin)
-            try:
-                async with self._working(running):
-                    await running.wait()
-            except Exception:
-                if running.failure is None:
-                    raise
-                _log.exception("the consumer could not start")
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, signalled, number)
+        if process_number() is not None:
+            loop.add_reader(sys.stdin, supervisor_gone)
+        try:
+            async with self._working(running):
+                await running.wait()
+        except Exception:
+            if running.failure is None:
+                raise
+            _log.exception("the consumer could not start")
         return running.exit_code
 
     @asynccontextmanager
