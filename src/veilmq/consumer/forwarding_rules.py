@@ -231,7 +231,10 @@ def read_rules(text: str) -> Rules:
     try:
         file = msgspec.toml.decode(text, type=_File)
     except msgspec.ValidationError as error:
-        raise _misfit(error, text) from None
+        what, place = _taken_apart(error)
+        if (rule := _RULE.match(place)) is not None:
+            place = f"{_where(int(rule[1]), text)}{place[rule.end() :] or 'the rule'}"
+        raise RoutesError(f"{place or 'The file'}: {what}.") from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise RoutesError(f"The file is not TOML: {error}.") from None
     rules = [(fields.queue, _conditions(number, fields, text)) for number, fields in enumerate(file.rules)]
@@ -283,14 +286,6 @@ def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
             "default is for."
         )
     return found
-
-
-def _misfit(error: msgspec.ValidationError, text: str) -> RoutesError:
-    what, place = _taken_apart(error)
-    rule = _RULE.match(place)
-    if rule is None:
-        return RoutesError(f"{place or 'The file'}: {what}.")
-    return RoutesError(f"{_where(int(rule[1]), text)}{place[rule.end() :] or 'the rule'}: {what}.")
 
 
 def _taken_apart(error: msgspec.ValidationError) -> tuple[str, str]:

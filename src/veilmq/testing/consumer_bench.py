@@ -57,7 +57,12 @@ class DirectTransport(Transport):
             call = Call(method, target, headers, body, self._alarm())
             if wait_s:
                 self._waiting.add(call)
-            self._wait(call, limit_s)
+            until_s = self._clock.now_s() + limit_s
+            self._server.hand(call.request)
+            while not call.is_over and self._clock.now_s() < until_s:
+                call.alarm.wait_until(until_s)
+            if not call.is_over:
+                self._server.withdraw(call.request)
             self._waiting.discard(call)
             if call.reply is not None and (call.reply.status not in RETRIED_STATUSES or not tries):
                 return call.reply
@@ -71,15 +76,6 @@ class DirectTransport(Transport):
         """Have the server answer now those that wait on purpose."""
         for call in list(self._waiting):
             self._server.hurry(call.request)
-
-    def _wait(self, call: "Call", limit_s: float) -> None:
-        """Hand the request over, and sleep until it is over or has been given up."""
-        until_s = self._clock.now_s() + limit_s
-        self._server.hand(call.request)
-        while not call.is_over and self._clock.now_s() < until_s:
-            call.alarm.wait_until(until_s)
-        if not call.is_over:
-            self._server.withdraw(call.request)
 
     def _alarm(self) -> SteppedAlarm:
         """Return the alarm of this thread."""
