@@ -34,7 +34,6 @@ from veilmq.consumer.renewal_policies import (
     Durations,
     LeaseTerms,
     Measured,
-    RenewalDurations,
     RenewalPolicy,
     RenewalResult,
     allowed_s,
@@ -53,7 +52,7 @@ def with_traceback(record: logging.LogRecord) -> bool:
     A filter of loggers, and lets all pass. The exception itself may have been raised in another process.
     """
     trace = getattr(record, "trace", "")
-    if trace and record.exc_info is None:
+    if trace and not record.exc_info:
         record.exc_text = trace.rstrip()
     return True
 
@@ -123,15 +122,15 @@ class Subscription:
     def measure(self, now_s: float) -> Measured:
         """Bring ``measured`` up to date, and return it."""
         if now_s >= self.fresh_until_s:
-            renewing = self.table.renewing
+            table = self.table
             running_s = (now_s - lease.received_at_s for lease in self.live)
             hold_s = self.hold.quantile(SHARE, now_s=now_s, running_s=running_s)
             self.measured = Measured(
                 hold_s=self.measured.hold_s if hold_s is None else hold_s,
-                renewal_s=renewing.renewal.quantile(SHARE, now_s=now_s),
-                renewals=renewing.renewal.count,
-                lateness_s=renewing.lateness.quantile(SHARE, now_s=now_s),
-                call_s=renewing.call.quantile(SHARE, now_s=now_s),
+                renewal_s=table.renewal.quantile(SHARE, now_s=now_s),
+                renewals=table.renewal.count,
+                lateness_s=table.lateness.quantile(SHARE, now_s=now_s),
+                call_s=table.call.quantile(SHARE, now_s=now_s),
             )
             self.fresh_until_s = now_s + FRESH_S
         return self.measured
@@ -141,8 +140,7 @@ class Subscription:
 class Lease(LeaseTerms):
     """How long the message is ours: read it only. It renews itself; instants are seconds of the consumer's clock.
 
-    Made by ``LeaseTable.take``. ``noticed`` is the state that its watcher knows. ``on_renewed`` is called after each
-    renewal, in the renewer's thread.
+    Made by ``LeaseTable.take``. ``noticed`` is the state that its watcher knows.
     """
 
     message: ReceivedMessage
@@ -161,7 +159,6 @@ class Lease(LeaseTerms):
     deleting: bool = False
     withdrawal: "Future[bool] | None" = None
     fences: "list[Future[LeaseState]]" = field(default_factory=list)
-    on_renewed: Callable[[], object] | None = None
 
     @property
     def remaining(self) -> float:
@@ -252,7 +249,8 @@ class LeaseTable:
     def __init__(self, clock: Clock, *, draw: Draw = random.random) -> None:
         """``draw`` gives the jitter of renewals and of pauses."""
         self.clock = clock
-        self.renewing = RenewalDurations()
+        self.call, self.renewal, self.lateness = Durations(), Durations(), Durations()
+        """How long the renewals of one renewer take, as ``Measured`` has them."""
         self.metrics = RenewalMetrics()
         self.alarm = clock.alarm()
         """Rings when something has become due earlier than was known."""
@@ -385,7 +383,7 @@ class LeaseTable:
         with self._deciding():
             now_s = self.clock.now_s()
             if any(result is not RenewalResult.AGAIN for result in results):
-                self.renewing.call.add(now_s - requests[0].sent_at_s, now_s=now_s)
+                self.call.add(now_s - requests[0].sent_at_s, now_s=now_s)
             for request, result in zip(requests, results, strict=True):
                 request.lease.in_flight = False
                 self._answered(request, result, now_s)
@@ -465,7 +463,7 @@ class LeaseTable:
         self._calls.append(partial(self.metrics.margin.add, lease.expires_at_s - now_s))
         late_s = now_s - lease.wanted_at_s
         if not lease.tries and late_s >= 0:  # one that is renewed before it is due is not late, nor is a retry
-            self.renewing.lateness.add(late_s, now_s=now_s)
+            self.lateness.add(late_s, now_s=now_s)
             self._calls.append(partial(self.metrics.lateness.add, late_s))
         lease.begun_at_s = now_s if lease.begun_at_s is None else lease.begun_at_s
         lease.in_flight = True
@@ -500,7 +498,7 @@ class LeaseTable:
 
     def _renewed(self, request: RenewalRequest, now_s: float) -> None:
         lease = request.lease
-        self.renewing.renewal.add(now_s - (lease.begun_at_s or request.sent_at_s), now_s=now_s)
+        self.renewal.add(now_s - (lease.begun_at_s or request.sent_at_s), now_s=now_s)
         lease.begun_at_s, lease.tries = None, 0
         lease.renewals += 1
         lease.final = request.last
@@ -510,8 +508,6 @@ class LeaseTable:
             fences, lease.fences = lease.fences, []
             for fence in fences:
                 self._calls.append(partial(_resolve, fence.set_result, lease.noticed))
-        if lease.on_renewed is not None:
-            self._calls.append(lease.on_renewed)
         self._plan(lease, now_s)
 
     def _retry(self, lease: Lease, now_s: float) -> None:
@@ -631,9 +627,9 @@ class Renewer:
                 for one, reply in zip(requests, replies, strict=True)
             ]
         self._table.answered(requests, results)
+        subscription.watcher.renewed(requests, results)
         errors = [reply for reply in replies if isinstance(reply, Exception)]
         self._table.metrics.called(results, errors, self._table.clock.now_s() - requests[0].sent_at_s)
-        subscription.watcher.renewed(requests, results)
 
 
 def patience_s(requests: Sequence[RenewalRequest]) -> float:

@@ -93,7 +93,6 @@ class RenewalMetrics:
     """
 
     calls: int = 0
-    entries: int = 0
     results: Counter[str] = field(default_factory=lambda: Counter({result.value: 0 for result in RenewalResult}))
     errors: Counter[str] = field(default_factory=Counter)
     took: Histogram = field(default_factory=Histogram)
@@ -105,7 +104,6 @@ class RenewalMetrics:
         """Count one call, and why entries were not renewed: the server's code, or the kind of the exception."""
         with self._lock:
             self.calls += 1
-            self.entries += len(results)
             self.took.add(took_s)
             self.results.update(result.value for result in results)
             self.errors.update(map(class_of, errors))

@@ -1,6 +1,6 @@
 """Where handlers run: on the event loop, in threads, or in processes; and what becomes of a call.
 
-``Calls`` goes through the middleware to the pool, which calls the handler, and returns how each message ended. While
+``Calls`` goes through the middleware to the pool, which calls the handler, and notes how each message ended. While
 that lasts, ``Context.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their
 ways, by the flag that a thread checks, by a message to the process.
 """
@@ -99,7 +99,8 @@ class Calls:
         outcomes = {item.context: item.outcome for item in items}
         for delivery in deliveries:
             if delivery.ending is None:  # else it could not be decoded
-                delivery.ending = ending_of(error or outcomes.get(delivery), delivery.cause)
+                result = outcomes.get(delivery) if error is None else error
+                delivery.ending = ending_of(result, delivery.cause)
 
     def _item(self, delivery: Context) -> Item[object] | None:
         """Decode one message of a batch: one that cannot be decoded is left out of it, and has its ending."""

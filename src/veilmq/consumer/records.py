@@ -205,6 +205,8 @@ _FINISHED = (EndingKind.DONE, EndingKind.DROPPED)
 class _Record(NamedTuple):
     key: str
     owner: str
+    delivery: Context
+    loop: asyncio.AbstractEventLoop
 
 
 class Keeper:
@@ -217,7 +219,7 @@ class Keeper:
         self._retry = retry
         self._counts = counts
         self._threads = Threads(f"veilmq-records-{self._prefix}", STORE_CALLS_MAX)
-        self._records: dict[Context, _Record] = {}
+        self._records: dict[Lease, _Record] = {}
 
     @property
     def at_work(self) -> int:
@@ -233,8 +235,7 @@ class Keeper:
 
     async def end(self, delivery: Context, ending: Ending) -> None:
         """Bring the record to what ``ending`` says, before that is carried out; without a record do nothing."""
-        record = self._records.pop(delivery, None)
-        delivery.lease.on_renewed = None
+        record = self._records.pop(delivery.lease, None)
         if record is None:
             return
         store, ttl_s = self._idempotency.store, self._idempotency.ttl_s
@@ -246,6 +247,11 @@ class Keeper:
         except Exception:  # noqa: BLE001 - a store may raise anything; the record ends with the lease
             delivery.lease.log(logging.ERROR, "message %s: its record could not be written", exc_info=True)
 
+    def renewed(self, lease: Lease) -> None:
+        """Extend the record of ``lease``, if it has one; in the renewer's thread, which must not wait."""
+        if (record := self._records.get(lease)) is not None:
+            self._threads.submit(partial(self._extend, record))
+
     def close(self) -> None:
         """Let the threads end."""
         self._threads.close()
@@ -255,11 +261,11 @@ class Keeper:
             key = self._idempotency.key(delivery.message)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             return ending_of(error)
-        record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex)
         lease = delivery.lease
+        record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex, delivery, asyncio.get_running_loop())
         renewals = lease.renewals
         try:
-            begun = await self._threads.run(self._begin_record, record, lease)
+            begun = await self._threads.run(self._begin_record, record)
         except Exception as error:  # noqa: BLE001 - a store may raise anything
             delivery.lease.log(logging.ERROR, "message %s: its record could not be created", exc_info=True)
             return self._later(delivery, f"The store of records failed: {error}", 0.0)
@@ -267,44 +273,42 @@ class Keeper:
             return DONE
         if begun.standing is Standing.BUSY:
             return self._later(delivery, "Another worker is processing this message.", begun.left_s)
-        self._records[delivery] = record
-        # In the renewer's thread, which must not wait.
-        extend = partial(self._extend, delivery, record, asyncio.get_running_loop())
-        lease.on_renewed = partial(self._threads.submit, extend)
+        self._records[lease] = record
         if lease.renewals != renewals:  # since it was begun
-            lease.on_renewed()
+            self.renewed(lease)
         if lease.state is not LeaseState.HELD:
             return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was created.")
         return None
 
-    def _begin_record(self, record: _Record, lease: Lease) -> Begun:
-        return self._idempotency.store.begin(record.key, owner=record.owner, for_s=max(0.0, lease.remaining))
+    def _begin_record(self, record: _Record) -> Begun:
+        for_s = max(0.0, record.delivery.lease.remaining)
+        return self._idempotency.store.begin(record.key, owner=record.owner, for_s=for_s)
 
     def _later(self, delivery: Context, reason: str, after_s: float) -> Ending:
         """Return it later, at a named time: it is not an attempt that failed, and no number of them rejects."""
         after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
         return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
 
-    def _extend(self, delivery: Context, record: _Record, loop: asyncio.AbstractEventLoop) -> None:
+    def _extend(self, record: _Record) -> None:
         """Extend the record as the lease was; begin one anew that ended before, unless another owner has begun it.
 
         If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
         """
-        store = self._idempotency.store
+        store, lease = self._idempotency.store, record.delivery.lease
         try:
-            ours = store.extend(record.key, owner=record.owner, for_s=max(0.0, delivery.lease.remaining))
-            if not ours and delivery in self._records:
-                ours = self._begin_record(record, delivery.lease).standing is Standing.OURS
-                if ours and delivery not in self._records:
+            ours = store.extend(record.key, owner=record.owner, for_s=max(0.0, lease.remaining))
+            if not ours and lease in self._records:
+                ours = self._begin_record(record).standing is Standing.OURS
+                if ours and lease not in self._records:
                     store.forget(record.key, owner=record.owner)
         except Exception:  # noqa: BLE001 - a store may raise anything; the next renewal tries again
-            delivery.lease.log(logging.ERROR, "message %s: its record could not be extended", exc_info=True)
+            lease.log(logging.ERROR, "message %s: its record could not be extended", exc_info=True)
             return
         if not ours:
-            loop.call_soon_threadsafe(self._taken, delivery)
+            record.loop.call_soon_threadsafe(self._taken, record.delivery)
 
     def _taken(self, delivery: Context) -> None:
         """Stop the handler: another worker has begun, or done, its work."""
-        if delivery in self._records:
+        if delivery.lease in self._records:
             delivery.lease.log(logging.WARNING, "message %s: its record belongs to another worker now")
             delivery.cancel(Cause.LOST)

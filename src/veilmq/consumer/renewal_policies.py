@@ -313,15 +313,6 @@ def bucket(duration_s: float) -> int:
 SHARE = 0.99
 
 
-@dataclass(slots=True)
-class RenewalDurations:
-    """How long the renewals of one renewer take: ``call``, ``lateness`` and ``renewal`` as ``Measured`` has them."""
-
-    call: Durations = field(default_factory=Durations)
-    renewal: Durations = field(default_factory=Durations)
-    lateness: Durations = field(default_factory=Durations)
-
-
 class RenewalResult(Enum):
     """What became of one renewal."""
 

@@ -181,7 +181,7 @@ class Runner(Watcher):
     async def stop(self, *, grace_s: float, hurry: asyncio.Event) -> None:
         """End in the order that ``running`` describes; ``hurry`` ends the grace."""
         self._stopping = True
-        self._give_back(self._schedule.drain())
+        self._spawn(self._release(self._schedule.drain()))
         polls, hurried = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(hurry.wait())
         if not await self._within(grace_s, lambda: not self.working, hurried):
             self._cancelling = True
@@ -255,13 +255,15 @@ class Runner(Watcher):
         self._in_loop(self._call_hooks, "ending", lease, left_s)
 
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
-        """Trace renewals, and call the hooks in the event loop's thread."""
+        """Extend records, call the hooks in the event loop's thread, and trace renewals."""
+        for request, result in zip(requests, results, strict=True):
+            if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
+                if self._keeper is not None:
+                    self._keeper.renewed(request.lease)
+                if self._hooks.has("renew"):
+                    self._in_loop(self._call_hooks, "renew", request.lease)
         if self._tracing is not None:
             self._tracing.renewed(requests, results)
-        if self._hooks.has("renew"):
-            for request, result in zip(requests, results, strict=True):
-                if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
-                    self._in_loop(self._call_hooks, "renew", request.lease)
 
     def _in_loop(self, call: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -283,7 +285,7 @@ class Runner(Watcher):
                 behind = self._schedule.remove(delivery)
                 self._table.settle(lease)
                 self._forget(delivery)
-                self._give_back(behind)
+                self._spawn(self._release(behind))
         elif callable(on_lost):
             on_lost(delivery)
         elif on_lost == "cancel":
@@ -323,7 +325,7 @@ class Runner(Watcher):
                 self.counts.queue_wait.add((message.first_received_at_ms - message.sent_at_ms) / SECOND_MS)
             self._hooks.call("receive", delivery)
         if self._stopping:
-            self._give_back(deliveries)
+            self._spawn(self._release(deliveries))
             return
         for delivery in deliveries:
             try:
@@ -417,10 +419,6 @@ class Runner(Watcher):
             self._begin()
         else:
             await self._release(self._schedule.failed(delivery))
-
-    def _give_back(self, deliveries: Sequence[Context]) -> None:
-        if deliveries:
-            self._spawn(self._release(deliveries))
 
     async def _release(self, deliveries: Sequence[Context]) -> None:
         if deliveries:

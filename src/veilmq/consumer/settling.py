@@ -142,20 +142,22 @@ class Settler:
     def _send_changes(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
         """Send what may still be sent, now that a thread was free; it is tried once, and no longer than it may be."""
         now_s = self._table.clock.now_s()
-        sent: dict[int, VisibilityChange] = {}
+        sent: dict[_Change, VisibilityChange] = {}
         until_s = math.inf
-        for number, change in enumerate(changes):
+        for change in changes:
             if self._may_send(change.lease, change.until_s):
                 after_s = max(0, allowed_s(change.after_s, elapsed_s=change.lease.elapsed_s(now_s)))
-                sent[number] = VisibilityChange(receipt=change.lease.message.receipt, timeout_s=after_s)
+                sent[change] = VisibilityChange(receipt=change.lease.message.receipt, timeout_s=after_s)
                 until_s = min(until_s, change.until_s, change.lease.expires_at_s)
         if not sent:
             return [_TOO_LATE] * len(changes)
         patience_s = min(until_s - now_s, PATIENCE_S_MAX)
         answers = self._client.change_visibility_batch(self._options.queue, [*sent.values()], patience_s=patience_s)
-        reasons = dict(zip(sent, answers, strict=True))
-        found = (reasons.get(number, _TOO_LATE) for number in range(len(changes)))
-        return [answer if isinstance(answer, ClientError) else None for answer in found]
+        errors = {
+            change: answer if isinstance(answer, ClientError) else None
+            for change, answer in zip(sent, answers, strict=True)
+        }
+        return [errors.get(change, _TOO_LATE) for change in changes]
 
     async def end(self, delivery: Context, ending: Ending) -> bool:
         """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
@@ -195,7 +197,10 @@ class Settler:
     async def _reject(self, delivery: Context, ending: Ending) -> bool:
         """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
         try:
-            target = await self._target()
+            if not self._is_known:  # then it is the queue's own
+                status = await self._in_thread(self._client.show, self._options.queue)
+                self._dead_letter, self._is_known = status.settings.dead_letter_queue or None, True
+            target = self._dead_letter
             if target is not None and await self._move(delivery, ending, target):
                 self._table.settle(delivery.lease)
                 self._counts.events["rejected"] += 1
@@ -250,14 +255,6 @@ class Settler:
             if error.status >= 500:
                 raise
             await send(attributes=message.attributes)  # with our reasons it may have been too long
-
-    async def _target(self) -> str | None:
-        """Return the dead-letter queue: the handler's option, else the queue's own, looked up once."""
-        if not self._is_known:
-            status = await self._in_thread(self._client.show, self._options.queue)
-            self._dead_letter = status.settings.dead_letter_queue or None
-            self._is_known = True
-        return self._dead_letter
 
 
 def _pause_s(number: int) -> float:

@@ -467,7 +467,7 @@ async def test_of_a_batch_of_renewals_the_ones_that_failed_are_tried_again(bench
     bench.server.faults.script(RENEW, faults.failed_entries(1, 3))
     async with work.finishing() as (running, events):
         await bench.elapse(21)
-        assert (running.renewals.calls, running.renewals.entries) == (2, 7), "five, then the two"
+        assert (running.renewals.calls, running.renewals.results.total()) == (2, 7), "five, then the two"
         bench.server.faults.script("DeleteMessageBatch", faults.failed_entries(0, 2))
         await bench.guard(QUEUE, 60)
         work.end.set()

@@ -509,7 +509,7 @@ def test_the_margin_is_what_was_left_and_the_lateness_what_was_missed(play: Play
     play.until(42, late_s=1.5)
     assert observed(counted.margin) == (2, 18.5)
     assert observed(counted.lateness) == (2, 1.5)
-    assert (counted.calls, counted.entries) == (2, 2)
+    assert (counted.calls, counted.results.total()) == (2, 2)
 
 
 def test_a_retry_has_a_margin_and_is_not_late(play: Play, counted: RenewalMetrics) -> None:
