@@ -20,7 +20,7 @@ from veilmq.client.sqs import QueueClient
 from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.forwarding_rules import Router, RoutesError
-from veilmq.consumer.metrics import Labels, Metric, MetricKind
+from veilmq.consumer.metrics import Labels, Metric
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, Range
 from veilmq.core.messages import attributes_bytes
 from veilmq.core.settings import SettingValue
@@ -339,7 +339,7 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
     def metric(name: str, text: str, labels: Labels, read: Callable[[Totals], Mapping[Labels, int]]) -> Metric:
         return Metric(
             name=f"veilmq_forward_{name}",
-            kind=MetricKind.COUNTER,
+            kind="counter",
             text=text,
             labels=("intake", *labels),
             read=lambda: [((intake, *own), count) for own, count in read(totals()).items()],

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import cache, partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -114,12 +113,7 @@ def class_of(error: Exception) -> str:
     return plain_code(error.code) if isinstance(error, ClientError) else type(error).__name__
 
 
-class MetricKind(Enum):
-    """What a metric is."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
+MetricKind = Literal["counter", "gauge", "histogram"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,11 +155,11 @@ class Exported:
         from prometheus_client import core  # noqa: PLC0415 (an extra)
 
         for name, metric in {metric.name: metric for metric in self.metrics[::-1]}.items():
-            family: Any = getattr(core, f"{metric.kind.value.capitalize()}MetricFamily")(
+            family: Any = getattr(core, f"{metric.kind.capitalize()}MetricFamily")(
                 name, metric.text, labels=metric.labels
             )
             for labels, value in self.values(name).items():
-                if metric.kind is MetricKind.HISTOGRAM:
+                if metric.kind == "histogram":
                     family.add_metric(labels, buckets(value), value.sum_s)
                 else:
                     family.add_metric(labels, value)
@@ -240,9 +234,9 @@ def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[Non
     with ExitStack() as stack:
         for metric in metrics:
             unit = "s" if metric.name.endswith("_seconds") else ""
-            if metric.kind is not MetricKind.HISTOGRAM:
+            if metric.kind != "histogram":
                 if metric.name not in instruments:
-                    create = getattr(meter, f"create_observable_{metric.kind.value}")
+                    create = getattr(meter, f"create_observable_{metric.kind}")
                     instruments[metric.name] = create(metric.name, [partial(read, metric)], unit, metric.text)
                 continue
             if metric.name not in instruments:

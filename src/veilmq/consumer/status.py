@@ -137,7 +137,6 @@ Values = list[tuple[Labels, Any]]
 
 def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> list[Metric]:
     """Return the metrics of a consumer."""
-    counter, gauge, histogram = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
     def metric(name: str, kind: MetricKind, text: str, read: Callable[[], Values], *labels: str) -> Metric:
         return Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
@@ -162,24 +161,24 @@ def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> lis
         ]
 
     return [
-        metric("events", counter, "Messages by event.", events, "queue", "handler", "event"),
-        each("leased", gauge, "Messages held, from receive to settle.", lambda runner: runner.held),
-        each("running", gauge, "Messages in handlers.", lambda runner: runner.working),
-        each("buffered", gauge, "Messages that wait for a slot.", lambda runner: runner.waiting),
-        each("lease_length_seconds", gauge, "Lease of a message received now.", lease_length_s),
-        each("guard_seconds", gauge, "How long before the end of that lease its renewal begins.", guard_s),
-        each("queue_wait_seconds", histogram, "From sending to the first receive.", lambda r: r.counts.queue_wait),
-        each("buffer_wait_seconds", histogram, "From receive to handler.", lambda r: r.counts.buffer_wait),
-        each("handle_time_seconds", histogram, "In the handler.", lambda r: r.counts.handle_time),
-        each("hold_time_seconds", histogram, "From receive to the confirmed settle.", lambda r: r.counts.hold_time),
-        metric("renew_calls", counter, "Calls that renewed leases.", lambda: [((), renewals.calls)]),
-        metric("renew_entries", counter, "Renewals by their result.", lambda: by(renewals.results), "result"),
-        metric("renew_errors", counter, "Failed renewals, by reason.", lambda: by(renewals.errors), "class"),
-        metric("renew_rtt_seconds", histogram, "Calls that renewed leases.", lambda: [((), renewals.took)]),
+        metric("events", "counter", "Messages by event.", events, "queue", "handler", "event"),
+        each("leased", "gauge", "Messages held, from receive to settle.", lambda runner: runner.held),
+        each("running", "gauge", "Messages in handlers.", lambda runner: runner.working),
+        each("buffered", "gauge", "Messages that wait for a slot.", lambda runner: runner.waiting),
+        each("lease_length_seconds", "gauge", "Lease of a message received now.", lease_length_s),
+        each("guard_seconds", "gauge", "How long before the end of that lease its renewal begins.", guard_s),
+        each("queue_wait_seconds", "histogram", "From sending to the first receive.", lambda r: r.counts.queue_wait),
+        each("buffer_wait_seconds", "histogram", "From receive to handler.", lambda r: r.counts.buffer_wait),
+        each("handle_time_seconds", "histogram", "In the handler.", lambda r: r.counts.handle_time),
+        each("hold_time_seconds", "histogram", "From receive to the confirmed settle.", lambda r: r.counts.hold_time),
+        metric("renew_calls", "counter", "Calls that renewed leases.", lambda: [((), renewals.calls)]),
+        metric("renew_entries", "counter", "Renewals by their result.", lambda: by(renewals.results), "result"),
+        metric("renew_errors", "counter", "Failed renewals, by reason.", lambda: by(renewals.errors), "class"),
+        metric("renew_rtt_seconds", "histogram", "Calls that renewed leases.", lambda: [((), renewals.took)]),
         metric(
-            "timer_lateness_seconds", histogram, "From due to sent, for renewals.", lambda: [((), renewals.lateness)]
+            "timer_lateness_seconds", "histogram", "From due to sent, for renewals.", lambda: [((), renewals.lateness)]
         ),
-        metric("margin_at_renewal_seconds", histogram, "Lease left at its renewal.", lambda: [((), renewals.margin)]),
+        metric("margin_at_renewal_seconds", "histogram", "Lease left at its renewal.", lambda: [((), renewals.margin)]),
     ]
 
 

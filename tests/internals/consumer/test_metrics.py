@@ -28,7 +28,6 @@ from veilmq.consumer.metrics import (
     Exported,
     Histogram,
     Metric,
-    MetricKind,
     buckets,
     export_otel,
     exported,
@@ -69,10 +68,10 @@ async def test_every_name_is_told_while_a_consumer_runs(bench: Workbench) -> Non
         await bench.settled(running)
         names = {metric.name: metric.kind for metric in consumer_metrics(running.runners, running.renewals)}
         assert names == {
-            "veilmq_consumer_events": MetricKind.COUNTER,
-            **{f"veilmq_consumer_{name}": MetricKind.COUNTER for name in COUNTERS},
-            **{f"veilmq_consumer_{name}_seconds": MetricKind.HISTOGRAM for name in HISTOGRAMS},
-            **{f"veilmq_consumer_{name}": MetricKind.GAUGE for name in GAUGES},
+            "veilmq_consumer_events": "counter",
+            **{f"veilmq_consumer_{name}": "counter" for name in COUNTERS},
+            **{f"veilmq_consumer_{name}_seconds": "histogram" for name in HISTOGRAMS},
+            **{f"veilmq_consumer_{name}": "gauge" for name in GAUGES},
         }
         told = {event: value("events_total", event=event, **labels) for event in EVENTS}
         assert {event: count for event, count in told.items() if count} == {"received": 1, "started": 1, "acked": 1}
@@ -108,11 +107,11 @@ def numbers() -> tuple[list[Metric], Histogram]:
     """Return one metric of each kind, and the spread of the histogram."""
     spread = Histogram()
     return [
-        Metric(name="a_count", kind=MetricKind.COUNTER, text="A", labels=("queue",), read=lambda: [(("q",), 3)]),
-        Metric(name="a_level", kind=MetricKind.GAUGE, text="B", read=lambda: [((), 2.5)]),
+        Metric(name="a_count", kind="counter", text="A", labels=("queue",), read=lambda: [(("q",), 3)]),
+        Metric(name="a_level", kind="gauge", text="B", read=lambda: [((), 2.5)]),
         Metric(
             name="a_wait_seconds",
-            kind=MetricKind.HISTOGRAM,
+            kind="histogram",
             text="C",
             labels=("queue",),
             read=lambda: [(("q",), spread)],
@@ -152,7 +151,7 @@ def test_without_a_provider_nobody_is_told_of_observations() -> None:
 
 def test_of_two_values_with_the_same_labels_the_first_is_told() -> None:
     """Two consumers of one queue, in one process, with one handler's name."""
-    both = [Metric(name="a_level", kind=MetricKind.GAUGE, text="B", read={(): number}.items) for number in (1, 2)]
+    both = [Metric(name="a_level", kind="gauge", text="B", read={(): number}.items) for number in (1, 2)]
     registry = CollectorRegistry()
     registry.register(Exported(both))
     assert registry.get_sample_value("a_level") == 1
