@@ -1,8 +1,8 @@
 """Where handlers run: on the event loop, in threads, or in processes; and what becomes of a call.
 
-``Calls`` goes through the middleware to the pool, which calls the handler, and notes how each message ended. While
-that lasts, ``Context.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their
-ways, by the flag that a thread checks, by a message to the process.
+``Pool.run`` goes through the middleware to the handler, and notes how each message ended. While that lasts,
+``Context.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their ways, by the
+flag that a thread checks, by a message to the process.
 """
 
 import asyncio
@@ -43,29 +43,23 @@ Subject = Context | Batch[Any]
 
 
 class Pool:
-    """Calls a handler: this one in the task that calls it, for async functions."""
+    """Makes the calls of a handler, each for one message, or for several at once where the handler takes batches.
 
-    def __init__(self, handler: Handler) -> None:
-        self._handler = handler
-
-    async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
-        """Return what the handler returned; raises what it raised. May set what interrupts it."""
-        return await self._handler.call(subject, state)
-
-    def close(self) -> None:
-        """End what the pool has started."""
-
-
-class Calls:
-    """The calls of one handler, each for one message, or for several at once where the handler takes batches."""
+    This one makes them in the task of the event loop that handles the messages, for async functions.
+    """
 
     def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
         """``middleware`` is from the outside in; ``state`` is filled before the first call."""
         self._handler = handler
         self._middleware = middleware
         self._state = state
-        self._pool = _POOLS[handler.options.pool](handler)
-        self.close = self._pool.close
+
+    async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
+        """Return what the handler returned; raises what it raised. May set what interrupts it."""
+        return await self._handler.call(subject, self._state)
+
+    def close(self) -> None:
+        """End what the pool has started."""
 
     async def run(self, deliveries: Sequence[Context]) -> None:
         """Make one call, and note how each ended; raises nothing but that the event loop is being closed."""
@@ -116,7 +110,7 @@ class Calls:
         if is_handler:
             interrupt = deliveries[0].interrupt
             try:
-                result = await self._pool.call(deliveries, subject, self._state)
+                result = await self.call(deliveries, subject)
             finally:
                 for delivery in deliveries:
                     delivery.interrupt = interrupt
@@ -129,20 +123,20 @@ class Calls:
 class ThreadPool(Pool):
     """Plain handlers, each in a thread. A thread cannot be stopped: the handler checks its ``Context``."""
 
-    def __init__(self, handler: Handler) -> None:
-        super().__init__(handler)
+    def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
+        super().__init__(handler, middleware, state)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
 
     def close(self) -> None:
         """Let the threads end after what they do."""
         self._threads.close()
 
-    async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
+    async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         """Return what the handler returned."""
         for delivery in deliveries:
             _ = delivery.cancelled  # made here, so that no thread makes it at the moment in which it is set
             delivery.interrupt = lambda cause: None  # the flag of the context does it
-        return await self._threads.run(copy_context().run, _call, self._handler, subject, state)
+        return await self._threads.run(copy_context().run, _call, self._handler, subject, self._state)
 
 
 def _call(handler: Handler, subject: Subject, state: State) -> object:
@@ -276,14 +270,14 @@ class ProcessPool(Pool):
     SIGKILL, and replaced. A process that dies by itself fails its message, as an exception would.
     """
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
         """Start nothing yet; the handler's function must be one that a module has under its name."""
-        super().__init__(handler)
+        super().__init__(handler, middleware, state)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
         self._idle: list[Worker] = []
         self._workers: set[Worker] = set()
 
-    async def call(self, deliveries: Sequence[Context], subject: Subject, state: State) -> object:
+    async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         """Return once the handler has; this pool takes one message at a time."""
         (delivery,) = deliveries
         worker = self._idle.pop() if self._idle else Worker(self._handler)
@@ -390,4 +384,4 @@ class Worker:
                 self._pipe.send((kind, value))
 
 
-_POOLS: dict[str, type[Pool]] = {"async": Pool, "thread": ThreadPool, "process": ProcessPool}
+POOLS: dict[str, type[Pool]] = {"async": Pool, "thread": ThreadPool, "process": ProcessPool}

@@ -17,7 +17,7 @@ from veilmq.consumer.handlers import Handler, Hooks, Middleware, Options, State
 from veilmq.consumer.intake import Intake, Outstanding, Schedule
 from veilmq.consumer.leases import Lease, LeaseState, LeaseTable, RenewalRequest, Subscription, Watcher
 from veilmq.consumer.metrics import Counters
-from veilmq.consumer.pools import Calls
+from veilmq.consumer.pools import POOLS
 from veilmq.consumer.records import Keeper
 from veilmq.consumer.renewal_policies import RenewalResult
 from veilmq.consumer.settling import Settler
@@ -138,7 +138,7 @@ class Runner(Watcher):
         )
         self._settler = Settler(client, options, table, self.counts, self._threads.run)
         self._schedule = Schedule(handler, ordered=self.subscription.fifo, wake=self._begin)
-        self._handling = Calls(handler, middleware, state)
+        self._pool = POOLS[options.pool](handler, middleware, state)
         self._tracing = tracing
         self._keeper = None
         if (idempotency := options.idempotency) is not None:
@@ -222,7 +222,7 @@ class Runner(Watcher):
 
     def close(self) -> None:
         """End the pool and the threads."""
-        self._handling.close()
+        self._pool.close()
         if self._keeper is not None:
             self._keeper.close()
         self._threads.close()
@@ -392,7 +392,7 @@ class Runner(Watcher):
         deadline = Deadline(deliveries, self.handler.options, loop)
         try:
             with nullcontext() if self._tracing is None else self._tracing.spans(deliveries, self.handler):
-                await self._handling.run(deliveries)
+                await self._pool.run(deliveries)
         finally:
             took_s = loop.time() - began_s
             deadline.cancel()

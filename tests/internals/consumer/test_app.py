@@ -189,4 +189,4 @@ def test_a_stop_that_meets_a_process_which_has_just_died_goes_on() -> None:
 
 
 def test_a_process_pool_starts_no_process_before_it_is_needed() -> None:
-    ProcessPool(declared(acting.act, pool="process")).close()
+    ProcessPool(declared(acting.act, pool="process"), (), {}).close()

@@ -16,7 +16,7 @@ from veilmq.client import NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import Ending, EndingKind
-from veilmq.consumer.pools import Calls
+from veilmq.consumer.pools import Pool
 from veilmq.consumer.running import ABANDONED
 from veilmq.core.limits import MESSAGE_BYTES
 
@@ -146,10 +146,10 @@ async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -
 async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It comes back: a message that nobody settled would be held for hours."""
 
-    async def fail(self: Calls, deliveries: Sequence[Context]) -> list[Ending]:
+    async def fail(self: Pool, deliveries: Sequence[Context]) -> list[Ending]:
         raise LookupError("nobody expected this")
 
-    monkeypatch.setattr(Calls, "run", fail)
+    monkeypatch.setattr(Pool, "run", fail)
     async with bench.handling(acting.act_async, "x", retry=Backoff("1h", jitter="none")) as running:
         await until(lambda: event(running, "retried"))
         await bench.settled(running)
