@@ -79,7 +79,6 @@ class Pool:
             delivery.interrupt = cancel
         single = self._handler.batching is None
         items = [] if single else [*filter(None, map(self._item, deliveries))]
-        error: BaseException | None = None
         try:
             if single or items:
                 await self._go_on(deliveries, deliveries[0] if single else Batch(items))
@@ -89,12 +88,11 @@ class Pool:
                 raise  # the event loop itself is being closed
             while task.cancelling():
                 task.uncancel()
-            error = raised
+            for delivery in deliveries:
+                delivery.ending = delivery.ending or ending_of(raised, delivery.cause)
         outcomes = {item.context: item.outcome for item in items}
-        for delivery in deliveries:
-            if delivery.ending is None:  # else it could not be decoded
-                result = outcomes.get(delivery) if error is None else error
-                delivery.ending = ending_of(result, delivery.cause)
+        for delivery in deliveries:  # those without an ending were handled
+            delivery.ending = delivery.ending or ending_of(outcomes.get(delivery))
 
     def _item(self, delivery: Context) -> Item[object] | None:
         """Decode one message of a batch: one that cannot be decoded is left out of it, and has its ending."""
