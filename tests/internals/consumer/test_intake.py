@@ -13,7 +13,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.context import Context
-from veilmq.consumer.handlers import Options, make_handler
+from veilmq.consumer.handlers import Batching, Options, make_handler
 from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Schedule, body_bytes, is_fatal
 from veilmq.consumer.leases import LeaseTable, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, NServiceBusPolicy, RenewalPolicy
@@ -425,3 +425,20 @@ def test_draining_leaves_the_group_of_a_running_message_closed() -> None:
     assert len(schedule) == 0
     schedule.add(deliveries("a3")[0])
     assert taken(schedule) == [], "a1 is not done"
+
+
+@pytest.mark.parametrize("linger_s", [0.0, 3_600.0])
+async def test_a_batch_is_given_when_it_is_full_or_its_first_message_has_waited(linger_s: float) -> None:
+    """What is taken out of it is not given, and counts no more."""
+    handler = make_handler(lambda batch: None, batching=Batching(size_max=2, linger_s=linger_s), queue=QUEUE)
+    schedule = Schedule(handler, ordered=False, wake=int)
+    first, second, third, fourth = deliveries("1", "2", "3", "4")
+    schedule.add(first)
+    assert (schedule.next(), schedule.ready) == (([], 1) if linger_s else ([first], 0))
+    for delivery in (second, third, fourth):
+        schedule.add(delivery)
+    full, rest = ([first, second], [third, fourth]) if linger_s else ([second, third], [fourth])
+    assert schedule.next() == full
+    assert (schedule.remove(fourth), len(schedule)) == ([], len(rest) - 1)
+    assert schedule.next() == rest[:-1]
+    assert schedule.drain() == []
