@@ -23,7 +23,7 @@ from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.settling import bury, count_in, settle_time, sink_of
+from veilmq.store.sqlite.settling import bury, count_in, refile, settle_time, sink_of
 from veilmq.store.sqlite.standard import GENERATION_BITS
 
 # Efforts, in rows that are merely deleted.
@@ -89,7 +89,7 @@ class SqliteClaimed(ClaimTransaction):
         back: list[_Back] = [(seq, seq, lane, group, receive_count, epoch, first_at_ms)]
         _return(session, queue, claim, back)
         bury(session, queue, target, session.rows(f"{KIND[queue.fifo]}_leased", partition, seq))
-        _refile(session, queue, {(lane, group)})
+        _notify(session, queue)
 
     async def end_slice(self, queue: Any, claim: BoundClaim) -> bool:
         session = self._session
@@ -134,7 +134,8 @@ class SqliteClaimed(ClaimTransaction):
             _return(session, queue, claim, back)
             if deletes:
                 queue.deleted += messages
-            _refile(session, queue, {row[2:4] for row in (*gone, *back)})
+            refile(session, queue, [(row[0], *row[2:4]) for row in (*gone, *back)])
+            _notify(session, queue)
         return effort_left <= 0
 
     async def next_visible_ms(self, queue: Any) -> int | None:
@@ -176,16 +177,17 @@ class _Binding:
             for priority in fair.priorities(queue):
                 if self._goes_on:
                     self._choose(priority)
-        dead = [] if self._sink is None else self._sink.move()
+        if self._sink is not None:
+            self._sink.move()
         # There may be more of what is wished.
         more = self._wanted > 0 and not self._is_full and (self._effort_left <= 0 or self._expires)
         if queue.fifo or queue.shares:
             shards = claim.shards or claims.shards_of_groups(self._messages, more=more, wish=self._wish)
-            self._write(self._by_group(shards), dead)
+            self._write(self._by_group(shards))
             grown = shards, 0
         else:
             pieces, grown = claims.placed(self._messages, claim, self._wish.shard_messages)
-            self._write(self._in_turn(pieces), dead)
+            self._write(self._in_turn(pieces))
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages
@@ -196,7 +198,7 @@ class _Binding:
         session.write_bytes_left -= (session.options.claim_slice_rows - self._effort_left) * BATCH_ROW_BYTES
         return Part(self._messages, *grown, more=more, expires=self._expires)
 
-    def _write(self, in_shards: _Placed, dead: list[Row]) -> None:
+    def _write(self, in_shards: _Placed) -> None:
         """Write what was taken; the receipts of what was received before end."""
         session, queue, claim, now_ms = self._session, self._queue, self._claim, self._session.now_ms
         partition = queue.partition
@@ -212,7 +214,7 @@ class _Binding:
                 what = lane, group, receive_count + 1, epoch + 1, now_ms if first_at_ms is None else first_at_ms
                 rows.append((partition, end, start, *what, claim.id, shard))
         if runs:
-            standard.cut(session, queue, [(run[3], seq) for run in runs for seq in (run[2], run[1])])
+            standard.cut(session, partition, [(run[3], run[2], run[1]) for run in runs], in_front=not self._expires)
         session.many("insert_claimed", runs + rows)
         if queue.fifo:
             generation = getrandbits(GENERATION_BITS) or 1
@@ -220,11 +222,10 @@ class _Binding:
             session.many("ordered_mark", leases)
             session.many("block_group", self._blocks)
             session.left(partition, [(row[1],) for row in rows])
-            fifo.refile(session, queue, self._unsettled.union([row[11] for row in dead]))
+            fifo.refile(session, queue, self._unsettled)
             return
         session.many("standard_delete", [(partition, None, row[1]) for row in rows])
-        if queue.shares:
-            fair.ended(session, queue, [row[2:5] for row in rows] + [(row[0], row[1], row[11]) for row in dead])
+        refile(session, queue, [row[2:5] for row in rows])
 
     @property
     def _goes_on(self) -> bool:
@@ -386,12 +387,9 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]
     session.touch(queue)
 
 
-def _refile(session: Session, queue: Queue, groups: set[tuple[int, int | None]]) -> None:
-    """File groups (lane and number) anew, and notify the queue's watch: they are back, or more may be claimed."""
+def _notify(session: Session, queue: Queue) -> None:
+    """Notify the queue's watch: messages are back, or more may be claimed."""
     if queue.fifo:
-        fifo.refile(session, queue, {group for _, group in groups if group is not None})
         fifo.notify(session, queue)
-        return
-    if queue.shares:
-        fair.refile(session, queue, {(lane, group) for lane, group in groups if group is not None})
-    queue.notify(session.now_ms)
+    else:
+        queue.notify(session.now_ms)

@@ -143,12 +143,7 @@ def received(session: Session, queue: Queue, given: list[tuple[Row, int]]) -> No
     for row, end_ms in given:
         if row[_GROUP] is not None:
             sharing.take_off(row[0], (row[_LANE], row[_GROUP]), end_ms, now_ms, now_ms)
-    refile(session, queue, groups_of([row for row, _ in given]))
-
-
-def groups_of(rows: Iterable[Row]) -> set[Group]:
-    """Return the groups of messages, of rows that are offered."""
-    return {(row[_LANE], row[_GROUP]) for row in rows if row[_GROUP] is not None}
+    refile(session, queue, {(row[_LANE], row[_GROUP]) for row, _ in given if row[_GROUP] is not None})
 
 
 def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:

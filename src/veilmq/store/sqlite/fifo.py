@@ -206,7 +206,7 @@ def _choose(
             shares[at].append(row)
             session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
     if sink is not None:
-        unsettled.update([row[11] for row in sink.move()])
+        sink.move()
     return shares, unsettled
 
 

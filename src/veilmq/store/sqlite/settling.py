@@ -9,8 +9,8 @@ index only once something hidden can have become visible.
 
 Moves: a dead letter of a standard queue keeps its row and its seq, and so the time at which it was sent. Any other
 message gets a seq behind all others: a dead letter of a FIFO queue, and what is sent on as a new message, with another
-id and without a past. All are visible at once where they come to; the caller files the groups anew that they leave.
-Where the dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and
+id and without a past. All are visible at once where they come to, and the groups that they leave are filed anew. Where the
+dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and
 is delivered once more.
 """
 
@@ -29,10 +29,10 @@ from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo
-from veilmq.store.sqlite.database import SQL
+from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.standard import Answers, DeadLetterSink, ends_after, runs_of
+from veilmq.store.sqlite.standard import Answers, DeadLetterSink, cut, ends_after, runs_of
 
 _SWEPT_AT_ONCE = 1_000
 
@@ -272,7 +272,6 @@ def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
         session.events.deleted(queue, receipt, rows.get(receipt.position), acts=True)
         queue.unhide(receipt.visible_at_ms, received=True)
     queue.deleted += len(receipts)
-    queue.free_place(session.now_ms)
 
 
 # What time changes.
@@ -295,17 +294,23 @@ def settle_time(session: Session, queue: Queue) -> None:
             queue.hidden_until_ms = min([each[0] for ends in following for each in ends], default=NEVER_MS)
         queue.counted_at_ms = now_ms
     if now_ms >= queue.expires_at_ms and (rows := _sweep(session, queue)):
-        free_groups(session, queue, [row[:3] for row in rows])
-        queue.free_place(now_ms)
+        refile(session, queue, [row[:3] for row in rows])
+        free_places(session, queue)
 
 
-def free_groups(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
+def refile(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
     """File the groups of messages anew that something else than a receipt took: seq, lane and group of each."""
     if queue.fifo:
         fifo.refile(session, queue, {group for _, _, group in rows if group is not None})
-        fifo.notify(session, queue)
     elif queue.shares:
         fair.ended(session, queue, rows)
+
+
+def free_places(session: Session, queue: Queue) -> None:
+    """Notify the watch of a place that became free, or of the group that goes on next."""
+    queue.free_place(session.now_ms)
+    if queue.fifo:
+        fifo.notify(session, queue)
 
 
 def counts(session: Session, queue: Queue) -> QueueCounts:
@@ -372,18 +377,16 @@ def delete_below(
     rows = session.rows(f"{kind}_between", partition, 0, end - 1, most)
     session.events.end(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
     session.many(f"{kind}_delete", [(partition, row[2], row[0]) for row in rows])
+    cuts: list[Row] = []
     for lane in lanes or ():
-        last, runs = 0, session.execute(SQL["ready_runs"], (partition, lane, 0, -1))
-        for start, run_end in runs:
-            to = min(run_end, end - 1, start + most - len(rows) - 1)
-            if to < start:
+        before = len(rows)
+        for seq, *_ in session.execute(BARE["ready_take"], (0, partition, lane, -1, most - before)):
+            if seq >= end:
                 break
-            rows += [(seq, lane, None, 0, 0) for seq in range(start, to + 1)]
-            last = to
-        runs.close()
-        if last:
-            session.run("cut_ready", partition, lane, 0, last)
-            session.run("cut_first_ready", partition, lane, last)
+            rows.append((seq, lane, None, 0, 0))
+        if len(rows) > before:
+            cuts.append((lane, 0, rows[-1][0]))
+    cut(session, partition, cuts, in_front=True)
     session.ended(partition, [(row[0],) for row in rows], ordered=is_fifo)
     return rows
 
@@ -448,6 +451,7 @@ def _count_moved(session: Session, source: Queue, target: Queue, rows: list[Row]
     source.messages -= len(rows)
     session.touch(source)
     session.touch(target)
+    refile(session, source, [(row[0], row[1], row[11]) for row in rows])
     target.notify(now_ms)
 
 
@@ -481,10 +485,7 @@ def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], w
         fifo.admit_own(session, target, {groups[row[11]]: seq for seq, row in moves})
     else:
         session.many("standard_delete", [(source.partition, None, row[0]) for row in rows if row[3] is not None])
-        for lane, start, last in runs_of(sorted((row[1], row[0]) for row in rows if row[3] is None)):
-            session.run("split_ready", source.partition, lane, start)  # from the ready list, wherever they are
-            session.run("cut_ready", source.partition, lane, start, last)
-            session.run("cut_first_ready", source.partition, lane, last)
+        cut(session, source.partition, runs_of(sorted((row[1], row[0]) for row in rows if row[3] is None)))
         grouped = [(partition, seq, row[1], now_ms, row[11]) for seq, row in moves if row[11] is not None]
         session.many("standard_insert", grouped)
         runs = runs_of([(row[1], seq) for seq, row in moves if row[11] is None])

@@ -104,11 +104,10 @@ class DeadLetterSink:
         self._bytes_left -= len(row[6]) + len(row[7])
         return True
 
-    def move(self) -> list[Row]:
-        """Move those that were taken to the dead-letter queue; return them, whose groups the caller files anew."""
+    def move(self) -> None:
+        """Move those that were taken to the dead-letter queue."""
         if self._dead:
             self._move(self._dead)
-        return self._dead
 
 
 class Giving:
@@ -143,7 +142,10 @@ class Giving:
             else:
                 self._given.append((taker.slot, [], self._left <= 0))
         if leases:
-            cut(session, queue, [(row[3], row[2]) for row in leases])
+            taken = sorted([(row[3], row[2]) for row in leases])
+            first, last = dict(reversed(taken)), dict(taken)  # by lane
+            runs = [(lane, first[lane], seq) for lane, seq in last.items()]
+            cut(session, queue.partition, runs, in_front=session.now_ms < queue.expires_at_ms)
             session.stage(SQL["standard_lease"], leases)
         if marks:
             session.stage(SQL[f"{KIND[queue.fifo]}_mark"], marks)
@@ -412,9 +414,8 @@ def offered(session: Session, queue: Queue, wanted: int, sink: DeadLetterSink | 
             break
     del offers  # and with it its cursors
     session.bytes_left = bytes_left
-    dead = [] if sink is None else sink.move()
-    if dead and queue.shares:
-        fair.refile(session, queue, fair.groups_of(dead))
+    if sink is not None:
+        sink.move()
     return rows
 
 
@@ -444,14 +445,13 @@ def visible(session: Session, queue: Queue, lane: int, count: int, sql: Mapping[
     return merge(chain((first,), returned), waiting, key=by_visibility)
 
 
-def cut(session: Session, queue: Queue, rows: list[tuple[int, int]]) -> None:
-    """Take messages (lane and seq), which are the first of their lanes, from the ready list."""
-    partition, ordered = queue.partition, sorted(rows)
-    first, last = dict(reversed(ordered)), dict(ordered)  # by lane
-    if session.now_ms >= queue.expires_at_ms:  # before the first one there may be some that are past their retention
-        session.many("split_ready", [(partition, lane, seq) for lane, seq in first.items()])
-    session.stage(SQL["cut_ready"], [(partition, lane, first[lane], seq) for lane, seq in last.items()])
-    session.stage(SQL["cut_first_ready"], [(partition, lane, seq) for lane, seq in last.items()])
+def cut(session: Session, partition: int, runs: Iterable[Sequence[int]], *, in_front: bool = False) -> None:
+    """Take runs (lane, first and last seq) from the ready list; ``in_front``: they are the first messages of it."""
+    runs = sorted(runs, reverse=True)  # what stands before one is split off before what stands before an earlier one
+    if not in_front:
+        session.many("split_ready", [(partition, lane, first) for lane, first, _ in runs])
+    session.stage(SQL["cut_ready"], [(partition, *run) for run in runs])
+    session.stage(SQL["cut_first_ready"], [(partition, lane, last) for lane, _, last in runs])
 
 
 def runs_of(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:

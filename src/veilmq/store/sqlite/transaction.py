@@ -25,7 +25,7 @@ from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
-from veilmq.store.sqlite import fair, fifo, settling, standard
+from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaimed
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
@@ -103,9 +103,7 @@ class _Transaction(SqliteClaimed):
         if not session.reload(queue):
             queue.notify(session.now_ms)
             return
-        queue.free_place(session.now_ms)
-        if queue.fifo:
-            fifo.notify(session, queue)
+        settling.free_places(session, queue)
 
     def need_room(self) -> None:
         if self._session.database.recheck_room(self._session.now_ms):
@@ -133,14 +131,9 @@ class _Transaction(SqliteClaimed):
         return messages, len(rows) == count or session.bytes_left <= 0
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
-        session, rows = self._session, [each.row for each in messages]
-        settle_time(session, target)
-        settling.send_on(session, queue, target, rows)
-        if queue.fifo:
-            fifo.refile(session, queue, {row[11] for row in rows})
-        elif queue.shares:
-            fair.refile(session, queue, fair.groups_of(rows))
-        return len(rows)
+        settle_time(self._session, target)
+        settling.send_on(self._session, queue, target, [each.row for each in messages])
+        return len(messages)
 
     async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
         session, now_ms = self._session, self._session.now_ms
@@ -166,7 +159,7 @@ class _Transaction(SqliteClaimed):
         settling.end_leases(session, queue, [each.receipt for each in messages])
         rows = [(*each.row[:7], its.properties, *each.row[8:]) for each, its in zip(messages, new, strict=True)]
         moved = zip(rows, settling.bury(session, queue, target, rows), strict=True)
-        settling.free_groups(session, queue, [(row[0], row[1], row[11]) for row in rows])
+        settling.free_places(session, queue)
         return [SentMessage(id=row[5], sequence=seq if target.fifo else None) for row, seq in moved]
 
     async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
