@@ -218,7 +218,7 @@ class _Binding:
         session.many("insert_claimed", runs + rows)
         if queue.fifo:
             generation = getrandbits(GENERATION_BITS) or 1
-            leases = [(0, NEVER_MS, generation, now_ms, now_ms, partition, row[4], row[1]) for row in rows]
+            leases = [(partition, row[4], row[1], 0, NEVER_MS, generation, now_ms, now_ms) for row in rows]
             session.many("ordered_mark", leases)
             session.many("block_group", self._blocks)
             session.left(partition, [(row[1],) for row in rows])
@@ -370,7 +370,7 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]
     """
     partition, now_ms, bound_at_ms = queue.partition, session.now_ms, claim.bound_at_ms
     if queue.fifo:
-        session.many("ordered_change", [(now_ms, row[5], partition, row[3], row[0]) for row in rows])
+        session.many("ordered_change", [(partition, row[3], row[0], now_ms, row[5], None) for row in rows])
         session.settle_ended()
         new: list[tuple[int, int]] = []
         for seq, *_ in sorted(rows):

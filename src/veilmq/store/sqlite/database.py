@@ -72,10 +72,42 @@ _PRAGMAS: dict[str, str | int] = {
     "temp_store": "MEMORY",
 }
 
+_OFFERED = (
+    "o.receive_count, o.epoch, o.first_received_at, m.id, m.body, m.properties, m.source, m.receives_before, "
+    "m.first_received_at_ms, m.grp"
+)
+_ORDERED = "message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2"
+_KINDS = {
+    "standard": {
+        "table": "visibility",
+        "key": "partition = ?1 AND seq = ?3",
+        "row": "visibility o WHERE o.partition = ?1 AND o.seq = ?2",
+        "message": "visibility o CROSS JOIN message m ON m.seq = o.seq WHERE o.partition = ?1 AND o.seq = ?2",
+        "lane": "o.lane",
+        "hash": "o.grp",
+        "together": "",
+    },
+    "ordered": {
+        "table": "ordered",
+        "key": "partition = ?1 AND grp = ?2 AND seq = ?3",
+        "row": _ORDERED,
+        "message": _ORDERED,
+        "lane": "8",
+        "hash": "(SELECT hash FROM message_group WHERE partition = ?1 AND number = m.grp)",
+        "together": ", apart = 0",
+    },
+}
+"""The words of the two kinds of queues in ``kinds.sql``."""
+
+_FILES = {name: load("veilmq.store.sqlite", f"{name}.sql") for name in ("queries", "copies", "kinds")}
 _TEXTS = {
     **{name: re.sub(r"\$(\d+)", r"?\1", text) for name, text in shared().items()},
-    **load("veilmq.store.sqlite", "queries.sql"),
-    **load("veilmq.store.sqlite", "copies.sql"),
+    **{name: text.replace("{offered}", _OFFERED) for name, text in (_FILES["queries"] | _FILES["copies"]).items()},
+    **{
+        f"{kind}_{name}": text.format(offered=_OFFERED, **words)
+        for kind, words in _KINDS.items()
+        for name, text in _FILES["kinds"].items()
+    },
 }
 SQL = {name: " ".join(re.sub("--.*", "", text).split()) for name, text in _TEXTS.items()}
 """The statements of both dialects and of this one by name; without comments, as apsw hashes a text for each row."""

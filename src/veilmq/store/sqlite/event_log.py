@@ -124,11 +124,11 @@ class EventLog:
         return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
 
     def keep(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
-        """Write what the leases say of their receipts now."""
+        """Write what has become of the leases."""
         for lease in leases:
             self._leases.pop(lease[_SEQ], None)
-        rows = [(lease[_LOG], partition, lease[_GROUP], lease[_SEQ]) for lease in leases]
-        self._executemany(SQL[f"{KIND[fifo]}_set_log"], rows)
+        rows = [(partition, each[_GROUP], each[_SEQ], each[_VISIBLE_AT], each[_EPOCH], each[_LOG]) for each in leases]
+        self._executemany(SQL[f"{KIND[fifo]}_change"], rows)
 
     # What happens to receipts.
 

@@ -269,7 +269,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
             visible_at_ms = min(visible_at_ms, lease_end_ms_max(received_at_ms, command.lease_s_max))
         queue.unhide(was_visible_at_ms, received=True)
         queue.hide(visible_at_ms, received=True)
-        session.run("ordered_change", visible_at_ms, epoch, queue.partition, group, seq)
+        session.run("ordered_change", queue.partition, group, seq, visible_at_ms, epoch, None)
         kept.append(replace(each, visible_at_ms=visible_at_ms))
         messages.append(
             ReceivedMessage(

@@ -31,7 +31,7 @@ UPDATE progress SET last_instant_ms = ?, last_seq = ?;
 -- name: put_mark
 UPDATE progress SET mark = ?;
 
--- Messages of standard queues. Statements of the two kinds that differ in their first word alone take the same values.
+-- Messages of standard queues. What a receive takes of a message is {offered} (database.py).
 
 -- name: insert_message
 INSERT INTO message (seq, grp, id, properties, body) VALUES (?, ?, ?, ?, ?);
@@ -75,47 +75,9 @@ WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
 INSERT INTO visibility VALUES (?2, ?3, ?4, ?5, NULL, 1, ?6, 1, ?7, ?8, ?1);
 
 -- name: standard_take
-SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, v.visible_at
-FROM visibility v INDEXED BY visible CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ? AND v.lane = ? AND v.visible_at <= ? ORDER BY v.visible_at, v.seq LIMIT ?;
-
--- name: standard_mark
-UPDATE visibility
-SET log = ?1, visible_at = ?2, receive_count = receive_count + 1, generation = ?3, epoch = epoch + 1, received_at = ?4,
-    first_received_at = coalesce(first_received_at, ?5)
-WHERE partition = ?6 AND seq = ?8;
-
--- name: standard_delete_as_received
-DELETE FROM visibility WHERE partition = ?1 AND seq = ?3 AND visible_at = ?4 AND generation = ?5 AND epoch = ?6;
-
--- name: standard_find
-SELECT seq, visible_at, receive_count, generation, epoch, received_at, grp, lane
-FROM visibility WHERE partition = ? AND seq = ?;
-
--- name: standard_leased
--- As standard_take, and generation and time of the receive; no receipt has the generation of a claimed message.
-SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at, m.id, m.body, m.properties, m.source,
-       m.receives_before, m.first_received_at_ms, m.grp, v.visible_at, v.generation, v.received_at
-FROM visibility v CROSS JOIN message m ON m.seq = v.seq WHERE v.partition = ?1 AND v.seq = ?2
-UNION ALL
-SELECT m.seq, c.lane, c.receive_count, c.epoch, c.first_received_at, m.id, m.body, m.properties, m.source,
-       m.receives_before, m.first_received_at_ms, m.grp, 4611686018427387903, -1, NULL
-FROM claimed c CROSS JOIN message m ON m.seq = c.last_seq
-WHERE c.partition = ?1 AND c.last_seq = ?2 AND c.first_received_at IS NOT NULL;
-
--- name: standard_delete
-DELETE FROM visibility WHERE partition = ?1 AND seq = ?3;
-
--- name: standard_change
-UPDATE visibility SET visible_at = ?1, epoch = ?2 WHERE partition = ?3 AND seq = ?5;
-
--- name: standard_move
--- A dead letter: visible in its new queue as if it were never received.
-UPDATE visibility
-SET partition = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
-    first_received_at = NULL, log = 0
-WHERE partition = ? AND seq = ?;
+SELECT o.seq, o.lane, {offered}, o.visible_at
+FROM visibility o INDEXED BY visible CROSS JOIN message m ON m.seq = o.seq
+WHERE o.partition = ? AND o.lane = ? AND o.visible_at <= ? ORDER BY o.visible_at, o.seq LIMIT ?;
 
 -- name: renumber_message
 UPDATE message
@@ -155,11 +117,10 @@ SELECT head_at, head_seq, grp FROM fair_group INDEXED BY fair_head
 WHERE partition = ? AND lane = ? AND head_at <= ? ORDER BY head_at, head_seq;
 
 -- name: fair_of_group
-SELECT v.seq, v.lane, v.receive_count, v.epoch, v.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, v.grp, v.visible_at
-FROM visibility v INDEXED BY visible_of_group CROSS JOIN message m ON m.seq = v.seq
-WHERE v.partition = ? AND v.lane = ? AND v.grp = ? AND v.grp IS NOT NULL AND v.visible_at <= ?
-ORDER BY v.visible_at, v.seq;
+SELECT o.seq, o.lane, {offered}, o.visible_at
+FROM visibility o INDEXED BY visible_of_group CROSS JOIN message m ON m.seq = o.seq
+WHERE o.partition = ? AND o.lane = ? AND o.grp = ? AND o.grp IS NOT NULL AND o.visible_at <= ?
+ORDER BY o.visible_at, o.seq;
 
 -- name: fair_flights
 -- The leases of groups, those that end last if there are very many.
@@ -189,42 +150,15 @@ DELETE FROM ordered_run WHERE partition = ? AND last_seq = ?;
 
 -- name: ordered_take
 -- What the group may give of what is within its retention, in order; delayed messages are passed over.
-SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, o.visible_at
+SELECT o.seq, 8, {offered}, o.visible_at
 FROM (
     SELECT seq, visible_at, receive_count, epoch, first_received_at FROM ordered
     WHERE partition = ? AND grp = ? AND seq >= ? ORDER BY seq LIMIT ?
 ) o CROSS JOIN message m ON m.seq = o.seq
 WHERE coalesce(o.visible_at, (o.seq >> 20) + ?) <= ? ORDER BY o.seq LIMIT ?;
 
--- name: ordered_mark
-UPDATE ordered
-SET log = ?, visible_at = ?, receive_count = receive_count + 1, generation = ?, epoch = epoch + 1, received_at = ?,
-    first_received_at = coalesce(first_received_at, ?), apart = 0
-WHERE partition = ? AND grp = ? AND seq = ?;
-
--- name: ordered_find
-SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
-
--- name: ordered_leased
--- As ordered_take, and generation and time of the receive.
-SELECT o.seq, 8, o.receive_count, o.epoch, o.first_received_at,
-       m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp,
-       coalesce(o.visible_at, 0), o.generation, o.received_at
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
-
 -- name: group_of_message
 SELECT seq, grp FROM message WHERE seq = ?;
-
--- name: ordered_delete_as_received
-DELETE FROM ordered WHERE partition = ? AND grp = ? AND seq = ? AND visible_at = ? AND generation = ? AND epoch = ?;
-
--- name: ordered_delete
-DELETE FROM ordered WHERE partition = ? AND grp = ? AND seq = ?;
-
--- name: ordered_change
-UPDATE ordered SET visible_at = ?, epoch = ? WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: ordered_set_apart
 UPDATE ordered SET apart = ? WHERE partition = ? AND grp = ? AND seq = ?;
@@ -240,12 +174,6 @@ WHERE c.partition = ? AND c.grp = ? AND c.seq = 0 ORDER BY o.seq LIMIT 1;
 
 -- name: ordered_of_group
 SELECT seq, visible_at, receive_count, apart FROM ordered WHERE partition = ? AND grp = ? AND seq > 0 ORDER BY seq;
-
--- name: ordered_move
-UPDATE ordered
-SET partition = ?, grp = ?, seq = ?, visible_at = ?, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
-    first_received_at = NULL, log = 0, apart = 0
-WHERE partition = ? AND grp = ? AND seq = ?;
 
 -- name: ordered_count_due
 SELECT apart + counted, received + counted
@@ -374,25 +302,6 @@ DELETE FROM message_group WHERE partition = ? AND hash = ?;
 DELETE FROM ordered WHERE partition = ?1 AND seq = 0
     AND grp IN (SELECT grp FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 LIMIT ?2);
 
--- name: standard_logged
--- A row as standard_find has it, and what an event says of it.
-SELECT v.seq, v.visible_at, v.receive_count, v.generation, v.epoch, v.received_at, v.grp, v.lane,
-       v.log, v.grp, octet_length(m.body), m.id, m.properties, max(coalesce(m.moved_at_ms, 0), m.seq >> 20)
-FROM visibility v CROSS JOIN message m ON m.seq = v.seq WHERE v.partition = ? AND v.seq = ?;
-
--- name: ordered_logged
--- The same as ordered_find has it; a group's number may change, the hash of its name stays.
-SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, o.first_received_at,
-       o.log, (SELECT hash FROM message_group WHERE partition = ?1 AND number = m.grp), octet_length(m.body), m.id,
-       m.properties, m.seq >> 20
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
-
--- name: standard_set_log
-UPDATE visibility SET log = ?1 WHERE partition = ?2 AND seq = ?4;
-
--- name: ordered_set_log
-UPDATE ordered SET log = ? WHERE partition = ? AND grp = ? AND seq = ?;
-
 -- name: event_state
 -- The last number that was given, and how far the export is.
 SELECT max(exported, coalesce((SELECT number + events - 1 FROM event_batch ORDER BY number DESC LIMIT 1), 0)),
@@ -466,6 +375,11 @@ SELECT bytes, ahead FROM claim WHERE claim_id = ?;
 
 -- name: grow_claim
 UPDATE claim SET remaining = remaining + ?1, bytes = bytes + ?2, ahead = coalesce(?3, ahead) WHERE claim_id = ?4;
+
+-- name: claimed_leased
+-- As standard_leased, of a claimed message that had a row of its own; no receipt has the generation.
+SELECT m.seq, o.lane, {offered}, 4611686018427387903, -1, NULL FROM claimed o CROSS JOIN message m ON m.seq = o.last_seq
+WHERE o.partition = ?1 AND o.last_seq = ?2 AND o.first_received_at IS NOT NULL;
 
 -- name: claimed_count
 -- How many messages of a partition are claimed, or are being given back.

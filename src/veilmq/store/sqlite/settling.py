@@ -163,10 +163,12 @@ class _Receipts:
                 answer[at] = error
         gone, changed, partition, kind = self._gone, self._changed.values(), queue.partition, KIND[queue.fifo]
         if changed:
-            session.many(f"{kind}_change", [(row[1], row[4], partition, row[6], row[0]) for row in changed])
-            session.touch(queue)
-            if queue.log is not None:
+            if queue.log is None:
+                rows = [(partition, row[6], row[0], row[1], row[4], None) for row in changed]
+                session.many(f"{kind}_change", rows)
+            else:
                 session.events.keep(partition, changed, fifo=queue.fifo)
+            session.touch(queue)
             if queue.shares:
                 fair.changed(session, queue, changed)
         if gone:
@@ -428,7 +430,8 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
         seqs = _renumber(session, source, target, rows, what)
     else:
         now_ms, seqs = session.now_ms, [row[0] for row in rows]
-        session.many("standard_move", [(target.partition, now_ms, source.partition, seq) for seq in seqs])
+        places = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
+        session.many("standard_move", places)
         kept = [(row[0], row[11], *its, now_ms, row[0]) for row, its in zip(rows, what, strict=True)]
         session.many("renumber_message", kept)
     _count_moved(session, source, target, rows, seqs)
@@ -478,7 +481,7 @@ def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], w
     renumbered = [(seq, groups[row[11]], *its, None, row[0]) for (seq, row), its in zip(moves, what, strict=True)]
     session.many("renumber_message", renumbered)
     if source.fifo:
-        ordered = [(partition, groups[row[11]], seq, now_ms, source.partition, row[11], row[0]) for seq, row in moves]
+        ordered = [(source.partition, row[11], row[0], partition, groups[row[11]], seq, now_ms) for seq, row in moves]
         session.many("ordered_move", ordered)
         session.left(source.partition, [(row[0],) for row in rows])
         session.run("insert_ordered_run", partition, session.last_seq, first, len(rows))

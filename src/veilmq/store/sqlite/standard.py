@@ -180,7 +180,7 @@ class Giving:
                 epoch = 0
                 self._leases.append((log, partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms))
             else:
-                self._marks.append((log, visible_at_ms, generation, requested_at_ms, now_ms, partition, group, seq))
+                self._marks.append((partition, group, seq, log, visible_at_ms, generation, requested_at_ms, now_ms))
             if received:
                 queue.redelivered += 1
             messages.append(

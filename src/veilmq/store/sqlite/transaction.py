@@ -141,7 +141,9 @@ class _Transaction(SqliteClaimed):
         session.flush()
         places = [(queue.partition, seq) for seq in seqs if seq >= queue.floor(now_ms)]
         leased: list[Leased] = []
-        for *row, generation, _ in session.executemany(SQL[f"{KIND[queue.fifo]}_leased"], places):
+        queries = [f"{KIND[queue.fifo]}_leased"] + ["claimed_leased"] * (queue.claims and not queue.fifo)
+        rows = chain.from_iterable(session.executemany(SQL[query], places) for query in queries)
+        for *row, generation, _ in rows:
             seq, lane, receive_count, epoch, _, message_id, body, properties, *_, visible_at_ms = row
             receipt = Receipt(queue.number, seq, generation, epoch, visible_at_ms)
             priority = lane if lane <= limits.PRIORITY.maximum else lane - limits.PRIORITY.maximum
