@@ -18,12 +18,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Event, Thread
 
 import apsw
 
@@ -79,12 +78,7 @@ class Committer:
         self._stopwatch = stopwatch
         self._usual_s = 0.0
         self._commits_to_trial = 0
-        self._work: SimpleQueue[bool] = SimpleQueue()
-        self._ended = Event()  # the thread needs the GIL no more
-        self._giving: asyncio.TimerHandle | None = None
-        self._thread = Thread(target=self._run, name="veilmq-committer", daemon=True) if in_thread else None
-        if self._thread is not None:
-            self._thread.start()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="veilmq-committer") if in_thread else None
 
     def commit(self) -> None:
         """Make the batch durable; ``committed`` follows, before or after this returns."""
@@ -99,15 +93,14 @@ class Committer:
             self._committed(error)
         else:
             self._commits_to_trial -= 1
-            self._ended.clear()
-            self._work.put(True)
-            self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
+            work = self._thread.submit(self._try)
+            work.add_done_callback(partial(self._loop.call_soon_threadsafe, self._return))
+            self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
 
     def close(self) -> None:
         """End the thread; nothing is under way."""
         if self._thread is not None:
-            self._work.put(False)
-            self._thread.join()
+            self._thread.shutdown()
 
     def _try(self) -> BaseException | None:
         try:
@@ -117,20 +110,12 @@ class Committer:
             return error
         return None
 
-    def _give_gil(self) -> None:
-        if not self._ended.wait(_GIVEN_S_MAX):
-            self._giving = self._loop.call_later(_GIVES_AFTER_S, self._give_gil)
+    def _give_gil(self, work: Future[BaseException | None]) -> None:
+        if wait([work], _GIVEN_S_MAX).not_done:
+            self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
 
-    def _run(self) -> None:
-        while self._work.get():
-            error = self._try()
-            self._ended.set()
-            self._loop.call_soon_threadsafe(self._return, error)
-
-    def _return(self, error: BaseException | None) -> None:
-        if self._giving is not None:
-            self._giving.cancel()
-        self._committed(error)
+    def _return(self, work: Future[BaseException | None]) -> None:
+        self._committed(work.result())
 
 
 class SqliteStore:
@@ -328,18 +313,17 @@ class SqliteStore:
             self._deliver()
 
     def _committed(self, error: BaseException | None) -> None:
-        if error is None:
-            self._session.deduplication_log.keep()
-            self._deliver()
-        elif database.ran_out_of_room(error):
-            try:
+        try:
+            if error is None:
+                self._session.deduplication_log.keep()
+            elif database.ran_out_of_room(error):
                 self._batch.roll_back(self._pending, error)
-            except Exception as worse:  # noqa: BLE001 - not even the way back worked
-                self._fail(worse)
             else:
-                self._deliver()
+                raise error
+        except BaseException as worse:  # noqa: BLE001 - perhaps not even the way back worked
+            self._fail(worse)
         else:
-            self._fail(error)
+            self._deliver()
 
     def _deliver(self) -> None:
         if not self._batch.deliver(stopwatch_s() + _DELIVERY_S_MAX):
