@@ -47,7 +47,6 @@ _WORDS = {
 }
 _LOCK_NAME = "veilmq.lock"
 _BUSY_MS_MAX = 2_000
-_SOME_LOG = 1  # pages: the file may take room, of an earlier run or because it is written anew, but has nothing to move
 _PAGE_BYTES = 4_096
 _FRAME_BYTES = 24 + _PAGE_BYTES  # a page in the log, with its head
 _LONG_LOG = 4  # times the length at which the log is moved
@@ -138,7 +137,7 @@ class FolderError(StoreError):
 
 
 class FolderLock(AbstractContextManager["FolderLock"]):
-    """The right to use a data folder, held until ``release``."""
+    """The right to use a data folder, held until its context ends."""
 
     def __init__(self, folder: Path) -> None:
         """Make the folder if need be and lock it; raises ``FolderError`` when another process has it."""
@@ -162,10 +161,6 @@ class FolderLock(AbstractContextManager["FolderLock"]):
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
 
     def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Let others have the folder."""
         self._owner.unlink(missing_ok=True)
         self._lock.release()
 
@@ -280,7 +275,7 @@ class Database:
         self._reserve_bytes = options.free_space_reserve_bytes
         # Moving the log takes up to as much room again, which a nearly full disk must still have.
         self._log_pages_max = max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, self._reserve_bytes // 4 // _PAGE_BYTES))
-        self._log_pages = _SOME_LOG
+        self._log_pages = 0  # in the log, and not moved
         self._gave_back = False
         self._move_again_s = 0.0
         self.log_is_long = False  # much longer than it should be, as it could not be moved
@@ -297,17 +292,8 @@ class Database:
         """Make the batch durable: returns after its sync. Blocks, without the GIL."""
         moves_log = self.moves_log
         self._connection.execute("COMMIT")
-        if not moves_log:
-            return
-        self._gave_back = False
-        _, pages, moved = self._checkpoint("PASSIVE")
-        if moved == pages:
-            self._log_was_moved(_SOME_LOG)  # the next commit begins it anew
-            return
-        self._move_again_s = stopwatch_s() + _MOVE_AGAIN_S
-        if pages > _LONG_LOG * self._log_pages_max and not self.log_is_long:
-            self.log_is_long = True
-            log.warning("%s It has %d MB.", LONG_LOG, pages * _FRAME_BYTES // 1_000_000)
+        if moves_log:
+            self._move_log("PASSIVE")  # the next commit begins it anew
 
     @property
     def moves_log(self) -> bool:
@@ -315,25 +301,23 @@ class Database:
         is_due = self._gave_back or self._log_pages >= self._log_pages_max
         return is_due and (not self._move_again_s or stopwatch_s() >= self._move_again_s)
 
-    @property
-    def log_bytes(self) -> int:
-        """Return the size of what is in the write-ahead log and not moved."""
-        return 0 if self._log_pages == _SOME_LOG else self._log_pages * _FRAME_BYTES
-
-    def _checkpoint(self, how: str) -> tuple[int, int, int]:
-        """Move the log; return whether that was hindered, the pages that it had, and how many of them are moved."""
+    def _move_log(self, how: str) -> None:
+        """Move the log into the database; what another process hinders is tried again later."""
+        self._gave_back = False
         try:
             ((is_busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({how})")
         except (apsw.FullError, apsw.BusyError):  # the batch is durable all the same
-            return 1, self._log_pages, 0
-        return is_busy, pages, moved
-
-    def _log_was_moved(self, pages: int) -> None:
-        self._log_pages = pages
-        self._move_again_s = 0.0
-        if self.log_is_long:
-            self.log_is_long = False
-            log.warning("the write-ahead log was moved into the database")
+            is_busy, pages, moved = True, self._log_pages, 0
+        if moved == pages and not is_busy:
+            self._log_pages, self._move_again_s = 0, 0.0
+            if self.log_is_long:
+                self.log_is_long = False
+                log.warning("the write-ahead log was moved into the database")
+            return
+        self._move_again_s = stopwatch_s() + _MOVE_AGAIN_S
+        if pages > _LONG_LOG * self._log_pages_max and not self.log_is_long:
+            self.log_is_long = True
+            log.warning("%s It has %d MB.", LONG_LOG, pages * _FRAME_BYTES // 1_000_000)
 
     def _note_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages
@@ -364,15 +348,13 @@ class Database:
         if self.is_short and not was_short:  # all of the log, whose file is cut; waits for no reader
             self._connection.set_busy_timeout(0)
             try:
-                is_busy, _, _ = self._checkpoint("TRUNCATE")
+                self._move_log("TRUNCATE")
             finally:
                 self._connection.set_busy_timeout(_BUSY_MS_MAX)
-            if not is_busy:  # else another process reads what is still in the log
-                self._log_was_moved(0)
 
     def figures(self) -> list[Figure]:
         """Return what there is to tell of the file and its disk."""
-        figures = [gauge("store_wal_bytes", "Bytes in the write-ahead log.", self.log_bytes)]
+        figures = [gauge("store_wal_bytes", "Bytes in the write-ahead log.", self._log_pages * _FRAME_BYTES)]
         with suppress(OSError):
             if self._folder is not None:
                 free, reserve = _free_bytes(self._folder), self._reserve_bytes

@@ -98,7 +98,8 @@ def test_one_process_a_folder_and_the_lock_dies_with_its_process(tmp_path: Path)
             FolderLock(tmp_path)
         other.kill()
         other.wait(timeout=10)
-    FolderLock(tmp_path).release()
+    with FolderLock(tmp_path):
+        pass
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
