@@ -15,19 +15,18 @@ from contextlib import closing, contextmanager
 from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 import msgspec
 
 from veilmq.core.claims import ClaimState
-from veilmq.core.limits import BATCH_BYTES_MAX
 from veilmq.core.messages import decode_properties
-from veilmq.store.copying import SLICE, CopiedMessage, CopiedQueue, Progress
+from veilmq.store.copying import CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
-from veilmq.store.sqlite.copying import FolderTarget, receives_of
+from veilmq.store.sqlite.copying import FolderTarget, receives_of, slices
 from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock, sync
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.fifo import Taken, put_attempt
@@ -48,7 +47,7 @@ _NODE, _NODE_BYTES = "event_node", 4  # the first bytes of a longer key
 _ACCOUNT = "account "
 _LANE_SHIFT = 41  # a position was a number of 63 bits: its lane, and its place in that
 _OF_GROUPS = -1  # in place of a shard: the group of each message tells
-_MESSAGE_COLUMNS = len(CopiedMessage._fields)
+_MESSAGE_COLUMNS, _GROUP_KEY = len(CopiedMessage._fields), CopiedMessage._fields.index("group")
 
 
 def is_old(folder: Path) -> bool:
@@ -149,27 +148,16 @@ class _Attempt(msgspec.Struct, frozen=True, array_like=True):
 _attempt_of = msgspec.msgpack.Decoder(_Attempt).decode
 
 
-class _Stored(NamedTuple):
-    """A message, and the claim that has it: its number, ``None`` without one, its state and shards, the shard."""
-
-    message: CopiedMessage
-    group_key: int | None
-    claim: int | None
-    state: str
-    shards: int
-    shard: int
-
-
-def _stored(row: Row) -> _Stored:
+def _message(row: Row) -> CopiedMessage:
     message = CopiedMessage(*row[:_MESSAGE_COLUMNS])
     key: Any = message.group
-    if key is not None:
-        # The sender's name of the group is among the properties; the key is its hash.
-        name = decode_properties(message.properties).group
-        if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
-            name = f"group {key:x}"
-        message = message._replace(group=name)
-    return _Stored(message, key, *row[_MESSAGE_COLUMNS:])
+    if key is None:
+        return message
+    # The sender's name of the group is among the properties; the key is its hash.
+    name = decode_properties(message.properties).group
+    if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
+        name = f"group {key:x}"
+    return message._replace(group=name)
 
 
 class ConversionTarget(FolderTarget):
@@ -196,12 +184,12 @@ class ConversionTarget(FolderTarget):
             for lane, priority, ended_to_ms in self._old("lanes", queue.number):
                 if ended_to_ms is not None:  # the floor is behind what retention has ended
                     ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
-                for slice_ in self._rows(lane, priority, fifo=queue.settings.fifo):
-                    for is_claimed, together in groupby(slice_, key=lambda each: each.claim is not None):
+                for slice_ in self._slices(lane, priority, fifo=queue.settings.fifo):
+                    for is_claimed, together in groupby(slice_, key=lambda row: row[_MESSAGE_COLUMNS] is not None):
                         if is_claimed:
                             self._add_claimed(queue, list(together))
                         else:
-                            await self.add_messages(queue, [each.message for each in together])
+                            await self.add_messages(queue, [_message(row) for row in together])
                     converted += len(slice_)
                     if progress is not None:
                         progress(converted, in_all)
@@ -211,33 +199,24 @@ class ConversionTarget(FolderTarget):
 
     # Messages.
 
-    def _rows(self, lane: int, priority: int, *, fifo: bool) -> Iterator[list[_Stored]]:
-        """Yield the messages of a lane, as many at a time as memory has room for."""
-        slice_: list[_Stored] = []
-        bytes_left = BATCH_BYTES_MAX
-        for row in self._connection.execute(OLD["messages"], (lane, priority, fifo)):
-            slice_.append(_stored(row))
-            bytes_left -= len(slice_[-1].message.body)
-            if len(slice_) == SLICE or bytes_left <= 0:
-                yield slice_
-                slice_, bytes_left = [], BATCH_BYTES_MAX
-        yield slice_
+    def _slices(self, lane: int, priority: int, *, fifo: bool) -> Iterator[list[Row]]:
+        """Yield the messages of a lane: the columns of a ``CopiedMessage``, and the claim that has it."""
+        return slices(self._connection.execute(OLD["messages"], (lane, priority, fifo)))
 
-    def _add_claimed(self, queue: CopiedQueue, slice_: list[_Stored]) -> None:
+    def _add_claimed(self, queue: CopiedQueue, slice_: list[Row]) -> None:
         """Add messages of claims, which their queue does not count."""
         partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
         placed: list[tuple[Any, int]] = []  # lane, claim and shard; and seq
         rows: list[Row] = []
-        for stored in slice_:
-            claim = stored.claim
-            is_leased = stored.message.receive_count > 0
-            each = stored.message._replace(visible_at_ms=NEVER_MS) if is_leased else stored.message
+        for row in slice_:
+            each, (claim, state, shards, shard) = _message(row), row[_MESSAGE_COLUMNS:]
+            is_leased = each.receive_count > 0
+            if is_leased:
+                each = each._replace(visible_at_ms=NEVER_MS)
             seq, group = self._add(queue.number, partition, each, fifo=fifo)
-            shard = stored.shard
-            if shard == _OF_GROUPS and group is not None and stored.group_key is not None:
+            if shard == _OF_GROUPS and group is not None:
                 # What is read of a claim stays in its shards. Nothing was read yet of one that is being bound.
-                number = group if stored.state == ClaimState.BINDING.value else stored.group_key
-                shard = number % max(1, stored.shards)
+                shard = (group if state == ClaimState.BINDING.value else row[_GROUP_KEY]) % max(1, shards)
             lane = each.priority + (0 if group is None or fifo else GROUPED)
             if is_leased:
                 receives = each.receive_count, each.epoch, receives_of(each)[4]
@@ -257,8 +236,8 @@ class ConversionTarget(FolderTarget):
             ((partition,),) = session.rows("insert_part", number)
             session.run("retire_part", partition, ended_at_ms, origin, name)
             self._last_seq = self._taken_seq = 0
-            for slice_ in self._rows(lane, priority, fifo=fifo):
-                for each in (stored.message for stored in slice_ if log_is_open(stored.message.log)):
+            for slice_ in self._slices(lane, priority, fifo=fifo):
+                for each in (message for message in map(_message, slice_) if log_is_open(message.log)):
                     seq, group = self._add(number, partition, each, fifo=fifo)
                     if fifo:
                         session.stage(SQL["insert_ordered_run"], [(partition, seq, seq, 1)])

@@ -6,10 +6,10 @@ What was interrupted, or breaks an invariant, leaves nothing that looks like a d
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib.resources import files
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import apsw
 import msgspec
 
-from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
+from veilmq.core.limits import BATCH_BYTES_MAX, DEDUPLICATION_S, SECOND_MS
 from veilmq.store import copying
 from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
@@ -27,7 +27,7 @@ from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import database, fifo
 from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError, FolderLock
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.session import ENTRY, Session, group_hash
+from veilmq.store.sqlite.session import ENTRY, Row, Session, group_hash
 from veilmq.store.sqlite.standard import runs_of
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
@@ -208,6 +208,20 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
 # Copies.
 
 
+def slices(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield rows that begin as a ``CopiedMessage``, as many at a time as memory has room for."""
+    slice_: list[Row] = []
+    bytes_left = BATCH_BYTES_MAX
+    for row in rows:
+        slice_.append(row)
+        bytes_left -= len(row[2])
+        if len(slice_) == SLICE or bytes_left <= 0:
+            yield slice_
+            slice_, bytes_left = [], BATCH_BYTES_MAX
+    if slice_:
+        yield slice_
+
+
 class FolderSource(Source):
     """``store.copying.Source`` of a data folder."""
 
@@ -248,13 +262,12 @@ class FolderSource(Source):
         (row,) = await self.fetch(SQL["queue_by_name"], queue.name)
         partition, floor_seq = row[6], max(row[11], (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
         query = SQL["copied_ordered" if queue.settings.fifo else "copied_standard"]
-        rows = self._connection.execute(query, (partition, floor_seq))
-        while slice_ := [self.shown(CopiedMessage(*row).named()) for row in islice(rows, SLICE)]:
+        for rows in slices(self._connection.execute(query, (partition, floor_seq))):
             yield [  # with a position of the shown time, unless a receipt may name it
                 each
                 if queue.settings.fifo or each.has_history
                 else each._replace(position=each.position + (self.ahead_ms << SEQ_SHIFT))
-                for each in slice_
+                for each in [self.shown(CopiedMessage(*row).named()) for row in rows]
             ]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
