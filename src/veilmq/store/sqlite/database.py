@@ -71,11 +71,6 @@ _PRAGMAS: dict[str, str | int] = {
     "temp_store": "MEMORY",
 }
 
-_OFFERED = (
-    "o.receive_count, o.epoch, o.first_received_at, m.id, m.body, m.properties, m.source, m.receives_before, "
-    "m.first_received_at_ms, m.grp"
-)
-_ORDERED = "message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2"
 _KINDS = {
     "standard": {
         "table": "visibility",
@@ -89,8 +84,8 @@ _KINDS = {
     "ordered": {
         "table": "ordered",
         "key": "partition = ?1 AND grp = ?2 AND seq = ?3",
-        "row": _ORDERED,
-        "message": _ORDERED,
+        "row": "{ordered_message} WHERE m.seq = ?2",
+        "message": "{ordered_message} WHERE m.seq = ?2",
         "lane": "8",
         "hash": "(SELECT hash FROM message_group WHERE partition = ?1 AND number = m.grp)",
         "together": ", apart = 0",
@@ -98,18 +93,25 @@ _KINDS = {
 }
 """The words of the two kinds of queues in ``kinds.sql``."""
 
-_FILES = {name: load("veilmq.store.sqlite", f"{name}.sql") for name in ("queries", "copies", "kinds")}
-_TEXTS = {
-    **{name: re.sub(r"\$(\d+)", r"?\1", text) for name, text in shared().items()},
-    **{name: text.replace("{offered}", _OFFERED) for name, text in (_FILES["queries"] | _FILES["copies"]).items()},
-    **{
-        f"{kind}_{name}": text.format(offered=_OFFERED, **words)
-        for kind, words in _KINDS.items()
-        for name, text in _FILES["kinds"].items()
-    },
-}
-SQL = {name: " ".join(re.sub("--.*", "", text).split()) for name, text in _TEXTS.items()}
-"""The statements of both dialects and of this one by name; without comments, as apsw hashes a text for each row."""
+
+def _statements() -> dict[str, str]:
+    """Return the statements of all files; a name in braces stands for a text from above."""
+    found = {name: re.sub(r"\$(\d+)", r"?\1", _bare(text)) for name, text in shared().items()}
+    for name, text in (load(__package__, "queries.sql") | load(__package__, "copies.sql")).items():
+        found[name] = _bare(text).format_map(found)
+    for name, text in load(__package__, "kinds.sql").items():
+        for kind, words in _KINDS.items():
+            found[f"{kind}_{name}"] = _bare(text).format_map(found | words).format_map(found)
+    return found
+
+
+def _bare(text: str) -> str:
+    """Return a statement without comments and line ends: apsw hashes a text for each row."""
+    return " ".join(re.sub("--.*", "", text).split()).rstrip(";")
+
+
+SQL = _statements()
+"""The statements of both dialects and of this one by name."""
 
 _SIZE = "octet_length(m.body) + length(m.properties), NULL"
 BARE = {name: text.replace("m.body, m.properties", _SIZE) for name, text in SQL.items()}

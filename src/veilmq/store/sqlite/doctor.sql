@@ -122,14 +122,11 @@ WHERE seq > 0 AND visible_at > counted_at AND NOT apart AND (receive_count = 0 O
 SELECT seq FROM cursor AS c JOIN ordered AS o USING (partition, grp)
 WHERE seq > 0 AND seq > c.own_to AND visible_at IS NOT NULL AND receive_count = 0;
 
--- name: every claim has all of its messages, and its source while it is under way
-SELECT claim_id FROM claim LEFT JOIN held USING (claim_id) GROUP BY claim_id
-HAVING count(held.seq) <> remaining OR remaining > messages
+-- name: every claim has all claimed messages, and its source while it is under way
+SELECT claim_id FROM claim FULL JOIN held USING (claim_id) GROUP BY claim_id
+HAVING remaining IS NOT count(held.seq) OR remaining > messages
     OR (NOT is_ending AND remaining <> iif(state IN ('binding', 'open'), messages, 0))
     OR (state IN ('binding', 'open') AND (qp, coalesce(source, '')) NOT IN (SELECT qp, name FROM source));
-
--- name: every claimed message is of a claim
-SELECT seq FROM held WHERE claim_id NOT IN (SELECT claim_id FROM claim);
 
 -- name: what is claimed of a FIFO queue is hidden for ever, and nothing else is
 SELECT coalesce(o.seq, c.seq)

@@ -31,7 +31,16 @@ UPDATE progress SET last_instant_ms = ?, last_seq = ?;
 -- name: put_mark
 UPDATE progress SET mark = ?;
 
--- Messages of standard queues. What a receive takes of a message is {offered} (database.py).
+-- Parts of statements. A name in braces stands for a text from above.
+
+-- name: offered
+o.receive_count, o.epoch, o.first_received_at, m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms,
+m.grp;
+
+-- name: ordered_message
+message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq;
+
+-- Messages of standard queues.
 
 -- name: insert_message
 INSERT INTO message (seq, grp, id, properties, body) VALUES (?, ?, ?, ?, ?);
@@ -92,6 +101,10 @@ WHERE partition = ? AND lane = ? AND visible_at > ? AND visible_at <= ?;
 -- Leases and delays in the order of their ends.
 SELECT visible_at, receive_count, seq, lane FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at, seq LIMIT ?;
+
+-- name: standard_hidden
+-- Those of them that were received, or not (?5), and are within their retention. They are passed over in SQL: the loop waits.
+SELECT visible_at, seq, lane FROM ({standard_ends_after}) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: standard_between
 SELECT seq, lane, grp, visible_at, receive_count FROM visibility
@@ -207,16 +220,19 @@ WHERE r.partition = ?1 AND r.last_seq >= ?2 AND r.last_seq <= coalesce(
 ) AND o.visible_at IS NOT 4611686018427387903 ORDER BY r.last_seq LIMIT ?4;
 
 -- name: ordered_waiting
--- Those that follow the queue's delay and are not due.
-SELECT count(*)
-FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq
-    CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
-WHERE r.partition = ?1 AND r.last_seq >= ?2 AND o.visible_at IS NULL;
+SELECT count(*) FROM ({ordered_between}) WHERE visible_at IS NULL;
 
--- name: ordered_hidden_apart
--- The first ?4 that are hidden until ?3 at the latest, but for what their groups count.
-SELECT visible_at, receive_count, seq, NULL AS lane FROM ordered INDEXED BY ordered_apart
-WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4;
+-- name: ordered_visible
+-- Those that are visible at ?6 where the queue's delay is ?5; ?7: of those that follow it alone.
+SELECT seq, NULL FROM ({ordered_between})
+WHERE coalesce(visible_at, (seq >> 20) + ?5) <= ?6 AND (visible_at IS NULL OR NOT ?7) LIMIT ?8;
+
+-- name: ordered_hidden
+-- As standard_hidden, but for what their groups count; the first ?4 that are hidden until ?3 at the latest are passed over.
+SELECT visible_at, seq, NULL FROM (
+    SELECT visible_at, receive_count, seq FROM ordered INDEXED BY ordered_apart
+    WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
+) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: ordered_in_flight
 -- What the first ?3 groups that wait have in flight until the instant until which they wait.
@@ -246,7 +262,7 @@ FROM message m LEFT JOIN visibility v ON v.partition = ?1 AND v.seq = m.seq
 SELECT m.seq, m.id, m.properties, octet_length(m.body), 8, m.source, m.seq >> 20, coalesce(o.visible_at, (m.seq >> 20) + ?3),
        o.receive_count, coalesce(m.receives_before, 0), o.generation, o.epoch, coalesce(o.received_at, 0),
        coalesce(m.first_received_at_ms, o.first_received_at), o.log, o.visible_at IS 4611686018427387903 AS is_claimed
-FROM message m CROSS JOIN ordered o ON o.partition = ?1 AND o.grp = m.grp AND o.seq = m.seq WHERE m.seq = ?2;
+FROM {ordered_message} WHERE m.seq = ?2;
 
 -- Groups of FIFO queues.
 

@@ -9,9 +9,9 @@ index only once something hidden can have become visible.
 
 Moves: a dead letter of a standard queue keeps its row and its seq, and so the time at which it was sent. Any other
 message gets a seq behind all others: a dead letter of a FIFO queue, and what is sent on as a new message, with another
-id and without a past. All are visible at once where they come to, and the groups that they leave are filed anew. Where the
-dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and
-is delivered once more.
+id and without a past. All are visible at once where they come to, and the groups that they leave are filed anew. Where
+the dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and is
+delivered once more.
 """
 
 from collections.abc import Iterable, Iterator
@@ -326,7 +326,8 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
         for _, first, *_ in session.rows("claimed_at", queue.partition, floor):
             oldest = min(oldest or NEVER_MS, max(first, floor))
     if queue.fifo and queue.delay_ms:
-        ((waiting,),) = session.rows("ordered_waiting", queue.partition, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
+        since = (now_ms - queue.delay_ms + 1) << SEQ_SHIFT
+        ((waiting,),) = session.rows("ordered_waiting", queue.partition, since, NEVER_MS, -1)
     return QueueCounts(
         visible=queue.messages - queue.in_flight - queue.delayed - waiting,
         in_flight=queue.in_flight + claimed,

@@ -39,17 +39,6 @@ _PARTITION_ROWS = 5  # what a look at a partition takes, in rows
 _PAUSE_MS = 10
 _SWEEP_MS = limits.RETENTION_S.minimum * limits.SECOND_MS
 
-# What an inspection passes over, up to a hundred thousand rows, is passed over in SQL: the loop waits for it.
-_HIDDEN = {
-    is_fifo: f"SELECT visible_at, seq, lane FROM ({SQL[name]}) WHERE (receive_count > 0) = ? AND seq >= ? LIMIT ?"
-    for is_fifo, name in ((False, "standard_ends_after"), (True, "ordered_hidden_apart"))
-}
-# Those that are visible at an instant, by the queue's delay; the last but one: of those that follow it alone.
-_ORDERED = f"""
-SELECT seq, NULL FROM ({SQL["ordered_between"]})
-WHERE coalesce(visible_at, (seq >> {SEQ_SHIFT}) + ?) <= ? AND (visible_at IS NULL OR NOT ?) LIMIT ?
-"""
-
 
 class _Transaction(SqliteClaimed):
     """The open transaction of a batch, at the instant of its commands. No method suspends."""
@@ -231,8 +220,8 @@ class _Transaction(SqliteClaimed):
     def _ordered(
         self, queue: Queue, floor: int, until_ms: int, first: int, count: int, *, floating: bool = False
     ) -> list[Any]:
-        terms = queue.partition, floor, NEVER_MS, first, queue.delay_ms, until_ms, floating, count
-        return self._session.execute(_ORDERED, terms).fetchall()
+        place = queue.partition, floor, NEVER_MS, first
+        return self._session.rows("ordered_visible", *place, queue.delay_ms, until_ms, floating, count)
 
     def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, first: int) -> list[Any]:
         """Return visible_at, seq and lane of what is in flight or delayed, the ``count`` first ones among them."""
@@ -248,7 +237,7 @@ class _Transaction(SqliteClaimed):
                 found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
             places = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # what is behind does not count
         for place in places:
-            found += session.execute(_HIDDEN[queue.fifo], (partition, *place, first, is_received, floor, count))
+            found += session.rows(f"{KIND[queue.fifo]}_hidden", partition, *place, first, is_received, floor, count)
         return found
 
 

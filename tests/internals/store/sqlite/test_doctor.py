@@ -170,13 +170,13 @@ DAMAGES = {
         "UPDATE ordered SET apart = 0",
     ],
     "every cursor knows how far messages have delays of their own": ["UPDATE ordered SET own_to = 0"],
-    "every claim has all of its messages, and its source while it is under way": [
+    "every claim has all claimed messages, and its source while it is under way": [
+        "DELETE FROM claim",
         "UPDATE claim SET remaining = remaining - 1",
         "UPDATE claim SET messages = messages + 1",
         "DELETE FROM claimed WHERE first_received_at IS NULL",
         "DELETE FROM source",
     ],
-    "every claimed message is of a claim": ["DELETE FROM claim"],
     "what is claimed of a FIFO queue is hidden for ever, and nothing else is": [
         "UPDATE ordered SET visible_at = 1 WHERE visible_at = 4611686018427387903",
         "UPDATE ordered SET visible_at = 4611686018427387903 WHERE seq > 0 AND visible_at IS NULL",
