@@ -428,26 +428,25 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
             (own, encode_properties(replace(decode_properties(properties), dedup_id=str(UUID(bytes=own)))), *past)
             for own, properties, *past in what
         ]
-        seqs = _renumber(session, source, target, rows, what)
-    else:
-        now_ms, seqs = session.now_ms, [row[0] for row in rows]
+    return move(session, source, target, rows, what, keep_seqs=not source.fifo)
+
+
+def move(
+    session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row], *, keep_seqs: bool = False
+) -> list[int]:
+    """Move messages to a queue that is settled at the present instant; ``what`` has id, properties and past of each.
+
+    Returns their seqs there, which are behind all others unless they ``keep_seqs``.
+    """
+    now_ms = session.now_ms
+    if keep_seqs:
+        seqs = [row[0] for row in rows]
         places = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
         session.many("standard_move", places)
         kept = [(row[0], row[11], *its, now_ms, row[0]) for row, its in zip(rows, what, strict=True)]
         session.many("renumber_message", kept)
-    _count_moved(session, source, target, rows, seqs)
-    return seqs
-
-
-def send_on(session: Session, source: Queue, target: Queue, rows: list[Row]) -> None:
-    """Move messages as new ones to a queue that is settled at the present instant."""
-    session.events.end(source.log, source.partition, [row[0] for row in rows if row[2]], fifo=source.fifo)
-    what = [(session.ids.next(), row[7], None, None, None) for row in rows]
-    _count_moved(session, source, target, rows, _renumber(session, source, target, rows, what))
-
-
-def _count_moved(session: Session, source: Queue, target: Queue, rows: list[Row], seqs: list[int]) -> None:
-    now_ms = session.now_ms
+    else:
+        seqs = _renumber(session, source, target, rows, what)
     for row, seq in zip(rows, seqs, strict=True):
         count_in(target, row[1], seq)
         if row[11] is not None and not target.fifo:
@@ -457,6 +456,7 @@ def _count_moved(session: Session, source: Queue, target: Queue, rows: list[Row]
     session.touch(target)
     refile(session, source, [(row[0], row[1], row[11]) for row in rows])
     target.notify(now_ms)
+    return seqs
 
 
 def count_in(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
@@ -469,7 +469,7 @@ def count_in(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
 
 
 def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row]) -> list[int]:
-    """Move messages behind all others; ``what`` has id, properties and past of each. Returns their seqs."""
+    """Move messages behind all others; return their seqs."""
     first, partition, groups = session.next_seq(), target.partition, {row[11]: row[11] for row in rows}
     now_ms = session.now_ms
     session.last_seq = first + len(rows) - 1

@@ -120,9 +120,11 @@ class _Transaction(SqliteClaimed):
         return messages, len(rows) == count or session.bytes_left <= 0
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
-        settle_time(self._session, target)
-        settling.send_on(self._session, queue, target, [each.row for each in messages])
-        return len(messages)
+        session, rows = self._session, [each.row for each in messages]
+        settle_time(session, target)
+        session.events.end(queue.log, queue.partition, [row[0] for row in rows if row[2]], fifo=queue.fifo)
+        settling.move(session, queue, target, rows, [(self.ids.next(), row[7], None, None, None) for row in rows])
+        return len(rows)
 
     async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
         session, now_ms = self._session, self._session.now_ms
