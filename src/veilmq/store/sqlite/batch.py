@@ -38,7 +38,7 @@ from veilmq.store.sqlite import fifo, standard, transaction
 from veilmq.store.sqlite.database import ran_out_of_room
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle, settle_time, sink_of
-from veilmq.store.sqlite.standard import LATER, SEES_ALL, Sends, Taker, rounds
+from veilmq.store.sqlite.standard import LATER, SEES_ALL, Answers, Sends, Taker, rounds
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +64,11 @@ class _Work:
         self.after: list[tuple[int, Any]] = []
         self.firsts: list[int] = []
         self.bytes = 0  # of the sends
+
+    def refuse(self, answers: Answers, error: VeilmqError) -> None:
+        """Answer all commands with an error."""
+        for slot, _ in chain(self.before, self.sends, self.receives, self.after):
+            answers[slot] = error
 
 
 class Batch:
@@ -198,15 +203,13 @@ class Batch:
         for name, work in works.items():
             queue = session.find(name)
             if queue is None:
-                for slot, _ in chain(work.before, work.sends, work.receives, work.after):
-                    answers[slot] = QueueNotFound(name)
+                work.refuse(answers, QueueNotFound(name))
                 continue
             if now_ms > queue.counted_at_ms or now_ms >= queue.expires_at_ms:
                 settle_time(session, queue)
+            if work.before:
+                settle(session, queue, work.before, answers)
             found.append((queue, work))
-        before = [(queue, work.before) for queue, work in found if work.before]
-        if before:
-            settle(session, before, answers)
         for queue, work in found:
             if work.sends:
                 work.firsts = self._send(queue, work.sends)
@@ -217,10 +220,9 @@ class Batch:
             if self._woken or work.receives:
                 self._receive(queue, work)
         session.flush()
-        after = [(queue, work.after) for queue, work in found if work.after]
-        if after:
-            settle(session, after, answers)
-            session.flush()
+        for queue, work in found:
+            if work.after:
+                settle(session, queue, work.after, answers)
 
     def _send(self, queue: Queue, sends: Sends) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""

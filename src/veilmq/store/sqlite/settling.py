@@ -1,7 +1,7 @@
 """What becomes of messages that were received: receipts settle them, time ends them, and they move to other queues.
 
-Receipts: nearly all deletes bring the receipt of the latest receive, with the present deadline: then one statement for
-all queues of a kind deletes the rows that are as the receipts have them, and only groups of FIFO queues are read.
+Receipts: nearly all deletes bring the receipt of the latest receive, with the present deadline: then one statement
+deletes the rows that are as the receipts have them, and only groups of FIFO queues are read.
 Everything else reads the rows of all receipts, applies the commands in order, and writes what has become of the rows.
 
 Time: commands keep totals up, and what the passing of time alone makes visible is counted out here, which reads the
@@ -14,7 +14,7 @@ the dead-letter queue cannot take a message (gone, its permission withdrawn, the
 delivered once more.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -45,208 +45,194 @@ _Item = tuple[list[Any], int, Receipt, Any]
 """Where the state of a receipt goes (an answer and the place in it), the receipt, and its command."""
 
 
-def settle(session: Session, works: list[tuple[Queue, list[tuple[int, Settling]]]], answers: Answers) -> None:
-    """Apply the commands of each queue in order; each answer is a list with a result or an error for each receipt."""
-    kinds: dict[bool, list[_Receipts]] = {}
-    for queue, items in works:
-        kinds.setdefault(queue.fifo, []).append(_Receipts(session, queue, items, answers))
-    for is_fifo, found in kinds.items():
-        hits = iter(_delete_as_received(session, found, is_fifo=is_fifo))
-        for each in found:
-            each.finish(hits)
+def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], answers: Answers) -> None:
+    """Apply commands on a queue in order; each answer is a list with a result or an error for each receipt.
 
-
-class _Receipts:
-    """The receipts that the commands of a batch on one queue bring, and what becomes of their messages."""
-
-    def __init__(self, session: Session, queue: Queue, items: list[tuple[int, Settling]], answers: Answers) -> None:
-        """Read the receipts, and answer those whose messages cannot be there; find those to be tried.
-
-        A delete is tried that does not have to look at its message.
-        """
-        self._session = session
-        self.queue = queue
-        self._now_ms = now_ms = session.now_ms
-        self._commands = len(items)
-        self.tried: list[_Item] = []  # each acts as it is or not at all
-        self._rest: list[_Item] = []  # those to look up
-        self._rows: dict[int, list[Any]] = {}
-        self._gone: list[Row] = []
-        self._changed: dict[int, list[Any]] = {}
-        self._freed: set[int] = set()  # groups of a FIFO queue that are to be filed anew
-        self._due: list[int] = []
-        read, number, floor, log = session.book.read, queue.number, queue.floor(now_ms), queue.log
-        found: list[_Item] = []
-        is_plain = not queue.shares
-        for slot, command in items:
-            if isinstance(command, commands.Delete):
-                texts, gone = command.receipts, _GONE_DELETED
-                is_plain = is_plain and not (command.any_epoch or command.any_receive)
-            else:
-                texts, gone, is_plain = tuple([change.receipt for change in command.changes]), _GONE_CHANGED, False
-            answer: list[Any] = [gone] * len(texts)
-            answers[slot] = answer
-            for at, text in enumerate(texts):
-                try:
-                    receipt = read(text)
-                except VeilmqError as error:
-                    answer[at] = error
-                    continue
-                if receipt[0] != number:
-                    answer[at] = ReceiptInvalid()
-                elif receipt[1] >= floor:
-                    found.append((answer, at, receipt, command))
-                elif isinstance(command, commands.Delete):
-                    session.events.deleted(queue, receipt, None, acts=False)
-        if not is_plain or len({each[2][1] for each in found}) < len(found):
-            self._rest = found
-            return
+    A delete is tried that does not have to look at its message: it acts as the receipt says or not at all.
+    """
+    found, is_plain = _read(session, queue, items, answers)
+    now_ms, log = session.now_ms, queue.log
+    tried: list[_Item] = []
+    rest = found
+    if is_plain and len({each[2][1] for each in found}) == len(found):
+        rest = []
         for each in found:
             receipt = each[2]
             acts = receipt[4] > now_ms or not (queue.fifo or each[3].only_live)
-            is_tried = acts and (log is None or session.events.knows(receipt))
-            (self.tried if is_tried else self._rest).append(each)
+            (tried if acts and (log is None or session.events.knows(receipt)) else rest).append(each)
+    freed: set[int] = set()  # groups of a FIFO queue that are to be filed anew
+    if tried:
+        rest += _delete_as_received(session, queue, tried, freed)
+    due = _look_up(session, queue, rest, freed) if rest else []
+    if freed:
+        fifo.refile(session, queue, freed)
+        fifo.notify(session, queue, len(items))
+    elif not queue.fifo:
+        for due_ms in due:
+            queue.notify(due_ms)
 
-    def finish(self, hits: Iterator[int]) -> None:
-        """Count what the statement has deleted (``hits``, of each receipt that it tried), and look the rest up."""
-        session, queue, now_ms = self._session, self.queue, self._now_ms
-        deleted: list[Row] = []
-        for each, hit in zip(self.tried, hits, strict=False):  # the others are of other queues
-            if not hit:
-                self._rest.append(each)
-                continue
-            answer, at, (_, seq, generation, _, visible_at_ms), _ = each
-            deleted.append((seq,))
-            answer[at] = _EXPIRED
-            if visible_at_ms > now_ms:
-                answer[at] = _LIVE
-                if generation:
-                    queue.in_flight -= 1
-                else:
-                    queue.delayed -= 1
-        if deleted:
-            if queue.log is not None:
-                session.events.deleted_as_received(queue.log, deleted)
-            if queue.fifo:
-                self._freed.update([session.group_of.pop(seq) for (seq,) in deleted])
-            self._count_out(deleted)
-        if self._rest:
-            self._look_up()
-        if self._freed:
-            fifo.refile(session, queue, self._freed)
-            fifo.notify(session, queue, self._commands)
-        elif not queue.fifo:
-            for due_ms in self._due:
-                queue.notify(due_ms)
 
-    def _count_out(self, deleted: list[Row]) -> None:
-        session, queue = self._session, self.queue
-        session.ended(queue.partition, deleted, ordered=queue.fifo)
-        queue.messages -= len(deleted)
-        queue.deleted += len(deleted)
-        if not queue.touched:
-            session.touch(queue)
-        if queue.at_limit:
-            queue.free_place(self._now_ms)
-
-    def _look_up(self) -> None:
-        """Apply commands to their messages in order, and write what has become of them."""
-        session, queue = self._session, self.queue
-        if queue.shares:
-            fair.sharing_of(session, queue)  # with what is in flight before these end it
-        self._rows = _find(session, queue, [receipt for _, _, receipt, _ in self._rest])
-        for answer, at, receipt, command in self._rest:
+def _read(
+    session: Session, queue: Queue, items: list[tuple[int, Settling]], answers: Answers
+) -> tuple[list[_Item], bool]:
+    """Read receipts; answer those whose messages cannot be there; tell whether the others are plain deletes."""
+    read, number = session.book.read, queue.number
+    floor, is_plain = queue.floor(session.now_ms), not queue.shares
+    found: list[_Item] = []
+    for slot, command in items:
+        if isinstance(command, commands.Delete):
+            texts, gone = command.receipts, _GONE_DELETED
+            is_plain = is_plain and not (command.any_epoch or command.any_receive)
+        else:
+            texts, gone, is_plain = tuple([change.receipt for change in command.changes]), _GONE_CHANGED, False
+        answer: list[Any] = [gone] * len(texts)
+        answers[slot] = answer
+        for at, text in enumerate(texts):
             try:
-                is_delete = type(command) is commands.Delete
-                answer[at] = self._delete(receipt, command) if is_delete else self._change(receipt, command, at)
+                receipt = read(text)
             except VeilmqError as error:
                 answer[at] = error
-        gone, changed, partition, kind = self._gone, self._changed.values(), queue.partition, KIND[queue.fifo]
-        if changed:
-            if queue.log is None:
-                rows = [(partition, row[6], row[0], row[1], row[4], None) for row in changed]
-                session.many(f"{kind}_change", rows)
-            else:
-                session.events.keep(partition, changed, fifo=queue.fifo)
-            session.touch(queue)
-            if queue.shares:
-                fair.changed(session, queue, changed)
-        if gone:
-            session.many(f"{kind}_delete", [(partition, row[6], row[0]) for row in gone])
-            self._count_out([(row[0],) for row in gone])
-            if queue.shares:
-                fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone])
-        if queue.fifo:
-            self._freed.update([row[6] for row in (*gone, *changed)])
-
-    def _judge(self, receipt: Receipt, command: Settling) -> tuple[ReceiptState, list[Any] | None, bool]:
-        """Return what the receipt is now, the row of its message if that is there, and whether it acts."""
-        row = self._rows.get(receipt[1])
-        if row is None:
-            return _GONE, None, False
-        _, visible_at_ms, _, generation, epoch = row[:5]
-        current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
-        state = receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=self._now_ms)
-        if not current and command.any_receive and not self.queue.fifo and visible_at_ms < NEVER_MS:  # else: claimed
-            state = ReceiptState.EARLIER
-        return state, row, receipt_acts(state, only_live=command.only_live or self.queue.fifo)
-
-    def _delete(self, receipt: Receipt, command: commands.Delete) -> ReceiptState:
-        state, row, acts = self._judge(receipt, command)
-        self._session.events.deleted(self.queue, receipt, row, acts=acts)
-        if row is not None and acts:
-            del self._rows[receipt[1]]
-            self._changed.pop(receipt[1], None)
-            self.queue.unhide(row[1] or 0, received=row[2] > 0)
-            self._gone.append(tuple(row))
-        return state
-
-    def _change(self, receipt: Receipt, command: commands.ChangeVisibility, at: int) -> LeaseChange:
-        """Raises what is wrong with the timeout."""
-        queue, now_ms = self.queue, self._now_ms
-        state, row, acts = self._judge(receipt, command)
-        if row is None or not acts:
-            return LeaseChange(state=state)
-        received = row[2] > 0
-        since_ms = row[5] if received else now_ms  # a delayed message was not received yet
-        timeout_s = command.changes[at].timeout_s
-        visible_at_ms = changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
-        if queue.log is not None:
-            self._session.events.changed(queue.log, row, released=not timeout_s)
-        queue.unhide(row[1] or 0, received=received)
-        queue.hide(visible_at_ms, received=received)
-        row[1] = visible_at_ms
-        renewed = None
-        if command.renew_receipt:
-            row[4] += 1
-            renewed = self._session.book.issue(queue.number, row[0], row[3], row[4], visible_at_ms)
-        self._changed[row[0]] = row
-        self._due.append(visible_at_ms)
-        hidden_ms = visible_at_ms - now_ms
-        return LeaseChange(state=state, visible_at_ms=visible_at_ms, hidden_for_ms=hidden_ms, receipt=renewed)
+                continue
+            if receipt[0] != number:
+                answer[at] = ReceiptInvalid()
+            elif receipt[1] >= floor:
+                found.append((answer, at, receipt, command))
+            elif isinstance(command, commands.Delete):
+                session.events.deleted(queue, receipt, None, acts=False)
+    return found, is_plain
 
 
-def _delete_as_received(session: Session, found: list[_Receipts], *, is_fifo: bool) -> list[int]:
-    """Delete the rows that are as their receipts say; return for each receipt that is tried whether it deleted.
-
-    Those of FIFO queues are found by group.
-    """
-    changes, group_of = session.connection.changes, session.group_of
+def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], freed: set[int]) -> list[_Item]:
+    """Delete messages that are as their receipts say; return the others. Those of FIFO queues are found by group."""
+    changes, group_of, partition, fifo = session.connection.changes, session.group_of, queue.partition, queue.fifo
     hits: list[int] = []
-    if is_fifo:
-        unknown = [(receipt[1],) for each in found for _, _, receipt, _ in each.tried if receipt[1] not in group_of]
+    if fifo:
+        unknown = [(receipt[1],) for _, _, receipt, _ in tried if receipt[1] not in group_of]
         if unknown:
             group_of.update(session.executemany(SQL["group_of_message"], unknown))
 
     def bindings() -> Iterator[Row]:
-        for each in found:
-            partition = each.queue.partition
-            for _, _, (_, seq, generation, epoch, visible_at_ms), _ in each.tried:
-                yield partition, group_of.get(seq, -1) if is_fifo else None, seq, visible_at_ms, generation, epoch
-                hits.append(changes())  # of the statement that has just run with these values
+        for _, _, (_, seq, generation, epoch, visible_at_ms), _ in tried:
+            yield partition, group_of.get(seq, -1) if fifo else None, seq, visible_at_ms, generation, epoch
+            hits.append(changes())  # of the statement that has just run with these values
 
-    session.executemany(SQL[f"{KIND[is_fifo]}_delete_as_received"], bindings())
-    return hits
+    session.executemany(SQL[f"{KIND[fifo]}_delete_as_received"], bindings())
+    now_ms, others = session.now_ms, []
+    deleted: list[Row] = []
+    for each, hit in zip(tried, hits, strict=True):
+        if not hit:
+            others.append(each)
+            continue
+        answer, at, (_, seq, generation, _, visible_at_ms), _ = each
+        deleted.append((seq,))
+        answer[at] = _EXPIRED
+        if visible_at_ms > now_ms:
+            answer[at] = _LIVE
+            if generation:
+                queue.in_flight -= 1
+            else:
+                queue.delayed -= 1
+    if deleted:
+        if queue.log is not None:
+            session.events.deleted_as_received(queue.log, deleted)
+        if fifo:
+            freed.update([group_of.pop(seq) for (seq,) in deleted])
+        _count_out(session, queue, deleted)
+    return others
+
+
+def _count_out(session: Session, queue: Queue, deleted: list[Row]) -> None:
+    session.ended(queue.partition, deleted, ordered=queue.fifo)
+    queue.messages -= len(deleted)
+    queue.deleted += len(deleted)
+    if not queue.touched:
+        session.touch(queue)
+    if queue.at_limit:
+        queue.free_place(session.now_ms)
+
+
+def _look_up(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
+    """Apply commands to their messages in order, and write what has become of these; return the new deadlines."""
+    if queue.shares:
+        fair.sharing_of(session, queue)  # with what is in flight before these end it
+    rows = _find(session, queue, [receipt for _, _, receipt, _ in items])
+    gone: list[Row] = []
+    changes: dict[int, list[Any]] = {}
+    due: list[int] = []
+    for answer, at, receipt, command in items:
+        row = rows.get(receipt[1])
+        state, acts = (_GONE, False) if row is None else _judge(session, queue, receipt, command, row)
+        if isinstance(command, commands.Delete):
+            session.events.deleted(queue, receipt, row, acts=acts)
+            answer[at] = state
+            if row is not None and acts:
+                del rows[receipt[1]]
+                changes.pop(receipt[1], None)
+                queue.unhide(row[1] or 0, received=row[2] > 0)
+                gone.append(tuple(row))
+        elif row is None or not acts:
+            answer[at] = LeaseChange(state=state)
+        else:
+            try:
+                answer[at] = _change(session, queue, row, state, command, at)
+            except VeilmqError as error:
+                answer[at] = error
+                continue
+            changes[row[0]] = row
+            due.append(row[1])
+    _write(session, queue, changes.values(), gone)
+    if queue.fifo:
+        freed.update([row[6] for row in (*gone, *changes.values())])
+    return due
+
+
+def _write(session: Session, queue: Queue, changed: Collection[list[Any]], gone: list[Row]) -> None:
+    partition, kind = queue.partition, KIND[queue.fifo]
+    if changed:
+        if queue.log is None:
+            session.many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
+        else:
+            session.events.keep(partition, changed, fifo=queue.fifo)
+        session.touch(queue)
+        if queue.shares:
+            fair.changed(session, queue, changed)
+    if gone:
+        session.many(f"{kind}_delete", [(partition, row[6], row[0]) for row in gone])
+        _count_out(session, queue, [(row[0],) for row in gone])
+        if queue.shares:
+            fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone])
+
+
+def _judge(
+    session: Session, queue: Queue, receipt: Receipt, command: Settling, row: list[Any]
+) -> tuple[ReceiptState, bool]:
+    """Return what the receipt is now, and whether it acts."""
+    _, visible_at_ms, _, generation, epoch = row[:5]
+    current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
+    state = receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=session.now_ms)
+    if not current and command.any_receive and not queue.fifo and visible_at_ms < NEVER_MS:  # else: claimed
+        state = ReceiptState.EARLIER
+    return state, receipt_acts(state, only_live=command.only_live or queue.fifo)
+
+
+def _change(
+    session: Session, queue: Queue, row: list[Any], state: ReceiptState, command: commands.ChangeVisibility, at: int
+) -> LeaseChange:
+    """Give the message of a row another deadline; raises what is wrong with the timeout."""
+    received, now_ms, timeout_s = row[2] > 0, session.now_ms, command.changes[at].timeout_s
+    since_ms = row[5] if received else now_ms  # a delayed message was not received yet
+    visible_at_ms = changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
+    if queue.log is not None:
+        session.events.changed(queue.log, row, released=not timeout_s)
+    queue.unhide(row[1] or 0, received=received)
+    queue.hide(visible_at_ms, received=received)
+    row[1] = visible_at_ms
+    renewed = None
+    if command.renew_receipt:
+        row[4] += 1
+        renewed = session.book.issue(queue.number, row[0], row[3], row[4], visible_at_ms)
+    hidden_ms = visible_at_ms - now_ms
+    return LeaseChange(state=state, visible_at_ms=visible_at_ms, hidden_for_ms=hidden_ms, receipt=renewed)
 
 
 def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, list[Any]]:

@@ -445,9 +445,9 @@ def visible(session: Session, queue: Queue, lane: int, count: int, sql: Mapping[
     return merge(chain((first,), returned), waiting, key=by_visibility)
 
 
-def cut(session: Session, partition: int, runs: Iterable[Sequence[int]], *, in_front: bool = False) -> None:
+def cut(session: Session, partition: int, runs: Iterable[Iterable[int]], *, in_front: bool = False) -> None:
     """Take runs (lane, first and last seq) from the ready list; ``in_front``: they are the first messages of it."""
-    runs = sorted(runs, reverse=True)  # what stands before one is split off before what stands before an earlier one
+    runs = sorted(map(tuple, runs), reverse=True)  # what stands before a later one is split off first
     if not in_front:
         session.many("split_ready", [(partition, lane, first) for lane, first, _ in runs])
     session.stage(SQL["cut_ready"], [(partition, *run) for run in runs])

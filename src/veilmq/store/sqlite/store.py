@@ -94,7 +94,7 @@ class Committer:
         else:
             self._commits_to_trial -= 1
             work = self._thread.submit(self._try)
-            work.add_done_callback(partial(self._loop.call_soon_threadsafe, self._return))
+            work.add_done_callback(lambda work: self._loop.call_soon_threadsafe(self._committed, work.result()))
             self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
 
     def close(self) -> None:
@@ -113,9 +113,6 @@ class Committer:
     def _give_gil(self, work: Future[BaseException | None]) -> None:
         if wait([work], _GIVEN_S_MAX).not_done:
             self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
-
-    def _return(self, work: Future[BaseException | None]) -> None:
-        self._committed(work.result())
 
 
 class SqliteStore:

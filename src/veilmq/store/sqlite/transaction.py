@@ -143,7 +143,7 @@ class _Transaction(SqliteClaimed):
 
     async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
         receipts = tuple([self.book.issue(*each.receipt) for each in messages])
-        settling.settle(self._session, [(queue, [(0, commands.Delete(queue=queue.name, receipts=receipts))])], [None])
+        settling.settle(self._session, queue, [(0, commands.Delete(queue=queue.name, receipts=receipts))], [None])
 
     async def bury(
         self, queue: Queue, target: Queue, messages: Sequence[Leased], new: Sequence[NewMessage]
