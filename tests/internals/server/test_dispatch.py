@@ -25,7 +25,7 @@ from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
 from veilmq.store.port import LATENCY_BOUNDS_S
-from veilmq.store.sqlite.batch import HANDLERS
+from veilmq.store.sqlite.transaction import HANDLERS
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Plan, RequestContext
 

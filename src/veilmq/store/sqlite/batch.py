@@ -16,7 +16,7 @@ dropped, and the commands get a transaction each, so that an error in one fails 
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from itertools import chain
 from math import inf
@@ -32,23 +32,19 @@ from veilmq.core.commands import Command, Done
 from veilmq.core.errors import InternalError, QueueNotFound, StoreFull, VeilmqError
 from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BYTES
 from veilmq.store.clock import stopwatch_s
-from veilmq.store.cold import Sweep
 from veilmq.store.queues import Queue
-from veilmq.store.sqlite import fifo, standard, transaction
+from veilmq.store.sqlite import fifo, standard
 from veilmq.store.sqlite.database import ran_out_of_room
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle, settle_time, sink_of
 from veilmq.store.sqlite.standard import LATER, SEES_ALL, Answers, Sends, Taker, rounds
+from veilmq.store.sqlite.transaction import HANDLERS
 
 log = logging.getLogger(__name__)
 
 Entry = tuple[Command, Done]
-Handler = Callable[[Session, Any], object]
-"""Applies a command that is not hot."""
-
 _SEND, _RECEIVE = commands.Send, commands.Receive
 _HOT = frozenset((_SEND, _RECEIVE, commands.Delete, commands.ChangeVisibility))
-HANDLERS: dict[type[Command], Handler] = {Sweep: transaction.sweep, **transaction.HANDLERS}
 _QUEUE_BYTES_MAX = BATCH_BYTES_MAX // 2  # then commands on other queues pass
 
 

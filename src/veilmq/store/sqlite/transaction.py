@@ -268,9 +268,6 @@ def end(running: Coroutine[Any, Any, Any]) -> Any:
     raise AssertionError("a cold command waits for something that is not the store's")
 
 
-HANDLERS = {kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()}
-
-
 # The janitor.
 
 
@@ -326,3 +323,10 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
         session.run("delete_part", partition)
         session.run("put_progress", session.now_ms, session.last_seq)
     return session.connection.total_changes() - before
+
+
+HANDLERS: dict[type[Command], Callable[[Session, Any], object]] = {
+    Sweep: sweep,
+    **{kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()},
+}
+"""What applies a command that is not hot."""

@@ -15,10 +15,9 @@ from veilmq.core.errors import InternalError, MessageTooLong, QueueDeletedRecent
 from veilmq.core.messages import NewMessage
 from veilmq.core.topics import CreateTopic, PublishToTopic, Subscribe, Subscription
 from veilmq.store.sqlite import standard
-from veilmq.store.sqlite.batch import HANDLERS
 from veilmq.store.sqlite.database import EngineOptions
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.transaction import driven
+from veilmq.store.sqlite.transaction import HANDLERS, driven
 from veilmq.store.transaction import Transaction
 
 TOPIC = "000000000000/news"

@@ -29,7 +29,8 @@ from veilmq.core.commands import Command
 from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
 from veilmq.store.claims import ClaimStep
 from veilmq.store.sqlite import settling
-from veilmq.store.sqlite.batch import HANDLERS, Batch
+from veilmq.store.sqlite.batch import Batch
+from veilmq.store.sqlite.transaction import HANDLERS
 
 SLICES = replace(RESTLESS, claim_slice_rows=40)
 KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])

@@ -15,8 +15,7 @@ from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.store import events
 from veilmq.store.events import LOG_CLOSED, log_begun, log_extended, log_is_open, log_placed, read_log
 from veilmq.store.sqlite import event_log, settling
-from veilmq.store.sqlite.batch import HANDLERS
-from veilmq.store.sqlite.transaction import driven
+from veilmq.store.sqlite.transaction import HANDLERS, driven
 from veilmq.store.transaction import Transaction
 
 

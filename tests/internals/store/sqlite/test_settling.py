@@ -17,8 +17,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.store.cold import Sweep
 from veilmq.store.moves import MoveStep
 from veilmq.store.sqlite import settling
-from veilmq.store.sqlite.batch import HANDLERS
-from veilmq.store.sqlite.transaction import driven
+from veilmq.store.sqlite.transaction import HANDLERS, driven
 from veilmq.store.transaction import Transaction
 
 TABLES = ("message", "ready", "visibility", "ordered", "ordered_run", "message_group", "fair_group", "claimed")
