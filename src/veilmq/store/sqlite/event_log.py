@@ -68,7 +68,8 @@ class EventLog:
         self.staged: list[Event] = []
         """The events that the batch has still to write, with instants of the store."""
         self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
-        self._leases: dict[int, Lease] = {}
+        self.leases: dict[int, Lease] = {}
+        """Those that receives gave lately, by seq: what ``remember`` has taken."""
         self._hashes: dict[tuple[int, int], int | None] = {}
 
     def write(self, ahead_ms: int) -> None:
@@ -112,21 +113,21 @@ class EventLog:
         """Remember a lease that ``received`` has returned, with what it did not know; return its ``log``."""
         lease[_VISIBLE_AT], lease[_GENERATION] = visible_at_ms, generation
         if lease[_SENT_AT] is not None:
-            if len(self._leases) >= _LEASES_MAX:
-                self._leases.clear()
-            self._leases[lease[_SEQ]] = lease
+            if len(self.leases) >= _LEASES_MAX:
+                self.leases.clear()
+            self.leases[lease[_SEQ]] = lease
         log: int = lease[_LOG]
         return log
 
     def knows(self, receipt: Receipt) -> bool:
         """Tell whether the lease that a receipt names is remembered."""
-        lease = self._leases.get(receipt.position)
+        lease = self.leases.get(receipt.position)
         return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
 
     def keep(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
         """Write what has become of the leases."""
         for lease in leases:
-            self._leases.pop(lease[_SEQ], None)
+            self.leases.pop(lease[_SEQ], None)
         rows = [(partition, each[_GROUP], each[_SEQ], each[_VISIBLE_AT], each[_EPOCH], each[_LOG]) for each in leases]
         self._executemany(SQL[f"{KIND[fifo]}_change"], rows)
 
@@ -184,11 +185,6 @@ class EventLog:
             self._note(logged, lease, Outcome.NACKED, self.now_ms)
             lease[_LOG] |= LOG_CLOSED
 
-    def deleted_as_received(self, logged: Logged, seqs: Iterable[Row]) -> None:
-        """Take note of messages (seq alone) that were deleted by the receipts of their remembered leases."""
-        for (seq,) in seqs:
-            self._delete(logged, self._leases.pop(seq))
-
     def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, *, acts: bool) -> None:
         """Take note of a delete: it acts, or its receipt has ended or its message has, which has no ``lease`` then.
 
@@ -198,7 +194,10 @@ class EventLog:
             return
         if lease is not None and lease[_GENERATION] == receipt.generation:
             if log_is_open(lease[_LOG]) and (acts or lease[_EPOCH] == receipt.epoch):
-                self._delete(logged, lease)
+                if self.now_ms < lease[_VISIBLE_AT]:
+                    self._note(logged, lease, Outcome.DELETED, self.now_ms)
+                else:
+                    self._correct(self._expire(logged, lease))
                 if not acts:
                     lease[_LOG] |= LOG_CLOSED
                     self.keep(queue.partition, [lease], fifo=queue.fifo)
@@ -215,12 +214,6 @@ class EventLog:
             self._correct(_decode(expired))
         elif lease is None and (late := self._late_of_unswept(queue, logged, receipt)) is not None:
             self._correct(late)
-
-    def _delete(self, logged: Logged, lease: Lease) -> None:
-        if self.now_ms < lease[_VISIBLE_AT]:
-            self._note(logged, lease, Outcome.DELETED, self.now_ms)
-        else:
-            self._correct(self._expire(logged, lease))
 
     def _late_of_unswept(self, queue: Queue, logged: Logged, receipt: Receipt) -> Event | None:
         """Record the end of a receipt that retention or a purge has ended, before the janitor comes to it."""

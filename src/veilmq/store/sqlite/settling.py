@@ -123,7 +123,10 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
         if not hit:
             others.append(each)
             continue
-        answer, at, (_, seq, generation, _, visible_at_ms), _ = each
+        answer, at, receipt, _ = each
+        _, seq, generation, _, visible_at_ms = receipt
+        if queue.log is not None:
+            session.events.deleted(queue, receipt, session.events.leases.pop(seq), acts=True)
         deleted.append((seq,))
         answer[at] = _EXPIRED
         if visible_at_ms > now_ms:
@@ -133,8 +136,6 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
             else:
                 queue.delayed -= 1
     if deleted:
-        if queue.log is not None:
-            session.events.deleted_as_received(queue.log, deleted)
         if fifo:
             freed.update([group_of.pop(seq) for (seq,) in deleted])
         _count_out(session, queue, deleted)

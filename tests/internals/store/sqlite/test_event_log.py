@@ -150,7 +150,7 @@ def test_no_more_leases_are_remembered_than_so_many(host: Host, monkeypatch: pyt
     monkeypatch.setattr(event_log, "_LEASES_MAX", 2)
     host.send("a", "b", "c")
     given = host.receive(3)
-    assert len(host.engine._session.events._leases) == 1
+    assert len(host.engine._session.events.leases) == 1
     host.delete(*[each.receipt for each in given])
     assert outcomes(host) == [("deleted", 0)] * 3
 
