@@ -222,7 +222,7 @@ class Batch:
 
     def _send(self, queue: Queue, sends: Sends) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, none where all fail."""
-        if self._database.is_short and self._database.recheck_room(self._session.now_ms):
+        if self._database.is_short and self._database.recheck_room():
             for slot, _ in sends:
                 self._answers[slot] = StoreFull()
             return []

@@ -8,7 +8,7 @@ it is then tried again once a second, since each try costs the more the longer t
 
 Sends are refused before room runs out, so that what is stored can still be received and deleted. The disk is inspected
 after every commit, in the thread that committed: that costs about a microsecond. While room is short, refused sends and
-the janitor inspect it again, at most once a second: nothing else may be committing.
+the janitor inspect it again: nothing else may be committing.
 """
 
 import fcntl
@@ -24,7 +24,6 @@ import apsw
 from filelock import FileLock, Timeout
 
 from veilmq.core import limits
-from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load, schema, shared
 from veilmq.store.port import Figure, StoreError, gauge
@@ -284,7 +283,6 @@ class Database:
         self._pages_max = options.database_pages_max
         if self._pages_max is not None:
             connection.pragma("max_page_count", self._pages_max)
-        self._recheck_room_ms = 0
         self._ran_out = False  # since then it takes more than no room at all, even with a reserve of 0
         self.in_batch = False  # one ran out of room, and not all of its commands are answered
         self.is_short = False
@@ -337,10 +335,9 @@ class Database:
             log.warning("the disk is full: sends are refused until there is room")
         self.is_short = self._ran_out = self.in_batch = True
 
-    def recheck_room(self, now_ms: int) -> bool:
-        """Tell whether room is short; where it was, look anew if that is a second ago."""
-        if self.is_short and now_ms >= self._recheck_room_ms and not self.in_batch:
-            self._recheck_room_ms = now_ms + SECOND_MS
+    def recheck_room(self) -> bool:
+        """Tell whether room is short; where it was, look anew."""
+        if self.is_short and not self.in_batch:
             self.is_short = self._is_short()
         return self.is_short
 

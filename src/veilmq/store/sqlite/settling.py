@@ -386,11 +386,11 @@ def delete_below(
 
 def sink_of(session: Session, queue: Queue) -> DeadLetterSink | None:
     """Return where the dead letters of a queue that bounds receives go; ``None``: they stay where they are."""
-    settings, now_ms = queue.settings, session.now_ms
+    settings = queue.settings
     target = session.find(settings.dead_letter_queue)
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
-    if session.database.is_short and session.database.recheck_room(now_ms):
+    if session.database.is_short and session.database.recheck_room():
         return None
 
     def move(rows: list[Row]) -> None:

@@ -95,7 +95,7 @@ class _Transaction(SqliteClaimed):
         settling.free_places(session, queue)
 
     def need_room(self) -> None:
-        if self._session.database.recheck_room(self._session.now_ms):
+        if self._session.database.recheck_room():
             raise StoreFull
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
@@ -278,7 +278,7 @@ def sweep(session: Session, command: Sweep) -> int:
     minute misses no end of it; nothing is delivered late by that, since every command reckons with retention by itself.
     """
     now_ms, left = session.now_ms, _ROWS_PER_SWEEP
-    session.database.recheck_room(now_ms)
+    session.database.recheck_room()
     while left > 0 and (retired := session.row("retired_parts", 1)) is not None:
         left -= _PARTITION_ROWS + _sweep_partition(session, retired, left)
     inspected = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)

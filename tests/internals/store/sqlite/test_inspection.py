@@ -94,6 +94,6 @@ def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypat
     assert shown(host, PEEK) == []
     space = host.engine._session.database
     monkeypatch.setattr(space, "is_short", True)
-    monkeypatch.setattr(space, "recheck_room", lambda now_ms: True)
+    monkeypatch.setattr(space, "recheck_room", lambda: True)
     assert shown(host, PEEK) == ["a"]
     assert host.bodies(1) == ["a"]

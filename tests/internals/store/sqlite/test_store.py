@@ -330,10 +330,7 @@ def test_a_freed_disk_takes_sends_again_though_nothing_else_commits(
             full.setattr(os, "statvfs", no_room)
             host.engine._database.check_room()
             assert refuses(host)
-            host.advance(1_000)
             assert refuses(host)
-        assert refuses(host), "it looks once a second"
-        host.advance(1_000)
         assert not refuses(host)
 
 
