@@ -12,6 +12,7 @@ block its group: it is passed over, up to ``PASSED_OVER_MAX`` of them.
 
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
+from heapq import merge
 from typing import Any
 
 import msgspec
@@ -301,20 +302,21 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
 # The cursors of groups.
 
 
-def ready(session: Session, queue: Queue, count: int) -> list[int]:
-    """Return ``count`` groups that may give a message and some more, in the order in which they became able to.
+def ready(session: Session, queue: Queue, count: int) -> Iterator[int]:
+    """Yield ``count`` groups that may give a message and some more, in the order in which they became able to.
 
     While messages past their retention are still to be deleted, groups may have no others.
     """
+    session.flush()
     partition, delay_ms, now_ms = queue.partition, queue.delay_ms, session.now_ms
     count += PASSED_OVER_MAX if now_ms < queue.expires_at_ms else EXPIRED_PASSED_MAX
-    fixed = session.rows("groups_fixed", partition, now_ms, count)
-    floating = session.rows("groups_floating", partition, (now_ms - delay_ms + 1) << SEQ_SHIFT, count)
-    if not fixed:
-        return [group for _, group in floating]
-    ready = [*fixed, *(((seq >> SEQ_SHIFT) + delay_ms, seq, group) for seq, group in floating)]
-    ready.sort()
-    return list(dict.fromkeys([group for _, _, group in ready]))
+    fixed = session.execute(SQL["groups_fixed"], (partition, now_ms, count))
+    floating = session.execute(SQL["groups_floating"], (partition, (now_ms - delay_ms + 1) << SEQ_SHIFT, count))
+    seen: set[int] = set()
+    for _, _, group in merge(fixed, (((seq >> SEQ_SHIFT) + delay_ms, seq, group) for seq, group in floating)):
+        if group not in seen:
+            seen.add(group)
+            yield group
 
 
 def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
