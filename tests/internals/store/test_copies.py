@@ -15,14 +15,14 @@ from tests.store.host import QUEUE, hosting, message
 from tests.store.postgres_host import PostgresHost, connected, copied, set_clock
 from veilmq.core.claims import OpenSource
 from veilmq.core.errors import ReceiptState
-from veilmq.core.limits import RETENTION_S, SECOND_MS
+from veilmq.core.limits import BATCH_BYTES_MAX, RETENTION_S, SECOND_MS
 from veilmq.core.receipts import KEY_BYTES, ReceiptBook
 from veilmq.core.settings import QueueSettings
 from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused
 from veilmq.store.events import EXPIRED_KEPT_S
 from veilmq.store.postgres.copying import CopyLock, DatabaseSource, DatabaseTarget
-from veilmq.store.sqlite.copying import FolderTarget, back_up
+from veilmq.store.sqlite.copying import FolderSource, FolderTarget, back_up
 from veilmq.store.sqlite.database import DATABASE_NAME, FolderError
 from veilmq.testing import VirtualClock
 
@@ -105,6 +105,18 @@ def test_positions_are_forgotten_when_no_receipt_acts_by_one(tmp_path: Path) -> 
         host.sweep()
         assert host.rows("renumbered") == 0
         assert host.delete(receipt(leased)) == [ReceiptState.GONE]
+
+
+def test_large_messages_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    """Memory has room for the bytes of a batch, and the message that goes beyond."""
+    body, count = "x" * (BATCH_BYTES_MAX // 4), 10
+    filled(tmp_path / "store", jobs=[SENT._replace(position=AT + each, body=body) for each in range(count)])
+
+    async def sizes() -> list[int]:
+        with FolderSource.opened(tmp_path / "store", clock=VirtualClock()) as source:
+            return [len(slice_) for queue in await source.queues() async for slice_ in source.messages(queue)]
+
+    assert asyncio.run(sizes()) == [4, 4, 2]
 
 
 def test_what_was_not_finished_leaves_nothing(tmp_path: Path) -> None:
