@@ -13,7 +13,6 @@ block its group: it is passed over, up to ``PASSED_OVER_MAX`` of them.
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from heapq import merge
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -244,14 +243,14 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
     of them is as it was left: neither changed nor deleted nor visible again (SQS API Reference, ReceiveMessage). The
     longest lease still counts from the first receive. Otherwise the receive is an ordinary one.
     """
-    attempt, now_ms, found = session.row("attempt", key), session.now_ms, []
+    attempt, now_ms, floor = session.row("attempt", key), session.now_ms, queue.floor(session.now_ms)
     if attempt is None or now_ms >= attempt[1] + _ATTEMPT_MS:
         return None
+    found: list[tuple[Taken, Row]] = []
     for each in _decode(attempt[0]):
-        is_over = each.seq < queue.floor(now_ms)
-        left: Any = None if is_over else session.row("ordered_leased", queue.partition, each.seq)
+        left = session.row("ordered_leased", queue.partition, each.seq)
         fenced = each.epoch, each.visible_at_ms, each.generation
-        if left is None or (left[3], *left[12:14]) != fenced or each.visible_at_ms <= now_ms:
+        if left is None or (left[3], *left[12:14]) != fenced or each.visible_at_ms <= now_ms or each.seq < floor:
             return None
         found.append((each, left))
     messages: list[ReceivedMessage] = []

@@ -157,10 +157,8 @@ class Session:
 
     def row(self, query: str, *values: Any) -> Row | None:
         """Return the first row of a named query."""
-        if self._writes:
-            self.flush()
-        found: Row | None = self.execute(SQL[query], values).fetchone()
-        return found
+        rows = self.rows(query, *values)
+        return rows[0] if rows else None
 
     def rows(self, query: str, *values: Any) -> list[Row]:
         """Return the rows of a named query."""
