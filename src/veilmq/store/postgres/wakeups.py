@@ -194,9 +194,9 @@ class Watches:
         """Return what came and went."""
         arrive = self.listens and self._arrive
         return [
-            gauge("store_notices_arrive", "1 while notifications of other servers arrive.", arrive),
-            counter("store_notices_sent", "Notifications sent to other servers.", self._sent),
-            counter("store_notices_received", "Notifications received from other servers.", self._received),
+            gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", arrive),
+            counter("store_notifications_sent", "Notifications sent to other servers.", self._sent),
+            counter("store_notifications_received", "Notifications received from other servers.", self._received),
         ]
 
     def open(self) -> None:
