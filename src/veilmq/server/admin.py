@@ -15,7 +15,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -34,17 +33,12 @@ from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.receipts import CountEvents
 from veilmq.events import EventsError
-from veilmq.server.admin_api import CallerUnknown
-from veilmq.server.authentication import Security
+from veilmq.server.admin_api import CallerUnknown, Operated
 from veilmq.server.console import ConsoleService, or_none
-from veilmq.server.http import Connections
-from veilmq.server.long_polling import LongPolls
-from veilmq.server.metrics import SHOWN_MAX, Metrics, QueueCountCache, Snapshot, TopicCounts, exposition
+from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_figures, exposition, queue_figures
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
-from veilmq.server.settings import ServerSettings
-from veilmq.server.stores import readiness_checks
-from veilmq.store.port import Store, SurveyQueues, execute
+from veilmq.store.port import Figure, SurveyQueues, counter, execute, gauge
 
 HEAD_BYTES_MAX = 16_384
 CONNECTIONS_MAX = 256
@@ -202,82 +196,67 @@ def _watched(app: ASGIApp) -> ASGIApp:
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
 """How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
 
+HTTP_BYTES_TEXT = "Bytes of http_bytes_max that large request bodies and unread replies use."
 NO_EXPORT = "This server exports no events: start it with --events-to."
 
 
-@dataclass
 class Admin:
     """The operator's pages of one server."""
 
-    settings: ServerSettings
-    engine: Store
-    polls: LongPolls
-    connections: Connections
-    exports: Any
-    metrics: Metrics
-    topics: TopicCounts
-    console: ConsoleService
-
-    def __post_init__(self) -> None:
-        self._counts = QueueCountCache(self.engine, self.settings)
+    def __init__(self, server: Operated) -> None:
+        self._server = server
+        self._console = ConsoleService(server)
+        self._counts = QueueCountCache(server.engine, server.settings)
         self._showing = asyncio.Lock()
-        monitoring = [
+        self._monitoring = [
             Route("/health/live", self._live),
             Route("/health/ready", self._ready),
             Route("/metrics", self._show_metrics),
         ]
-        self.monitoring = Starlette(routes=monitoring)
-        self.app = Starlette(
-            routes=[
-                *monitoring,
-                Route("/events/flush", self._flush_events, methods=["POST"]),
-                Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
-                Mount("/api", self.console.api),
-                Mount("/", self.console.pages),
-            ]
-        )
 
-    def serving(
-        self, listeners: Sequence[socket.socket], *, shutdown: Shutdown, guard: Security
-    ) -> AbstractAsyncContextManager[None]:
-        """Serve on ``listeners``, which are those of ``admin_host``, while the context lasts.
-
-        ``guard`` decides whether over TLS alone, and which clients may use the console.
-        """
-        signed, tls = guard.authentication is not None, None if guard.tls is None else guard.tls.context
+    def serving(self, listeners: Sequence[socket.socket], *, shutdown: Shutdown) -> AbstractAsyncContextManager[None]:
+        """Serve on ``listeners``, which are those of ``admin_host``, while the context lasts."""
+        guard, console = self._server.guard, self._console
+        operations = [
+            Route("/events/flush", self._flush_events, methods=["POST"]),
+            Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
+            Mount("/api", console.api),
+            Mount("/", console.pages),
+        ]
         guarded = AdminGuard(
-            self.app,
-            own_name=self.settings.admin_host,
+            Starlette(routes=[*self._monitoring, *operations]),
+            own_name=self._server.settings.admin_host,
             any_name=not is_loopback(listeners),
-            signed=signed,
-            tls=tls is not None,
+            signed=guard.authentication is not None,
+            tls=guard.tls is not None,
             proxies=guard.proxies,
         )
-        return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=self.console.live.close)
+        tls = None if guard.tls is None else guard.tls.context
+        return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=console.live.close)
 
     def serving_monitoring(
         self, listeners: Sequence[socket.socket], *, shutdown: Shutdown
     ) -> AbstractAsyncContextManager[None]:
         """Serve health and metrics alone on ``listeners``, those of ``metrics_host``, while the context lasts."""
-        name, any_name = self.settings.metrics_host, not is_loopback(listeners)
-        guarded = AdminGuard(self.monitoring, own_name=name, any_name=any_name, has_console=False)
+        monitoring, name = Starlette(routes=self._monitoring), self._server.settings.metrics_host
+        guarded = AdminGuard(monitoring, own_name=name, any_name=not is_loopback(listeners), has_console=False)
         return serving(guarded, listeners, shutdown=shutdown, ending=lambda: None)
 
     async def _live(self, request: Request) -> Response:
         return PlainTextResponse("alive\n")
 
     async def _ready(self, request: Request) -> Response:
-        reasons = await readiness_checks(self.connections, self.engine)
+        reasons = await self._server.readiness_failures()
         if reasons:
             return PlainTextResponse("\n".join(reasons) + "\n", status_code=503)
-        warnings = self.engine.warnings()
+        warnings = self._server.engine.warnings()
         return PlainTextResponse("\n".join(["degraded" if warnings else "ready", *warnings]) + "\n")
 
     async def _trust_clock(self, request: Request) -> Response:
         try:
-            caller = self.console.callers.operator(request)
+            caller = self._console.callers.operator(request)
             peer = None if request.client is None else request.client.host
-            message = await self.console.asking.operation(caller, peer, "TrustClock", self.engine.trust_clock)
+            message = await self._console.asking.operation(caller, peer, "TrustClock", self._server.engine.trust_clock)
         except CallerUnknown as unknown:
             return unknown.response
         except (VeilmqError, AuditLogError) as error:
@@ -285,37 +264,44 @@ class Admin:
         return JSONResponse({"message": message})
 
     async def _flush_events(self, request: Request) -> Response:
-        if self.exports is None:
+        if self._server.exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
-        flushing = asyncio.ensure_future(self.exports.flush())
+        flushing = asyncio.ensure_future(self._server.exports.flush())
         # an error after the client gave up is retrieved; it was logged where it happened
         flushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:
-            counts = flushing.result() if done else await execute(self.engine, CountEvents())
+            counts = flushing.result() if done else await execute(self._server.engine, CountEvents())
         except EventsError as error:
             return PlainTextResponse(f"{error}\n", status_code=503)
         body = {"exported": counts.exported, "waiting": counts.waiting, "dropped": counts.dropped}
         return JSONResponse(body, status_code=200 if done else 202)
 
     async def _show_metrics(self, request: Request) -> Response:
+        server = self._server
+        failures = 0 if server.exports is None else server.exports.failures
         async with self._showing:
-            events = asyncio.create_task(or_none(execute(self.engine, CountEvents())))
-            survey = await or_none(execute(self.engine, SurveyQueues(names_max=SHOWN_MAX)))
-            snapshot = Snapshot(
-                requests=self.metrics.series(),
-                queues=[] if survey is None else await self._counts.inspect(survey.names),
-                queues_in_all=None if survey is None else survey.in_all,
-                now_ms=self.polls.clock.shown_ms(),
-                parked_polls=self.polls.parked,
-                open_connections=len(self.connections),
-                events=await events,
-                event_export_failures=0 if self.exports is None else self.exports.failures,
-                topics=self.topics,
-                store=self.engine.figures(),
-                http_bytes=self.connections.budget.parts(),
-                ready=not await readiness_checks(self.connections, self.engine),
-                degraded=bool(self.engine.warnings()),
+            events = asyncio.create_task(or_none(execute(server.engine, CountEvents())))
+            survey = await or_none(execute(server.engine, SurveyQueues(names_max=SHOWN_MAX)))
+            counted = [] if survey is None else await self._counts.inspect(survey.names)
+            figures = [
+                *queue_figures(counted, server.polls.clock.shown_ms()),
+                *server.engine.figures(),
+                gauge("ready", "1 while /health/ready returns 200.", not await server.readiness_failures()),
+                gauge("degraded", "1 while /health/ready returns degraded.", bool(server.engine.warnings())),
+                gauge("long_polls_parked", "Receives and claims that wait for a message.", server.polls.parked),
+                gauge("connections_open", "Connections of clients.", len(server.connections)),
+                counter("event_export_failures", "Exports that failed; each is retried.", failures),
+                Figure("http_bytes", HTTP_BYTES_TEXT, "gauge", server.connections.budget.parts(), "what"),
+                *server.topics.figures(),
+            ]
+            text = "Exports that failed; each is retried."
+            figures.append(
+                counter("event_export_failures", text, 0 if server.exports is None else server.exports.failures)
             )
-            text = await asyncio.to_thread(exposition, snapshot)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+            if (counts := await events) is not None:
+                figures += event_figures(counts)
+            if survey is not None:
+                figures.append(gauge("queues", "Number of queues.", survey.in_all))
+            body = await asyncio.to_thread(exposition, server.metrics.series(), figures)
+        return Response(body, media_type=CONTENT_TYPE_LATEST)

@@ -25,8 +25,15 @@ from starlette.types import Receive, Scope, Send
 from veilmq.console.asking import Answer, Ask, Asked
 from veilmq.console.sign_ins import SignIns, SignInsPaused
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
+from veilmq.server.authentication import Security
 from veilmq.server.dispatch import Dispatcher
+from veilmq.server.http import Connections
 from veilmq.server.http_parser import Request as QueueRequest
+from veilmq.server.long_polling import LongPolls
+from veilmq.server.metrics import Metrics, TopicCounts
+from veilmq.server.permissions import PolicyDecisions
+from veilmq.server.settings import ServerSettings
+from veilmq.store.port import Store
 from veilmq.wire.exchange import Caller
 from veilmq.wire.v1.routes import described
 
@@ -120,6 +127,36 @@ class AdminCallers:
         if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
             raise CallerUnknown(TOKENLESS, status=403)
         return caller
+
+
+DRAINING = "The server is draining: it is about to stop."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operated:
+    """One server, as the operator's port and the console show it.
+
+    ``ask`` carries requests out; ``exports`` is the ``events.exporter.Exporter``, if there is one; ``data_port`` is the
+    port of the queues, ``started_at_ms`` in store time.
+    """
+
+    settings: ServerSettings
+    guard: Security
+    decisions: PolicyDecisions
+    engine: Store
+    polls: LongPolls
+    connections: Connections
+    exports: Any
+    metrics: Metrics
+    topics: TopicCounts
+    ask: Ask
+    data_port: int
+    started_at_ms: int
+
+    async def readiness_failures(self) -> list[str]:
+        """Return why no requests should be sent here, as sentences; nothing where they should."""
+        draining = [DRAINING] if self.connections.draining else []
+        return draining + await self.engine.readiness_failures()
 
 
 PREFIX = b"/api/"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from veilmq.core.commands import BrowseQueues
 from veilmq.events import EventsError
 from veilmq.server import authentication, process
-from veilmq.server.admin_api import InProcessClient
+from veilmq.server.admin_api import InProcessClient, Operated
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
 from veilmq.server.dispatch import Dispatcher, Namespaces
@@ -107,21 +107,29 @@ async def serve(
         exports = exporter_to(events_to, settings, engine=engine, clock=time)
         shutdown.end_with(closing, exports)
         shutdown.end_with(closing, topics.pusher)
-        in_process, shown = InProcessClient(dispatcher), (polls, connections, exports)
-        of_console = {"data_port": listeners[0].getsockname()[1], "started_at_ms": time.now_ms()}
+        in_process = InProcessClient(dispatcher)
+        operated = Operated(
+            settings=settings,
+            guard=guard,
+            decisions=decisions,
+            engine=engine,
+            polls=polls,
+            connections=connections,
+            exports=exports,
+            metrics=dispatcher.metrics,
+            topics=topics.counts,
+            ask=in_process.ask,
+            data_port=listeners[0].getsockname()[1],
+            started_at_ms=time.now_ms(),
+        )
         if declarations is not None:
             await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
 
         async def open_admin() -> None:
-            from veilmq.server import admin, console  # noqa: PLC0415 - a third of a start
+            from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of a start
 
-            service = console.ConsoleService(
-                settings, guard, decisions, *shown, engine=engine, ask=in_process.ask, **of_console
-            )
-            pages = admin.Admin(
-                settings, engine, *shown, metrics=dispatcher.metrics, topics=topics.counts, console=service
-            )
-            await closing.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown, guard=guard))
+            pages = Admin(operated)
+            await closing.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown))
             if metrics_listeners:
                 await closing.enter_async_context(pages.serving_monitoring(metrics_listeners, shutdown=shutdown))
 

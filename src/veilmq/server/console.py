@@ -22,7 +22,6 @@ from starlette.types import ASGIApp
 from veilmq import __version__
 from veilmq.console.access import ShownKey
 from veilmq.console.advice import Advice
-from veilmq.console.asking import Ask
 from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
 from veilmq.console.health import ExportHealth, Health, HealthFigure
@@ -35,14 +34,10 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.events import ProcessingTimes
-from veilmq.server.admin_api import AdminApi, AdminCallers
-from veilmq.server.authentication import Authentication, Security
-from veilmq.server.http import Connections
-from veilmq.server.long_polling import LongPolls
-from veilmq.server.permissions import PolicyDecisions
+from veilmq.server.admin_api import AdminApi, AdminCallers, Operated
+from veilmq.server.authentication import Authentication
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, as_written
-from veilmq.server.stores import readiness_checks
-from veilmq.store.port import Figure, Series, Store, SurveyQueues, execute
+from veilmq.store.port import Figure, Series, SurveyQueues, execute
 from veilmq.store.urls import without_passwords
 
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
@@ -114,48 +109,32 @@ class ConsoleService:
     ``callers`` identifies callers, ``live`` has the streams of open pages, which end when it is closed.
     """
 
-    def __init__(
-        self,
-        settings: ServerSettings,
-        guard: Security,
-        decisions: PolicyDecisions,
-        polls: LongPolls,
-        connections: Connections,
-        exports: Any,
-        *,
-        engine: Store,
-        ask: Ask,
-        data_port: int,
-        started_at_ms: int,
-    ) -> None:
-        """``ask`` carries requests out; ``data_port`` is the port of the queues, ``started_at_ms`` in store time."""
-        self._settings, self._guard = settings, guard
-        self._engine, self._polls, self._connections, self._exports = engine, polls, connections, exports
-        self._started_at_ms = started_at_ms
+    def __init__(self, server: Operated) -> None:
+        self._server = server
+        settings, known, engine = server.settings, server.guard.authentication, server.engine
         audit_file = settings.audit_log
         if audit_file is None and settings.data is not None and settings.store is None:
             audit_file = settings.data / "audit.jsonl"
         audit = AuditLog(audit_file)
-        self.asking = Auditing(ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
+        self.asking = Auditing(server.ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
         self.live = Live(engine.clock)
-        known = guard.authentication
         sign_ins = None if known is None else SignIns(known.signed_in, now_ms=engine.clock.now_ms)
         ports = Ports(
             audit=audit,
             health=self.health,
             keys=None if known is None else lambda account: _keys_of(known, account),
             live=self.live,
-            may=decisions.by_action,
+            may=server.decisions.by_action,
             past=PastReceipts(settings, engine.clock),
             settings=shown_settings(settings),
         )
-        console = self._console(sign_ins, data_port, ports)
+        console = self._console(sign_ins, ports)
         session_of = None if console is None else console.session_of
         self.callers = AdminCallers(sign_ins=sign_ins, account=settings.account, session_of=session_of)
-        self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=data_port)
+        self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=server.data_port)
         self.pages: ASGIApp = PlainTextResponse(MISSING, status_code=501) if console is None else console.app
 
-    def _console(self, sign_ins: SignIns | None, data_port: int, ports: Ports) -> Any:
+    def _console(self, sign_ins: SignIns | None, ports: Ports) -> Any:
         """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
         try:
             console: Any = import_module("veilmq.console.app")
@@ -164,19 +143,20 @@ class ConsoleService:
             if error.name is None or error.name.partition(".")[0] == "veilmq":
                 raise  # a defect of ours, which no extra repairs
             return None
-        accounts, own, known, engine = None, {}, self._guard.authentication, self._engine
+        server = self._server
+        accounts, own, known, engine = None, {}, server.guard.authentication, server.engine
         if known is not None:
             accounts = sessions.Accounts(signed_in=sign_ins, known=known.known)
             own["secret_of"] = known.secret_of
-            if self._settings.store is None:  # a restart forgets which sessions were signed out, so it ends them all
+            if server.settings.store is None:  # a restart forgets which sessions were signed out, so it ends them all
                 of_process = token_bytes(32)
                 own["secret_of"] = lambda key_id: known.secret_of(key_id) + of_process
-        secret, wall_s = digest(engine.token_key, b"console sessions", sha256), self._guard.wall_s
+        secret, wall_s = digest(engine.token_key, b"console sessions", sha256), server.guard.wall_s
         return console.Console(
             ask=self.asking,
             sessions=sessions.Sessions(secret=secret, wall_s=wall_s, **own),
-            account=self._settings.account,
-            data_port=data_port,
+            account=server.settings.account,
+            data_port=server.data_port,
             now_ms=engine.clock.shown_ms,
             accounts=accounts,
             ports=ports,
@@ -184,24 +164,24 @@ class ConsoleService:
 
     async def health(self) -> Health:
         """Return what the page of the server's health shows."""
-        survey = await or_none(execute(self._engine, SurveyQueues(names_max=0)))
-        exports: ExportHealth | None = None
-        if self._exports is not None:
-            counts: EventCounts | None = await or_none(execute(self._engine, CountEvents()))
+        server, engine, exports = self._server, self._server.engine, None
+        survey = await or_none(execute(engine, SurveyQueues(names_max=0)))
+        if server.exports is not None:
+            counts: EventCounts | None = await or_none(execute(engine, CountEvents()))
             if counts is not None:
-                exports = ExportHealth(counts.recorded, counts.waiting, counts.dropped, self._exports.failures)
+                exports = ExportHealth(counts.recorded, counts.waiting, counts.dropped, server.exports.failures)
         return Health(
-            obstacles=await readiness_checks(self._connections, self._engine),
-            warnings=list(self._engine.warnings()),
-            kept=self._engine.kept,
+            obstacles=await server.readiness_failures(),
+            warnings=list(engine.warnings()),
+            kept=engine.kept,
             version=__version__,
             python=platform.python_version(),
-            started_at_ms=self._engine.clock.shown_ms(self._started_at_ms),
+            started_at_ms=engine.clock.shown_ms(server.started_at_ms),
             queues=None if survey is None else survey.in_all,
-            parked_polls=self._polls.parked,
-            open_connections=len(self._connections),
+            parked_polls=server.polls.parked,
+            open_connections=len(server.connections),
             exports=exports,
-            figures=list(_in_words(self._engine.figures())),
+            figures=list(_in_words(engine.figures())),
         )
 
 

@@ -1,9 +1,9 @@
 """Metrics: requests and their durations, queues, topics, and their text for Prometheus.
 
 A request costs one look-up, one search among the bounds and two additions; names, labels and cumulative buckets are
-made by ``prometheus_client`` from a snapshot when it is requested.
+made by ``prometheus_client`` when they are requested.
 
-Counting a queue costs the store some fifty microseconds whatever its backlog. So a snapshot counts at most
+Counting a queue costs the store some fifty microseconds whatever its backlog. So a request counts at most
 ``COUNTED_MAX`` queues anew, those never or longest ago counted first, a few at a time, and shows the last counts of the
 others. At most ``SHOWN_MAX`` queues are shown.
 """
@@ -12,8 +12,8 @@ import asyncio
 import enum
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
@@ -103,6 +103,15 @@ class TopicCounts:
         self.pushes_running = 0
         self.undeliverable = 0
 
+    def figures(self) -> Iterator[Figure]:
+        """Yield the counters."""
+        pushes = {outcome.value: count for outcome, count in self.pushes.items()}
+        text = "Attempts to push a message of a topic to a URL, by outcome."
+        yield Figure("pushes", text, "counter", pushes, "outcome")
+        yield gauge("pushes_running", "Pushes that wait for a reply.", self.pushes_running)
+        text = "Messages of topics that a subscribed queue did not get, because it did not exist or refused them."
+        yield counter("topic_messages_undeliverable", text, self.undeliverable)
+
 
 class Metrics:
     """The counters of one server, by action and code: ``OK`` or the name of the error."""
@@ -124,7 +133,6 @@ class Metrics:
 
 
 _BOUNDS = (*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf")
-_NAMESPACE = "veilmq"
 _FAMILIES: dict[str, Any] = {
     "gauge": GaugeMetricFamily,
     "counter": CounterMetricFamily,
@@ -132,43 +140,24 @@ _FAMILIES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Snapshot:
-    """One instant of a server.
-
-    ``requests`` are those of ``Metrics.series``; ``queues`` has the full name and what was counted of each that is
-    shown. What the store did not return, as it cannot be reached, is ``None``. ``ready`` and ``degraded`` are what
-    ``/health/ready`` says.
-    """
+@dataclass(frozen=True, slots=True, eq=False)
+class _Page:
+    """What ``prometheus_client`` writes: requests, as of ``Metrics.series``, and figures."""
 
     requests: Sequence[tuple[str, str, Series]]
-    queues: Sequence[tuple[str, Counted]]
-    queues_in_all: int | None
-    now_ms: int
-    parked_polls: int
-    open_connections: int
-    events: EventCounts | None
-    event_export_failures: int
-    topics: TopicCounts = field(default_factory=TopicCounts)
-    store: Sequence[Figure] = ()
-    http_bytes: Mapping[str, int] = field(default_factory=dict)
-    ready: bool = True
-    degraded: bool = False
+    figures: Sequence[Figure]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what ``prometheus_client`` writes."""
         labels, text = ["action", "code"], "Time from the complete request to its reply, with the wait of long polls."
-        requests = CounterMetricFamily(
-            f"{_NAMESPACE}_requests", "Requests answered, by action and code.", labels=labels
-        )
-        durations = HistogramMetricFamily(f"{_NAMESPACE}_request_duration_seconds", text, labels=labels)
+        requests = CounterMetricFamily("veilmq_requests", "Requests answered, by action and code.", labels=labels)
+        durations = HistogramMetricFamily("veilmq_request_duration_seconds", text, labels=labels)
         for action, code, series in self.requests:
             requests.add_metric([action, code], series.count)
             durations.add_metric([action, code], _buckets(series), sum_value=series.seconds)
         yield from (requests, durations)
-        for figure in (*self._of_queues(), *self.store, *self._figures()):
+        for figure in self.figures:
             labels = [figure.label] if figure.label else []
-            family: Any = _FAMILIES[figure.kind](f"{_NAMESPACE}_{figure.name}", figure.text, labels=labels)
+            family: Any = _FAMILIES[figure.kind](f"veilmq_{figure.name}", figure.text, labels=labels)
             for label, value in figure.samples.items():
                 values = [label] if labels else []
                 if isinstance(value, Series):
@@ -177,43 +166,31 @@ class Snapshot:
                     family.add_metric(values, value)
             yield family
 
-    def _of_queues(self) -> Iterator[Figure]:
-        for name, kind, text, value_of in _BY_QUEUE:
-            samples = {queue: value_of(counted, self.now_ms) for queue, counted in self.queues}
-            known = {queue: value for queue, value in samples.items() if value is not None}
-            yield Figure(f"queue_{name}", text, kind, known, "queue")
-        sources = Counter(counted.dead_letter_queue for _, counted in self.queues if counted.dead_letter_queue)
-        yield Figure("queue_dead_letter_sources", "Queues that use it as dead-letter queue.", "gauge", sources, "queue")
 
-    def _figures(self) -> Iterator[Figure]:
-        yield gauge("ready", "1 while /health/ready returns 200.", self.ready)
-        yield gauge("degraded", "1 while /health/ready returns degraded.", self.degraded)
-        events, pushes = self.events, {outcome.value: count for outcome, count in self.topics.pushes.items()}
-        yield counter("event_export_failures", "Exports that failed; each is retried.", self.event_export_failures)
-        if events is not None:
-            yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
-            yield counter("events_exported", "Events exported from it.", events.exported)
-            yield counter("events_dropped", "Events dropped for lack of room.", events.dropped)
-            yield gauge("events_waiting", "Events that wait to be exported.", events.waiting)
-        text = "Attempts to push a message of a topic to a URL, by outcome."
-        yield Figure("pushes", text, "counter", pushes, "outcome")
-        yield gauge("pushes_running", "Pushes that wait for a reply.", self.topics.pushes_running)
-        text = "Messages of topics that a subscribed queue did not get, because it did not exist or refused them."
-        yield counter("topic_messages_undeliverable", text, self.topics.undeliverable)
-        if self.queues_in_all is not None:
-            yield gauge("queues", "Number of queues.", self.queues_in_all)
-        yield gauge("long_polls_parked", "Receives and claims that wait for a message.", self.parked_polls)
-        yield gauge("connections_open", "Connections of clients.", self.open_connections)
-        text = "Bytes of http_bytes_max that large request bodies and unread replies use."
-        yield Figure("http_bytes", text, "gauge", self.http_bytes, "what")
-
-
-def exposition(snapshot: Snapshot) -> bytes:
-    """Return ``snapshot``, and what the process uses, as text."""
+def exposition(requests: Sequence[tuple[str, str, Series]], figures: Sequence[Figure]) -> bytes:
+    """Return ``requests``, ``figures`` and what the process uses, as text for Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(snapshot)
+    registry.register(_Page(requests, figures))
     ProcessCollector(registry=registry)
     return generate_latest(registry)
+
+
+def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterator[Figure]:
+    """Yield what was counted of each queue, by its full name."""
+    for name, kind, text, value_of in _BY_QUEUE:
+        samples = {queue: value_of(counted, now_ms) for queue, counted in queues}
+        known = {queue: value for queue, value in samples.items() if value is not None}
+        yield Figure(f"queue_{name}", text, kind, known, "queue")
+    sources = Counter(counted.dead_letter_queue for _, counted in queues if counted.dead_letter_queue)
+    yield Figure("queue_dead_letter_sources", "Queues that use it as dead-letter queue.", "gauge", sources, "queue")
+
+
+def event_figures(events: EventCounts) -> Iterator[Figure]:
+    """Yield what the event log of a store counts."""
+    yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
+    yield counter("events_exported", "Events exported from it.", events.exported)
+    yield counter("events_dropped", "Events dropped for lack of room.", events.dropped)
+    yield gauge("events_waiting", "Events that wait to be exported.", events.waiting)
 
 
 _BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[Counted, int], float | None]], ...] = (

@@ -16,7 +16,6 @@ from typing import Any
 from veilmq.core.commands import Clock, Engine, MaySend
 from veilmq.core.errors import VeilmqError
 from veilmq.events import EventsError
-from veilmq.server.http import Connections
 from veilmq.server.settings import ServerSettings
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.copying import CopyRefused, Progress, copy
@@ -202,12 +201,3 @@ async def _held(stack: AsyncExitStack, place: str) -> Any:
 def _postgres() -> Any:
     postgres_parts("copy")
     return import_module("veilmq.store.postgres.copying")
-
-
-DRAINING = "The server is draining: it is about to stop."
-
-
-async def readiness_checks(connections: Connections, engine: Store) -> list[str]:
-    """Return the reasons as sentences, none where there is none."""
-    draining = [DRAINING] if connections.draining else []
-    return draining + await engine.readiness_failures()

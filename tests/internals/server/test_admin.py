@@ -23,10 +23,10 @@ from tests.server.keys import OWNER, SECRETS, written
 from tests.server.service_client import JSON, ServiceClient
 from veilmq.core import limits
 from veilmq.server import admin, process
+from veilmq.server.admin_api import DRAINING
 from veilmq.server.origin import IN_THE_CLEAR, LOCAL_ONLY, UNFORWARDED, UNNAMED, WRONG_NAME, AdminGuard, Unreachable
 from veilmq.server.process import Shutdown
 from veilmq.server.settings import Addresses
-from veilmq.server.stores import DRAINING
 from veilmq.store.port import FAILED, FULL
 from veilmq.testing import RunningServer
 
