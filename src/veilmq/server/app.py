@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -26,6 +27,7 @@ from veilmq.server import authentication, process
 from veilmq.server.admin_api import InProcessClient, Operated
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
+from veilmq.server.background import BackgroundRequest
 from veilmq.server.dispatch import Dispatcher, Namespaces
 from veilmq.server.http import Connections
 from veilmq.server.http_parser import Handler
@@ -275,7 +277,7 @@ def _dispatcher(
         authentication=guard.authentication,
         namespaces=Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None,
         permissions=None if guard.authentication is None else Permissions(polls.engine, decisions),
-        handlers={**topics.handlers, BrowseQueues: statistics.ask},
+        handlers={**topics.handlers, BrowseQueues: partial(BackgroundRequest, statistics.browse)},
         pages=topics.pages,
     )
 

@@ -12,13 +12,14 @@ between them. The reply is sent after ``PUBLISH_S_MAX`` at the latest; the store
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, Staged
-from veilmq.core.commands import Clock, Command, Done, Engine, Timer
+from veilmq.core.commands import Clock, Command, Done, Engine
 from veilmq.core.errors import InternalError, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import NewMessage
@@ -31,40 +32,24 @@ from veilmq.wire.v1.publications import BulkStage
 log = logging.getLogger(__name__)
 
 
-class Submitted:
-    """A command on its way; a ``Pending``."""
-
-    __slots__ = ("_done", "_engine")
-
-    def __init__(self, engine: Engine, command: Command, done: Done) -> None:
-        self._engine = engine
-        self._done = done
-        engine.submit(command, done)
-
-    def withdraw(self) -> None:
-        """Forget it: what is not begun does not happen."""
-        self._engine.withdraw(self._done)
-
-    def hurry(self) -> None:
-        """Go on: it waits for nothing."""
-
-
 class BackgroundRequest:
-    """A request on its way; a ``Pending``."""
+    """A request on its way, in a task; a ``Pending``."""
 
     __slots__ = ("_task",)
 
-    def __init__(self, work: Coroutine[Any, Any, Any], answer: Done, *, what: str) -> None:
-        """Answer with what ``work`` returns, or the error that it raises; ``what`` names it where that is a defect."""
-        self._task = asyncio.ensure_future(self._run(work, answer, what))
+    def __init__(
+        self, work: Callable[[Any], Coroutine[Any, Any, Any]], command: Command, wait_s: int | None, answer: Done
+    ) -> None:
+        """Answer with what ``work`` returns of ``command``, or the error that it raises; ``wait_s`` plays no part."""
+        self._task = asyncio.ensure_future(self._run(work, command, answer))
 
-    async def _run(self, work: Coroutine[Any, Any, Any], answer: Done, what: str) -> None:
+    async def _run(self, work: Callable[[Any], Coroutine[Any, Any, Any]], command: Command, answer: Done) -> None:
         try:
-            result = await work
+            result = await work(command)
         except (VeilmqError, SqsError) as error:
             result = error
         except Exception:
-            log.exception("%s failed", what)
+            log.exception("%s failed", type(command).__name__)
             result = InternalError()
         answer(result)
 
@@ -73,7 +58,7 @@ class BackgroundRequest:
         self._task.cancel()
 
     def hurry(self) -> None:
-        """Go on: it waits for nothing."""
+        """Go on: it waits for some seconds at most."""
 
 
 class Deferred:
@@ -112,7 +97,7 @@ class OrderedReply(Deferred):
 
     __slots__ = ()
 
-    def __init__(self, request: Request, begin: Callable[[], Pending]) -> None:
+    def __init__(self, request: Request, begin: Callable[[], Pending | None]) -> None:
         super().__init__(begin)
         request.in_turn(self.start)
 
@@ -125,22 +110,20 @@ PIECE_CHARACTERS = 262_144
 InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
-class BulkReads:
-    """All bulk reads of a server; belongs to the running event loop."""
+class BulkRequests:
+    """All bulk reads and all staging of a server; belongs to the running event loop."""
 
     def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
-        """Read from ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
+        """Use ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
         self._engine = engine
         self._in_thread = in_thread
         self._slots = asyncio.Semaphore(READS_AT_ONCE)
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
+        self._staging = asyncio.Lock()
 
-    def ask(self, command: BulkRead, wait_s: int | None, answer: Done) -> BackgroundRequest:
-        """Gather the messages of ``command``; no read waits for messages to come."""
-        return BackgroundRequest(self._read(command), answer, what=f"reading a claim of {command.queue}")
-
-    async def _read(self, command: BulkRead) -> Gathered:
+    async def read(self, command: BulkRead) -> Gathered:
+        """Gather the messages of a claim; no read waits for messages to come. Raises ``VeilmqError``."""
         async with self._slots:
             writer = await self._in_thread(command.writer)
             request = replace(command.first, messages_max=PAGE_MESSAGES)
@@ -155,6 +138,16 @@ class BulkReads:
                     return Gathered(writer.finish(), writer.content_type, page.cursor)
                 request = replace(request, cursor=page.cursor)
 
+    async def stage(self, command: BulkStage) -> Staged:
+        """Stage what ``command`` has; raises ``SqsError`` and ``VeilmqError``."""
+        async with self._staging:
+            messages: list[NewMessage] = []
+            for piece in await self._in_thread(command.read):
+                messages += piece
+                await asyncio.sleep(0)
+        staged: Staged = await execute(self._engine, command.whole(messages))
+        return staged
+
 
 def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:
     """Cut ``messages`` so that none but a single long one takes long to write."""
@@ -168,82 +161,41 @@ def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessa
         yield messages[first:]
 
 
-class BulkStages:
-    """All staging of a server; belongs to the running event loop."""
-
-    def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
-        """Stage in ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
-        self._engine = engine
-        self._in_thread = in_thread
-        self._reading = asyncio.Lock()
-
-    def ask(self, command: BulkStage, wait_s: int | None, answer: Done) -> BackgroundRequest:
-        """Stage what ``command`` has."""
-        return BackgroundRequest(self._stage(command), answer, what=f"staging for {command.queue}")
-
-    async def _stage(self, command: BulkStage) -> Staged:
-        async with self._reading:
-            messages: list[NewMessage] = []
-            for piece in await self._in_thread(command.read):
-                messages += piece
-                await asyncio.sleep(0)
-        staged: Staged = await execute(self._engine, command.whole(messages))
-        return staged
-
-
 PUBLISH_S_MAX = 5
 
 
-class Publication:
-    """A publication on its way; a ``Pending``."""
+class Publication(BackgroundRequest):
+    """A publication on its way, a slice after the other for ``PUBLISH_S_MAX`` at most."""
 
-    __slots__ = ("_again", "_answer", "_clock", "_command", "_engine", "_timer", "_until_ms")
+    __slots__ = ("_due", "_until_ms")
 
     def __init__(self, engine: Engine, clock: Clock, command: Publish, wait_s: int | None, answer: Done) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._command = command
-        self._answer: Done | None = answer
+        self._due = asyncio.Event()
         self._until_ms = clock.now_ms() + PUBLISH_S_MAX * SECOND_MS
-        self._again: bool | None = None  # in the first result
-        self._timer: Timer | None = None
-        self._submit()
+        super().__init__(partial(self._publish, engine, clock), command, wait_s, answer)
 
-    def _submit(self) -> None:
-        self._timer = None
-        self._engine.submit(self._command, self._done)
-
-    def _done(self, result: Published | VeilmqError) -> None:
-        if self._answer is None:
-            return
-        if isinstance(result, VeilmqError):
-            self._answer(result)
-            return
-        if self._again is None:
-            self._again = result.again
-        now_ms = self._clock.now_ms()
-        due_ms = now_ms if result.next_due_ms is None else result.next_due_ms
-        if result.more and due_ms < self._until_ms:
-            if due_ms <= now_ms:
-                self._submit()
-            else:
-                self._timer = self._clock.call_at(due_ms, self._submit)
-        else:
-            self._answer(shown_due(replace(result, again=self._again), self._clock))
-
-    def withdraw(self) -> None:
-        """Forget it: what is not begun does not happen, what is decided does."""
-        self._answer = None
-        if self._timer is not None:
-            self._timer.cancel()
-        self._engine.withdraw(self._done)
+    async def _publish(self, engine: Engine, clock: Clock, command: Publish) -> Any:
+        first: Published = await execute(engine, command)
+        published = first
+        while published.more:
+            now_ms = clock.now_ms()
+            due_ms = now_ms if published.next_due_ms is None else published.next_due_ms
+            if due_ms >= self._until_ms:
+                break
+            if due_ms > now_ms:
+                self._due.clear()
+                timer = clock.call_at(due_ms, self._due.set)
+                try:
+                    await self._due.wait()
+                finally:
+                    timer.cancel()
+            published = await execute(engine, command)
+        return shown_due(replace(published, again=first.again), clock)
 
     def hurry(self) -> None:
         """Answer with the next slice."""
         self._until_ms = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self._submit()
+        self._due.set()
 
 
 def shown_due(result: Any, clock: Clock) -> Any:

@@ -25,7 +25,7 @@ from veilmq.core.errors import InternalError
 from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
-from veilmq.server.background import BulkReads, BulkStages, OrderedReply, Publication
+from veilmq.server.background import BackgroundRequest, BulkRequests, OrderedReply, Publication
 from veilmq.server.http_parser import TRACE, USED, Pending, Refusal, Request, Worded, by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
@@ -66,7 +66,7 @@ _NOT_UNDERSTOOD = Refusal(
 )
 
 
-Ask = Callable[[Any, int | None, Done], Pending]
+Ask = Callable[[Any, int | None, Done], Pending | None]
 """Carries out a command that may wait so many seconds, and calls back with its result."""
 
 
@@ -138,11 +138,12 @@ class Dispatcher:
         """
         self._polls = polls
         self._submit = polls.engine.submit
+        bulk = BulkRequests(polls.engine)
         self._handlers: dict[type[Command], Ask] = {  # of commands that take more than one result of the engine
             Receive: polls.ask,
             Claim: polls.ask,
-            BulkRead: BulkReads(polls.engine).ask,
-            BulkStage: BulkStages(polls.engine).ask,
+            BulkRead: partial(BackgroundRequest, bulk.read),
+            BulkStage: partial(BackgroundRequest, bulk.stage),
             Publish: partial(Publication, polls.engine, polls.clock),
             **handlers,
         }

@@ -23,7 +23,7 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from importlib import import_module
 from ipaddress import ip_address
 from random import random
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from veilmq.core import commands
 from veilmq.core.commands import Clock, Command, Done, Engine, Received, ReceivedMessage, Timer, VisibilityChange
@@ -51,15 +51,17 @@ from veilmq.core.topics import (
     read_push_url,
     retry_delay_s,
 )
-from veilmq.server.background import BackgroundRequest, Submitted
+from veilmq.server.background import BackgroundRequest
 from veilmq.server.dispatch import Ask
-from veilmq.server.http_parser import Pending, Worded
+from veilmq.server.http_parser import Worded
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.settings import Address, AllowList, ServerSettings, unmapped
 from veilmq.store.port import Store, StoreError, execute
 from veilmq.wire.smq.topics import push_request
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class PushError(Exception):
@@ -456,33 +458,18 @@ NAME_S_MAX = 5
 """How long the name of a host may take to be found."""
 
 
-class SubscriptionRequest(BackgroundRequest):
-    """A request for a subscription with a URL: the guard admits it, then the engine makes it."""
-
-    __slots__ = ("_admission",)
-
-    def __init__(self, command: Subscribe, answer: Done, *, engine: Engine, clock: Clock, guard: Guard) -> None:
-        self._admission = asyncio.ensure_future(guard.admit(command.subscription.push_url))
-        timer = clock.call_at(clock.now_ms() + NAME_S_MAX * SECOND_MS, self.hurry)
-        self._admission.add_done_callback(lambda _: timer.cancel())
-        super().__init__(self._subscribe(engine, command), answer, what="subscribing")
-
-    async def _subscribe(self, engine: Engine, command: Subscribe) -> Any:
-        await asyncio.wait({self._admission})
-        if self._admission.cancelled():
-            problem = "the name of its host was not found in time; try again"
-            raise EndpointRefused(command.subscription.push_url, problem)
-        self._admission.result()
-        return await execute(engine, command)
-
-    def withdraw(self) -> None:
-        """Forget it: what is not begun does not happen."""
-        super().withdraw()
-        self._admission.cancel()
-
-    def hurry(self) -> None:
-        """Wait no longer for the name of the host."""
-        self._admission.cancel()
+async def _within(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]) -> T:
+    """Return what ``work`` returns; raises ``TimeoutError`` after so many seconds of ``clock``."""
+    task = asyncio.ensure_future(work)
+    timer = clock.call_at(clock.now_ms() + seconds * SECOND_MS, task.cancel)
+    try:
+        await asyncio.wait({task})
+    finally:
+        timer.cancel()
+        task.cancel()
+    if task.cancelled():
+        raise TimeoutError
+    return task.result()
 
 
 CERTIFICATE_PATH = "/push-certificate.pem"
@@ -515,7 +502,10 @@ class TopicService:
         self._signer = ThreadPoolExecutor(1, thread_name_prefix="veilmq-push-signer")  # a signature takes a millisecond
         self._throttle = LogThrottle(clock)
         self.counts = TopicCounts()
-        self.handlers: Mapping[type[Command], Ask] = {PublishToTopic: self._publish, Subscribe: self._subscribe}
+        self.handlers: Mapping[type[Command], Ask] = {
+            PublishToTopic: self._publish,
+            Subscribe: partial(BackgroundRequest, self.subscribe),
+        }
         self.pages: dict[bytes, Worded] = {}
         self.pusher: Pusher | None = None  # nothing may be pushed to without an identity
         if identity is not None:
@@ -530,7 +520,7 @@ class TopicService:
             page = Worded(b"Content-Type: application/x-pem-file\r\n", identity.certificate_pem)
             self.pages[CERTIFICATE_PATH.encode()] = page
 
-    def _publish(self, command: PublishToTopic, wait_s: int | None, answer: Done) -> Pending:
+    def _publish(self, command: PublishToTopic, wait_s: int | None, answer: Done) -> None:
         def done(result: Any) -> None:
             if isinstance(result, PublishedMessage) and result.undeliverable:
                 self.counts.undeliverable += len(result.undeliverable)
@@ -540,28 +530,26 @@ class TopicService:
                         log.warning(text, result.id.hex().upper(), command.topic, name, reason)
             answer(result)
 
-        return Submitted(self._engine, command, done)
+        self._engine.submit(command, done)
 
-    def _subscribe(self, command: Subscribe, wait_s: int | None, answer: Done) -> Pending:
-        if not command.subscription.push_url:
-            return Submitted(self._engine, command, answer)
-        return SubscriptionRequest(command, answer, engine=self._engine, clock=self._clock, guard=self._guard)
+    async def subscribe(self, command: Subscribe) -> Any:
+        """Make a subscription; that to a URL only if the guard admits it. Raises ``VeilmqError``."""
+        if url := command.subscription.push_url:
+            try:
+                await _within(self._clock, NAME_S_MAX, self._guard.admit(url))
+            except TimeoutError:
+                raise EndpointRefused(url, "the name of its host was not found in time; try again") from None
+        return await execute(self._engine, command)
 
     async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
         """Return why the message was not accepted, for the log; an empty text when it was.
 
         The URL is no part of it: it may hold a secret, by which its receiver knows its senders.
         """
-        posting = asyncio.ensure_future(self._post(subscription, message))
-        timer = self._clock.call_at(self._clock.now_ms() + ANSWER_S_MAX * SECOND_MS, posting.cancel)
         try:
-            await asyncio.wait({posting})
-        finally:
-            timer.cancel()
-            posting.cancel()
-        if posting.cancelled():
+            return await _within(self._clock, ANSWER_S_MAX, self._post(subscription, message))
+        except TimeoutError:
             return f"no reply within {ANSWER_S_MAX} s"
-        return posting.result()
 
     async def _post(self, subscription: Subscription, message: ReceivedMessage) -> str:
         try:

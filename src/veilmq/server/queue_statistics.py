@@ -25,7 +25,6 @@ from veilmq.core.commands import (
     BrowsedQueues,
     BrowseQueues,
     Clock,
-    Done,
     Engine,
     ListQueues,
     QueueOrder,
@@ -36,7 +35,6 @@ from veilmq.core.commands import (
 )
 from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.server.background import BackgroundRequest
 from veilmq.store.port import execute
 
 HISTORY_MAX = 60
@@ -167,10 +165,6 @@ class QueueStatistics:
         self._round: asyncio.Task[None] | None = None
         self._brisk_until_ms = 0
         self._brisk_left = 0
-
-    def ask(self, command: BrowseQueues, wait_s: int | None, answer: Done) -> BackgroundRequest:
-        """Call back with a page."""
-        return BackgroundRequest(self.browse(command), answer, what="browsing queues")
 
     async def browse(self, command: BrowseQueues) -> BrowsedQueues:
         """Return a page; raises ``VeilmqError``."""

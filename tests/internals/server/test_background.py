@@ -26,8 +26,8 @@ from veilmq.server.background import (
     PIECE_MESSAGES,
     PUBLISH_S_MAX,
     READS_AT_ONCE,
-    BulkReads,
-    BulkStages,
+    BackgroundRequest,
+    BulkRequests,
     OrderedReply,
     Publication,
     pieces,
@@ -78,13 +78,14 @@ class Bench:
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
-        self.reads = BulkReads(self.engine, in_thread=self._aside)
+        self.reads = BulkRequests(self.engine, in_thread=self._aside)
         self.log: list[str] = []
         self.heard: list[Any] = []
         self.made_aside = 0
 
     def read(self) -> Any:
-        return self.reads.ask(BulkRead(first=FIRST, writer=lambda: Writer(self.log)), 0, self.heard.append)
+        command = BulkRead(first=FIRST, writer=lambda: Writer(self.log))
+        return BackgroundRequest(self.reads.read, command, 0, self.heard.append)
 
     async def _aside(self, make: Callable[[], Any]) -> Any:
         self.made_aside += 1
@@ -156,7 +157,7 @@ async def test_a_defect_is_answered_as_one(bench: Bench, caplog: pytest.LogCaptu
     bench.read()
     await bench.answer(page("bad"))
     assert [type(result) for result in bench.heard] == [InternalError]
-    assert "reading a claim of 000000000000/q failed" in caplog.text
+    assert "BulkRead failed" in caplog.text
 
 
 async def test_reads_take_turns(bench: Bench) -> None:
@@ -237,7 +238,7 @@ class StagingBench:
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
-        self.stages = BulkStages(self.engine, in_thread=self._aside)
+        self.stages = BulkRequests(self.engine, in_thread=self._aside)
         self.log: list[str] = []
         self.heard: list[Any] = []
         self.made_aside = 0
@@ -248,7 +249,8 @@ class StagingBench:
         def read() -> Pieces:
             return self._read(bodies, error)
 
-        return self.stages.ask(BulkStage(first=FIRST_STAGED, read=read), 0, self.heard.append)
+        command = BulkStage(first=FIRST_STAGED, read=read)
+        return BackgroundRequest(self.stages.stage, command, 0, self.heard.append)
 
     def _read(self, bodies: tuple[str, ...], error: Exception | None) -> Iterator[tuple[NewMessage, ...]]:
         for body in bodies:
@@ -309,7 +311,7 @@ async def test_a_defect_of_staging_is_answered_as_one(staging: StagingBench, cap
     for _ in range(20):
         await asyncio.sleep(0)
     assert [type(result) for result in staging.heard] == [InternalError]
-    assert "staging for 000000000000/q failed" in caplog.text
+    assert "BulkStage failed" in caplog.text
 
 
 async def test_what_a_client_that_goes_wanted_is_not_staged(staging: StagingBench) -> None:
@@ -438,8 +440,22 @@ class PublishingBench:
         self.clock = VirtualClock()
         self.heard: list[Any] = []
 
-    def publish(self) -> Publication:
-        return Publication(self.engine, self.clock, COMMAND, 0, self.heard.append)
+    async def publish(self) -> Publication:
+        one = Publication(self.engine, self.clock, COMMAND, 0, self.heard.append)
+        await self.rest()
+        return one
+
+    async def rest(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def answer(self, result: Any) -> None:
+        assert self.engine.answer(result) == COMMAND
+        await self.rest()
+
+    async def advance(self, ms: int) -> None:
+        self.clock.advance(ms)
+        await self.rest()
 
     def some(self, *, in_ms: int) -> Published:
         return Published(messages=9, more=True, next_due_ms=self.clock.now_ms() + in_ms)
@@ -450,72 +466,74 @@ def publishing() -> PublishingBench:
     return PublishingBench()
 
 
-def test_slices_follow_each_other_until_all_is_in(publishing: PublishingBench) -> None:
+async def test_slices_follow_each_other_until_all_is_in(publishing: PublishingBench) -> None:
     """What is answered is whether the first found the batch published."""
-    publishing.publish()
-    publishing.engine.answer(SOME)
-    publishing.engine.answer(Published(messages=9, again=True, more=True))
+    await publishing.publish()
+    await publishing.answer(SOME)
+    await publishing.answer(Published(messages=9, again=True, more=True))
     assert publishing.heard == []
-    publishing.engine.answer(Published(messages=9, again=True, duplicates=2))
+    await publishing.answer(Published(messages=9, again=True, duplicates=2))
     assert publishing.heard == [Published(messages=9, duplicates=2)]
-    publishing.publish()
-    publishing.engine.answer(Published(messages=9, again=True))
+    await publishing.publish()
+    await publishing.answer(Published(messages=9, again=True))
     assert publishing.heard[1:] == [Published(messages=9, again=True)]
 
 
-def test_a_rate_is_waited_for(publishing: PublishingBench) -> None:
-    publishing.publish()
-    publishing.engine.answer(publishing.some(in_ms=100))
-    publishing.clock.advance(99)
+async def test_a_rate_is_waited_for(publishing: PublishingBench) -> None:
+    await publishing.publish()
+    await publishing.answer(publishing.some(in_ms=100))
+    await publishing.advance(99)
     assert publishing.engine.asked == []
-    publishing.clock.advance(1)
-    assert publishing.engine.answer(ALL) == COMMAND
+    await publishing.advance(1)
+    await publishing.answer(ALL)
     assert publishing.heard == [ALL]
 
 
-def test_an_answer_comes_after_some_seconds(publishing: PublishingBench) -> None:
+async def test_an_answer_comes_after_some_seconds(publishing: PublishingBench) -> None:
     """Also where the next slice is due behind them; there is more then, and somebody may ask again."""
-    publishing.publish()
+    await publishing.publish()
     late = publishing.some(in_ms=PUBLISH_S_MAX * 1_000)
-    publishing.engine.answer(late)
+    await publishing.answer(late)
     assert publishing.heard == [late]
-    publishing.publish()
-    publishing.clock.advance(PUBLISH_S_MAX * 1_000)
-    publishing.engine.answer(SOME)
+    await publishing.publish()
+    await publishing.advance(PUBLISH_S_MAX * 1_000)
+    await publishing.answer(SOME)
     assert publishing.heard[1:] == [SOME]
 
 
-def test_an_error_is_the_answer(publishing: PublishingBench) -> None:
+async def test_an_error_is_the_answer(publishing: PublishingBench) -> None:
     missing = StageMissing("a", 0, 9)
-    publishing.publish()
-    publishing.engine.answer(missing)
+    await publishing.publish()
+    await publishing.answer(missing)
     assert publishing.heard == [missing]
 
 
-def test_who_is_hurried_answers_with_the_next_slice(publishing: PublishingBench) -> None:
-    waiting, asking = publishing.publish(), publishing.publish()
-    publishing.engine.answer(publishing.some(in_ms=100))
+async def test_who_is_hurried_answers_with_the_next_slice(publishing: PublishingBench) -> None:
+    waiting, asking = await publishing.publish(), await publishing.publish()
+    await publishing.answer(publishing.some(in_ms=100))
     for each in (waiting, asking):
         each.hurry()
+    await publishing.rest()
     assert len(publishing.engine.asked) == 2
     for _ in range(2):
-        publishing.engine.answer(SOME)
+        await publishing.answer(SOME)
     assert publishing.heard == [SOME, SOME]
-    publishing.clock.advance(100)
+    await publishing.advance(100)
     assert publishing.engine.asked == []
 
 
-def test_who_has_gone_asks_for_nothing_more(publishing: PublishingBench) -> None:
+async def test_who_has_gone_asks_for_nothing_more(publishing: PublishingBench) -> None:
     """Neither what it has asked already, nor when its time comes, nor after an answer that was on its way."""
-    publishing.publish().withdraw()
+    (await publishing.publish()).withdraw()
+    await publishing.rest()
     assert publishing.engine.asked == []
-    waiting = publishing.publish()
-    publishing.engine.answer(publishing.some(in_ms=100))
+    waiting = await publishing.publish()
+    await publishing.answer(publishing.some(in_ms=100))
     waiting.withdraw()
-    publishing.clock.advance(100)
+    await publishing.advance(100)
     assert publishing.engine.asked == []
-    begun = publishing.publish()
-    ((_, done),) = publishing.engine.asked
+    begun = await publishing.publish()
+    publishing.engine.answer(SOME)
     begun.withdraw()
-    done(SOME)
+    await publishing.rest()
     assert (publishing.engine.asked, publishing.heard) == ([], [])
