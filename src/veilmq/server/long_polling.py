@@ -14,8 +14,8 @@ something else than claims do, which have no such quota: then the first claim of
 gets nothing and no due instant may be at the limit of claimed messages, which does not concern receives: then the first
 receive is submitted.
 
-While unread replies fill their half of the budget (``admission``), new polls are held: they wait for room as they would
-for a message, a second at least, and then get an empty result. Parked polls stay parked.
+While unread replies fill their half of the budget (``admission``), new polls park before they are submitted, for a
+second at least, and parked polls stay parked.
 
 Each line has one timer (the next instant at which the queue has something by itself) and each poll one for its
 deadline; nothing runs periodically.
@@ -75,7 +75,7 @@ class LongPolls:
             line.inspect()
         poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
         if self.budget.answers_full:
-            poll.hold()
+            poll.wait(max(wait_s or 0, HELD_S_MIN)).park(poll, self.clock.now_ms())
         elif late and permit is not None:
             poll.attempt(poll.first_done, permit)
         else:
@@ -119,6 +119,8 @@ class Poll(msgspec.Struct, eq=False):
     """One receive or claim, from its first asking to its answer; ``answer`` is ``None`` once given or withdrawn."""
 
     result_type: ClassVar[type[Received | Bound]]
+    found: ClassVar[str]
+    """What is 0 or empty in a result where the store had nothing for the poll."""
 
     polls: LongPolls
     command: Any
@@ -130,7 +132,6 @@ class Poll(msgspec.Struct, eq=False):
     deadline_ms: int = 0
     ticket: int = 0
     instead: bool = False  # it is submitted in place of one of the other kind
-    held: bool = False  # it waits for room in the budget
 
     def withdraw(self) -> None:
         """Forget it: what is not begun does not happen."""
@@ -139,45 +140,23 @@ class Poll(msgspec.Struct, eq=False):
         self.answer = None
         if self.waiters is not None:
             self._end_waiting().lose(self)
-        elif not self._end_hold():
+        else:
             self.polls.engine.withdraw(self.first_done)
 
     def hurry(self) -> None:
         """Answer with what there is."""
         self.wait_s = 0
         self.deadline_ms = 0
-        if self.waiters is not None and self.waiters.remove(self):
-            self.finish(self.nothing())
-        self._give_up()
+        self._expire()
 
-    def hold(self) -> None:
-        """Begin when there is room in the budget; reply with nothing after a second at least."""
-        clock, self.held = self.polls.clock, True
-        self.deadline_ms = clock.now_ms() + max(self.wait_s or 0, HELD_S_MIN) * SECOND_MS
-        self.timer = clock.call_at(self.deadline_ms, self._give_up)
-        self.polls.budget.on_room(self._go_on)
-
-    def _go_on(self) -> None:
-        self._end_hold()
-        if self.wait_s:  # what was waited for room is not waited for a message too
-            self.wait_s = max(0, self.deadline_ms - self.polls.clock.now_ms()) // SECOND_MS
-        if self.polls.budget.answers_full:  # an answer before this one has filled it again
-            self.hold()
-        else:
-            self.attempt(self.first_done, self.permit)
-
-    def _give_up(self) -> None:
-        answer = self.answer
-        if self._end_hold() and answer is not None:
-            self.answer = None
-            answer(self.nothing())
-
-    def _end_hold(self) -> bool:
-        held, self.held = self.held, False
-        if held and self.timer is not None:
-            self.timer.cancel()
-            self.polls.budget.off_room(self._go_on)
-        return held
+    def wait(self, wait_s: int) -> "_WaiterQueue":
+        """Begin to wait, for so many seconds at most; return the line to stand in."""
+        clock = self.polls.clock
+        self.deadline_ms = clock.now_ms() + wait_s * SECOND_MS
+        self.ticket = next(self.polls.tickets)
+        self.timer = clock.call_at(self.deadline_ms, self._expire)
+        self.waiters = self.polls.waiters(self.command.queue)
+        return self.waiters
 
     def first_done(self, result: Any) -> None:
         """Take the first answer of the engine: pass it on, or begin to wait."""
@@ -185,20 +164,14 @@ class Poll(msgspec.Struct, eq=False):
         if answer is None:
             return
         wait_s: int | None = 0
-        if isinstance(result, self.result_type) and not result.messages and not self.polls.closing:
+        if isinstance(result, self.result_type) and not getattr(result, self.found) and not self.polls.closing:
             wait_s = self.own_wait_s(result) if self.wait_s is None else self.wait_s
-        if not wait_s:
+        if wait_s:
+            self.note_result()
+            self.wait(wait_s).join(self, result.next_due_ms)
+        else:
             self.answer = None
             answer(result)
-            return
-        clock = self.polls.clock
-        now_ms = clock.now_ms()
-        self.note_instant(now_ms)
-        self.deadline_ms = now_ms + wait_s * SECOND_MS
-        self.ticket = next(self.polls.tickets)
-        self.waiters = self.polls.waiters(self.command.queue)
-        self.timer = clock.call_at(self.deadline_ms, self._expire)
-        self.waiters.join(self, result)
 
     def attempt(self, done: Done, permit: Permit | None) -> None:
         """Submit the command, once ``permit`` has decided where there is one."""
@@ -219,15 +192,16 @@ class Poll(msgspec.Struct, eq=False):
         line = self.waiters
         if line is None:
             return  # withdrawn after it was begun
-        in_vain = isinstance(result, self.result_type) and not result.messages
+        in_vain = isinstance(result, self.result_type) and not getattr(result, self.found)
         if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
+            self.note_result()
             line.keep(self, result)
         else:
             self.finish(self.nothing() if in_vain else result)  # a long poll does not report a quota
             line.let_go(result)
 
-    def note_instant(self, now_ms: int) -> None:
-        """Take note of when the first answer came, from which on the poll waits."""
+    def note_result(self) -> None:
+        """Take note that the poll was submitted and got nothing."""
 
     def own_wait_s(self, result: Any) -> int:
         """Return how long to wait where the caller has not said it, by an empty result."""
@@ -264,10 +238,12 @@ class ReceivePoll(Poll, eq=False):
     """A receive; its longest lease counts from the first submit."""
 
     result_type = Received
+    found = "messages"
 
-    def note_instant(self, now_ms: int) -> None:
+    def note_result(self) -> None:
         """Pass the instant of the first result with later attempts."""
-        self.command = replace(self.command, requested_at_ms=now_ms)
+        if self.command.requested_at_ms is None:
+            self.command = replace(self.command, requested_at_ms=self.polls.clock.now_ms())
 
     def own_wait_s(self, result: Received) -> int:
         """Return the wait that the queue is set to."""
@@ -286,6 +262,7 @@ class ClaimPoll(Poll, eq=False):
     """A claim; a large one is bound in slices, and submitted again until it is whole."""
 
     result_type = Bound
+    found = "shards"  # a claim that is bound may have no messages: all may be evicted since
     bound_before: bool | None = None
     """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
 
@@ -309,8 +286,6 @@ class ClaimPoll(Poll, eq=False):
         if self.answer is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
             return
-        if isinstance(result, Bound) and result.shards:
-            self.wait_s = 0  # a claim may be bound and have no messages: all may be evicted since
         super().first_done(result)
 
     def done(self, result: Any) -> None:
@@ -365,18 +340,24 @@ class _WaiterQueue:
             self._timer_at_ms = due_ms
             self._timer = self._polls.clock.call_at(due_ms, self._ring)
 
-    def join(self, poll: Poll, result: Received | Bound) -> None:
+    def join(self, poll: Poll, due_ms: int | None) -> None:
         """Add a new poll: at the end, or, where it is the only one, submitted again now that there is a watch."""
         if self.parked or self.asking:
-            self._park(poll, result)
+            self.park(poll, due_ms)
         else:
             self._ask(poll)
+
+    def park(self, poll: Poll, due_ms: int | None) -> None:
+        """Add a poll at its place; there may be something for it at ``due_ms``."""
+        insort(self.parked, poll, key=attrgetter("ticket"))
+        self._note(due_ms)
+        self.inspect()
 
     def keep(self, poll: Poll, result: Received | Bound) -> None:
         """Park a poll that was submitted and got nothing, at its old place."""
         self.asking -= 1
         was_instead, poll.instead = poll.instead, False
-        self._park(poll, result)
+        self.park(poll, result.next_due_ms)
         if not was_instead and poll.lacks_a_place(result):
             for other in self.parked:
                 if other.result_type is not poll.result_type:
@@ -413,11 +394,6 @@ class _WaiterQueue:
             return
         self._polls.engine.withdraw(poll.done)
         self.let_go(None)
-
-    def _park(self, poll: Poll, result: Received | Bound) -> None:
-        insort(self.parked, poll, key=attrgetter("ticket"))
-        self._note(result.next_due_ms)
-        self.inspect()
 
     def _ask(self, poll: Poll) -> None:
         self._due_ms = None  # its answer says it anew

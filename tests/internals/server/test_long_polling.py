@@ -276,6 +276,18 @@ async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_som
     assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
 
 
+async def test_a_poll_that_waits_for_room_counts_as_a_receive(bench: Bench) -> None:
+    """The quota a second holds for it as for others; one that gets nothing waits on."""
+    await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 1}))
+    bench.polls.budget.count_answers(HTTP_BYTES.default)
+    bench.poll("one")
+    bench.poll("two")
+    bench.polls.budget.count_answers(-HTTP_BYTES.default)
+    await bench.settle()
+    await bench.send("a", "b")
+    assert bench.heard == [("one", 0, ["a"]), ("two", 0, ReceivesThrottled)]
+
+
 CLAIMED = "000000000000/q"
 CLAIM = Claim(queue=CLAIMED, source="s", epoch=1, number=7, messages_max=100)
 NOTHING = Bound(number=7, messages=0, shards=0)
