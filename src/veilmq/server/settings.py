@@ -140,28 +140,18 @@ class Kind(NamedTuple):
     """One kind of value; ``placeholder`` stands for a value in help, ``allowed`` follows the words "must be".
 
     ``read`` takes text (from a flag or the environment) or what a settings file held, and returns the typed value or
-    raises ``ValueError``. It returns a typed value unchanged, so the same rule checks settings built in a program. Only
-    a program can give ``None``.
+    raises ``ValueError``. It returns a typed value unchanged, so the same rule checks settings built in a program.
     """
 
     placeholder: str
     allowed: str
     read: Callable[[Any], SettingValue]
 
-    def holds(self, value: SettingValue) -> bool:
-        """Return whether ``value`` is a typed value of this kind."""
-        try:
-            return self.read(value) == value
-        except ValueError:
-            return False
 
-
-def whole_number(allowed: Range, placeholder: str = "N", *, optional: bool = False) -> Kind:
+def whole_number(allowed: Range, placeholder: str = "N") -> Kind:
     """Return the kind of a number in a range, or its digits."""
 
-    def read(raw: object) -> int | None:
-        if raw is None and optional:
-            return None
+    def read(raw: object) -> int:
         if isinstance(raw, str):
             return allowed.read(raw)
         if isinstance(raw, bool) or not isinstance(raw, int) or not allowed.holds(raw):
@@ -171,12 +161,10 @@ def whole_number(allowed: Range, placeholder: str = "N", *, optional: bool = Fal
     return Kind(placeholder, str(allowed), read)
 
 
-def _text(placeholder: str, allowed: str, check: Callable[[str], object], *, optional: bool = False) -> Kind:
+def _text(placeholder: str, allowed: str, check: Callable[[str], object]) -> Kind:
     """Return the kind of text for which ``check`` returns something true: a file's number has lost leading zeros."""
 
-    def read(raw: object) -> str | None:
-        if raw is None and optional:
-            return None
+    def read(raw: object) -> str:
         if not isinstance(raw, str) or not check(raw):
             raise ValueError(raw)
         return raw
@@ -196,17 +184,13 @@ def _read_switch(raw: object) -> bool:
     return raw == "true"
 
 
-def _read_path(raw: object) -> Path | None:
-    if raw is None or isinstance(raw, Path):
-        return raw
-    if not isinstance(raw, str) or not raw or "\0" in raw:
+def _read_path(raw: object) -> Path:
+    if not isinstance(raw, str | Path) or not str(raw) or "\0" in str(raw):
         raise ValueError(raw)
     return Path(raw)
 
 
-def _read_stores(raw: object) -> str | None:
-    if raw is None:
-        return None
+def _read_stores(raw: object) -> str:
     if isinstance(raw, list) and all(isinstance(each, str) for each in raw):
         raw = ",".join(raw)
     if not isinstance(raw, str):
@@ -225,27 +209,20 @@ STORES = Kind(
 _FOLDER = Kind("DIR", "the path of a folder", _read_path)
 _FILE = Kind("FILE", "the path of a file", _read_path)
 _HOST = _text("HOST", "an IP address or a host name", re.compile(r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9]+)?").fullmatch)
-_PORTS = Range(minimum=0, maximum=65_535, default=0)
-_PORT = whole_number(_PORTS, "PORT")
+_PORT = whole_number(Range(minimum=0, maximum=65_535, default=0), "PORT")
 _REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
 _ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)
-_PEERS = _text(
-    "ADDRESSES", "IP addresses and networks, separated by commas, but not all addresses", Addresses, optional=True
-)
-_PLACE = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable(), optional=True)
+_PEERS = _text("ADDRESSES", "IP addresses and networks, separated by commas, but not all addresses", Addresses)
+_PLACE = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable())
 _ATTRIBUTE = _text(
     "NAME", "1 to 256 letters, digits, hyphens, underscores and dots", re.compile(r"[A-Za-z0-9_.-]{1,256}").fullmatch
 )
 _HOSTS = _text(
-    "HOSTS",
-    "host names, addresses and networks, each with an optional port, separated by commas",
-    AllowList,
-    optional=True,
+    "HOSTS", "host names, addresses and networks, each with an optional port, separated by commas", AllowList
 )
-_WEB_URL = _text(
-    "URL", "a URL that begins with http:// or https://", re.compile(r"https?://[!-~]+").fullmatch, optional=True
-)
+_WEB_URL = _text("URL", "a URL that begins with http:// or https://", re.compile(r"https?://[!-~]+").fullmatch)
 _DATA = Path("veilmq-data")
+_TOGETHER = (("tls_certificate", "tls_key"), ("push_certificate", "push_key"))
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 ONE_STORE = "one of store, data and memory"
@@ -287,7 +264,7 @@ class ServerSettings:
     metrics_host: str = _setting("127.0.0.1", _HOST, "Address of metrics_port.")
     metrics_port: int | None = _setting(
         None,
-        whole_number(_PORTS, "PORT", optional=True),
+        _PORT,
         "Port that serves only health and metrics, always over plain HTTP; 0 picks a free one.",
     )
     data: Path | None = _setting(_DATA, _FOLDER, "Folder that keeps the queues; created if it does not exist.")
@@ -406,7 +383,7 @@ class ServerSettings:
     def __post_init__(self) -> None:
         for row in _ROWS:
             value = getattr(self, row.name)
-            if not row.kind.holds(value):
+            if not row.holds(value):
                 raise SettingError(row.name, value=value, problem=f"must be {row.kind.allowed}")
         if self.store is not None and self.data not in (None, _DATA):
             raise SettingError("data", value=self.data, problem=f"store is given too; give {ONE_STORE}")
@@ -426,13 +403,9 @@ class ServerSettings:
         if self.console_proxy is not None and not signed:
             problem = "needs credentials (--credentials), because other machines reach the console through a proxy"
             raise SettingError("console_proxy", value=self.console_proxy, problem=problem)
-        for pair in (("tls_certificate", "tls_key"), ("push_certificate", "push_key")):
-            for name, other in (pair, pair[::-1]):
-                if getattr(self, name) is None and getattr(self, other) is not None:
-                    raise SettingError(name, problem=f"must be given with {other}")
-        self._check_ports()
-
-    def _check_ports(self) -> None:
+        for name, other in (*_TOGETHER, *(pair[::-1] for pair in _TOGETHER)):
+            if getattr(self, name) is None and getattr(self, other) is not None:
+                raise SettingError(name, problem=f"must be given with {other}")
         for first, second in combinations(("", "admin_", "metrics_"), 2):
             name, other = f"{first}port", f"{second}port"
             port, same_host = getattr(self, other), getattr(self, f"{first}host") == getattr(self, f"{second}host")
@@ -461,6 +434,15 @@ class Setting(NamedTuple):
     kind: Kind
     default: SettingValue
     description: str
+    is_optional: bool = False
+    """Whether a program may give ``None``, which no source can write."""
+
+    def holds(self, value: SettingValue) -> bool:
+        """Return whether ``value`` is a typed value of this setting."""
+        try:
+            return (value is None and self.is_optional) or self.kind.read(value) == value
+        except ValueError:
+            return False
 
     @property
     def flag(self) -> str:
@@ -479,7 +461,9 @@ class Setting(NamedTuple):
 
 
 _ROWS = tuple(
-    Setting(row.name, row.metadata["kind"], cast(SettingValue, row.default), row.metadata["description"])
+    Setting(
+        name=row.name, default=cast(Any, row.default), is_optional=isinstance(None, cast(Any, row.type)), **row.metadata
+    )
     for row in fields(ServerSettings)
 )
 
