@@ -30,8 +30,9 @@ from veilmq.server.http_parser import TRACE, USED, Pending, Refusal, Request, Wo
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
-from veilmq.server.protocols import SMQ, SQS_JSON, Denial, Protocol, protocol_of, worded_for
+from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, worded_for
 from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, traced
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.sqs.names import namespace
 from veilmq.wire.sqs.signatures import credential_of
@@ -271,8 +272,8 @@ class Dispatcher:
         if self._permissions is not None and caller.caller is not None:
             try:
                 self._permissions.check(exchange, command, caller.caller, started_s)
-            except Denial as denial:
-                exchange.reply(protocol.refuse(protocol.deny(denial), context.base_url))
+            except SqsError as denial:
+                exchange.reply(protocol.refuse(denial, context.base_url))
                 return None
             except Unknown as unknown:
                 again = partial(self._serve, request, route, content, context, started_s, known)

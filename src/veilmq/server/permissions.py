@@ -38,9 +38,9 @@ from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import Deferred
 from veilmq.server.http_parser import Pending, Request
-from veilmq.server.protocols import Denial
 from veilmq.wire.exchange import Caller, RequestContext, caller_of
 from veilmq.wire.sqs import policies
+from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
 from veilmq.wire.sqs.policies import Policy, PolicyRequest, Source, Verdict
 
@@ -209,7 +209,7 @@ class Permissions:
         self._kept: dict[str, _Kept] = {}
 
     def check(self, exchange: Exchange, command: Command, caller: Caller, now_s: float) -> None:
-        """Return if ``caller`` may have ``command`` carried out; raises ``Denial`` and ``Unknown``."""
+        """Return if ``caller`` may have ``command`` carried out; raises ``SqsError`` and ``Unknown``."""
         kind = type(command)
         if kind not in _OF_NO_QUEUE:
             queue = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
@@ -240,8 +240,11 @@ class Permissions:
         policy, needed = kept.policy, action or exchange.permission
         denied = self._decisions.denied(policy, caller, queue, needed, exchange.request)
         if denied is not None:
-            explicit = policy is not None and policy.verdict(denied) is Verdict.DENY
-            raise Denial(caller=caller.arn, action=denied.action, queue=self._decisions.arn(queue), explicit=explicit)
+            why = f"because no resource-based policy allows the sqs:{denied.action} action"
+            if policy is not None and policy.verdict(denied) is Verdict.DENY:
+                why = "with an explicit deny in a resource-based policy"
+            what = f"User: {caller.arn} is not authorized to perform: sqs:{denied.action} on resource"
+            raise SqsError(ACCESS_DENIED, f"{what}: {self._decisions.arn(queue)} {why}")
         if policy is None or not any(map(policy.varies, policies.actions_of(needed))):
             if len(kept.passed) >= _PASSED_MAX:
                 kept.passed.clear()
@@ -351,10 +354,8 @@ class ParkedPermission(msgspec.Struct, eq=False):
                 signed = self.authentication.context(exchange.request, self.context, protocol.verifier, self.known)
                 self.caller, self.loads = signed.caller or self.caller, self.authentication.loads
             self.permissions.check(exchange, self.command, self.caller, now_s)
-        except protocol.refused as error:
+        except (protocol.refused, SqsError) as error:
             refusal = protocol.refuse(error, exchange.base_url)
-        except Denial as denial:
-            refusal = protocol.refuse(protocol.deny(denial), exchange.base_url)
         except Unknown as unknown:
             self.permissions.wait(unknown, partial(self._check, go_on, now_s), go_on, now_s)
             return

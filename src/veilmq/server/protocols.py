@@ -17,7 +17,7 @@ from veilmq.wire.smq.signatures import Verifier as SmqVerifier
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError, from_core
+from veilmq.wire.sqs.errors import SqsError, from_core
 from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 from veilmq.wire.v1 import request as v1
 from veilmq.wire.v1.routes import ROUTES, route_key
@@ -26,29 +26,15 @@ from veilmq.wire.v1.routes import decode as decode_v1
 _FORM = b"application/x-www-form-urlencoded"
 
 
-class Denial(Exception):
-    """A caller may not do something to a queue; ``str()`` says who, what, to which queue, and why not."""
-
-    def __init__(self, *, caller: str, action: str, queue: str, explicit: bool) -> None:
-        """``caller`` and ``queue`` are ARNs, ``action`` is one of SQS; ``explicit``: a policy forbids it."""
-        reason = (
-            "with an explicit deny in a resource-based policy"
-            if explicit
-            else f"because no resource-based policy allows the sqs:{action} action"
-        )
-        super().__init__(f"User: {caller} is not authorized to perform: sqs:{action} on resource: {queue} {reason}")
-
-
 class Protocol(NamedTuple):
     """One protocol.
 
     ``recognises`` decides by method, target and headers. ``read`` returns the action's name and what ``decode`` reads,
     ``None`` where the request names no action. ``decode`` may raise ``refused``, which ``refuse`` encodes, as it does
     the ``SqsError`` of what all protocols share; ``fail`` encodes an error of core before there is a plan; both get the
-    address that the client used. ``encode`` makes the reply of a plan and its result, perhaps more than once. ``deny``
-    makes a ``refused`` of what a policy forbids. ``labels`` has the names under which actions are counted,
-    ``permissions``, by label, the action on which policies decide where it has another name. ``mark`` is a header that
-    all clients of the protocol send, if there is one.
+    address that the client used. ``encode`` makes the reply of a plan and its result, perhaps more than once.
+    ``labels`` has the names under which actions are counted, ``permissions``, by label, the action on which policies
+    decide where it has another name. ``mark`` is a header that all clients of the protocol send, if there is one.
     """
 
     recognises: Callable[[Request], bool]
@@ -58,7 +44,6 @@ class Protocol(NamedTuple):
     refused: type[Exception]
     refuse: Callable[[Any, str], Reply]
     fail: Callable[[VeilmqError, str], Reply]
-    deny: Callable[[Denial], Exception]
     verifier: type[SigV4Verifier | SmqVerifier]
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
@@ -80,7 +65,6 @@ SQS_JSON = Protocol(
     refused=SqsError,
     refuse=lambda error, _: sqs_json.encode_error(error),
     fail=lambda error, _: sqs_json.encode_error(from_core(error)),
-    deny=lambda denial: SqsError(ACCESS_DENIED, str(denial)),
     verifier=SigV4Verifier,
     labels={name.encode(): name for name in ACTIONS},
 )
@@ -127,7 +111,6 @@ SMQ = Protocol(
     refused=smq_errors.SmqError,
     refuse=smq.encode_error,
     fail=smq.encode_failure,
-    deny=lambda denial: smq_errors.SmqError(smq_errors.ACCESS_DENIED),
     verifier=SmqVerifier,
     labels={action: route.label for action, route in smq.ROUTES.items()},
     methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),

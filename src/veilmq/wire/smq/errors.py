@@ -136,7 +136,11 @@ ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
 }
 """Error of core → its code, and its text (empty: that of the code)."""
 
-SHARED: dict[sqs.Code, Code] = {sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR, sqs.INTERNAL_FAILURE: INTERNAL_ERROR}
+SHARED: dict[sqs.Code, Code] = {
+    sqs.ACCESS_DENIED: ACCESS_DENIED,
+    sqs.INTERNAL_FAILURE: INTERNAL_ERROR,
+    sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR,
+}
 """What refuses a request of any protocol says so in a code of SQS: what it is here."""
 
 

@@ -164,7 +164,7 @@ def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
     """Return the reply for a request that was refused at ``base_url``, perhaps by what all protocols share."""
     if isinstance(error, SqsError):
         code = errors.SHARED.get(error.code) or errors.Code(error.code.query, error.code.status, "")
-        error = SmqError(code, error.message)
+        error = SmqError(code, "" if code is errors.ACCESS_DENIED else error.message)
     identifier = new_request_id()
     content = {"Code": error.code.name, "Message": error.message, "RequestId": identifier, "HostId": base_url}
     body = document("Error", elements(content))
