@@ -126,15 +126,7 @@ async def serve(
         )
         if declarations is not None:
             await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
-
-        async def open_admin() -> None:
-            from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of a start
-
-            pages = Admin(operated)
-            await closing.enter_async_context(pages.serving(admin_listeners, shutdown=shutdown))
-            if metrics_listeners:
-                await closing.enter_async_context(pages.serving_monitoring(metrics_listeners, shutdown=shutdown))
-
+        open_admin = partial(_open_admin, operated, shutdown, closing, admin_listeners, metrics_listeners)
         if not admin_on_request:
             await open_admin()
         acceptors = await _accept(connections, guard, listeners)
@@ -163,6 +155,22 @@ async def serve(
     if shutdown.failure is not None:
         raise StoreFailedError(f"The store has failed: {shutdown.failure}") from shutdown.failure
     log.info("stopped")
+
+
+async def _open_admin(
+    operated: Operated,
+    shutdown: process.Shutdown,
+    closing: AsyncExitStack,
+    listeners: Sequence[socket.socket],
+    monitoring: Sequence[socket.socket],
+) -> None:
+    """Serve the operator's ports until ``closing`` ends."""
+    from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of a start
+
+    pages = Admin(operated)
+    await closing.enter_async_context(pages.serving(listeners, shutdown=shutdown))
+    if monitoring:
+        await closing.enter_async_context(pages.serving_monitoring(monitoring, shutdown=shutdown))
 
 
 def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = None) -> int:
@@ -207,25 +215,16 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
 
 
 def program_as_started(started: str, *, python: str = sys.executable) -> str:
-    """Return how a person starts the program whose ``sys.argv[0]`` is ``started``, from this folder, in a shell.
+    """Return how a person starts the program whose ``sys.argv[0]`` is ``started``, in a shell.
 
     What is not the command itself (``python -m veilmq``, a program that embeds the server) becomes ``python -m veilmq``
     with the Python that runs it.
     """
-    if Path(started).stem == "veilmq" and Path(started).is_file() and os.access(started, os.X_OK):
-        return _as_typed(started)
-    return f"{_as_typed(python)} -m veilmq"
-
-
-def _as_typed(path: str) -> str:
-    """Return the shortest way to start the program at ``path``: its name, a path from here, or the whole path."""
-    name = Path(path).name
-    if (found := shutil.which(name)) is not None and Path(found).absolute() == Path(path).absolute():
-        return shlex.quote(name)
-    here = Path.cwd()
-    whole = Path(path).absolute()
-    shown = whole.relative_to(here) if whole.is_relative_to(here) else whole
-    return shlex.quote(str(shown))
+    path = Path(started)
+    if path.stem != "veilmq" or not path.is_file() or not os.access(path, os.X_OK):
+        return f"{shlex.quote(python)} -m veilmq"
+    found = shutil.which(path.name)
+    return path.name if found is not None and path.samefile(found) else shlex.quote(started)
 
 
 def _declarations(settings: ServerSettings) -> "Declarations | None":
