@@ -24,7 +24,7 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
@@ -136,31 +136,25 @@ class SystemResolver:
         if pending is None:
             if len(self._pending) >= _LOOKED_UP_MAX:
                 raise OSError("too many names are being looked up")
-            loop = asyncio.get_running_loop()
-            pending = self._pending[name, port] = loop.create_future()
-            look_up = partial(self._look_up, loop, name, port)
-            Thread(target=look_up, name=f"veilmq-push-{name}", daemon=True).start()
+            found: Future[list[str]] = Future()
+            Thread(target=_look_up, args=(found, name, port), name=f"veilmq-push-{name}", daemon=True).start()
+            pending = self._pending[name, port] = asyncio.wrap_future(found)
+            pending.add_done_callback(partial(self._found, (name, port)))
         return await asyncio.shield(pending)
 
-    def _look_up(self, loop: asyncio.AbstractEventLoop, name: str, port: int) -> None:
-        found: list[str] | OSError
+    def _found(self, key: tuple[str, int], pending: "asyncio.Future[list[str]]") -> None:
+        del self._pending[key]
+        pending.exception()  # perhaps no push waits for it any more
+
+
+def _look_up(found: "Future[list[str]]", name: str, port: int) -> None:
+    with suppress(RuntimeError):  # the loop has ended
         try:
             addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-            found = [str(address[0]).partition("%")[0] for *_, address in addresses]
-        except OSError as error:
-            found = error
-        except UnicodeError as error:
-            found = OSError(str(error))
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(self._found, (name, port), found)
-
-    def _found(self, key: tuple[str, int], found: list[str] | OSError) -> None:
-        pending = self._pending.pop(key)
-        if isinstance(found, OSError):
-            pending.set_exception(found)
-            pending.exception()  # perhaps no push waits for it any more
+        except (OSError, UnicodeError) as error:
+            found.set_exception(error if isinstance(error, OSError) else OSError(str(error)))
         else:
-            pending.set_result(found)
+            found.set_result([str(address[0]).partition("%")[0] for *_, address in addresses])
 
 
 _HEAD_BYTES_MAX = 65_536
