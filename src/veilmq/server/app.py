@@ -36,7 +36,7 @@ from veilmq.server.permissions import Permissions, PolicyDecisions
 from veilmq.server.pushes import PushError, TopicService, push_identity
 from veilmq.server.queue_statistics import QueueStatistics
 from veilmq.server.settings import ServerSettings, SettingError
-from veilmq.server.stores import exporter_to, open_store, place_of
+from veilmq.server.stores import event_exporter, open_store
 from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
 from veilmq.wire.exchange import RequestContext
@@ -86,7 +86,7 @@ async def serve(
     ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
-    events_to, declarations = place_of(settings), _declarations(settings)
+    exporter_of, declarations = event_exporter(settings), _declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
     async with AsyncExitStack() as closing:
@@ -106,7 +106,7 @@ async def serve(
         connections = Connections(
             handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
         )
-        exports = exporter_to(events_to, settings, engine=engine, clock=time)
+        exports = exporter_of(engine)
         shutdown.end_with(closing, exports)
         shutdown.end_with(closing, topics.pusher)
         in_process = InProcessClient(dispatcher)

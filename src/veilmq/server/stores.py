@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from veilmq.core.commands import Clock, Engine, MaySend
+from veilmq.core.commands import MaySend
 from veilmq.core.errors import VeilmqError
 from veilmq.events import EventsError
 from veilmq.server.settings import ServerSettings
@@ -26,30 +26,24 @@ from veilmq.store.sqlite.database import EngineOptions, FolderError, FolderLock,
 from veilmq.store.urls import split_urls, without_passwords
 
 
-def place_of(settings: ServerSettings) -> Any:
-    """Return the target that ``settings`` name, ``None`` for none; raises ``EventsError`` when it cannot be used."""
+def event_exporter(settings: ServerSettings) -> Callable[[Store], Any]:
+    """Return what makes the ``events.exporter.Exporter`` of a store, ``None`` without a target.
+
+    Raises ``EventsError`` when the target cannot be used.
+    """
     if settings.events_to is None:
-        return None
+        return lambda engine: None
     try:
-        target = import_module("veilmq.events.exporter")
+        exporter = import_module("veilmq.events.exporter")
     except ModuleNotFoundError as error:
         raise EventsError(
             f"events_to (--events-to) needs the module {error.name}, which is not installed: pip install "
             "'veilmq[arrow]'"
         ) from error
-    return target.open_target(settings.events_to)
-
-
-def exporter_to(target: Any, settings: ServerSettings, *, engine: Engine, clock: Clock) -> Any:
-    """Return the ``events.exporter.Exporter`` of ``engine`` to ``target``, which is ``place_of`` the settings.
-
-    ``None`` where there is no target.
-    """
-    if target is None:
-        return None
-    return import_module("veilmq.events.exporter").Exporter(
+    target = exporter.open_target(settings.events_to)
+    return lambda engine: exporter.Exporter(
         execute=partial(execute, engine),
-        clock=clock,
+        clock=engine.clock,
         target=target,
         period_s=settings.events_period_s,
         events_per_range=settings.events_per_file,
