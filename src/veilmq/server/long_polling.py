@@ -138,10 +138,11 @@ class Poll(msgspec.Struct, eq=False):
         if self.answer is None:
             return
         self.answer = None
-        if self.waiters is not None:
-            self._end_waiting().lose(self)
-        else:
+        if self.waiters is None:
             self.polls.engine.withdraw(self.first_done)
+        elif not (line := self._end_waiting()).remove(self):
+            self.polls.engine.withdraw(self.done)
+            line.let_go(None)
 
     def hurry(self) -> None:
         """Answer with what there is."""
@@ -387,13 +388,6 @@ class _WaiterQueue:
         self.parked.remove(poll)
         self._leave_if_empty()
         return True
-
-    def lose(self, poll: Poll) -> None:
-        """Take out a poll whose client has gone."""
-        if self.remove(poll):
-            return
-        self._polls.engine.withdraw(poll.done)
-        self.let_go(None)
 
     def _ask(self, poll: Poll) -> None:
         self._due_ms = None  # its answer says it anew

@@ -160,14 +160,11 @@ def _look_up(found: "Future[list[str]]", name: str, port: int) -> None:
 _HEAD_BYTES_MAX = 65_536
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})[ \r]")
 _FINAL = 200
+_ACCEPTED = range(200, 300)
 
 
-class NoAnswer(Exception):
-    """The receiver could not be reached, or answered no HTTP; ``str()`` says what happened."""
-
-
-async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> int:
-    """Return the status with which ``target`` answers ``request``; raises ``NoAnswer``. Cancel it to end it.
+async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> str:
+    """Return why ``target`` did not accept ``request``, an empty text when it did. Cancel it to end it.
 
     The connection is to the first of the addresses where that is possible. Provisional statuses are skipped.
     """
@@ -180,19 +177,19 @@ async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> int:
         except OSError as error:  # those of TLS are, too
             problem = f"no connection to {address}: {error.strerror or error}"
     else:
-        raise NoAnswer(problem)
+        return problem
     reader, writer = connection
     try:
         writer.write(request)
         while True:
             match = _STATUS.match(await reader.readuntil(b"\r\n\r\n"))
             if match is None:
-                raise NoAnswer("the reply is not HTTP")
+                return "the reply is not HTTP"
             status = int(match[1])
             if status >= _FINAL:
-                return status
+                return "" if status in _ACCEPTED else f"status {status}"
     except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-        raise NoAnswer(f"the connection ended without a reply: {error}") from None
+        return f"the connection ended without a reply: {error}"
     finally:
         writer.transport.abort()
 
@@ -263,8 +260,6 @@ class PushedSubscription:
 
 ANSWER_S_MAX = 5
 """How long a receiver has to accept a message (SMQ reference, section 9); to find and reach it is a part of that."""
-
-_ACCEPTED = range(200, 300)
 
 Attempt = Callable[[Subscription, ReceivedMessage], Awaitable[str]]
 """Tries to push a message; returns why it was not accepted, for the log, an empty text when it was."""
@@ -558,15 +553,12 @@ class TopicService:
                 sign=self._identity.sign,
             )
             request = await asyncio.get_running_loop().run_in_executor(self._signer, write)
-            status = await post(target, request, tls=self._tls)
+            return await post(target, request, tls=self._tls)
         except EndpointRefused as error:
             return error.why
-        except NoAnswer as error:
-            return str(error)
         except Exception:
             log.exception("a push of %s of %s failed by a defect of veilmq", subscription.name, subscription.topic)
             return "a defect of this server"
-        return "" if status in _ACCEPTED else f"status {status}"
 
 
 async def push_identity(settings: ServerSettings, store: Store, *, now_s: float) -> Any:
