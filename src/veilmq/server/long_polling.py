@@ -116,11 +116,9 @@ class LongPolls:
 
 
 class Poll(msgspec.Struct, eq=False):
-    """One receive or claim, from its first asking to its answer; ``answer`` is ``None`` once given or withdrawn."""
+    """One receive, from its first submit to its answer; ``answer`` is ``None`` once given or withdrawn."""
 
-    result_type: ClassVar[type[Received | Bound]]
-    found: ClassVar[str]
-    """What is 0 or empty in a result where the store had nothing for the poll."""
+    result_type: ClassVar[type[Any]] = Received
 
     polls: LongPolls
     command: Any
@@ -165,8 +163,8 @@ class Poll(msgspec.Struct, eq=False):
         if answer is None:
             return
         wait_s: int | None = 0
-        if isinstance(result, self.result_type) and not getattr(result, self.found) and not self.polls.closing:
-            wait_s = self.own_wait_s(result) if self.wait_s is None else self.wait_s
+        if isinstance(result, self.result_type) and not result.messages and not self.polls.closing:
+            wait_s = result.receive_wait_s if self.wait_s is None else self.wait_s
         if wait_s:
             self.note_result()
             self.wait(wait_s).join(self, result.next_due_ms)
@@ -193,7 +191,7 @@ class Poll(msgspec.Struct, eq=False):
         line = self.waiters
         if line is None:
             return  # withdrawn after it was begun
-        in_vain = isinstance(result, self.result_type) and not getattr(result, self.found)
+        in_vain = isinstance(result, self.result_type) and not result.messages
         if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
             self.note_result()
             line.keep(self, result)
@@ -202,19 +200,17 @@ class Poll(msgspec.Struct, eq=False):
             line.let_go(result)
 
     def note_result(self) -> None:
-        """Take note that the poll was submitted and got nothing."""
-
-    def own_wait_s(self, result: Any) -> int:
-        """Return how long to wait where the caller has not said it, by an empty result."""
-        return 0
+        """Pass the instant of the first result with later attempts: the longest lease counts from it."""
+        if self.command.requested_at_ms is None:
+            self.command = replace(self.command, requested_at_ms=self.polls.clock.now_ms())
 
     def lacks_a_place(self, result: Any) -> bool:
-        """Tell whether an empty result may be for want of a place, and not of messages."""
-        raise NotImplementedError
+        """Tell whether an empty result is for want of a place, as too many messages are in flight."""
+        return bool(result.over_limit)
 
-    def nothing(self) -> Any:
+    def nothing(self) -> Received | Bound:
         """Return the result of having waited in vain."""
-        raise NotImplementedError
+        return Received(messages=[], next_due_ms=None, receive_wait_s=0)
 
     def finish(self, result: Any) -> None:
         """Answer; it is in no line any more."""
@@ -235,35 +231,10 @@ class Poll(msgspec.Struct, eq=False):
         return line
 
 
-class ReceivePoll(Poll, eq=False):
-    """A receive; its longest lease counts from the first submit."""
-
-    result_type = Received
-    found = "messages"
-
-    def note_result(self) -> None:
-        """Pass the instant of the first result with later attempts."""
-        if self.command.requested_at_ms is None:
-            self.command = replace(self.command, requested_at_ms=self.polls.clock.now_ms())
-
-    def own_wait_s(self, result: Received) -> int:
-        """Return the wait that the queue is set to."""
-        return result.receive_wait_s
-
-    def lacks_a_place(self, result: Received) -> bool:
-        """Tell whether too many messages are in flight."""
-        return result.over_limit
-
-    def nothing(self) -> Received:
-        """Return no messages."""
-        return Received(messages=[], next_due_ms=None, receive_wait_s=0)
-
-
 class ClaimPoll(Poll, eq=False):
     """A claim; a large one is bound in slices, and submitted again until it is whole."""
 
     result_type = Bound
-    found = "shards"  # a claim that is bound may have no messages: all may be evicted since
     bound_before: bool | None = None
     """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
 
@@ -273,7 +244,10 @@ class ClaimPoll(Poll, eq=False):
         assert answer is not None, "it is there until it is given"
         self.answer = lambda result: answer(shown_due(result, clock))
 
-    def lacks_a_place(self, result: Bound) -> bool:
+    def note_result(self) -> None:
+        """Do nothing: a claim has no lease."""
+
+    def lacks_a_place(self, result: Any) -> bool:
         """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
         return result.next_due_ms is None
 
@@ -287,13 +261,18 @@ class ClaimPoll(Poll, eq=False):
         if self.answer is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
             return
+        if isinstance(result, Bound) and result.shards:
+            self.wait_s = 0  # a claim may be bound and have no messages: all may be evicted since
         super().first_done(result)
 
     def done(self, result: Any) -> None:
         """Take another answer, or have the next slice bound."""
-        result = self._seen_whole(result)
-        if self.waiters is not None and isinstance(result, Bound) and result.more:
+        result, line = self._seen_whole(result), self.waiters
+        if line is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.done)
+        elif line is not None and isinstance(result, Bound) and result.shards:
+            self.finish(result)
+            line.let_go(result)
         else:
             super().done(result)
 
@@ -305,7 +284,7 @@ class ClaimPoll(Poll, eq=False):
         return replace(result, again=self.bound_before)
 
 
-_KINDS: dict[type[Command], type[Poll]] = {Receive: ReceivePoll, Claim: ClaimPoll}
+_KINDS: dict[type[Command], type[Poll]] = {Receive: Poll, Claim: ClaimPoll}
 
 
 class _WaiterQueue:

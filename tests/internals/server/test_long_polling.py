@@ -355,6 +355,18 @@ def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(
     assert claims.heard == [("claim", replace(WHOLE, again=before))]
 
 
+async def test_a_claim_that_waited_for_room_is_answered_though_its_messages_are_gone(claims: ClaimBench) -> None:
+    """It was bound before, and all that it had is evicted: nothing else is waited for."""
+    claims.polls.budget.count_answers(HTTP_BYTES.default)
+    claims.claim()
+    assert claims.engine.asked == []
+    claims.polls.budget.count_answers(-HTTP_BYTES.default)
+    await asyncio.sleep(0)
+    bound = Bound(number=7, messages=0, shards=1, again=True)
+    assert claims.engine.answer(bound) == CLAIM
+    assert (claims.heard, claims.polls.parked) == ([("claim", bound)], 0)
+
+
 def test_a_claim_is_asked_for_while_groups_are_being_freed(claims: ClaimBench) -> None:
     claims.claim(wait_s=0)
     for result in (FREEING, FREEING, WHOLE):
