@@ -32,18 +32,20 @@ from veilmq.wire.v1.publications import BulkStage
 log = logging.getLogger(__name__)
 
 
+Work = Callable[[Any], Coroutine[Any, Any, Any]]
+"""Carries out a command in many steps; returns its result, or raises its error."""
+
+
 class BackgroundRequest:
     """A request on its way, in a task; a ``Pending``."""
 
     __slots__ = ("_task",)
 
-    def __init__(
-        self, work: Callable[[Any], Coroutine[Any, Any, Any]], command: Command, wait_s: int | None, answer: Done
-    ) -> None:
+    def __init__(self, work: Work, command: Command, wait_s: int | None, answer: Done) -> None:
         """Answer with what ``work`` returns of ``command``, or the error that it raises; ``wait_s`` plays no part."""
         self._task = asyncio.ensure_future(self._run(work, command, answer))
 
-    async def _run(self, work: Callable[[Any], Coroutine[Any, Any, Any]], command: Command, answer: Done) -> None:
+    async def _run(self, work: Work, command: Command, answer: Done) -> None:
         try:
             result = await work(command)
         except (VeilmqError, SqsError) as error:

@@ -6,7 +6,8 @@ in the process here, as the account that owns the server.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 from urllib3 import HTTPResponse
 
@@ -14,18 +15,20 @@ from veilmq.client import ClientError
 from veilmq.client.declared import COUNTED, DeclaredError, PlanRefused, make_plan, read_declared
 from veilmq.client.topics import Topics
 from veilmq.client.transport import HttpReply, Transport
-from veilmq.console.asking import Answer, Ask, Asked
+from veilmq.console.asking import Answer, Asked
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import SETTINGS, ServerSettings, SettingError
 from veilmq.wire.exchange import Caller, caller_named
 
 log = logging.getLogger(__name__)
 
+_Ask = Callable[[Asked], Coroutine[Any, Any, Answer]]
+
 
 class _InProcess(Transport):
     """Carries requests to the queues of this process, for threads beside its event loop."""
 
-    def __init__(self, endpoint: str, ask: Ask, caller: Caller | None) -> None:
+    def __init__(self, endpoint: str, ask: _Ask, caller: Caller | None) -> None:
         super().__init__(endpoint)
         self._ask = ask
         self._caller = caller
@@ -37,11 +40,7 @@ class _InProcess(Transport):
         """Return the reply as it would come over HTTP."""
         lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
         asked = Asked(method.encode(), target.encode() or b"/", lower, body, self._caller, None)
-
-        async def ask() -> Answer:
-            return await self._ask(asked)
-
-        answer = asyncio.run_coroutine_threadsafe(ask(), self._loop).result()
+        answer = asyncio.run_coroutine_threadsafe(self._ask(asked), self._loop).result()
         return HTTPResponse(body=answer.body, status=answer.status)
 
 
@@ -57,7 +56,7 @@ class Declarations:
         except DeclaredError as error:
             raise self._refusal(str(error).removeprefix(f"{self._path}: ")) from None
 
-    async def apply(self, ask: Ask, *, endpoint: str, authentication: Authentication | None) -> None:
+    async def apply(self, ask: _Ask, *, endpoint: str, authentication: Authentication | None) -> None:
         """Make or update what is declared, in the server's own account; raises ``SettingError``."""
         caller = None
         if authentication is not None:

@@ -157,7 +157,8 @@ class Dispatcher:
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
         self._context_of_all = context
-        self._routes: dict[bytes | None, Route] = {}  # by X-Amz-Target; as many as there are actions
+        labels = SQS_JSON.labels.items()
+        self._routes = {b"AmazonSQS." + action: Route(SQS_JSON, action, label) for action, label in labels}
         self.metrics = Metrics()
 
     @property
@@ -211,16 +212,12 @@ class Dispatcher:
         return self._read(protocol, request)
 
     def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
-        """Find the action of ``request``, and its content; remember a target that names an action of JSON."""
+        """Find the action of ``request``, and its content."""
         found = protocol.read(request)
         if found is None:
             return None, None
         action, content = found
-        label = protocol.labels.get(action)
-        route = Route(protocol, action, label or UNKNOWN_ACTION)
-        if protocol is SQS_JSON and label is not None:
-            self._routes[request.headers[b"x-amz-target"]] = route
-        return route, content
+        return Route(protocol, action, protocol.labels.get(action, UNKNOWN_ACTION)), content
 
     def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:
         """Every protocol is spoken by POST; another method is for the ones that use it, and not for web pages."""

@@ -6,6 +6,7 @@ receivers get it from this server, and trust it as far as they trust the way by 
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,25 +21,19 @@ _VALID = timedelta(days=3_650)
 _BACKDATED = timedelta(days=1)
 
 
-class Identity:
-    """A key and its certificate."""
+class Identity(NamedTuple):
+    """A key that signs pushes, and its certificate for receivers."""
 
-    def __init__(self, key: rsa.RSAPrivateKey, certificate: x509.Certificate) -> None:
-        self._key = key
-        self._certificate = certificate
-
-    @property
-    def certificate_pem(self) -> bytes:
-        """Return the certificate for receivers."""
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
+    key: rsa.RSAPrivateKey
+    certificate_pem: bytes
 
     def sign(self, text: bytes) -> bytes:
         """Return the signature that the protocol prescribes: RSASSA-PKCS1-v1_5 with SHA-1."""
-        return self._key.sign(text, padding.PKCS1v15(), hashes.SHA1())
+        return self.key.sign(text, padding.PKCS1v15(), hashes.SHA1())
 
     def pem(self) -> bytes:
         """Return both, to be kept in a file."""
-        private = self._key.private_bytes(
+        private = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return private + self.certificate_pem
@@ -59,7 +54,7 @@ def made(*, now_s: float) -> Identity:
         .not_valid_after(now + _VALID)
         .sign(key, hashes.SHA256())
     )
-    return Identity(key, certificate)
+    return Identity(key, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def read(key: Path, certificate: Path) -> Identity:
@@ -81,7 +76,7 @@ def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) ->
         raise PushError(f"{key} must be an RSA key: pushes are signed with RSA and SHA-1.")
     if public.public_key() != private.public_key():
         raise PushError(f"{certificate} is not the certificate of {key}.")
-    return Identity(private, public)
+    return Identity(private, public.public_bytes(serialization.Encoding.PEM))
 
 
 def of(pem: bytes) -> Identity:
