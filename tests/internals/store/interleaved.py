@@ -21,7 +21,7 @@ from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import PostgresOptions
-from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.postgres.engine import HOT, Coalescer, PostgresEngine
 from veilmq.store.postgres.schema import _queries
 from veilmq.store.postgres.transaction import running, sweep
 from veilmq.store.publications import PublicationStep
@@ -92,7 +92,7 @@ class Node(PostgresEngine):
         kind = type(command)
         if kind in COLD:
             return await running(self, COLD[kind], changes=kind not in READS)(command)
-        (answer,) = await self.together[kind][0]([command])
+        (answer,) = await Coalescer(self, (cast(Any, command).queue, kind), HOT[kind]).work([command])
         return answer
 
 

@@ -1,7 +1,10 @@
 """One database as a node has it open: commands in, statements out, answers when they are durable.
 
-The database is the state. Commands on messages travel together, those of one kind on one queue (``queues.Coalescer``);
-everything else is rare and goes alone. What goes on by itself begins once the database was reached.
+The database is the state. Commands on messages travel together, those of one kind on one queue (``Coalescer``): while
+one of its statements is under way the next ones gather, and go out together when it is back; so under light load a
+command travels alone and at once, under heavy load a hundred share a round trip. (Measured: four to seven times less
+work for the database.) Everything else is rare and goes alone. What goes on by itself begins once the database was
+reached.
 
 One node at a time exports events: it holds an advisory lock, on a connection of its own, from the plan of a range until
 it is forgotten; others wait for it. When the node or its connection ends, the lock ends with it; when it does nothing
@@ -9,25 +12,29 @@ for a while, it lets go of it. The next one finds the range that was planned, an
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import asyncpg
 
 from veilmq.core import commands
 from veilmq.core.commands import Command, Done, Timer, Wake
-from veilmq.core.errors import ShuttingDown, StoreUnavailable
+from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, ReceiptBook
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
-from veilmq.store.port import STANDBY, UNREACHABLE, Figure
+from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Series
 from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, Janitor, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
     IN_DOUBT,
+    OF_ALL,
     Database,
     DatabaseClock,
     Mover,
@@ -38,9 +45,11 @@ from veilmq.store.postgres.database import (
 from veilmq.store.postgres.messages import change, delete, send
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.outbox import Relay
-from veilmq.store.postgres.queues import Coalescer, Measured, Work
+from veilmq.store.postgres.queues import PartitionRetired, Queue
 from veilmq.store.postgres.receives import receive
 from veilmq.store.postgres.transaction import running, sweep
+
+log = logging.getLogger(__name__)
 
 _PROBE_S = 2.0
 _EXPORT_TURN = 0x7665696C6D73  # the key of its lock
@@ -53,10 +62,124 @@ Alone = Callable[[Any], Awaitable[Any]]
 """Carries out one command: returns its result, or raises ``VeilmqError``."""
 
 
+class Hot(NamedTuple):
+    """What commands of one kind on one queue do together on a connection, and how many messages one of them brings.
+
+    ``work`` returns the result or ``VeilmqError`` of each, and may raise ``PartitionRetired``. Where it ``is_relaxed``,
+    a crash of the database may undo it, if the node runs so and the queue is a standard one.
+    """
+
+    work: Callable[[Node, Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
+    messages: Callable[[Any], int]
+    is_relaxed: bool = True
+
+
+HOT: dict[type[Command], Hot] = {
+    commands.Send: Hot(send, lambda command: len(command.messages), is_relaxed=False),
+    commands.Receive: Hot(receive, lambda command: command.count),
+    commands.Delete: Hot(delete, lambda command: len(command.receipts)),
+    commands.ChangeVisibility: Hot(change, lambda command: len(command.changes)),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Coalescer:
+    """Commands of one kind on one queue, which are its ``key``; those of up to ``coalesced_max`` messages go at once.
+
+    ``task`` is what is under way; ``None`` while nothing is.
+    """
+
+    engine: "PostgresEngine"
+    key: tuple[str, type[Command]]
+    hot: Hot
+    task: asyncio.Task[None] | None = None
+    _waiting: deque[tuple[Command, Done]] = field(default_factory=deque)
+
+    def add(self, command: Command, done: Done) -> None:
+        """Have ``command`` carried out; what else arrives in this turn of the loop goes with it."""
+        self._waiting.append((command, done))
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def withdraw(self, done: Done) -> None:
+        """Drop the command of ``done`` unless it was begun."""
+        self._waiting = deque(each for each in self._waiting if each[1] != done)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            together = [self._waiting.popleft()]
+            left = self.engine.options.coalesced_max - self.hot.messages(together[0][0])
+            while self._waiting and (messages := self.hot.messages(self._waiting[0][0])) <= left:
+                together.append(self._waiting.popleft())
+                left -= messages
+            answers = await self._answers([command for command, _ in together])
+            for (command, done), answer in zip(together, answers, strict=True):
+                try:
+                    done(answer)
+                except Exception:  # what was asked is done, and the others wait for theirs
+                    log.exception("the reply to a %s was not delivered", type(command).__name__)
+        self.task = None
+        self.engine.drained(self.key)
+
+    async def _answers(self, together: list[Command]) -> list[Any]:
+        began_s = stopwatch_s()
+        try:
+            return await self.work(together)
+        except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
+            if len(together) == 1 or isinstance(error, OF_ALL):
+                return [failure_of(error, type(together[0]).__name__)] * len(together)
+        finally:
+            self.engine.measured.note(together, began_s)
+        # One of them is at fault: each alone, so that the others do not pay for it.
+        return [answer for command in together for answer in await self._answers([command])]
+
+    async def work(self, together: Sequence[Command]) -> list[Any]:
+        """Return the answers of commands; raises ``QueueNotFound``."""
+        engine, catalog, (name, _) = self.engine, self.engine.catalog, self.key
+        for _ in range(2):
+            try:
+                turn = engine.database.connection
+                if self.hot.is_relaxed and engine.database.relaxes:
+                    queue = catalog.known(name)
+                    if queue is None:
+                        async with turn() as connection:
+                            queue = await catalog.sure(connection, name)
+                    turn = turn if queue.settings.fifo else engine.database.relaxed
+                async with turn() as connection:
+                    return await self.hot.work(engine, connection, await catalog.queue(connection, name), together)
+            except PartitionRetired:
+                catalog.forget(name)
+        raise QueueNotFound(name)
+
+
+class Measured:
+    """How long commands took, and how many there were."""
+
+    def __init__(self) -> None:
+        self._durations: defaultdict[str, Series] = defaultdict(Series)
+        self._commands: Counter[str] = Counter()
+
+    def note(self, together: Sequence[Command], began_s: float) -> None:
+        """Count commands of one kind that went together, from that instant of the stopwatch until now."""
+        name = type(together[0]).__name__
+        self._durations[name].add(stopwatch_s() - began_s)
+        self._commands[name] += len(together)
+
+    def figures(self) -> list[Figure]:
+        """Return what was measured so far."""
+        durations = {name: series.copy() for name, series in sorted(self._durations.items())}
+        commands = dict(sorted(self._commands.items()))
+        how_long = "Time that a batch of commands took at the database, with the wait for a connection."
+        return [
+            Figure("store_batch_duration_seconds", how_long, "durations", durations, label="command"),
+            Figure("store_commands", "Commands that the database carried out.", "counter", commands, label="command"),
+        ]
+
+
 class PostgresEngine(Node):
     """``core.commands.Engine`` on one database, that at ``place`` of a store. Methods belong to the loop's thread.
 
-    ``together`` and ``alone`` have an entry for each type of command.
+    ``HOT`` and ``alone`` have an entry for each type of command.
     """
 
     def __init__(
@@ -70,15 +193,8 @@ class PostgresEngine(Node):
         """Whether the database was reached, and the work that goes on by itself has begun."""
         self.is_closing = False
         self.opening = asyncio.Lock()
-        self._measured = Measured()
-        self._lines: dict[tuple[str, type[Command]], Coalescer] = {}
-        self.together: dict[type[Command], tuple[Work, Callable[[Any], int]]] = {
-            commands.Send: (partial(self.on_queue, send, relaxed=False), lambda command: len(command.messages)),
-            commands.Receive: (partial(self.on_queue, receive, relaxed=True), lambda command: command.count),
-            commands.Delete: (partial(self.on_queue, delete, relaxed=True), lambda command: len(command.receipts)),
-            commands.ChangeVisibility: (partial(self.on_queue, change, relaxed=True), lambda each: len(each.changes)),
-        }
-        """What commands of one kind on one queue do together, and how many messages one of them brings."""
+        self.measured = Measured()
+        self._coalescers: dict[tuple[str, type[Command]], Coalescer] = {}
         self.workers: dict[type[Command], Mover] = {}
         """What does slices of work in the background, by the step that does one."""
         for kind in STEPS:
@@ -118,22 +234,19 @@ class PostgresEngine(Node):
         if self.is_closing:
             done(ShuttingDown())
             return
-        together = self.together.get(type(command))
-        if together is None:
+        hot = HOT.get(type(command))
+        if hot is None:
             self.start(self._do(self.alone[type(command)], command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
-        line = self._lines.get(key)
-        if line is None:
-            work, weight = together
-            line = self._lines[key] = Coalescer(
-                work,
-                weight=weight,
-                weight_max=self.options.coalesced_max,
-                drained=partial(self._lines.pop, key),
-                measured=self._measured,
-            )
-        line.add(command, done)
+        coalescer = self._coalescers.get(key)
+        if coalescer is None:
+            coalescer = self._coalescers[key] = Coalescer(self, key, hot)
+        coalescer.add(command, done)
+
+    def drained(self, key: tuple[str, type[Command]]) -> None:
+        """Drop a coalescer that has nothing to do, so that queues that are named once take no memory."""
+        del self._coalescers[key]
 
     async def _do(self, work: Alone, command: Command, done: Done) -> None:
         began_s = stopwatch_s()
@@ -141,13 +254,13 @@ class PostgresEngine(Node):
             answer = await (_reading(partial(work, command)) if type(command) in READS else work(command))
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             answer = failure_of(error, type(command).__name__)
-        self._measured.note([command], began_s)
+        self.measured.note([command], began_s)
         done(answer)
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
-        for line in self._lines.values():
-            line.withdraw(done)
+        for coalescer in self._coalescers.values():
+            coalescer.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
         """Call ``wake`` when ``queue`` may have a message; see ``core.commands.Engine``."""
@@ -189,11 +302,11 @@ class PostgresEngine(Node):
     def figures(self) -> list[Figure]:
         """Return the metrics of this node and of its way to the database."""
         of_node = self.watches.figures() + self.clock_guard.figures()
-        return [*self.database.figures(), *self._measured.figures(), *of_node]
+        return [*self.database.figures(), *self.measured.figures(), *of_node]
 
     def under_way(self) -> set[asyncio.Task[None]]:
         """Return all that is under way; nothing waits for anything else."""
-        return {*self.tasks, *(line.task for line in self._lines.values() if line.task is not None)}
+        return {*self.tasks, *(each.task for each in self._coalescers.values() if each.task is not None)}
 
     async def answered(self) -> None:
         """Return when nothing waits and nothing is under way."""

@@ -69,7 +69,7 @@ async def insert(
     by_id = {row["id"]: row for row in rows}
     stored = [by_id[each] for each in ids]
     if is_fair:
-        node.fair.sent(queue, groups, stored)
+        node.fair[queue.partition].sent(groups, stored)
     return stored
 
 
@@ -158,8 +158,9 @@ class _ReceiptRequest(NamedTuple):
 async def _settle(name: str, node: Node, connection: Any, queue: Queue, together: Sequence[Any]) -> list[Any]:
     answers: list[list[Any]] = []
     requests = list(_read(node, queue, together, answers))
-    if node.fair.has(queue):
-        await node.fair.refresh(connection, queue)
+    shares = node.fair_of(queue)
+    if shares is not None:
+        await shares.refresh(connection, queue)
     left = requests
     while left:  # no message is named twice in a statement, and positions rise in each
         first = {each.receipt.position: each for each in reversed(left)}
@@ -176,8 +177,8 @@ async def _settle(name: str, node: Node, connection: Any, queue: Queue, together
                 each.answers[each.place] = state
                 if not _acts(state, each, queue):
                     useless.setdefault(state, []).append(each.receipt)
-            if freed:
-                node.fair.ended(queue, [row["seq"] for row in freed], freed[0]["now"])
+            if freed and shares is not None:
+                shares.ended([row["seq"] for row in freed], freed[0]["now"])
             node.totals[queue.number]["deleted"] += len(met) - sum(map(len, useless.values()))
             earlier = [each.receipt for each, _, state in met if state is ReceiptState.EARLIER]
             await queues.note_late(connection, queue, useless, earlier=earlier)
@@ -264,7 +265,8 @@ def _changed(
         return LeaseTooLong(request.command.lease_s_max)
     until_ms: int = row["until"]
     if not queue.settings.fifo:
-        node.fair.moved(queue, row)
+        if row["group_key"] is not None or node.fair_of(queue) is not None:
+            node.fair[queue.partition].moved(queue, row)
         node.watches.wake(queue.name, until_ms)
     renewed, at = None, request.receipt
     if request.command.renew_receipt:

@@ -24,7 +24,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from heapq import heappop, heappush
 from operator import itemgetter
@@ -32,7 +32,7 @@ from random import getrandbits
 from typing import Any, NamedTuple, TypeVar
 
 from veilmq.core.commands import Clock, Command
-from veilmq.core.errors import InternalError, QueueNotFound
+from veilmq.core.errors import InternalError
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.messages import Fairness, IdSource, NewMessage
 from veilmq.core.receipts import ReceiptBook
@@ -40,7 +40,7 @@ from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions
-from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, PartitionRetired, Queue, retention_ms, sql
+from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, Queue, retention_ms, sql
 from veilmq.store.postgres.wakeups import Watches
 
 T = TypeVar("T")
@@ -79,15 +79,30 @@ _COSTS_PER_INTERVAL = 50
 _KNOWN_MAX = 10_000  # queues
 
 
-@dataclass(slots=True)
-class _Marks:
-    """The last message that was taken of each priority, and which kind of look is due.
+class Known(dict[int, T]):
+    """What a node knows of each partition: made when first named, and all forgotten where it would be too much."""
 
-    From ``whole_at_ms`` on the next look is from the beginning; none is before ``again_at_s`` of the stopwatch, however
-    little is found. The present look began at ``began_s``; one that was not from the beginning took ``usual_s``, and
-    the last ``slow_scans`` from there took far longer.
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+
+    def __missing__(self, partition: int) -> T:
+        if len(self) >= _KNOWN_MAX:
+            self.clear()
+        made = self[partition] = self._make()
+        return made
+
+
+@dataclass(slots=True)
+class LowWater:
+    """The last message that was taken of each priority of a partition, and which kind of look is due.
+
+    Standard queues alone have marks: a group may come up by an instant that is long past. From ``whole_at_ms`` on the
+    next look is from the beginning; none is before ``again_at_s`` of the stopwatch, however little is found. The
+    present look began at ``began_s``; one that was not from the beginning took ``usual_s``, and the last ``slow_scans``
+    from there took far longer.
     """
 
+    clock: Clock
     whole_at_ms: int = 0
     again_at_s: float = 0.0
     scans: int = 0
@@ -97,7 +112,35 @@ class _Marks:
     slow_scans: int = 0
     last: list[int] = field(default_factory=lambda: list(BEGINNING))
 
-    def end_scan(self) -> None:
+    def begin(self) -> list[int]:
+        """Begin a look; return behind what it looks for messages of each priority, in the form of ``BEGINNING``."""
+        now_ms, self.began_s = self.clock.now_ms(), stopwatch_s()
+        self.is_whole = now_ms >= self.whole_at_ms and self.began_s >= self.again_at_s
+        if self.is_whole:
+            self.whole_at_ms = now_ms + _WHOLE_SCAN_MS
+            return BEGINNING
+        self.scans += 1
+        if self.scans % _SCANS_PER_NEAR_ONE:
+            return self.last
+        return [max(0, instant - _LATE_MS) for instant in self.last[:_LANES]] + BEGINNING[_LANES:]
+
+    def instead(self) -> list[int] | None:
+        """Return the beginning, for a look that found nothing and began elsewhere; ``None`` for no other look."""
+        if self.is_whole:
+            return None
+        self._end_scan()
+        self.began_s = stopwatch_s()
+        self.is_whole = self.began_s >= self.again_at_s
+        return BEGINNING if self.is_whole else None
+
+    def found(self, rows: list[Any]) -> None:
+        """Take note of what the look took, and of what it cost."""
+        self._end_scan()
+        for row in sorted(rows, key=itemgetter("was_visible_at", "seq")):
+            lane, instant = row["priority"] - 1, row["was_visible_at"]
+            self.last[lane], self.last[_LANES + lane] = instant, row["seq"] if instant < row["now"] else -1
+
+    def _end_scan(self) -> None:
         now_s = stopwatch_s()
         cost_s = now_s - self.began_s
         if not self.is_whole:
@@ -108,76 +151,26 @@ class _Marks:
         self.slow_scans = self.slow_scans + 1 if is_slow else 0
         self.again_at_s = now_s + _COSTS_PER_WHOLE_SCAN * cost_s if self.slow_scans >= _SLOW_SCANS_MIN else 0.0
 
-
-class LowWater:
-    """The marks of one node. Standard queues alone have them: a group may come up by an instant that is long past."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
-        self._marks: dict[int, _Marks] = {}
-
-    def of(self, partition: int) -> list[int]:
-        """Return behind what to look for messages of each priority, in the form of ``BEGINNING``."""
-        marks = self._marks.get(partition)
-        if marks is None:
-            if len(self._marks) >= _KNOWN_MAX:
-                self._marks.clear()
-            marks = self._marks[partition] = _Marks()
-        marks.began_s = stopwatch_s()
-        marks.is_whole = self._clock.now_ms() >= marks.whole_at_ms and marks.began_s >= marks.again_at_s
-        if marks.is_whole:
-            marks.whole_at_ms = self._clock.now_ms() + _WHOLE_SCAN_MS
-            return BEGINNING
-        marks.scans += 1
-        if marks.scans % _SCANS_PER_NEAR_ONE:
-            return marks.last
-        return [max(0, instant - _LATE_MS) for instant in marks.last[:_LANES]] + BEGINNING[_LANES:]
-
-    def instead(self, partition: int) -> list[int] | None:
-        """Return the beginning, for a look that found nothing and began elsewhere; ``None`` for no other look."""
-        marks = self._marks.get(partition)
-        if marks is None or marks.is_whole:
-            return None
-        marks.end_scan()
-        marks.began_s = stopwatch_s()
-        marks.is_whole = marks.began_s >= marks.again_at_s
-        return BEGINNING if marks.is_whole else None
-
-    def found(self, partition: int, rows: list[Any]) -> None:
-        """Take note of what the look took, and of what it cost."""
-        marks = self._marks.get(partition)
-        if marks is None:
-            return
-        marks.end_scan()
-        for row in sorted(rows, key=itemgetter("was_visible_at", "seq")):
-            lane, instant = row["priority"] - 1, row["was_visible_at"]
-            marks.last[lane], marks.last[_LANES + lane] = instant, row["seq"] if instant < row["now"] else -1
-
-    def known(self, partition: int) -> tuple[list[int], int | None]:
-        """Return behind what anything is, and in how many ms there may be a look at what is not; ``None``: at once."""
-        marks = self._marks.get(partition)
-        if marks is None:
-            return BEGINNING, None
-        left_s = marks.again_at_s - stopwatch_s()
-        return marks.last, int(left_s * SECOND_MS) + 1 if left_s > 0 else None
-
-    def clear(self) -> None:
-        """Look from the beginning everywhere: after a failover, the clock may be another one."""
-        self._marks.clear()
+    @property
+    def again_ms(self) -> int | None:
+        """In how many ms there may be a look at what is not behind ``last``; ``None``: at once."""
+        left_s = self.again_at_s - stopwatch_s()
+        return int(left_s * SECOND_MS) + 1 if left_s > 0 else None
 
 
 @dataclass(slots=True)
 class _Counted:
-    """How many are in flight, as counted by ``at_ms`` of the node's clock; ``own`` is what the node gave since.
+    """How many are in flight, as counted; ``own`` is what the node gave since.
 
-    From ``again_ms`` on there may be another count, at ``due_ms`` by the database's clock.
+    There may be another count at ``due_ms`` by the database's clock, which is ``again_ms`` of the node's; while half of
+    the quota is free, at ``again_free_ms``.
     """
 
-    in_flight: int
-    at_ms: int
-    again_ms: int
-    due_ms: int
+    in_flight: int = 0
     own: int = 0
+    due_ms: int = 0
+    again_ms: int = 0
+    again_free_ms: int = 0
 
 
 class InFlight:
@@ -187,7 +180,7 @@ class InFlight:
         self._options = options
         self._clock = clock
         self._watches = watches
-        self._known: dict[int, _Counted] = {}
+        self._known: Known[_Counted] = Known(_Counted)
         self._full: set[int] = set()
 
     async def places(self, connection: Any, queue: Queue, wanted: int) -> tuple[int, int | None]:
@@ -225,23 +218,21 @@ class InFlight:
 
     async def _estimate(self, connection: Any, queue: Queue, quota: int) -> _Counted:
         """Return a count that is recent enough: the known one, that of another node or, if it is time to, a new one."""
-        before, now_ms = self._known.get(queue.partition), self._clock.now_ms()
-        if before is not None:
-            is_free = 2 * (before.in_flight + before.own) < quota
-            if now_ms < (max(before.again_ms, before.at_ms + _INTERVAL_MS_WHILE_FREE) if is_free else before.again_ms):
-                return before
-        own = 0 if before is None else max(0, before.own)  # which the one that has counted did not see all of
+        known = self._known[queue.partition]
+        is_free = 2 * (known.in_flight + known.own) < quota
+        if self._clock.now_ms() < (known.again_free_ms if is_free else known.again_ms):
+            return known
         row = await connection.fetchrow(STANDARD["claim_count"], queue.partition, _INTERVAL_MS)
+        known.own = max(0, known.own)  # which the one that has counted did not see all of
         if row["is_claimed"] or row["counted"] is None:
             began_s = stopwatch_s()
             counted = (await self._count(connection, queue, quota))["in_flight"]
-            interval_ms = _interval_ms(began_s)
-            own, row = 0, await connection.fetchrow(STANDARD["note_count"], queue.partition, counted, interval_ms)
-        if len(self._known) >= _KNOWN_MAX:
-            self._known.clear()
+            known.own, terms = 0, (queue.partition, counted, _interval_ms(began_s))
+            row = await connection.fetchrow(STANDARD["note_count"], *terms)
         now_ms = self._clock.now_ms()
-        again_ms = now_ms + max(0, row["next_at"] - row["now"])
-        known = self._known[queue.partition] = _Counted(row["counted"], now_ms, again_ms, row["next_at"], own)
+        known.in_flight, known.due_ms = row["counted"], row["next_at"]
+        known.again_ms = now_ms + max(0, row["next_at"] - row["now"])
+        known.again_free_ms = max(known.again_ms, now_ms + _INTERVAL_MS_WHILE_FREE)
         return known
 
     async def _count(self, connection: Any, queue: Queue, quota: int) -> Any:
@@ -272,9 +263,7 @@ class Flight(NamedTuple):
 class FairShares:
     """The groups of one partition. Instants are of the database's clock."""
 
-    __slots__ = ("_alone", "_flights", "_landings", "fairness", "refresh_at_ms", "suspects", "touched")
-
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.fairness = Fairness()
         self.suspects: set[int] = set()
         """The groups that are noisy, or may be soon."""
@@ -284,13 +273,44 @@ class FairShares:
         self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
         self._alone = 0
         self.touched: set[int] | None = None  # positions of which something was heard during a look
+        self._clock = clock
+        self._ahead_ms = 0  # the database's clock, of this node's
 
     # What happens.
 
-    def sent(self, group: int, now_ms: int) -> None:
-        """Note that the group sent a message; one that took much and was silent may be noisy again by that."""
-        self.fairness.sent(group, now_ms)
-        self._suspect(group, now_ms)
+    def sent(self, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
+        """Note what was stored; a group that took much and was silent may be noisy again by that."""
+        for group, row in zip(groups, rows, strict=True):
+            if group is not None:
+                self.fairness.sent(group, row["sent_at"])
+                self._suspect(group, row["sent_at"])
+
+    def received(self, queue: Queue, rows: Sequence[Any]) -> None:
+        """Note what was given out, as it is hidden now."""
+        if not rows or "group_key" not in rows[0]:
+            return  # of a queue that was just found to be fair, the next look will tell
+        self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
+        for row in rows:
+            self.take_off(row["seq"], flight_of(queue, row, row["visible_at"], row["now"]), row["now"])
+
+    def drained(self, rows: Iterable[Any]) -> None:
+        """Note which of the groups that had to wait have nothing to give any more."""
+        for group in {row["group_key"] for row in rows if row["is_drained"]}:
+            self.fairness.drained(group)
+
+    def ended(self, positions: Iterable[int], now_ms: int) -> None:
+        """Note messages that are gone."""
+        self.pass_time(now_ms)
+        for position in positions:
+            self.land(position, now_ms)
+
+    def moved(self, queue: Queue, row: Any) -> None:
+        """Note another deadline of a message, which is processed from now on if it was visible."""
+        self.pass_time(row["now"])
+        flight = flight_of(queue, row, row["until"], row["now"])
+        is_new = not self.move(row["seq"], flight.lands_at_ms)
+        if is_new and row["receive_count"] and row["visible_at"] <= row["now"]:
+            self.take_off(row["seq"], flight, row["now"])
 
     def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
         """Count a message in flight; ``now_ms`` is when that was seen."""
@@ -371,101 +391,30 @@ class FairShares:
             self.suspects = {*noisy, *filter(self.fairness.has_many, self.suspects)}
         return sorted(noisy, key=lambda group: (self.fairness.in_flight(group), group))
 
-
-class FairQueues:
-    """What one node knows of its fair queues."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
-        self._ahead_ms = 0  # the database's clock, of this node's
-        self._known: dict[int, FairShares] = {}
-
-    def has(self, queue: Queue) -> bool:
-        """Tell whether messages of ``queue`` are known to name groups."""
-        return queue.partition in self._known or queue.has_groups
-
-    def of(self, queue: Queue) -> FairShares:
-        """Return what is known of a queue whose messages name groups."""
-        shares = self._known.get(queue.partition)
-        if shares is None:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            shares = self._known[queue.partition] = FairShares()
-        return shares
-
-    async def noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
-        """Return the noisy groups, the one that comes first among them first."""
+    async def find_noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
+        """Do so with what other nodes do, as far as it is known."""
         await self.refresh(connection, queue)
-        return self.of(queue).noisy(self._now_ms(), judge=judge)
+        return self.noisy(self._clock.now_ms() + self._ahead_ms, judge=judge)
 
     async def refresh(self, connection: Any, queue: Queue) -> None:
         """See what other nodes do, if a look at that is due."""
-        shares, kept_ms = self.of(queue), retention_ms(queue)
-        now_ms = self._clock.now_ms()
-        if now_ms < shares.refresh_at_ms:
+        kept_ms, now_ms = retention_ms(queue), self._clock.now_ms()
+        if now_ms < self.refresh_at_ms:
             return
         began_s = stopwatch_s()
-        shares.refresh_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
-        shares.touched = set()  # what is heard while the rows are read is the later news
+        self.refresh_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
+        self.touched = set()  # what is heard while the rows are read is the later news
         rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
-        self._hear(rows)
-        found = {row["seq"]: flight_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
-        shares.correct(found, self._now_ms(), whole=len(rows) < _FLIGHTS_READ_MAX)
-        if shares.suspects:
-            for row in await connection.fetch(FAIR["turns"], queue.partition, list(shares.suspects), kept_ms):
-                shares.fairness.last_sent(row["group_key"], row["sent_at"])
-                if not row["has_any"]:
-                    shares.fairness.drained(row["group_key"])
-        shares.refresh_at_ms = now_ms + _interval_ms(began_s)
-
-    # What this node does.
-
-    def sent(self, queue: Queue, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
-        """Note what was stored."""
-        shares = self.of(queue)
-        for group, row in zip(groups, rows, strict=True):
-            if group is not None:
-                shares.sent(group, row["sent_at"])
-
-    def received(self, queue: Queue, rows: Sequence[Any]) -> None:
-        """Note what was given out, as it is hidden now."""
-        if not rows or "group_key" not in rows[0] or not self.has(queue):
-            return  # of a queue that was just found to be fair, the next look will tell
-        self._hear(rows)
-        shares = self.of(queue)
-        for row in rows:
-            shares.take_off(row["seq"], flight_of(queue, row, row["visible_at"], row["now"]), row["now"])
-
-    def drained(self, queue: Queue, rows: Iterable[Any]) -> None:
-        """Note which of the groups that had to wait have nothing to give any more."""
-        for group in {row["group_key"] for row in rows if row["is_drained"]}:
-            self.of(queue).fairness.drained(group)
-
-    def ended(self, queue: Queue, positions: Iterable[int], now_ms: int) -> None:
-        """Note messages that are gone."""
-        if self.has(queue):
-            shares = self.of(queue)
-            shares.pass_time(now_ms)
-            for position in positions:
-                shares.land(position, now_ms)
-
-    def moved(self, queue: Queue, row: Any) -> None:
-        """Note another deadline of a message, which is processed from now on if it was visible."""
-        if row["group_key"] is None and not self.has(queue):
-            return
-        shares = self.of(queue)
-        shares.pass_time(row["now"])
-        flight = flight_of(queue, row, row["until"], row["now"])
-        is_new = not shares.move(row["seq"], flight.lands_at_ms)
-        if is_new and row["receive_count"] and row["visible_at"] <= row["now"]:
-            shares.take_off(row["seq"], flight, row["now"])
-
-    def _hear(self, rows: Sequence[Any]) -> None:
         if rows:
             self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
-
-    def _now_ms(self) -> int:
-        return self._clock.now_ms() + self._ahead_ms
+        found = {row["seq"]: flight_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
+        self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _FLIGHTS_READ_MAX)
+        if self.suspects:
+            for row in await connection.fetch(FAIR["turns"], queue.partition, list(self.suspects), kept_ms):
+                self.fairness.last_sent(row["group_key"], row["sent_at"])
+                if not row["has_any"]:
+                    self.fairness.drained(row["group_key"])
+        self.refresh_at_ms = now_ms + _interval_ms(began_s)
 
 
 def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:
@@ -482,10 +431,6 @@ def flight_of(queue: Queue, row: Any, visible_at_ms: int, since_ms: int) -> Flig
 def group_key(group: str) -> int:
     """Return the number of a group, a hash: two groups that have one number count as one group, and no more."""
     return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
-
-
-WorkOnQueue = Callable[["Node", Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
-"""Carries commands out together on one connection; may raise ``PartitionRetired``."""
 
 
 class Node:
@@ -508,42 +453,20 @@ class Node:
         Each node counts what it does itself, once the statement that did it has come back; the numbers of a store are
         the sums over its nodes. (A transaction that is repeated afterwards may be counted twice.)
         """
-        self.fair = FairQueues(clock=clock)
-        self.low_water = LowWater(clock=clock)
+        self.fair: Known[FairShares] = Known(partial(FairShares, clock))
+        self.low_water: Known[LowWater] = Known(partial(LowWater, clock))
         database.on_lost.append(self.low_water.clear)
         self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
         self.schedulers: dict[type[Command], Callable[[], object]] = {}
         """What has slices of each kind of work in the background done."""
-        self.backlogs: dict[int, tuple[float, Backlog]] = {}
-        """Counts of visible messages by partition that took long, and until when they are given again."""
+        self.backlogs: Known[tuple[float, Backlog]] = Known(lambda: (0.0, Backlog(0, None)))
+        """Counts of visible messages that took long, and until when they are given again."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Make a task of ``work``."""
         task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-    async def on_queue(self, work: WorkOnQueue, together: Sequence[Any], *, relaxed: bool) -> list[Any]:
-        """Return the answers of ``work`` to ``together``, commands on one queue; raises ``QueueNotFound``.
-
-        ``relaxed`` work may be undone by a crash of the database, where the node runs so and the queue is a standard
-        one.
-        """
-        name = together[0].queue
-        for _ in range(2):
-            try:
-                turn = self.database.connection
-                if relaxed and self.database.relaxes:
-                    queue = self.catalog.known(name)
-                    if queue is None:
-                        async with turn() as connection:
-                            queue = await self.catalog.sure(connection, name)
-                    turn = turn if queue.settings.fifo else self.database.relaxed
-                async with turn() as connection:
-                    return await work(self, connection, await self.catalog.queue(connection, name), together)
-            except PartitionRetired:
-                self.catalog.forget(name)
-        raise QueueNotFound(name)
 
     async def repeated(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return what ``work`` returns, which is called again when another node was in its way."""
@@ -572,4 +495,10 @@ class Node:
         """Take note of messages in flight that were deleted."""
         self.totals[queue.number]["deleted"] += len(seqs)
         self.in_flight.freed(queue, len(seqs), now_ms)
-        self.fair.ended(queue, seqs, now_ms)
+        shares = self.fair_of(queue)
+        if shares is not None:
+            shares.ended(seqs, now_ms)
+
+    def fair_of(self, queue: Queue) -> FairShares | None:
+        """Return what is known of the groups of ``queue``; ``None`` while no message of it is known to name one."""
+        return self.fair[queue.partition] if queue.has_groups or queue.partition in self.fair else None

@@ -1,12 +1,8 @@
-"""The queues that a node knows, and commands that share a statement on one of them.
+"""The queues that a node knows, and the statements on them.
 
 A queue is looked up when it is first named, and kept for a while. What a node knows may be old: another one may have
 changed settings, purged or deleted the queue since. A statement on a partition that was retired finds nothing and
 stores nothing (``PartitionRetired``); then the queue is looked up again, and the command repeated.
-
-A coalescer has the commands of one kind on one queue. While one of its statements is under way the next ones gather,
-and go out together when it is back; so under light load a command travels alone and at once, under heavy load a hundred
-share a round trip. (Measured: four to seven times less work for the database.)
 
 A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "fifo:" or
 "fair:" it is on messages of such queues. On a logged queue it is another one than elsewhere, where nothing is paid:
@@ -15,28 +11,20 @@ the receive stands with the message (``store.events``). Receipts that ended with
 the delete that may come late.
 """
 
-import asyncio
-import logging
 import re
 from asyncio import get_running_loop
-from collections import Counter, defaultdict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.core.commands import Command, Done
 from veilmq.core.errors import QueueNotFound, ReceiptState
 from veilmq.core.limits import PRIORITY, SECOND_MS
 from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
-from veilmq.store.clock import stopwatch_s
 from veilmq.store.events import is_logged
 from veilmq.store.named_queries import load, shared
-from veilmq.store.port import Figure, Series
-from veilmq.store.postgres.database import OF_ALL, PostgresOptions, failure_of
+from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.transaction import read_settings
 
-log = logging.getLogger(__name__)
 STANDARD = load("veilmq.store.postgres", "messages.sql")
 
 
@@ -182,67 +170,6 @@ _LANES = PRIORITY.maximum
 BEGINNING = [0] * _LANES + [-1] * _LANES
 """What is before every message: an instant and a position for each priority, first all instants, then the positions."""
 
-Work = Callable[[Sequence[Any]], Awaitable[list[Any]]]
-"""Carries commands out together: the result or ``VeilmqError`` of each."""
-
-
-@dataclass(slots=True, eq=False)
-class Coalescer:
-    """Commands of one kind on one queue; each brings its ``weight``, and up to ``weight_max`` goes at once.
-
-    ``task`` is what is under way; ``None`` while nothing is.
-    """
-
-    work: Work
-    weight: Callable[[Any], int]
-    weight_max: int
-    drained: Callable[[], object]
-    measured: "Measured"
-    task: asyncio.Task[None] | None = None
-    _waiting: deque[tuple[Command, Done]] = field(default_factory=deque)
-
-    def add(self, command: Command, done: Done) -> None:
-        """Have ``command`` carried out; what else arrives in this turn of the loop goes with it."""
-        self._waiting.append((command, done))
-        if self.task is None:
-            self.task = asyncio.get_running_loop().create_task(self._run())
-
-    def withdraw(self, done: Done) -> None:
-        """Drop the command of ``done`` unless it was begun."""
-        self._waiting = deque(each for each in self._waiting if each[1] != done)
-
-    async def _run(self) -> None:
-        while self._waiting:
-            together = self._take()
-            answers = await self._answers([command for command, _ in together])
-            for (command, done), answer in zip(together, answers, strict=True):
-                try:
-                    done(answer)
-                except Exception:  # what was asked is done, and the others wait for theirs
-                    log.exception("the reply to a %s was not delivered", type(command).__name__)
-        self.task = None
-        self.drained()
-
-    def _take(self) -> list[tuple[Command, Done]]:
-        taken = [self._waiting.popleft()]
-        left = self.weight_max - self.weight(taken[0][0])
-        while self._waiting and (weight := self.weight(self._waiting[0][0])) <= left:
-            taken.append(self._waiting.popleft())
-            left -= weight
-        return taken
-
-    async def _answers(self, together: list[Command]) -> list[Any]:
-        began_s = stopwatch_s()
-        try:
-            return await self.work(together)
-        except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
-            if len(together) == 1 or isinstance(error, OF_ALL):
-                return [failure_of(error, type(together[0]).__name__)] * len(together)
-        finally:
-            self.measured.note(together, began_s)
-        # One of them is at fault: each alone, so that the others do not pay for it.
-        return [answer for command in together for answer in await self._answers([command])]
-
 
 def sql(queue: Queue) -> dict[str, str]:
     """Return the statements on messages of a queue of that type."""
@@ -320,30 +247,6 @@ async def _left(
     named = zip(*sorted({(each.position, each.generation) for each in receipts}), strict=True)
     ended = {seq for (seq,) in await connection.fetch(statement, partition, *named, *terms)}
     return [each for each in receipts if each.position not in ended]
-
-
-class Measured:
-    """How long commands took, and how many there were."""
-
-    def __init__(self) -> None:
-        self._durations: defaultdict[str, Series] = defaultdict(Series)
-        self._commands: Counter[str] = Counter()
-
-    def note(self, together: Sequence[Command], began_s: float) -> None:
-        """Count commands of one kind that went together, from that instant of the stopwatch until now."""
-        name = type(together[0]).__name__
-        self._durations[name].add(stopwatch_s() - began_s)
-        self._commands[name] += len(together)
-
-    def figures(self) -> list[Figure]:
-        """Return what was measured so far."""
-        durations = {name: series.copy() for name, series in sorted(self._durations.items())}
-        commands = dict(sorted(self._commands.items()))
-        how_long = "Time that a batch of commands took at the database, with the wait for a connection."
-        return [
-            Figure("store_batch_duration_seconds", how_long, "durations", durations, label="command"),
-            Figure("store_commands", "Commands that the database carried out.", "counter", commands, label="command"),
-        ]
 
 
 async def awaited(

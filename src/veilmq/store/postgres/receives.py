@@ -152,7 +152,8 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
         totals["received"] += len(new)
         totals["redelivered"] += sum(row["receive_count"] > 1 for row in new)
         places -= len(new)
-        node.fair.received(queue, rows)
+        if (fair := node.fair_of(queue)) is not None:
+            fair.received(queue, rows)
         node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
         of_receive = Counter(row["receive"] for row in rows if "receive" in row)
         for number, at in enumerate(group, 1):
@@ -165,7 +166,8 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
     if due_ms is None:
         due_ms = place_due_ms
     if due_ms is None:  # a fair queue goes by turns, not by marks
-        marks = () if node.fair.has(queue) else node.low_water.known(queue.partition)
+        low_water = node.low_water.get(queue.partition) if node.fair_of(queue) is None else None
+        marks = () if low_water is None else (low_water.last, low_water.again_ms)
         due_ms = await queues.next_visible_ms(connection, queue, *marks)
     over_limit = place_due_ms is not None and not settings.fifo
     return [
@@ -353,25 +355,25 @@ class _Taking:
 
         In a queue with groups, quiet ones come first.
         """
-        queue, fair, low_water, fetch = self.queue, self.node.fair, self.node.low_water, self.connection.fetch
+        queue, node, fetch = self.queue, self.node, self.connection.fetch
         of_log = queues.terms_of_log(queue)
         if of_log:
             of_log = receives_max, *_places_of(self.shares), *of_log
         first = queue.partition, count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)
-        rest = retention_ms(queue), *self.requested, taken
-        if fair.has(queue):
-            noisy = await fair.noisy(self.connection, queue)
-            statement = (_FAIR_LOGGED if of_log else FAIR)["receive"]
-            rows: list[Any] = await fetch(statement, *first, noisy, *rest, *of_log)
-            fair.drained(queue, rows)
+        rest = retention_ms(queue), *self.requested, taken, *of_log
+        shares = node.fair_of(queue)
+        if shares is not None:
+            noisy = await shares.find_noisy(self.connection, queue)
+            rows: list[Any] = await fetch((_FAIR_LOGGED if of_log else FAIR)["receive"], *first, noisy, *rest)
+            shares.drained(rows)
             return sorted(rows, key=itemgetter("place"))
-        statement = queues.sql_of_log(queue)["receive"]
-        rows = await fetch(statement, *first, low_water.of(queue.partition), *rest, *of_log)
-        if not rows and (beginning := low_water.instead(queue.partition)) is not None:
-            rows = await fetch(statement, *first, beginning, *rest, *of_log)
+        statement, low_water = queues.sql_of_log(queue)["receive"], node.low_water[queue.partition]
+        rows = await fetch(statement, *first, low_water.begin(), *rest)
+        if not rows and (beginning := low_water.instead()) is not None:
+            rows = await fetch(statement, *first, beginning, *rest)
         if any(row["priority"] > LANE for row in rows):
-            fair.of(queue)  # from now on
-        low_water.found(queue.partition, [row for row in rows if row["priority"] < LANE])
+            node.fair[queue.partition].refresh_at_ms = 0  # it is a fair queue from now on
+        low_water.found([row for row in rows if row["priority"] < LANE])
         return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
 
     async def _repeat(

@@ -48,7 +48,6 @@ CLAIMS["choose"] = queues.locking(STANDARD, "seq, receive_count, group_key")
 
 LONG_S = 0.1
 _COSTS_KEPT = 50
-_COUNTED_MAX = 10_000
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
 
@@ -76,11 +75,8 @@ class _Transaction(claims.ClaimTransaction):
         self._connection = connection
         self._node = node
         self._after: list[Callable[[], object]] = []
-        self._due_ms: dict[str, int] = {}
+        self._due_ms: dict[str, int] = {}  # when which queue has something, 0 for at once
         self._changed: set[str] = set()
-        self._now_ms = 0
-        self._notified: set[str] = set()
-        self._groups_of: dict[str, Queue] = {}
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
         self.ids = node.ids
@@ -181,11 +177,8 @@ class _Transaction(claims.ClaimTransaction):
         rows = await insert(self._node, self._connection, queue, list(messages), keys, list(ids))
         if not rows:
             raise PartitionRetired
-        if queue.settings.fifo:
-            self._groups_of[queue.name] = queue
-        else:
-            due_ms = min(row["visible_at"] for row in rows)
-            self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
+        due_ms = min(row["visible_at"] for row in rows)
+        self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
         return rows
 
     async def choose(self, queue: Queue, count: int) -> tuple[list[Waiting], bool]:
@@ -201,12 +194,11 @@ class _Transaction(claims.ClaimTransaction):
             properties = [properties_of(queue, each.row) or None for each in messages]
             terms = queue.partition, target.partition, seqs, ids, properties, self._node.positions.take(len(seqs) + 1)
             moved: int = await self._connection.fetchval(FIFO["move"], *terms, retention_ms(queue), None)
-            self._groups_of[target.name] = target
         else:
             moved = await move(self._connection, self._node, queue, target, seqs, None, 0, ids)
-            self._due_ms[target.name] = 0
         if not moved:
             raise PartitionRetired
+        self.notify(target.name)
         return moved
 
     async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
@@ -234,7 +226,7 @@ class _Transaction(claims.ClaimTransaction):
         await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
         self.after(partial(self._node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
-            self._groups_of[queue.name] = queue
+            self.notify(queue.name)
 
     async def bury(
         self, queue: Queue, target: Queue, messages: Sequence[Leased], new: Sequence[NewMessage]
@@ -264,11 +256,11 @@ class _Transaction(claims.ClaimTransaction):
         return await self._stored(queue, sql(queue)["received_at"], seqs)
 
     async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
-        if queue.settings.fifo or not self._node.fair.has(queue):
+        shares = self._node.fair_of(queue)
+        if shares is None:
             return await self._stored(queue, sql(queue)["peek"], count)
-        return await self._stored(
-            queue, FAIR["peek"], count, await self._node.fair.noisy(self._connection, queue, judge=False)
-        )
+        noisy = await shares.find_noisy(self._connection, queue, judge=False)
+        return await self._stored(queue, FAIR["peek"], count, noisy)
 
     async def _stored(self, queue: Queue, statement: str, which: Any, *rest: Any) -> list[StoredMessage]:
         terms = queue.partition, which, retention_ms(queue), *rest
@@ -394,15 +386,13 @@ class _Transaction(claims.ClaimTransaction):
     async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
         """``lately``: what took long to count is given again for fifty times as long."""
         began_s = get_running_loop().time()
-        known = self._node.backlogs.get(queue.partition)
-        if lately and known is not None and began_s < known[0]:
-            return known[1]
+        until_s, known = self._node.backlogs[queue.partition]
+        if lately and began_s < until_s:
+            return known
         statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
         row = await self._connection.fetchrow(statement, queue.partition, retention_ms(queue))
         counted = Backlog(row["visible"], row["oldest_sent_at_ms"])
         cost_s = get_running_loop().time() - began_s
-        if len(self._node.backlogs) >= _COUNTED_MAX:
-            self._node.backlogs.clear()
         if cost_s > LONG_S:
             self._node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
         return counted
@@ -417,29 +407,25 @@ class _Transaction(claims.ClaimTransaction):
         self.after(self._node.schedulers[step])
 
     def notify(self, name: str) -> None:
-        self._notified.add(name)
+        self._due_ms[name] = 0
 
     async def end(self) -> None:
-        """Do what follows the commit, and find out what waiters there are to wake."""
+        """Do what follows the commit, and find out when the next group of a FIFO queue is free."""
         for call in self._after:
             call()
-        if self._changed or self._notified:
-            self._now_ms = await self.now()
-        for name in self._notified:
+        for name in list(self._due_ms):
             queue = self._node.catalog.seen(name)
-            if queue is not None and queue.settings.fifo and not queue.away:
-                self._groups_of[name] = queue
-            else:
-                self._due_ms[name] = self._now_ms
-        for queue in self._groups_of.values():
-            due_ms = await self._node.watches.next_group_ms(self._connection, queue)
-            if due_ms is not None:
-                self._due_ms[queue.name] = due_ms
+            if queue is not None and queue.settings.fifo:
+                due_ms = await self._node.watches.next_group_ms(self._connection, queue)
+                if due_ms is None:
+                    del self._due_ms[name]
+                else:
+                    self._due_ms[name] = due_ms
 
     def wake(self) -> None:
         """Wake the waiters, here and at other nodes."""
         for name in self._changed:
-            self._node.watches.changed(name, self._now_ms)
+            self._node.watches.changed(name)
         for name, due_ms in self._due_ms.items():
             self._node.watches.wake(name, due_ms)
 

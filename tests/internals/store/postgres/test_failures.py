@@ -8,7 +8,9 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import asyncpg
 import pytest
@@ -16,7 +18,8 @@ import pytest
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
 from tests.internals.store.postgres.nodes import Proxy, passing
 from tests.small_disk import MIB, small_file_system
-from tests.store.host import HOT, QUEUE, message
+from tests.store.host import HOT as HOT_COMMANDS
+from tests.store.host import QUEUE, message
 from tests.store.postgres_host import (
     END_WAITING,
     RESTLESS,
@@ -42,9 +45,8 @@ from veilmq.store.cold import COLD
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.database import Breaker, Database, failure_of
-from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.postgres.engine import HOT, Coalescer, Hot, Measured, PostgresEngine
 from veilmq.store.postgres.node import keys_of
-from veilmq.store.postgres.queues import Coalescer, Measured
 from veilmq.testing import VirtualClock
 
 SEND = commands.Send(queue=QUEUE, messages=(message("a"),))
@@ -377,22 +379,24 @@ def test_what_one_receive_has_leased_is_given_though_the_next_one_fails(postgres
 
 
 class Asked:
-    """A line, what it did together, and what it answered."""
+    """A coalescer, what it did together, and what it answered; it is also the engine of it."""
 
     def __init__(self) -> None:
         self.together: list[int] = []
         self.answers: list[Any] = []
-        self.drained = 0
-        self.line = Coalescer(
-            self._work, weight=lambda command: 1, weight_max=10, drained=self._drain, measured=Measured()
-        )
+        self.drained_keys: list[Any] = []
+        self.options = RESTLESS
+        self.measured = Measured()
+        self.catalog = AsyncMock()
+        self.database = SimpleNamespace(connection=contextlib.nullcontext, relaxes=False)
+        self.line = Coalescer(cast(Any, self), (QUEUE, Receive), Hot(self._work, lambda command: 1))
 
-    async def _work(self, together: Sequence[Any]) -> list[Any]:
+    async def _work(self, node: Any, connection: Any, queue: Any, together: Sequence[Any]) -> list[Any]:
         self.together.append(len(together))
         return list(range(len(together)))
 
-    def _drain(self) -> None:
-        self.drained += 1
+    def drained(self, key: Any) -> None:
+        self.drained_keys.append(key)
 
     def fail(self, answer: Any) -> None:
         raise OSError
@@ -409,7 +413,7 @@ async def test_an_answer_that_is_not_taken_keeps_nobody_waiting() -> None:
     await asked.ended()
     asked.line.add(Receive(queue=QUEUE), asked.answers.append)
     await asked.ended()
-    assert (asked.together, asked.answers, asked.drained) == ([2, 1], [1, 0], 2)
+    assert (asked.together, asked.answers, asked.drained_keys) == ([2, 1], [1, 0], 2 * [(QUEUE, Receive)])
 
 
 async def test_a_line_without_anybody_says_so() -> None:
@@ -417,7 +421,7 @@ async def test_a_line_without_anybody_says_so() -> None:
     asked.line.add(Receive(queue=QUEUE), asked.fail)
     asked.line.withdraw(asked.fail)
     await asked.ended()
-    assert (asked.together, asked.drained) == ([], 1)
+    assert (asked.together, asked.drained_keys) == ([], [(QUEUE, Receive)])
 
 
 def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(host: PostgresHost) -> None:
@@ -431,8 +435,8 @@ def test_an_engine_keeps_no_line_of_a_queue_that_nobody_names_any_more(host: Pos
 
 def test_it_knows_every_command(host: PostgresHost) -> None:
     engine: Any = host.engine
-    assert set(engine.alone) & set(engine.together) == set()
-    assert {*engine.alone, *engine.together} == {*COLD, *HOT}
+    assert set(engine.alone) & set(HOT) == set()
+    assert {*engine.alone, *HOT} == {*COLD, *HOT_COMMANDS}
 
 
 # A disk that is full: nothing is half-kept, deletes go on, and everything when there is room again.

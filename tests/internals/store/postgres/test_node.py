@@ -17,7 +17,7 @@ from veilmq.core import commands
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.node import FairShares, Flight, LowWater, flight_of, keys_of
+from veilmq.store.postgres.node import FairShares, Flight, Known, LowWater, flight_of, keys_of
 from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
 from veilmq.testing import VirtualClock
 
@@ -143,7 +143,7 @@ def flights(first: int, end: int, *, since_ms: int = 0) -> dict[int, Flight]:
 
 
 def shares(number: int) -> FairShares:
-    made = FairShares()
+    made = FairShares(VirtualClock())
     for position, flight in flights(0, number).items():
         made.take_off(position, flight, 0)
     return made
@@ -185,7 +185,7 @@ def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
 
 
 def test_a_message_lands_when_its_retention_ends() -> None:
-    seen, row = FairShares(), {"group_key": BUSY, "sent_at": -1_000}
+    seen, row = FairShares(VirtualClock()), {"group_key": BUSY, "sent_at": -1_000}
     queue = Queue(1, QUEUE, QueueSettings(retention_s=1), 0, 0, 1, 1)
     for position in range(30):
         seen.take_off(position, flight_of(queue, row, HOUR_MS, 0), 0)
@@ -221,7 +221,7 @@ def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> Non
     seen = shares(1)
     seen.land(0, 100_000)
     assert seen.noisy(300_000) == []
-    seen.sent(BUSY, 300_001)
+    seen.sent([BUSY], [{"sent_at": 300_001}])
     assert seen.noisy(300_001) == [BUSY]
 
 
@@ -382,59 +382,73 @@ def row(priority: int, visible_at_ms: int, position: int) -> dict[str, int]:
     return {"priority": priority, "was_visible_at": visible_at_ms, "seq": position, "now": 500}
 
 
-def test_marks_are_of_a_node_and_of_a_second() -> None:
-    """A look begins behind the last that was taken; without any, after a second or a failover, at the beginning."""
+def test_marks_are_of_a_second() -> None:
+    """A look begins behind the last that was taken; without any, or after a second, at the beginning."""
     clock = VirtualClock()
-    low_water = LowWater(clock=clock)
-    low_water.found(1, [row(8, 100, 1)])
-    assert low_water.of(1) == BEGINNING
-    low_water.found(1, [row(8, 300, 7), row(8, 300, 9), row(8, 200, 11), row(1, 50, 3)])
-    behind = low_water.of(1)
+    low_water = LowWater(clock)
+    low_water.found([row(8, 100, 1)])
+    assert low_water.begin() == BEGINNING
+    low_water.found([row(8, 300, 7), row(8, 300, 9), row(8, 200, 11), row(1, 50, 3)])
+    behind = low_water.begin()
     assert (behind[7], behind[16 + 7], behind[0], behind[16], behind[1], behind[17]) == (300, 9, 50, 3, 0, -1)
-    assert low_water.of(2) == BEGINNING
-    low_water.found(1, [row(2, 500, 7)])
+    low_water.found([row(2, 500, 7)])
     assert (behind[1], behind[17]) == (500, -1), "more may come up at the present instant"
     clock.advance(1_000)
-    assert low_water.of(1) == BEGINNING
-    low_water.found(1, [])
-    assert low_water.of(1) == behind
-    low_water.clear()
-    assert low_water.of(1) == BEGINNING
+    assert low_water.begin() == BEGINNING
+    low_water.found([])
+    assert low_water.begin() == behind
+
+
+def test_a_failover_ends_all_marks(host: PostgresHost) -> None:
+    """The clock may be another one then."""
+    node: Any = host.engine
+    node.low_water[1].found([row(8, 100, 1)])
+    (lost,) = node.database.on_lost
+    lost()
+    assert node.low_water[1].last == BEGINNING
+
+
+def test_of_too_many_partitions_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("veilmq.store.postgres.node._KNOWN_MAX", 2)
+    known: Known[list[int]] = Known(list)
+    for partition in range(3):
+        known[partition].append(partition)
+        assert known[partition] == [partition]
+    assert [*known] == [2]
 
 
 def test_a_look_that_finds_nothing_is_followed_by_one_from_the_beginning() -> None:
-    low_water = LowWater(clock=VirtualClock())
-    assert low_water.instead(1) is None
-    low_water.of(1)
-    assert low_water.instead(1) is None
-    low_water.found(1, [row(8, 100, 1)])
-    low_water.of(1)
-    assert low_water.instead(1) == BEGINNING
+    low_water = LowWater(VirtualClock())
+    low_water.begin()
+    assert low_water.instead() is None
+    low_water.found([row(8, 100, 1)])
+    low_water.begin()
+    assert low_water.instead() == BEGINNING
 
 
 def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[float]) -> None:
     """A tenth of the time at the most, from the second on; whoever waits is told when the next one may be."""
     clock = VirtualClock()
-    low_water = LowWater(clock=clock)
-    behind, told_ms = low_water.known(1)
-    assert (behind, told_ms) == (BEGINNING, None)
+    low_water = LowWater(clock)
+    assert (low_water.last, low_water.again_ms) == (BEGINNING, None)
     for again_ms in (None, None, 4_000):
-        assert low_water.of(1) == BEGINNING
+        assert low_water.begin() == BEGINNING
         timeless[0] += 0.4
-        low_water.found(1, [row(8, 100, 1)])
-        behind, told_ms = low_water.known(1)
+        low_water.found([row(8, 100, 1)])
+        told_ms = low_water.again_ms
         assert told_ms == (None if again_ms is None else pytest.approx(again_ms, abs=1))
-        assert low_water.of(1) == behind != BEGINNING
+        assert low_water.begin() == low_water.last != BEGINNING
         timeless[0] += 0.01
-        low_water.found(1, [])
+        low_water.found([])
         clock.advance(1_000)
     timeless[0] += 3.98
-    assert low_water.of(1) == behind
-    assert low_water.instead(1) is None
-    low_water.found(1, [])
+    behind = low_water.last
+    assert low_water.begin() == behind
+    assert low_water.instead() is None
+    low_water.found([])
     timeless[0] += 0.02
-    assert low_water.known(1) == (behind, None)
-    assert low_water.of(1) == BEGINNING
+    assert (low_water.last, low_water.again_ms) == (behind, None)
+    assert low_water.begin() == BEGINNING
 
 
 @pytest.mark.usefixtures("new_tables")
