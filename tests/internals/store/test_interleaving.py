@@ -16,7 +16,7 @@ from tests.internals.store.interleaved import World, conserved
 from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
-from veilmq.store.postgres.transaction import _Transaction
+from veilmq.store.postgres.transaction import PostgresTransaction
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RUNS_WHOLE = 30
@@ -201,16 +201,16 @@ def test_a_lock_that_is_missing_shows(
 
 
 def without(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = _Transaction.lock
+    lock = PostgresTransaction.lock
 
-    async def no_lock(tx: _Transaction, wanted: str, *key: Any) -> bool:
+    async def no_lock(tx: PostgresTransaction, wanted: str, *key: Any) -> bool:
         return wanted == kind or await lock(tx, wanted, *key)
 
-    monkeypatch.setattr(_Transaction, "lock", no_lock)
+    monkeypatch.setattr(PostgresTransaction, "lock", no_lock)
     for name in ("locked", "unlocked"):
-        rows = getattr(_Transaction, name)
+        rows = getattr(PostgresTransaction, name)
 
-        async def no_rows(tx: _Transaction, query: str, *values: Any, rows: Any = rows) -> Any:
+        async def no_rows(tx: PostgresTransaction, query: str, *values: Any, rows: Any = rows) -> Any:
             return await (tx.rows(query, *values) if query == kind else rows(tx, query, *values))
 
-        monkeypatch.setattr(_Transaction, name, no_rows)
+        monkeypatch.setattr(PostgresTransaction, name, no_rows)

@@ -204,7 +204,7 @@ class PostgresEngine(Node):
             self.workers[kind], self.schedulers[kind] = worker, worker.schedule
         self.watches.schedule_moves = self.workers[MoveStep].schedule
         self.schedulers[MoveStep] = self.watches.moves_changed
-        self.janitor = Janitor(self, sweep=partial(sweep, self))
+        self.janitor = Janitor(self, sweep=self._sweep)
         self.clock_guard = ClockGuard(self)
         clock_check = Mover(step=self.clock_guard.check, clock=self.clock, start=self.start)
         self._by_itself = [*self.workers.values(), clock_check]
@@ -226,6 +226,11 @@ class PostgresEngine(Node):
         for worker in self._by_itself:
             worker.schedule()
         self.janitor.schedule(JANITOR_MS)
+
+    async def _sweep(self, connection: Any) -> None:
+        await sweep(self, connection)
+        if self.place == 0 and self.catalog.elsewhere is not None:
+            await self.catalog.elsewhere.sweep_places(connection)
 
     # ``core.commands.Engine``.
 

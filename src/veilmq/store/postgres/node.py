@@ -477,15 +477,6 @@ class Node:
                 self.positions.jump()
         raise InternalError
 
-    async def in_transaction(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what ``work`` does in a transaction, which is repeated when another node was in its way."""
-
-        async def once() -> T:
-            async with self.database.connection() as connection, connection.transaction():
-                return await work(connection)
-
-        return await self.repeated(once)
-
     def stored(self, queue: Queue, messages: int) -> None:
         """Count what was sent; what is on its way to another database is not in the queue yet."""
         if not queue.away:

@@ -33,8 +33,9 @@ from veilmq.store.named_queries import load
 from veilmq.store.port import Figure, counter
 from veilmq.store.postgres.database import IN_DOUBT, POLL_MS, Mover
 from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
-from veilmq.store.postgres.node import Node, Positions
-from veilmq.store.postgres.queues import SQL, STANDARD, Queue, queue_of
+from veilmq.store.postgres.node import Node
+from veilmq.store.postgres.queues import STANDARD, Queue
+from veilmq.store.postgres.transaction import PostgresTransaction, transact
 from veilmq.store.transaction import read_settings
 
 log = logging.getLogger(__name__)
@@ -77,16 +78,10 @@ class Batch(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """``queue`` is where the batch came to, visible from ``due_ms`` on (0: at once); ``None`` where the queue is gone.
+    """``is_there`` unless the queue is gone; ``last_number`` is of another batch that has arrived."""
 
-    ``last_number`` is of another batch that has arrived. A queue ``is_changed`` that has messages of another priority
-    than ever before, or with groups.
-    """
-
-    queue: Queue | None
-    due_ms: int = 0
+    is_there: bool
     last_number: int | None = None
-    is_changed: bool = False
 
 
 async def due(connection: Any) -> list[Outbox]:
@@ -95,8 +90,9 @@ async def due(connection: Any) -> list[Outbox]:
     return [Outbox._make([*between, read_settings(settings).fifo]) for *between, settings in rows]
 
 
-async def take(connection: Any, outbox: Outbox, done: Batch | None) -> Batch | None:
-    """Delete what has arrived with ``done``, and return the batch that goes next, if any; within a transaction."""
+async def take(tx: PostgresTransaction, outbox: Outbox, done: Batch | None) -> Batch | None:
+    """Delete what has arrived with ``done``, and return the batch that goes next, if any."""
+    connection = tx.connection
     open_batch = await connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition)
     if open_batch is None:
         return None
@@ -123,44 +119,44 @@ async def _messages(connection: Any, outbox: Outbox, seqs: list[int]) -> list[di
     return [msgspec.json.decode(whole) for (whole,) in rows]
 
 
-async def arrive(connection: Any, outbox: Outbox, from_place: int, batch: Batch, positions: Positions) -> Arrived:
-    """Store the messages of ``batch`` in its target, where they are not yet; within a transaction.
-
-    Raises what is among ``COLLISIONS`` when it is to be repeated.
-    """
-    queue = await _end(connection, outbox.target, outbox.target_id)
+async def arrive(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
+    """Store the messages of ``batch`` in its target, where they are not yet."""
+    queue = await _end(tx, outbox.target, outbox.target_id)
     if queue is None:
-        return Arrived(None)
+        return Arrived(is_there=False)
     whence = queue.origin, from_place, outbox.partition
-    if await connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
-        number, token = await connection.fetchrow(OUTBOX["arrived"], *whence)
+    if await tx.connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
+        number, token = await tx.connection.fetchrow(OUTBOX["arrived"], *whence)
         is_ours = (number, token) == (batch.number, batch.token)
-        return Arrived(queue, last_number=None if is_ours else number)
-    return await _store(connection, queue, batch.messages, positions)
+        return Arrived(is_there=True, last_number=None if is_ours else number)
+    await _store(tx, queue, batch.messages)
+    return Arrived(is_there=True)
 
 
-async def _end(connection: Any, name: str, number: int) -> Queue | None:
+async def _end(tx: PostgresTransaction, name: str, number: int) -> Queue | None:
     """Return the queue where a way begins or ends, which stays as it is in this transaction; ``None`` if it is gone."""
-    row = await connection.fetchrow(SQL["find_queue_shared"], name)
-    return None if row is None or row["queue_id"] != number else queue_of(row)
+    queue = await tx.node.catalog.find(tx.connection, name, query="find_queue_shared")
+    return None if queue is None or queue.number != number else queue
 
 
-async def _store(connection: Any, queue: Queue, messages: list[dict[str, Any]], positions: Positions) -> Arrived:
+async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str, Any]]) -> None:
     """Store messages in their order."""
     if not messages:
-        return Arrived(queue)
-    counter = positions.take(len(messages) + 1)
+        return
+    connection, counter, due_ms = tx.connection, tx.node.positions.take(len(messages) + 1), 0
     if queue.settings.fifo:
         rows = await insert_fifo(connection, queue, counter, *_fifo_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):
             seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
             await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, received)
-        return Arrived(queue)
-    priorities = sorted({each["priority"] for each in messages})
-    status = await connection.execute(STANDARD["add_priorities"], queue.partition, priorities)
-    arrived = msgspec.json.encode(messages).decode()
-    rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
-    return Arrived(queue, min(row["visible_at"] for row in rows), is_changed=status == "UPDATE 1")
+    else:
+        priorities = sorted({each["priority"] for each in messages})
+        if await connection.execute(STANDARD["add_priorities"], queue.partition, priorities) == "UPDATE 1":
+            tx.changed(queue)  # it has messages of another priority than ever before, or with groups
+        arrived = msgspec.json.encode(messages).decode()
+        rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
+        due_ms = min(row["visible_at"] for row in rows)
+    tx.notify(queue.name, due_ms)
 
 
 def _fifo_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
@@ -184,25 +180,24 @@ def _bytes(text: str | None) -> Any:
     return None if text is None else bytes.fromhex(text[2:])
 
 
-async def give_back(connection: Any, outbox: Outbox, positions: Positions) -> tuple[Queue | None, int]:
+async def give_back(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queue | None, int]:
     """Return messages whose target is gone to the queue that they came from, to be received there once more.
 
-    A slice of them, within a transaction: returns that queue, ``None`` when it is gone too and they are deleted; and
-    how many there were.
+    A slice of them: returns that queue, ``None`` when it is gone too and they are deleted; and how many there were.
     """
-    if await connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition) is None:
+    if await tx.connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition) is None:
         return None, 0
-    await connection.execute(OUTBOX["end_outbox"], outbox.partition)
-    seqs = await _first(connection, outbox)
-    queue = await _end(connection, outbox.source, outbox.source_id)
+    await tx.connection.execute(OUTBOX["end_outbox"], outbox.partition)
+    seqs = await _first(tx.connection, outbox)
+    queue = await _end(tx, outbox.source, outbox.source_id)
     if queue is not None:
         # Without what the way to a dead-letter queue has changed: receives are those of the queue again.
         back = [
             {**each, "source": None, "receive_count": each["receives_before"], "receives_before": 0}
-            for each in await _messages(connection, outbox, seqs)
+            for each in await _messages(tx.connection, outbox, seqs)
         ]
-        await _store(connection, queue, back, positions)
-    await connection.execute(outbox.sql("depart"), outbox.partition, seqs)
+        await _store(tx, queue, back)
+    await tx.connection.execute(outbox.sql("depart"), outbox.partition, seqs)
     return queue, len(seqs)
 
 
@@ -268,8 +263,7 @@ class Relay(Mover):
                 self._tidy_at_ms = self._clock.now_ms() + POLL_MS
                 async with self._node.database.connection() as connection:  # what nothing can be put into any more
                     await connection.execute(OUTBOX["note_ends"])
-                    for (partition,) in await connection.fetch(OUTBOX["ended"], _RETIRED_MS):
-                        await connection.execute(OUTBOX["drop_outbox"], partition)
+                    await connection.execute(OUTBOX["drop_outboxes"], _RETIRED_MS)
         except _FAILED as error:
             self.failures += 1
             log.warning("the relay of database %s pauses: %s", self._place + 1, error)
@@ -292,9 +286,9 @@ class Relay(Mover):
 
     async def _relay(self, outbox: Outbox) -> None:
         done: Batch | None = None
-        while (batch := await self._node.in_transaction(partial(take, outbox=outbox, done=done))) is not None:
+        while (batch := await transact(self._node, partial(take, outbox=outbox, done=done))) is not None:
             arrived: Arrived = await self._directory.arrive(outbox, self._place, batch)
-            if arrived.queue is None:
+            if not arrived.is_there:
                 while await self._give_back(outbox):
                     pass
                 return
@@ -307,12 +301,10 @@ class Relay(Mover):
             done = batch
 
     async def _give_back(self, outbox: Outbox) -> int:
-        back = partial(give_back, outbox=outbox, positions=self._node.positions)
-        queue, messages = await self._node.in_transaction(back)
+        queue, messages = await transact(self._node, partial(give_back, outbox=outbox))
         if messages and queue is None:
             text = "%s messages from %s to %s were deleted, because both queues are deleted"
             log.warning(text, messages, outbox.source, outbox.target)
         if messages and queue is not None:
             log.warning("%s messages for %s, which is deleted, returned to %s", messages, outbox.target, queue.name)
-            await self._directory.wake(self._place, queue)
         return messages

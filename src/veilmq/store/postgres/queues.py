@@ -116,10 +116,10 @@ class Catalog:
             raise QueueNotFound(name)
         return queue
 
-    async def find(self, connection: Any, name: str) -> Queue | None:
+    async def find(self, connection: Any, name: str, *, query: str = "find_queue") -> Queue | None:
         """Look the queue up; ``None`` when there is none of that name."""
         self.forget(name)
-        row = await connection.fetchrow(SQL["find_queue"], name)
+        row = await connection.fetchrow(SQL[query], name)
         if row is None:
             return None
         queue = queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)

@@ -16,12 +16,11 @@ every one of them is as it was left (SQS API Reference, the receive's attempt id
 receive an ordinary one, which is remembered in its place.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import groupby
 from operator import itemgetter
 from random import getrandbits
 from typing import Any, NamedTuple
@@ -51,28 +50,28 @@ _read_table = lru_cache(maxsize=256)(read_table)
 
 
 class _Terms(NamedTuple):
-    """Of a receive that did not wait, ``requested_at_ms`` is 0; ``ruled`` where each message has its own timeout.
+    """What receives share that are served by one claim; ``ruled`` where each message has its own timeout.
 
-    No lease is longer than ``lease_ms_max`` from when it was asked for, 0 for any.
-
-    One with an ``attempt_id`` shares nothing: ``alone`` tells it apart.
+    Of a receive that waited: when it was asked for, and the last instant of its lease. No lease is longer than
+    ``lease_ms_max`` from when it was asked for. One with an ``attempt_id`` shares nothing: ``alone`` tells it apart.
     """
 
     timeout_ms: int
-    requested_at_ms: int
-    lease_ms_max: int
-    ruled: bool = False
-    alone: int = 0
-    attempt_id: str | None = None
+    requested_at_ms: int | None
+    last_ms: int | None
+    lease_ms_max: int | None
+    ruled: bool
+    alone: int | None
+    attempt_id: str | None
 
 
-async def target_of(connection: Any, catalog: queues.Catalog, queue: Queue) -> Queue | None:
+async def target_of(node: Node, connection: Any, queue: Queue) -> Queue | None:
     """Return the queue that takes the dead letters of ``queue`` as things are now, if one does."""
     settings = queue.settings
     if not settings.receives_max:
         return None
     try:
-        target = await catalog.target(connection, settings.dead_letter_queue, (queue.number, queue.name))
+        target = await node.catalog.target(connection, settings.dead_letter_queue, (queue.number, queue.name))
     except StoreUnavailable:  # of the other database: this one has time
         return None
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
@@ -134,9 +133,11 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
     given: dict[int, list[ReceivedMessage]] = {}
     due_ms: int | None = None
     failed: VeilmqError | None = None
-    asking = sorted((_terms(command, queue, place), place) for place, command in enumerate(together) if command.count)
-    for terms, alike in groupby(asking, key=itemgetter(0)):
-        group = [place for _, place in alike]
+    of_terms: defaultdict[_Terms, list[int]] = defaultdict(list)
+    for place, command in enumerate(together):
+        if command.count:
+            of_terms[_terms(command, queue, place)].append(place)
+    for terms, group in of_terms.items():
         shares = [together[at].count for at in group]
         count = min(places, sum(shares))
         try:
@@ -205,12 +206,13 @@ def _message(node: Node, queue: Queue, row: Any) -> ReceivedMessage:
 def _terms(command: Receive, queue: Queue, place: int) -> _Terms:
     ruled = command.timeout_s is None and bool(queue.settings.visibility_rules)
     timeout_s = queue.settings.visibility_timeout_s if command.timeout_s is None else command.timeout_s
-    bound_s = command.lease_s_max
+    bound_s, requested_ms = command.lease_s_max, command.requested_at_ms
     timeout_s = limits.LEASE_S_MAX if ruled else timeout_s if bound_s is None else min(timeout_s, bound_s)
-    terms = _Terms(timeout_s * SECOND_MS, command.requested_at_ms or 0, (bound_s or 0) * SECOND_MS, ruled)
-    if queue.settings.fifo and command.attempt_id is not None:
-        return terms._replace(alone=place + 1, attempt_id=command.attempt_id)
-    return terms
+    bound_ms = None if bound_s is None else bound_s * SECOND_MS
+    last_ms = None if bound_ms is None or requested_ms is None else requested_ms + bound_ms
+    attempt_id = command.attempt_id if queue.settings.fifo else None
+    alone = None if attempt_id is None else place
+    return _Terms(timeout_s * SECOND_MS, requested_ms, last_ms, bound_ms, ruled, alone, attempt_id)
 
 
 @dataclass(slots=True)
@@ -227,16 +229,6 @@ class _Taking:
     shares: Sequence[int]
     count: int
     woken: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def bound_ms(self) -> int | None:
-        return self.terms.lease_ms_max or None
-
-    @property
-    def requested(self) -> tuple[int | None, int | None]:
-        """When what waited was asked for, and the last instant of the lease."""
-        requested_ms, bound_ms = self.terms.requested_at_ms, self.terms.lease_ms_max
-        return requested_ms or None, requested_ms + bound_ms if requested_ms and bound_ms else None
 
     async def rows(self) -> list[Any]:
         """Lease the messages, or those of an attempt again, and return their rows.
@@ -276,7 +268,7 @@ class _Taking:
         timeouts_ms = [
             table.timeout_s(key, row["receive_count"] - 1) * SECOND_MS for key, row in zip(keys, rows, strict=True)
         ]
-        terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self.bound_ms, retention_ms(queue)
+        terms = queue.partition, [row["seq"] for row in rows], timeouts_ms, self.terms.lease_ms_max, retention_ms(queue)
         until_ms = dict(await self.connection.fetch(sql(queue)["hide"], *terms))
         return [{**row, "visible_at": until_ms[row["seq"]]} for row in rows]
 
@@ -288,22 +280,21 @@ class _Taking:
 
         async def lease() -> list[Any]:
             if not (settings.receives_max or self.connection.is_in_transaction()):
-                return await self._lease_fifo(None)
+                return await self._lease_fifo()
             async with self.connection.transaction():
-                return await (self._lease_fifo(await self._target()) if settings.fifo else self._lease_living())
+                return await (self._lease_fifo() if settings.fifo else self._lease_living())
 
         return await self.node.repeated(lease)
 
-    async def _target(self) -> Queue | None:
-        return await target_of(self.connection, self.node.catalog, self.queue)
-
-    async def _lease_fifo(self, target: Queue | None) -> list[Any]:
+    async def _lease_fifo(self) -> list[Any]:
         """Lease messages of groups as they came up, those of a group for one ``receive``; dead letters leave too."""
         queue = self.queue
+        target = await target_of(self.node, self.connection, queue) if queue.settings.receives_max else None
         rows = await self.connection.fetch(
             FIFO["receive"],
             *(queue.partition, self.shares, self.count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)),
-            *(retention_ms(queue), *self.requested, *dead_letter_terms(self.node, queue, target)),
+            *(retention_ms(queue), self.terms.requested_at_ms, self.terms.last_ms),
+            *dead_letter_terms(self.node, queue, target),
             *queues.terms_of_log(queue),
         )
         if target is not None and any(row["seq"] is None for row in rows):
@@ -313,9 +304,11 @@ class _Taking:
     async def _lease_living(self) -> list[Any]:
         """Lease messages of a standard queue; dead letters leave in the same transaction."""
         queue, receives_max = self.queue, self.queue.settings.receives_max
-        target = await self._target() if queue.logs else None  # events say which are dead; else once one is found
-        if queue.logs and target is None:
-            return await self._claim(self.count)
+        target = None
+        if queue.logs:  # events say which are dead; else one is looked up once it is needed
+            target = await target_of(self.node, self.connection, queue)
+            if target is None:
+                return await self._claim(self.count)
         letters_left, bytes_left = limits.DEAD_LETTERS_PER_RECEIVE, limits.DEAD_LETTER_BYTES_PER_RECEIVE
         taken: list[Any] = []
         claims = 0
@@ -323,7 +316,7 @@ class _Taking:
             rows = living = await self._claim(left, receives_max, [row["seq"] for row in taken] or None)
             dead = [row for row in rows if row["receive_count"] > receives_max]
             if dead and target is None:
-                target = await self._target()
+                target = await target_of(self.node, self.connection, queue)
             seqs = [row["seq"] for row in dead]
             if target and dead and await move(self.connection, self.node, queue, target, seqs, queue.name, 1, None):
                 letters_left -= len(dead)
@@ -360,7 +353,7 @@ class _Taking:
         if of_log:
             of_log = receives_max, *_places_of(self.shares), *of_log
         first = queue.partition, count, self.terms.timeout_ms, getrandbits(queues.GENERATION_BITS)
-        rest = retention_ms(queue), *self.requested, taken, *of_log
+        rest = retention_ms(queue), self.terms.requested_at_ms, self.terms.last_ms, taken, *of_log
         shares = node.fair_of(queue)
         if shares is not None:
             noisy = await shares.find_noisy(self.connection, queue)
@@ -380,7 +373,7 @@ class _Taking:
         self, seqs: list[int], generations: list[int], epochs: list[int], issued: list[int], deadlines: list[int]
     ) -> list[Any]:
         left_as = seqs, generations, epochs, deadlines
-        terms = self.terms.timeout_ms, self.bound_ms, retention_ms(self.queue)
+        terms = self.terms.timeout_ms, self.terms.lease_ms_max, retention_ms(self.queue)
         rows = await self.connection.fetch(FIFO["repeat"], self.queue.partition, *left_as, *terms)
         if self.terms.ruled:
             rows = await self._hide_by_class(rows)

@@ -29,11 +29,12 @@ from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEve
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, Turn, failure_of, sentence
+from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
 from veilmq.store.postgres.engine import PostgresEngine
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, arrive
 from veilmq.store.postgres.queues import SQL, Queue
+from veilmq.store.postgres.transaction import transact
 from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
@@ -42,10 +43,6 @@ T = TypeVar("T")
 
 REFRESH_MS = 10_000
 """How often a node looks which databases there are."""
-SWEEP_MS = 600_000
-"""How often a node looks for places of queues that are gone."""
-
-_TURN = 0x7665696C6D7A  # the key of the lock of the one that does
 _KNOWN_MAX = 100_000
 _PAGE = 500
 _TRIES_MAX = 5
@@ -83,10 +80,7 @@ class Shards:
             ForgetEvents: self._forget_events,
             CountEvents: self._count_events,
         }
-        self._workers = [
-            (Mover(step=step, clock=self.clock, start=self._home.start, poll_ms_max=every_ms), every_ms)
-            for step, every_ms in ((self.refresh, REFRESH_MS), (self.sweep_places, SWEEP_MS))
-        ]
+        self._refresher = Mover(step=self.refresh, clock=self.clock, start=self._home.start, poll_ms_max=REFRESH_MS)
 
     # Which databases there are.
 
@@ -104,8 +98,7 @@ class Shards:
         except BaseException:
             await store.close()
             raise
-        for worker, every_ms in store._workers:
-            worker.schedule(every_ms)
+        store._refresher.schedule(REFRESH_MS)
         return store
 
     async def _meet(self) -> None:
@@ -213,11 +206,7 @@ class Shards:
                 return
             await engine.database.open()
             async with engine.database.connection() as connection:
-                if place:
-                    await databases.join(connection, home, place)
-                else:
-                    await databases.found(connection)
-                    await databases.require_place(connection, store=home.store, place=0)
+                await databases.join(connection, home, place)
             # Numbers of queues are of one database, and receipts of no other.
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
@@ -288,26 +277,19 @@ class Shards:
                     return
         raise StoreUnavailable
 
-    async def sweep_places(self) -> None:
-        """Forget the places of queues that are gone, unless another node is at that."""
-        turn = Turn(self._home.database, _TURN)
-        try:
-            for engine in list(self.shards.values()) if self._home.is_open and await turn.take() else ():
-                home: Any = turn.connection
-                after = ""
-                while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
-                    (after,) = rows[-1]
-                    if unused := await self._unused(engine, rows):
-                        async with home.transaction():  # looked up again, while none of them can be made
-                            held = await home.fetch(SHARDS["take_places"], unused, engine.place)
-                            dropped = await self._unused(engine, held)
-                            await home.execute(SHARDS["drop_places_of"], dropped)
-                        for name in dropped:
-                            self._places.pop(name, None)
-        except (*UNREACHABLE, asyncpg.PostgresError, StoreUnavailable) as error:
-            log.warning("places of deleted queues are removed later: %s", error)
-        finally:
-            turn.leave()
+    async def sweep_places(self, home: Any) -> None:
+        """Forget the places of queues that are gone; ``home`` is the connection of its janitor."""
+        for engine in list(self.shards.values()):
+            after = ""
+            while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
+                (after,) = rows[-1]
+                if unused := await self._unused(engine, rows):
+                    async with home.transaction():  # looked up again, while none of them can be made
+                        held = await home.fetch(SHARDS["take_places"], unused, engine.place)
+                        dropped = await self._unused(engine, held)
+                        await home.execute(SHARDS["drop_places_of"], dropped)
+                    for name in dropped:
+                        self._places.pop(name, None)
 
     async def _unused(self, engine: PostgresEngine, rows: Sequence[Any]) -> list[str]:
         """Return which of the names in ``rows`` no queue has there, as far as that can be known."""
@@ -342,25 +324,11 @@ class Shards:
         return False
 
     async def arrive(self, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
-        """Have a batch stored at its target, and wake who waits there; raises ``StoreUnavailable``."""
+        """Have a batch stored at its target; raises ``StoreUnavailable``."""
         if outbox.place in self._removed:
-            return Arrived(None)
-        engine = self._opened(outbox.place)
-        arrived = await engine.in_transaction(lambda there: arrive(there, outbox, from_place, batch, engine.positions))
-        if arrived.is_changed:
-            engine.catalog.forget(outbox.target)
-            engine.watches.changed(outbox.target, arrived.due_ms)
-        elif arrived.queue is not None:
-            await self.wake(outbox.place, arrived.queue, arrived.due_ms)
-        return arrived
-
-    async def wake(self, place: int, queue: Queue, due_ms: int = 0) -> None:
-        """Wake who waits for ``queue`` at ``place``, which has something at ``due_ms``."""
-        engine = self.shards[place]
-        if not queue.settings.fifo:
-            engine.watches.wake(queue.name, due_ms)
-        elif engine.is_open:
-            await engine.read(lambda connection: engine.watches.wake_groups(connection, queue))
+            return Arrived(is_there=False)
+        work = partial(arrive, outbox=outbox, from_place=from_place, batch=batch)
+        return await transact(self._opened(outbox.place), work)
 
     # ``core.commands.Engine``.
 
@@ -588,8 +556,7 @@ class Shards:
     async def close(self) -> None:
         """Answer what was submitted, and end all connections."""
         self._closing = True
-        for worker, _ in self._workers:
-            worker.stop()
+        self._refresher.stop()
         for engine in self.shards.values():
             engine.rest()  # else some are busy whenever others are not
         await self.answered()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from random import getrandbits
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,7 +35,6 @@ from veilmq.store.postgres.background import settle_late, sweep_all, sweep_queue
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import LANE, Node
-from veilmq.store.postgres.outbox import OUTBOX
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
@@ -45,6 +44,8 @@ from veilmq.store.transaction import Leased, Row, StoredMessage, Waiting
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
 CLAIMS["choose"] = queues.locking(STANDARD, "seq, receive_count, group_key")
+
+T = TypeVar("T")
 
 LONG_S = 0.1
 _COSTS_KEPT = 50
@@ -68,12 +69,12 @@ def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[in
     return living, dead, False
 
 
-class _Transaction(claims.ClaimTransaction):
+class PostgresTransaction(claims.ClaimTransaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
 
     def __init__(self, connection: Any, node: Node) -> None:
-        self._connection = connection
-        self._node = node
+        self.connection = connection
+        self.node = node
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}  # when which queue has something, 0 for at once
         self._changed: set[str] = set()
@@ -87,14 +88,14 @@ class _Transaction(claims.ClaimTransaction):
         return await self._fetch(SQL[query], *values)
 
     async def _fetch(self, statement: str, *values: Any) -> list[Any]:
-        rows: list[Any] = await self._connection.fetch(statement, *values)
+        rows: list[Any] = await self.connection.fetch(statement, *values)
         return rows
 
     async def run(self, query: str, *values: Any) -> None:
-        await self._connection.execute(SQL[query], *values)
+        await self.connection.execute(SQL[query], *values)
 
     async def many(self, query: str, rows: Sequence[Row]) -> None:
-        await self._connection.executemany(SQL[query], rows)
+        await self.connection.executemany(SQL[query], rows)
 
     async def locked(self, query: str, *values: Any) -> list[Row]:
         return await self._fetch(f"{SQL[query]} FOR UPDATE", *values)
@@ -106,47 +107,47 @@ class _Transaction(claims.ClaimTransaction):
         return bool(await self._fetch(SQL[f"lock_{kind}"], *key))
 
     async def now(self) -> int:
-        return int(await self._connection.fetchval(SQL["now"]))
+        return int(await self.connection.fetchval(SQL["now"]))
 
     def shown(self, at_ms: int) -> int:
         return at_ms
 
     async def find(self, name: str) -> Queue | None:
-        return await self._node.catalog.find(self._connection, name)
+        return await self.node.catalog.find(self.connection, name)
 
     async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the queue as the node knows it, or look it up."""
-        queue = self._node.catalog.known(name)
+        queue = self.node.catalog.known(name)
         if queue is None:
-            return await self._node.catalog.target(self._connection, name, source)
+            return await self.node.catalog.target(self.connection, name, source)
         self.known.append(name)
         return queue
 
     async def settings(self, name: str) -> QueueSettings | None:
-        queue, elsewhere = await self.find(name), self._node.catalog.elsewhere
+        queue, elsewhere = await self.find(name), self.node.catalog.elsewhere
         if queue is None and elsewhere is not None:
             _, queue = await elsewhere.find(name) or (0, None)
         return None if queue is None else queue.settings
 
     async def has_sources(self, name: str) -> bool:
-        elsewhere = self._node.catalog.elsewhere
+        elsewhere = self.node.catalog.elsewhere
         return await super().has_sources(name) or (elsewhere is not None and bool(await elsewhere.has_sources(name)))
 
     async def counts(self, queue: Queue) -> QueueCounts:
-        row = await self._connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
-        totals = self._node.totals[queue.number]
+        row = await self.connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
+        totals = self.node.totals[queue.number]
         return QueueCounts(**row, **{name: totals[name] for name in ("redelivered", "sent", "received", "deleted")})
 
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         if is_deleted:
-            await self._connection.execute(OUTBOX["forget_arrivals"], queue.origin)
-            self.after(lambda: self._node.totals.pop(queue.number, None))
+            await self.run("forget_arrivals", queue.origin)
+            self.after(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
-        connection, is_longer = self._connection, settings.retention_s > queue.settings.retention_s
+        connection, is_longer = self.connection, settings.retention_s > queue.settings.retention_s
         if is_longer and settings.fifo:  # what the old one has ended stays so: messages of groups are deleted at once
-            await sweep_queue(self._node, connection, queue)
+            await sweep_queue(self.node, connection, queue)
         elif is_longer:
             await self.run("end_what_has_ended", queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
@@ -154,13 +155,13 @@ class _Transaction(claims.ClaimTransaction):
             await settle_late(connection, queue)
         if settings.fifo and settings.retention_s < queue.settings.retention_s:
             # What has ended by that blocks its groups no more.
-            terms = queue.partition, retention_ms(queue._replace(settings=settings)), self._node.options.sweep_rows
+            terms = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
             await connection.execute(SWEEPS["sweep_fifo"], *terms, *queues.terms_of_log(queue))
         self.changed(queue)
 
     def changed(self, queue: Queue) -> None:
         self._changed.add(queue.name)
-        self.after(lambda: self._node.catalog.forget(queue.name))
+        self.after(lambda: self.node.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
@@ -174,11 +175,10 @@ class _Transaction(claims.ClaimTransaction):
         self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes], keys: list[bytes | None]
     ) -> list[Any]:
         """Return the stored row of each message; a FIFO queue remembers them under their keys."""
-        rows = await insert(self._node, self._connection, queue, list(messages), keys, list(ids))
+        rows = await insert(self.node, self.connection, queue, list(messages), keys, list(ids))
         if not rows:
             raise PartitionRetired
-        due_ms = min(row["visible_at"] for row in rows)
-        self._due_ms[queue.name] = min(due_ms, self._due_ms.get(queue.name, due_ms))
+        self.notify(queue.name, min(row["visible_at"] for row in rows))
         return rows
 
     async def choose(self, queue: Queue, count: int) -> tuple[list[Waiting], bool]:
@@ -188,14 +188,14 @@ class _Transaction(claims.ClaimTransaction):
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
         seqs = [each.seq for each in messages]
-        await queues.note_ends(self._connection, queue, "supersede", seqs)
+        await queues.note_ends(self.connection, queue, "supersede", seqs)
         ids = [self.ids.next() for _ in seqs]
         if queue.settings.fifo:
             properties = [properties_of(queue, each.row) or None for each in messages]
-            terms = queue.partition, target.partition, seqs, ids, properties, self._node.positions.take(len(seqs) + 1)
-            moved: int = await self._connection.fetchval(FIFO["move"], *terms, retention_ms(queue), None)
+            terms = queue.partition, target.partition, seqs, ids, properties, self.node.positions.take(len(seqs) + 1)
+            moved: int = await self.connection.fetchval(FIFO["move"], *terms, retention_ms(queue), None)
         else:
-            moved = await move(self._connection, self._node, queue, target, seqs, None, 0, ids)
+            moved = await move(self.connection, self.node, queue, target, seqs, None, 0, ids)
         if not moved:
             raise PartitionRetired
         self.notify(target.name)
@@ -204,7 +204,7 @@ class _Transaction(claims.ClaimTransaction):
     async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
         """Lock the messages; of a FIFO queue, their groups."""
         if queue.settings.fifo:
-            await self._connection.execute(FIFO["lock"], queue.partition, seqs)
+            await self.connection.execute(FIFO["lock"], queue.partition, seqs)
         rows = await self._fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
         return [
             Leased(
@@ -222,9 +222,9 @@ class _Transaction(claims.ClaimTransaction):
 
     async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
         seqs = [each.receipt.position for each in messages]
-        await queues.note_ends(self._connection, queue, "delete", seqs)
-        await self._connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after(partial(self._node.deleted, queue, seqs, messages[0].read_at_ms))
+        await queues.note_ends(self.connection, queue, "delete", seqs)
+        await self.connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
+        self.after(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
             self.notify(queue.name)
 
@@ -238,8 +238,8 @@ class _Transaction(claims.ClaimTransaction):
         first, sent = [row["first_received_at"] for row in was], rows if target.settings.fifo else was
         seqs = [row["seq"] for row in rows]
         terms = (target.partition, seqs, queue.name, receives, first, [row["sent_at"] for row in sent])
-        await self._connection.execute(sql(target)["bury"], *terms)
-        self._node.stored(target, -len(rows))  # moved, not sent
+        await self.connection.execute(sql(target)["bury"], *terms)
+        self.node.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
 
@@ -256,10 +256,10 @@ class _Transaction(claims.ClaimTransaction):
         return await self._stored(queue, sql(queue)["received_at"], seqs)
 
     async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
-        shares = self._node.fair_of(queue)
+        shares = self.node.fair_of(queue)
         if shares is None:
             return await self._stored(queue, sql(queue)["peek"], count)
-        noisy = await shares.find_noisy(self._connection, queue, judge=False)
+        noisy = await shares.find_noisy(self.connection, queue, judge=False)
         return await self._stored(queue, FAIR["peek"], count, noisy)
 
     async def _stored(self, queue: Queue, statement: str, which: Any, *rest: Any) -> list[StoredMessage]:
@@ -276,25 +276,25 @@ class _Transaction(claims.ClaimTransaction):
 
     async def bind(self, queue: Queue, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
-        await queues.hold(self._connection, queue)
-        count = min(wish.messages, self._node.options.claim_slice_rows)
+        await queues.hold(self.connection, queue)
+        count = min(wish.messages, self.node.options.claim_slice_rows)
         if wish.bytes is not None:
             rows_max = _SLICES_MAX * (wish.bytes // limits.STORED_BYTES_MAX)
-            of_claim = await self._connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
+            of_claim = await self.connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
             bytes_left = wish.bytes - int(of_claim)
             wish = wish._replace(bytes=bytes_left)
             if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
                 count = min(count, bytes_left // limits.STORED_BYTES_MAX) if claim.messages < rows_max else 0
         if count <= 0:
             return Part(0, claim.shards, claim.filled, more=False)
-        target = await target_of(self._connection, self._node.catalog, queue)
+        target = await target_of(self.node, self.connection, queue)
         bind = self._bind_fifo if queue.settings.fifo else self._bind_standard
         return await bind(queue, claim, wish, count, target)
 
     async def _bind_standard(
         self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
     ) -> Part:
-        connection = self._connection
+        connection = self.connection
         rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
         is_full = False
         if wish.bytes is not None:
@@ -317,25 +317,25 @@ class _Transaction(claims.ClaimTransaction):
             shards = [shard for shard, of_it in pieces for _ in range(of_it)]
         generation = getrandbits(queues.GENERATION_BITS)
         await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
-        self._node.totals[queue.number]["received"] += messages
+        self.node.totals[queue.number]["received"] += messages
         more = not is_full and (len(rows) == count or is_cut) and messages < wish.messages
         return Part(messages, *grown, more=more)
 
     async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
         generation, kept_ms = getrandbits(queues.GENERATION_BITS), retention_ms(queue)
         terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
-        of_dead = (*dead_letter_terms(self._node, queue, target), limits.DEAD_LETTERS_PER_RECEIVE)
-        bound, shards, letters = await self._connection.fetchrow(
+        of_dead = (*dead_letter_terms(self.node, queue, target), limits.DEAD_LETTERS_PER_RECEIVE)
+        bound, shards, letters = await self.connection.fetchrow(
             CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *queues.terms_of_log(queue)
         )
-        self._node.totals[queue.number]["received"] += bound
+        self.node.totals[queue.number]["received"] += bound
         if target is not None and letters:
             self.notify(target.name)
         more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
         return Part(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
 
     async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> int:
-        moved = await move(self._connection, self._node, queue, target, dead, queue.name, 0, None)
+        moved = await move(self.connection, self.node, queue, target, dead, queue.name, 0, None)
         if moved:
             self.notify(target.name)
         return moved
@@ -346,7 +346,7 @@ class _Transaction(claims.ClaimTransaction):
         statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
         terms = (claim.partition, claim.id, shard, seq, count)
         page: list[tuple[int, ClaimedMessage]] = []
-        async for row in self._connection.cursor(statement, *terms, prefetch=_PREFETCHED):
+        async for row in self.connection.cursor(statement, *terms, prefetch=_PREFETCHED):
             seq, content = row["seq"], (row["id"], row["body"], properties_of(queue, row))
             sequence = seq if queue.settings.fifo else None
             shown = ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
@@ -357,14 +357,14 @@ class _Transaction(claims.ClaimTransaction):
         return page
 
     async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
-        position: int | None = await self._connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
+        position: int | None = await self.connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
         return position
 
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
-            await queues.hold(self._connection, target)
-            terms = (queue.partition, target.partition, [seq], None, None, self._node.positions.take(2))
-            await self._connection.execute(FIFO["move"], *terms, retention_ms(queue), queue.name)
+            await queues.hold(self.connection, target)
+            terms = (queue.partition, target.partition, [seq], None, None, self.node.positions.take(2))
+            await self.connection.execute(FIFO["move"], *terms, retention_ms(queue), queue.name)
             self.notify(target.name)
         elif not await self._send_dead(queue, target, [seq]):
             raise PartitionRetired
@@ -375,48 +375,48 @@ class _Transaction(claims.ClaimTransaction):
         if queue is None or queue.partition != claim.partition:
             return False
         is_deleted = claim.state == claims.ACKNOWLEDGED
-        statement, rows_max = CLAIMS["end_fifo" if queue.settings.fifo else "end"], self._node.options.claim_slice_rows
+        statement, rows_max = CLAIMS["end_fifo" if queue.settings.fifo else "end"], self.node.options.claim_slice_rows
         terms = claim.partition, claim.id, rows_max, retention_ms(queue), "delete" if is_deleted else "give_back"
-        done: int = await self._connection.fetchval(statement, *terms)
+        done: int = await self.connection.fetchval(statement, *terms)
         if is_deleted:
-            self._node.totals[queue.number]["deleted"] += done
+            self.node.totals[queue.number]["deleted"] += done
         self.notify(queue.name)
         return done >= rows_max
 
     async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
         """``lately``: what took long to count is given again for fifty times as long."""
         began_s = get_running_loop().time()
-        until_s, known = self._node.backlogs[queue.partition]
+        until_s, known = self.node.backlogs[queue.partition]
         if lately and began_s < until_s:
             return known
         statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
-        row = await self._connection.fetchrow(statement, queue.partition, retention_ms(queue))
+        row = await self.connection.fetchrow(statement, queue.partition, retention_ms(queue))
         counted = Backlog(row["visible"], row["oldest_sent_at_ms"])
         cost_s = get_running_loop().time() - began_s
         if cost_s > LONG_S:
-            self._node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
+            self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
         return counted
 
     async def next_visible_ms(self, queue: Queue) -> int | None:
-        return await queues.next_visible_ms(self._connection, queue)
+        return await queues.next_visible_ms(self.connection, queue)
 
     def after(self, call: Callable[[], object]) -> None:
         self._after.append(call)
 
     def schedule(self, step: type[Command]) -> None:
-        self.after(self._node.schedulers[step])
+        self.after(self.node.schedulers[step])
 
-    def notify(self, name: str) -> None:
-        self._due_ms[name] = 0
+    def notify(self, name: str, due_ms: int = 0) -> None:
+        self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
 
     async def end(self) -> None:
         """Do what follows the commit, and find out when the next group of a FIFO queue is free."""
         for call in self._after:
             call()
         for name in list(self._due_ms):
-            queue = self._node.catalog.seen(name)
+            queue = self.node.catalog.seen(name)
             if queue is not None and queue.settings.fifo:
-                due_ms = await self._node.watches.next_group_ms(self._connection, queue)
+                due_ms = await self.node.watches.next_group_ms(self.connection, queue)
                 if due_ms is None:
                     del self._due_ms[name]
                 else:
@@ -425,9 +425,9 @@ class _Transaction(claims.ClaimTransaction):
     def wake(self) -> None:
         """Wake the waiters, here and at other nodes."""
         for name in self._changed:
-            self._node.watches.changed(name)
+            self.node.watches.changed(name)
         for name, due_ms in self._due_ms.items():
-            self._node.watches.wake(name, due_ms)
+            self.node.watches.wake(name, due_ms)
 
 
 @cache
@@ -454,8 +454,34 @@ def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
 
 async def sweep(node: Node, connection: Any) -> None:
     """Do all that the janitor has to do, on its connection."""
-    await forget_cooldowns(_Transaction(connection, node))
+    await forget_cooldowns(PostgresTransaction(connection, node))
     await sweep_all(node, connection)
+
+
+async def transact(
+    node: Node, work: Callable[[PostgresTransaction], Awaitable[T]], *, sees_one_instant: bool = False
+) -> T:
+    """Return what ``work`` does in a transaction, which is repeated when another one was in its way."""
+    async with node.database.connection() as connection:
+        for _ in range(COLLISIONS_MAX):
+            tx = PostgresTransaction(connection, node)
+            try:
+                async with connection.transaction(isolation="repeatable_read" if sees_one_instant else None):
+                    answer = await work(tx)
+            except COLLISIONS:
+                node.positions.jump()
+            except PartitionRetired:  # what the node knew of a queue was old
+                for name in tx.known:
+                    node.catalog.forget(name)
+            else:
+                await tx.end()
+                break
+        else:
+            raise InternalError
+    # Behind the answer, so not while the connection is given back, which takes turns of the loop: a poll that is
+    # submitted again passes by what the command has changed, such as its policy.
+    get_running_loop().call_soon(tx.wake)
+    return answer
 
 
 def running(node: Node, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
@@ -463,27 +489,9 @@ def running(node: Node, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitab
 
     async def handle(command: Any) -> Any:
         sees_one_instant = type(command) in SNAPSHOTS
+        if changes or sees_one_instant:
+            return await transact(node, lambda tx: cold(tx, command), sees_one_instant=sees_one_instant)
         async with node.database.connection() as connection:
-            if not (changes or sees_one_instant):
-                return await cold(_Transaction(connection, node), command)
-            for _ in range(COLLISIONS_MAX):
-                tx = _Transaction(connection, node)
-                try:
-                    async with connection.transaction(isolation="repeatable_read" if sees_one_instant else None):
-                        answer = await cold(tx, command)
-                except COLLISIONS:
-                    node.positions.jump()
-                except PartitionRetired:  # what the node knew of a queue was old
-                    for name in tx.known:
-                        node.catalog.forget(name)
-                else:
-                    await tx.end()
-                    break
-            else:
-                raise InternalError
-        # Behind the answer, so not while the connection is given back, which takes turns of the loop: a poll that is
-        # submitted again passes by what the command has changed, such as its policy.
-        get_running_loop().call_soon(tx.wake)
-        return answer
+            return await cold(PostgresTransaction(connection, node), command)
 
     return handle

@@ -2,20 +2,21 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from random import Random
-from typing import Any
 
 import pytest
 
 from tests.store.dead_letters import DEAD, kill, pair
 from tests.store.host import QUEUE, message
-from tests.store.postgres_host import ShardsHost, connected, hosting_shards, set_clock
+from tests.store.postgres_host import ShardsHost, hosting_shards, set_clock
 from tests.store.test_dead_letters import kill as kill_in_turn
 from tests.store.test_dead_letters import take as take_in_turn
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.store.postgres.database import POLL_MS
-from veilmq.store.postgres.node import Positions
-from veilmq.store.postgres.outbox import CLAIM_MS, Batch, Outbox, arrive, due, take
+from veilmq.store.postgres.outbox import CLAIM_MS, Arrived, Batch, Outbox, arrive, due, take
+from veilmq.store.postgres.transaction import PostgresTransaction, transact
 
 BODIES = [str(number) for number in range(250)]
 STEPS = 6
@@ -41,19 +42,18 @@ def carry_again(host: ShardsHost) -> None:
     host.advance(CLAIM_MS + POLL_MS)
 
 
-async def one_outbox(source: Any) -> Outbox:
-    (outbox,) = await due(source)
+async def taken(host: ShardsHost, outbox: Outbox, done: Batch | None = None) -> Batch | None:
+    return await transact(host.engine.shards[1], partial(take, outbox=outbox, done=done))
+
+
+async def arrived(host: ShardsHost, outbox: Outbox, batch: Batch) -> Arrived:
+    return await transact(host.engine.shards[0], partial(arrive, outbox=outbox, from_place=1, batch=batch))
+
+
+async def one_outbox(host: ShardsHost) -> Outbox:
+    async with host.engine.shards[1].database.connection() as source:
+        (outbox,) = await due(source)
     return outbox
-
-
-async def taken(source: Any, outbox: Outbox, done: Batch | None = None) -> Batch | None:
-    async with source.transaction():
-        return await take(source, outbox, done)
-
-
-async def arrived(target: Any, outbox: Outbox, batch: Batch) -> Any:
-    async with target.transaction():
-        return await arrive(target, outbox, 1, batch, Positions())
 
 
 def drained(host: ShardsHost, queue: str = DEAD) -> list[str]:
@@ -76,21 +76,22 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
     kill(host, *BODIES)
     assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
 
+    async def die(tx: PostgresTransaction, outbox: Outbox, batch: Batch) -> None:
+        await arrive(tx, outbox, 1, batch)
+        raise StoreUnavailable
+
     async def go() -> None:
-        async with connected(host.urls[1]) as source, connected(host.urls[0]) as target:
-            outbox = await one_outbox(source)
-            batch = await taken(source, outbox) if steps > 0 else None
-            if batch is not None and steps == 2:  # it ends before the commit
-                transaction = target.transaction()
-                await transaction.start()
-                await arrive(target, outbox, 1, batch, Positions())
-                await transaction.rollback()
-            if batch is not None and steps > 2:
-                await arrived(target, outbox, batch)
-            if batch is not None and steps > 3:
-                batch = await taken(source, outbox, batch)
-            if batch is not None and steps > 4:
-                await arrived(target, outbox, batch)
+        outbox = await one_outbox(host)
+        batch = await taken(host, outbox) if steps > 0 else None
+        if batch is not None and steps == 2:  # it ends before the commit
+            with pytest.raises(StoreUnavailable):
+                await transact(host.engine.shards[0], partial(die, outbox=outbox, batch=batch))
+        if batch is not None and steps > 2:
+            await arrived(host, outbox, batch)
+        if batch is not None and steps > 3:
+            batch = await taken(host, outbox, batch)
+        if batch is not None and steps > 4:
+            await arrived(host, outbox, batch)
 
     host.run(go())
     carry_again(host)
@@ -104,17 +105,15 @@ def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
     kill(host, "a", "b")
 
     async def hold() -> tuple[Outbox, Batch]:
-        async with connected(host.urls[1]) as source:
-            outbox = await one_outbox(source)
-            batch = await taken(source, outbox)
-            assert batch is not None
-            return outbox, batch
+        outbox = await one_outbox(host)
+        batch = await taken(host, outbox)
+        assert batch is not None
+        return outbox, batch
 
-    async def come_late(outbox: Outbox, batch: Batch) -> Any:
-        async with connected(host.urls[1]) as source, connected(host.urls[0]) as target:
-            answer = await arrived(target, outbox, batch)
-            assert await taken(source, outbox, batch) is None
-            return answer
+    async def come_late(outbox: Outbox, batch: Batch) -> Arrived:
+        answer = await arrived(host, outbox, batch)
+        assert await taken(host, outbox, batch) is None
+        return answer
 
     outbox, batch = host.run(hold())
     carry_again(host)

@@ -116,6 +116,11 @@ def test_a_database_can_be_added_at_the_end(shard_urls: list[str]) -> None:
 # Where queues are.
 
 
+async def sweep_places(store: Shards) -> None:
+    async with store.shards[0].database.connection() as home:
+        await store.sweep_places(home)
+
+
 def test_new_queues_go_where_the_fewest_are(host: ShardsHost) -> None:
     """And stay there; a deleted one counts until its place is forgotten."""
     for name in names(4):
@@ -126,7 +131,7 @@ def test_new_queues_go_where_the_fewest_are(host: ShardsHost) -> None:
     host.create(LATER)
     assert host.place_of(LATER) == 0  # they are equal still
     host.advance(JANITOR_MS)  # the names rest no more
-    host.run(host.engine.sweep_places())
+    host.run(sweep_places(host.engine))
     for name in names(7)[4:]:
         host.create(name)
     assert [host.place_of(name) for name in names(7)[4:]] == [0, 0, 1]
@@ -167,7 +172,7 @@ def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
         return await Shards.open(host.urls, clock=host.clock, options=RESTLESS)
 
     async def create() -> None:
-        await other.sweep_places()
+        await sweep_places(other)
         await execute(other, commands.CreateQueue(queue=LATER))
         await execute(other, commands.CreateQueue(queue=QUEUE))
         await other.close()
