@@ -109,7 +109,7 @@ WHERE queue.queue_id = $1 AND sent_at > $2
 ORDER BY seq
 
 -- name: deduplication_log
-SELECT queue_id, key, id, seq, expires_at FROM mq.accepted JOIN mq.queue ON accepted.qp = queue.origin
+SELECT queue_id, key, id, seq, expires_at - $1 FROM mq.accepted JOIN mq.queue ON accepted.qp = queue.origin
 WHERE expires_at > mq.now_ms() ORDER BY expires_at
 
 -- name: add_turns

@@ -153,36 +153,24 @@ class DatabaseSource(Source):
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         """See ``Source``."""
-        until_ms = queue.retained_ms(self.now_ms)
-        statement, fifo = SQL["fifo" if queue.settings.fifo else "standard"], queue.settings.fifo
-        found: list[CopiedMessage] = []
-        async for row in self._lock.connection.cursor(statement, queue.number, until_ms, prefetch=SLICE):
-            found.append(CopiedMessage(*row) if fifo else CopiedMessage(*row).named())
-            if len(found) == SLICE:
-                yield found
-                found = []
-        yield found
+        fifo = queue.settings.fifo
+        terms = SQL["fifo" if fifo else "standard"], queue.number, queue.retained_ms(self.now_ms)
+        cursor = await self._lock.connection.cursor(*terms)
+        while rows := await cursor.fetch(SLICE):
+            yield [CopiedMessage(*row) if fifo else CopiedMessage(*row).named() for row in rows]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
         """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
         await self._lock.check_alone()
-        return [
-            CopiedDeduplication(queue, key, message_id, sequence, expires_at - DEDUPLICATION_S * SECOND_MS)
-            for queue, key, message_id, sequence, expires_at in await self.fetch(SQL["deduplication_log"])
-        ]
+        rows = await self.fetch(SQL["deduplication_log"], DEDUPLICATION_S * SECOND_MS)
+        return [CopiedDeduplication(*row) for row in rows]
 
 
 _COUNTERS = (1 << COUNTER_BITS) - 1
-_COLUMNS = (
-    "qp", "seq", "visible_at", "sent_at", "first_received_at", "received_at", "receive_count", "generation", "epoch",
-    "id", "properties", "source", "receives_before", "log", "body",
-)  # fmt: skip
 _CLOCKS_MS = 60 * SECOND_MS
-_LEASE = attrgetter(
-    *("visible_at_ms", "sent_at_ms", "first_received_at_ms", "received_at_ms", "receive_count"),
-    *("generation", "epoch", "id"),
-)
-"""The values of a row from ``visible_at`` to ``id``."""
+_ALIKE = [name for name in CopiedMessage._fields if name not in ("position", "came_at_ms", "priority", "group")]
+_COLUMNS = ("qp", "seq", *(name.removesuffix("_ms") for name in _ALIKE))
+_VALUES = attrgetter(*_ALIKE)
 
 
 class DatabaseTarget:
@@ -250,10 +238,8 @@ class DatabaseTarget:
                 f"A position of the store ({message.position}) is in the future: its clock was set back, or it is "
                 "damaged."
             )
-        return (
-            *(partition, seq, *_LEASE(message), message.properties or None, message.source),
-            *(message.receives_before, message.log or None, message.body),
-        )
+        stored: Any = message
+        return partition, seq, *_VALUES(stored._replace(properties=message.properties or None, log=message.log or None))
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
