@@ -61,29 +61,3 @@ WHERE EXISTS (
     SELECT FROM unnest(stages) AS named
     WHERE NOT EXISTS (SELECT FROM mq.stage WHERE stage_id = named AND publication = number)
 )
-
--- fact: server
-SELECT 'PostgreSQL ' || current_setting('server_version')
-
--- fact: format
-SELECT max(number) FROM mq.migration
-
--- fact: queues
-SELECT count(*) FROM mq.queue
-
--- fact: messages
-SELECT count(*) FROM mq.message WHERE qp > 0
-
--- fact: schema_bytes
-SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class
-WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r'
-
--- fact: connections
-SELECT count(*) || ' of ' || current_setting('max_connections') FROM pg_stat_activity WHERE backend_type = 'client backend'
-
--- fact: autovacuum_naptime
-SELECT current_setting('autovacuum_naptime')
-
--- fact: oldest_transaction_s
-SELECT coalesce(max(mq.now_ms() / 1000 - extract(epoch FROM xact_start)::bigint), 0) FROM pg_stat_activity
-WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'

@@ -223,7 +223,7 @@ class Promise:
         return doubts
 
 
-_PART = re.compile(r"^-- (check|fact): (.+)$", re.MULTILINE)
+_CHECK = re.compile(r"^-- check: (.+)$", re.MULTILINE)
 _VERSION_MIN = 150_000
 CONNECT_S = 5.0
 """How long to wait for a connection."""
@@ -252,14 +252,14 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
     of_schema = {"the schema has all that this version needs": lacks if pending else ""}
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         of_rows = await invariants(connection)
-        facts = {name: await connection.fetchval(query) for name, query in _queries("fact")}
+        facts = dict(await connection.fetchrow(SQL["facts"]))
     return Report([*findings(of_server | of_schema), *of_rows], facts | {"durability": str(promise)})
 
 
 async def invariants(connection: Any) -> list[Finding]:
     """Return whether what the database has agrees with itself."""
     details = {}
-    for check, query in _queries("check"):
+    for check, query in checks():
         count, example = await connection.fetchrow(query)
         details[check] = f"{count} rows break this, the first at {example}" if count else ""
     return findings(details)
@@ -270,8 +270,7 @@ def findings(details: Mapping[str, str]) -> list[Finding]:
     return [Finding(check, ok=not detail, detail=detail) for check, detail in details.items()]
 
 
-def _queries(kind: str) -> list[tuple[str, str]]:
-    _, *parts = _PART.split(_text("doctor.sql"))
-    return [
-        (name, query) for found, name, query in zip(parts[::3], parts[1::3], parts[2::3], strict=True) if found == kind
-    ]
+def checks() -> list[tuple[str, str]]:
+    """Return what is checked, each with the query that tells how many rows break it, and an example."""
+    _, *parts = _CHECK.split(_text("doctor.sql"))
+    return list(zip(parts[::2], parts[1::2], strict=True))
