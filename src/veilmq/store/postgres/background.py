@@ -67,6 +67,8 @@ class Janitor(Mover):
 
 SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
 SQL["drop_fifo_messages"] = of_fifo(SQL["drop_messages"])
+SQL["drop_turns"] = SQL["drop_groups"].replace("fifo_group", "fair_turn").replace("group_id", "group_key")
+SQL["forget_attempts"] = SQL["forget_accepted"].replace("accepted", "attempt").replace("expires_at", "attempted_at")
 
 _SQL_LOGGED = logged(SQL)
 
@@ -75,7 +77,7 @@ _PAGE = 100
 _GROUPS_PER_SLICE = 100  # some 15 ms
 _RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
 
-_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns", "forget_accepted")
+_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns")
 
 
 async def sweep_all(node: Node, connection: Any) -> None:
@@ -84,7 +86,7 @@ async def sweep_all(node: Node, connection: Any) -> None:
     async for partition, *of_log in _pages(connection, "parts"):
         for name in _OF_PART:
             await _all(node, connection, name, partition, rows_max, of_log=of_log if of_log[0] is not None else ())
-        await _all(node, connection, "forget_attempts", partition, rows_max, ATTEMPT_S * SECOND_MS)
+        await _forget(node, connection, partition)
         await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
     async for row in _pages(connection, "queues_behind"):
         await sweep_queue(node, connection, queue_of(row, node.options.event_log))
@@ -106,8 +108,7 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
             await connection.execute(SQL["settled"], queue.partition, late)
             node.watches.wake(queue.name, 0)
         deleted = await _all(node, connection, "sweep_fifo", *terms, *terms_of_log(queue))
-        await _all(node, connection, "forget_accepted", queue.origin, rows_max)
-        await _all(node, connection, "forget_attempts", queue.origin, rows_max, ATTEMPT_S * SECOND_MS)
+        await _forget(node, connection, queue.origin)
     else:
         deleted = await _all(node, connection, "sweep", *terms, of_log=terms_of_log(queue))
         await _all(node, connection, "sweep_turns", queue.partition, rows_max)
@@ -115,6 +116,11 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
             await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
     if deleted:
         node.watches.wake(queue.name, 0)
+
+
+async def _forget(node: Node, connection: Any, origin: int) -> None:
+    for name, kept_ms in (("forget_accepted", 0), ("forget_attempts", ATTEMPT_S * SECOND_MS)):
+        await _all(node, connection, name, origin, node.options.sweep_rows, kept_ms)
 
 
 async def settle_late(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:

@@ -69,15 +69,9 @@ UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_bef
     AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1 AND claim IS NOT NULL)
 
 -- name: forget_accepted
+-- What expired $3 ms ago and earlier.
 DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
-    SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() ORDER BY expires_at LIMIT $2
-    FOR UPDATE SKIP LOCKED
-))
-
--- name: forget_attempts
--- Those of $3 ms ago and earlier.
-DELETE FROM mq.attempt WHERE qp = $1 AND key = ANY(ARRAY(
-    SELECT key FROM mq.attempt WHERE qp = $1 AND attempted_at <= mq.now_ms() - $3 ORDER BY attempted_at LIMIT $2
+    SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() - $3 ORDER BY expires_at LIMIT $2
     FOR UPDATE SKIP LOCKED
 ))
 
@@ -103,10 +97,6 @@ DELETE FROM mq.expired_receipt WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queu
 -- name: drop_groups
 DELETE FROM mq.fifo_group
 WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
-
--- name: drop_turns
-DELETE FROM mq.fair_turn
-WHERE qp = $1 AND group_key = ANY(ARRAY(SELECT group_key FROM mq.fair_turn WHERE qp = $1 ORDER BY group_key LIMIT $2))
 
 -- name: sweep_turns
 -- Of up to $2 turns of each priority that are due, removes those of groups without messages: retention left them behind.
