@@ -115,8 +115,6 @@ class Interests:
     def drop(self, node: str, queue: str) -> None:
         """Take note that it does so no more."""
         self._until_ms.get(queue, {}).pop(node, None)
-        if not self.has(queue):
-            self._full.discard(queue)
 
     def has(self, queue: str) -> bool:
         """Tell whether any node awaits ``queue``."""
@@ -131,11 +129,12 @@ class Interests:
 
     def prune(self) -> None:
         """Forget what is old."""
-        for queue, nodes in list(self._until_ms.items()):
-            for node in [node for node, until_ms in nodes.items() if until_ms <= self._clock.now_ms()]:
-                self.drop(node, queue)
-            if not nodes:
-                del self._until_ms[queue]
+        now_ms, known = self._clock.now_ms(), self._until_ms
+        self._until_ms = {}
+        for queue, nodes in known.items():
+            if kept := {node: until_ms for node, until_ms in nodes.items() if until_ms > now_ms}:
+                self._until_ms[queue] = kept
+        self._full &= self._until_ms.keys()
 
     def clear(self) -> None:
         """Know of nothing."""
@@ -344,7 +343,7 @@ class Watches:
         connection: asyncpg.Connection[Any] | None = None
         try:
             connection = await self._database.connect()
-            await connection.execute(WAKEUPS["relax"])
+            await connection.execute("SET synchronous_commit = off")  # no notice is worth waiting for a disk
             await connection.add_listener(_NAME, self._hear)
             connection.add_termination_listener(self._ended)
         except _FAILURES:

@@ -1,9 +1,5 @@
 -- How nodes tell each other that there is something to come for, and how one looks by itself.
 
--- name: relax
--- A notice is never worth waiting for a disk; nothing else is done on that connection.
-SET synchronous_commit = off
-
 -- name: notify
 SELECT pg_notify('veilmq', each) FROM unnest($1::text[]) AS each
 
