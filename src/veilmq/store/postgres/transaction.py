@@ -76,7 +76,7 @@ class PostgresTransaction(claims.ClaimTransaction):
         self.connection = connection
         self.node = node
         self._after: list[Callable[[], object]] = []
-        self._due_ms: dict[str, int] = {}  # when which queue has something, 0 for at once
+        self._due_ms: dict[str, int] = {}  # when which queue has something
         self._changed: set[str] = set()
         self.known: list[str] = []
         """The queues that were taken for what the node knew of them."""
@@ -406,7 +406,8 @@ class PostgresTransaction(claims.ClaimTransaction):
     def schedule(self, step: type[Command]) -> None:
         self.after(self.node.schedulers[step])
 
-    def notify(self, name: str, due_ms: int = 0) -> None:
+    def notify(self, name: str, due_ms: int | None = None) -> None:
+        due_ms = self.node.clock.now_ms() if due_ms is None else due_ms
         self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
 
     async def end(self) -> None:
@@ -425,7 +426,7 @@ class PostgresTransaction(claims.ClaimTransaction):
     def wake(self) -> None:
         """Wake the waiters, here and at other nodes."""
         for name in self._changed:
-            self.node.watches.changed(name)
+            self.node.watches.changed(name, self.node.clock.now_ms())
         for name, due_ms in self._due_ms.items():
             self.node.watches.wake(name, due_ms)
 
