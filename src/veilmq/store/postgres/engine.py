@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -236,8 +237,8 @@ class PostgresEngine(Node):
 
     def submit(self, command: Command, done: Done) -> None:
         """Take ``command``; call ``done`` with its result or error once that is durable."""
-        if self.is_closing:
-            done(ShuttingDown())
+        if self.is_closing or not self.is_open:
+            done(ShuttingDown() if self.is_closing else self.unavailable())
             return
         hot = HOT.get(type(command))
         if hot is None:
@@ -289,6 +290,9 @@ class PostgresEngine(Node):
         except (*IN_DOUBT, asyncpg.PostgresError) as error:
             raise StoreUnavailable from error
 
+        if not self.is_open:
+            raise self.unavailable()
+
     async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
         try:
@@ -298,6 +302,14 @@ class PostgresEngine(Node):
             return [UNREACHABLE]
 
     async def trust_clock(self) -> str:
+    def unavailable(self) -> StoreUnavailable:
+        """Return the error of what needs the database, which is not open yet; try again to open it."""
+        if not self.is_closing and not self.opening.locked():
+            with suppress(StoreUnavailable):
+                self.database.breaker.check()
+                self.start(self.catalog.elsewhere.open_late(self))
+        return StoreUnavailable()
+
         """Take the present time for right; see ``store.port.Store``."""
         try:
             return await self.clock_guard.trust()

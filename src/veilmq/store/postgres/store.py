@@ -59,8 +59,7 @@ class Shards:
         self._closing = False
         self._watched: dict[str, Wake] = {}
         self._finding: list[_Routed] = []
-        self._creating = asyncio.Lock()
-        self._refreshing: asyncio.Task[None] | None = None
+        self._creating, self._looking = asyncio.Lock(), asyncio.Lock()
         self._identity: Identity | None = None  # what the store is, once a database was reached
         self._places: dict[str, int] = {}  # of queues that were met
         self._exported_place = 0
@@ -146,9 +145,10 @@ class Shards:
                 await connection.execute(SHARDS["lock_members"])
                 for engine in given:
                     with named(engine.database.url):
-                        is_sure = engine in reached and await engine.read(
-                            partial(databases.require_place, store=home.store, place=engine.place)
-                        )
+                        is_sure = False
+                        if engine in reached:
+                            async with engine.database.connection() as there:
+                                is_sure = await databases.require_place(there, store=home.store, place=engine.place)
                         await databases.register(connection, engine.place, engine.database.url, is_sure=is_sure)
             members = await databases.members(connection)
         self._take(members)
@@ -184,18 +184,11 @@ class Shards:
 
     async def refresh(self) -> None:
         """Look which databases there are, and open those that are new."""
-        if self._refreshing is None:
-            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
-        await self._refreshing
-
-    async def _refresh(self) -> None:
         try:
-            self._take(await self._ask(self._home, databases.members))
+            self._take(await self._home.read(databases.members))
         except (StoreUnavailable, StoreError) as error:
             log.warning("the list of databases could not be read, and is read later: %s", error)
-        finally:
-            self._refreshing = None
-        await asyncio.gather(*(self._open_late(engine) for engine in self.shards.values() if not engine.is_open))
+        await asyncio.gather(*(self.open_late(engine) for engine in self.shards.values() if not engine.is_open))
 
     async def _open(self, engine: PostgresEngine) -> None:
         """Have a database take part; raises what keeps it from being reached, or used."""
@@ -213,7 +206,7 @@ class Shards:
         for queue, wake in self._watched.items():
             engine.watch(queue, wake)
 
-    async def _open_late(self, engine: PostgresEngine) -> None:
+    async def open_late(self, engine: PostgresEngine) -> None:
         """Have a database take part if that is possible now; a log line says why not."""
         try:
             await self._open(engine)
@@ -229,29 +222,18 @@ class Shards:
         self._home.start(engine.close())
 
     def _opened(self, place: int) -> PostgresEngine:
-        """Return the database; raises ``StoreUnavailable`` where it is not open yet, and tries again to open it."""
+        """Return the database; raises ``StoreUnavailable`` where it is not open yet, or removed."""
         engine = self.shards.get(place)
-        if engine is None:
-            raise StoreUnavailable
-        if not engine.is_open:
-            if not engine.is_closing and not engine.opening.locked():
-                with suppress(StoreUnavailable):
-                    engine.database.breaker.check()
-                    self._home.start(self._open_late(engine))
-            raise StoreUnavailable
+        if engine is None or not engine.is_open:
+            raise StoreUnavailable if engine is None else engine.unavailable()
         return engine
-
-    async def _ask(self, engine: PostgresEngine, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Return what ``work``, which changes nothing, finds out there; raises ``StoreUnavailable``."""
-        self._opened(engine.place)
-        return await engine.read(work)
 
     # Where a queue is.
 
     async def _place_of(self, name: str) -> int | None:
         """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
         try:
-            place = await self._ask(self._home, lambda connection: connection.fetchval(SHARDS["locate"], name))
+            place = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
         except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
             for place in list(self.shards):
                 with suppress(StoreUnavailable):
@@ -272,7 +254,7 @@ class Shards:
             loads = dict(await connection.fetch(SHARDS["loads"]))
             for place, engine in sorted(self.shards.items(), key=lambda each: (loads.get(each[0], 0), each[0])):
                 with suppress(StoreUnavailable):
-                    await self._ask(engine, lambda there: there.fetchval("SELECT true"))
+                    await engine.read(lambda there: there.fetchval("SELECT true"))
                     await connection.execute(SHARDS["reserve"], name, place)
                     return
         raise StoreUnavailable
@@ -295,7 +277,7 @@ class Shards:
         """Return which of the names in ``rows`` no queue has there, as far as that can be known."""
         with suppress(StoreUnavailable):
             names = [name for (name,) in rows]
-            return [name for (name,) in await self._ask(engine, lambda at: at.fetch(SHARDS["unused"], names))]
+            return [name for (name,) in await engine.read(lambda there: there.fetch(SHARDS["unused"], names))]
         return []
 
     # What a relay of the outbox asks for.
@@ -319,7 +301,7 @@ class Shards:
     async def has_sources(self, name: str) -> bool:
         """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
         for engine in list(self.shards.values()):
-            if await self._ask(engine, lambda there: there.fetch(SQL["queue_sources"], name, "", 1)):
+            if await engine.read(lambda there: there.fetch(SQL["queue_sources"], name, "", 1)):
                 return True
         return False
 
@@ -349,7 +331,7 @@ class Shards:
             return
         name = command.source if isinstance(command, _NAMED_BY_SOURCE) else getattr(command, "queue", None)
         if name is None:
-            self._submit_at(0, command, done)
+            self._home.submit(command, done)
             return
         routed = _Routed(self, command, name, done)
         place = 0 if len(self.shards) == 1 else self._places.get(name)
@@ -357,15 +339,7 @@ class Shards:
             self.route(routed)
         else:
             routed.place = place
-            self._submit_at(place, command, routed)
-
-    def _submit_at(self, place: int, command: Command, done: Done) -> None:
-        try:
-            engine = self._opened(place)
-        except StoreUnavailable as error:
-            done(error)
-        else:
-            engine.submit(command, done)
+            self.shards[place].submit(command, routed)
 
     def route(self, routed: "_Routed") -> None:
         """Look for the queue of a command, which is not where it was; answer its error if it is nowhere else."""
@@ -390,12 +364,13 @@ class Shards:
         if routed.name in self._watched and self.shards[place].is_open:
             self.shards[place].watch(routed.name, self._watched[routed.name])
         routed.place = place
-        self._submit_at(place, routed.command, routed)
+        self.shards[place].submit(routed.command, routed)
 
     async def _find_place(self, place: int) -> None:
         """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
-        if place not in self.shards:
-            await self.refresh()
+        async with self._looking:
+            if place not in self.shards:
+                await self.refresh()
         if place not in self.shards:
             raise StoreUnavailable
 
@@ -430,9 +405,9 @@ class Shards:
 
     # Commands that concern more than one database.
 
-    def _all(self) -> list[PostgresEngine]:
-        """Return all databases; raises ``StoreUnavailable`` while one is down."""
-        return [self._opened(place) for place in self.shards]
+    async def _everywhere(self, command: Command) -> list[Any]:
+        """Return the answers of all databases; raises ``StoreUnavailable`` while one is down."""
+        return await asyncio.gather(*(execute(engine, command) for engine in self.shards.values()))
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
         async with self._creating:
@@ -443,21 +418,21 @@ class Shards:
                     place = await connection.fetchval(SHARDS["hold_place"], command.queue)
                     if place is not None:  # it stays while the queue is made
                         await self._find_place(self._note_place(command.queue, place))
-                        view: QueueView = await execute(self._opened(place), command)
+                        view: QueueView = await execute(self.shards[place], command)
                         return view
                     # It was at the home before there were others.
                     await connection.execute(SHARDS["reserve"], command.queue, 0)
             raise StoreUnavailable
 
     async def _list(self, command: commands.ListQueues) -> QueuePage:
-        pages: list[QueuePage] = await asyncio.gather(*(execute(engine, command) for engine in self._all()))
+        pages: list[QueuePage] = await self._everywhere(command)
         names = sorted(name for page in pages for name in page.names)
         views = sorted((view for page in pages for view in page.views), key=lambda view: view.queue)
         more = len(names) > command.count or any(page.more for page in pages)
         return QueuePage(names=names[: command.count], more=more, views=views[: command.count])
 
     async def _survey(self, command: SurveyQueues) -> Survey:
-        surveys: list[Survey] = [await execute(engine, command) for engine in self._all()]
+        surveys: list[Survey] = await self._everywhere(command)
         names = sorted(name for survey in surveys for name in survey.names)
         return Survey(names[: command.names_max], sum(survey.in_all for survey in surveys))
 
@@ -465,7 +440,8 @@ class Shards:
         if await self.find(command.queue) is None:
             raise QueueNotFound(command.queue)
         terms = command.queue, command.after, command.count + 1
-        found = [await engine.read(lambda there: there.fetch(SQL["queue_sources"], *terms)) for engine in self._all()]
+        read = [each.read(lambda there: there.fetch(SQL["queue_sources"], *terms)) for each in self.shards.values()]
+        found = await asyncio.gather(*read)
         names = sorted(name for (name,) in chain(*found))
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
@@ -499,7 +475,7 @@ class Shards:
         return forgotten
 
     async def _count_events(self, command: CountEvents) -> EventCounts:
-        counts: list[EventCounts] = [await execute(engine, command) for engine in self._all()]
+        counts: list[EventCounts] = await self._everywhere(command)
         names = EventCounts.__struct_fields__
         return EventCounts(**{name: sum(getattr(each, name) for each in counts) for name in names})
 
