@@ -22,7 +22,7 @@ or the step is undone.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -31,7 +31,7 @@ from veilmq.core.receipts import encode_events
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of, routing_key
 from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
-from veilmq.store.postgres.database import Mover, PostgresOptions, Turn
+from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import EVENTS, Queue, logged, of_fifo, queue_of, retention_ms, terms_of_log
 
@@ -39,31 +39,6 @@ log = logging.getLogger(__name__)
 
 JANITOR_MS = RETENTION_S.minimum * SECOND_MS
 """How often each node looks for the janitor's: often enough for every retention."""
-
-_JANITOR_TURN = 0x7665696C6D72  # the key of a lock, beside that of migrations
-
-
-class Janitor(Mover):
-    """Sweeps when it is time, if this node has the turn."""
-
-    def __init__(self, node: Node, *, sweep: Callable[[Any], Awaitable[None]]) -> None:
-        self.turn = turn = Turn(node.database, _JANITOR_TURN)
-
-        async def step() -> None:
-            try:
-                if await turn.take():
-                    await sweep(turn.connection)
-            except BaseException:  # whatever it is, the turn must not stay with a node that does nothing
-                turn.leave()
-                raise
-
-        super().__init__(step=step, clock=node.clock, start=node.start, pause_ms_min=JANITOR_MS, poll_ms_max=JANITOR_MS)
-
-    def stop(self) -> None:
-        """Do no more, and leave the turn to others."""
-        super().stop()
-        self.turn.end()
-
 
 SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
 SQL["drop_fifo_messages"] = of_fifo(SQL["drop_messages"])

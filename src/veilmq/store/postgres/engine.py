@@ -31,7 +31,7 @@ from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Series
-from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, Janitor, number_events
+from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
     IN_DOUBT,
@@ -53,7 +53,7 @@ from veilmq.store.postgres.transaction import running, sweep
 log = logging.getLogger(__name__)
 
 _PROBE_S = 2.0
-_EXPORT_TURN = 0x7665696C6D73  # the key of its lock
+_JANITOR_TURN, _EXPORT_TURN = 0x7665696C6D72, 0x7665696C6D73  # the keys of locks, beside that of migrations
 _EXPORT_TURN_S_MAX = 20  # how long another one is waited for
 _IDLE_MS_MAX = 60 * SECOND_MS
 
@@ -205,7 +205,9 @@ class PostgresEngine(Node):
             self.workers[kind], self.schedulers[kind] = worker, worker.schedule
         self.watches.schedule_moves = self.workers[MoveStep].schedule
         self.schedulers[MoveStep] = self.watches.moves_changed
-        self.janitor = Janitor(self, sweep=self._sweep)
+        each_ms = {"pause_ms_min": JANITOR_MS, "poll_ms_max": JANITOR_MS}
+        self.janitor = Mover(step=self._sweep, clock=self.clock, start=self.start, **each_ms)
+        self.janitor_turn = Turn(database, _JANITOR_TURN)
         self.clock_guard = ClockGuard(self)
         clock_check = Mover(step=self.clock_guard.check, clock=self.clock, start=self.start)
         self._by_itself = [*self.workers.values(), clock_check]
@@ -228,10 +230,16 @@ class PostgresEngine(Node):
             worker.schedule()
         self.janitor.schedule(JANITOR_MS)
 
-    async def _sweep(self, connection: Any) -> None:
-        await sweep(self, connection)
-        if self.place == 0 and self.catalog.elsewhere is not None:
-            await self.catalog.elsewhere.sweep_places(connection)
+    async def _sweep(self) -> None:
+        """Do what the janitor does, if this node has the turn."""
+        try:
+            if await self.janitor_turn.take():
+                await sweep(self, self.janitor_turn.connection)
+                if self.place == 0 and self.catalog.elsewhere is not None:
+                    await self.catalog.elsewhere.sweep_places(self.janitor_turn.connection)
+        except BaseException:  # whatever it is, the turn must not stay with a node that does nothing
+            self.janitor_turn.leave()
+            raise
 
     # ``core.commands.Engine``.
 
@@ -335,6 +343,7 @@ class PostgresEngine(Node):
         for worker in (*self._by_itself, self.janitor):
             worker.stop()
 
+        self.janitor_turn.end()
     async def close(self) -> None:
         """End the work that goes on by itself, answer what was submitted, and end all connections."""
         self.is_closing = True

@@ -107,7 +107,7 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     host.values("UPDATE mq.queue SET settings = '{'")
     host.advance(JANITOR_MS)
     assert host.rows("msg") == 1
-    assert not cast(PostgresEngine, host.engine).janitor.turn.is_held
+    assert not cast(PostgresEngine, host.engine).janitor_turn.is_held
     host.values("UPDATE mq.queue SET settings = convert_to('{\"retention_s\": 60}', 'UTF8')")
     host.advance(JANITOR_MS)
     assert host.rows("msg") == 0
@@ -124,7 +124,7 @@ async def _gone(host: PostgresHost) -> None:
 
 
 def sweeping(nodes: TwoNodes) -> list[Any]:
-    return [node for node in (nodes.first, nodes.other) if node.janitor.turn.is_held]
+    return [node for node in (nodes.first, nodes.other) if node.janitor_turn.is_held]
 
 
 def test_one_node_has_the_turn_and_another_takes_it_over(nodes: TwoNodes) -> None:
@@ -133,7 +133,7 @@ def test_one_node_has_the_turn_and_another_takes_it_over(nodes: TwoNodes) -> Non
     nodes.advance(JANITOR_MS)
     (first,) = sweeping(nodes)
     nodes.host.send(*"abc")
-    nodes.host.in_loop(first.janitor.stop)
+    nodes.host.in_loop(first.rest)
     nodes.host.run(_gone(nodes.host))
     nodes.advance(JANITOR_MS)
     (second,) = sweeping(nodes)
@@ -148,10 +148,10 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
         async with asyncio.timeout(60):
             host.clock.advance(JANITOR_MS)
             await node.answered()
-        return node.janitor.turn.is_held
+        return node.janitor_turn.is_held
 
     async def play() -> None:
-        cast(PostgresEngine, host.engine).janitor.stop()
+        cast(PostgresEngine, host.engine).rest()
         async with passing(host.url) as proxy:
             node = await open_engine(proxy.url, clock=host.clock, options=HASTY)
             assert await swept(node)
