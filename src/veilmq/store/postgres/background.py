@@ -65,6 +65,8 @@ async def sweep_all(node: Node, connection: Any) -> None:
         await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
     async for row in _pages(connection, "queues_behind"):
         await sweep_queue(node, connection, queue_of(row, node.options.event_log))
+    await connection.execute(SQL["end_outboxes"])
+    await connection.execute(SQL["drop_outboxes"], _RETIRED_MS)
     await number_events(connection, node.options)
 
 

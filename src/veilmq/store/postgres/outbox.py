@@ -31,7 +31,7 @@ from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Figure, counter
-from veilmq.store.postgres.database import IN_DOUBT, POLL_MS, Mover
+from veilmq.store.postgres.database import IN_DOUBT, Mover
 from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import STANDARD, Queue
@@ -49,7 +49,6 @@ PAUSE_MS = 2 * SECOND_MS
 """When it tries again what could not be done."""
 
 _TOKEN_BYTES = 16
-_RETIRED_MS = 300 * SECOND_MS  # far longer than a transaction may take
 _FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
 
 
@@ -210,7 +209,6 @@ class Relay(Mover):
         self._place = place
         self._node = node
         self._directory = directory
-        self._tidy_at_ms = 0
         self.relayed = 0
         self.failures = 0
 
@@ -259,11 +257,6 @@ class Relay(Mover):
                 outboxes = sorted(await due(connection), key=attrgetter("place"))
             ways = [self._relay_all(list(alike)) for _, alike in groupby(outboxes, key=attrgetter("place"))]
             are_free = all(await asyncio.gather(*ways))
-            if self._clock.now_ms() >= self._tidy_at_ms:
-                self._tidy_at_ms = self._clock.now_ms() + POLL_MS
-                async with self._node.database.connection() as connection:  # what nothing can be put into any more
-                    await connection.execute(OUTBOX["note_ends"])
-                    await connection.execute(OUTBOX["drop_outboxes"], _RETIRED_MS)
         except _FAILED as error:
             self.failures += 1
             log.warning("the relay of database %s pauses: %s", self._place + 1, error)

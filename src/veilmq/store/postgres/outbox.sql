@@ -1,5 +1,5 @@
 -- What goes from one database of a store to another: the data plane of it. Every statement names one partition ($1), of the
--- outbox here or of the queue there; but for due, note_ends and drop_outboxes, by which a relay finds its work.
+-- outbox here or of the queue there; but for due, by which a relay finds its work.
 
 -- name: due
 -- The outboxes that have something to be relayed now.
@@ -77,21 +77,8 @@ UPDATE mq.fifo_msg AS msg SET source = was.source, first_received_at = was.first
 FROM jsonb_populate_recordset(NULL::mq.fifo_msg, $3::jsonb) AS was
 WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.id = was.id
 
--- name: note_ends
-UPDATE mq.outbox SET ended_at = mq.now_ms()
-WHERE ended_at IS NULL AND source_id > 0 AND NOT EXISTS (SELECT FROM mq.queue WHERE queue_id = outbox.source_id)
-
 -- name: end_outbox
 UPDATE mq.outbox SET ended_at = coalesce(ended_at, mq.now_ms()), seqs = '{}', next_at = 0 WHERE qp = $1
-
--- name: drop_outboxes
--- Those one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
-WITH dropped AS (
-    DELETE FROM mq.outbox WHERE ended_at < mq.now_ms() - $1 AND seqs = '{}'
-        AND NOT EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp)
-    RETURNING qp
-)
-DELETE FROM mq.part USING dropped WHERE part.qp = dropped.qp
 
 -- name: known_outbox
 -- The outbox from the queue $1 to the last one of the name $2.

@@ -129,6 +129,20 @@ WITH gone AS (
 )
 DELETE FROM mq.in_flight WHERE qp = $1 AND EXISTS (SELECT FROM gone)
 
+-- name: end_outboxes
+-- Those of queues that are gone.
+UPDATE mq.outbox SET ended_at = mq.now_ms()
+WHERE ended_at IS NULL AND source_id > 0 AND NOT EXISTS (SELECT FROM mq.queue WHERE queue_id = outbox.source_id)
+
+-- name: drop_outboxes
+-- Those one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
+WITH dropped AS (
+    DELETE FROM mq.outbox WHERE ended_at < mq.now_ms() - $1 AND seqs = '{}'
+        AND NOT EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp OFFSET 0) -- one by one
+    RETURNING qp
+)
+DELETE FROM mq.part USING dropped WHERE part.qp = dropped.qp
+
 -- name: clock
 -- The present instant, the last one that a node confirmed, the node that doubts the clock, and how often it was trusted.
 SELECT mq.now_ms() AS now, confirmed_at, doubted_by, coalesce(trusts, 0) AS trusts

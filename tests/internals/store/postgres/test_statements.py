@@ -149,8 +149,8 @@ STATEMENTS: dict[str, dict[str, str]] = {
     "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
     "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("first", "messages")},
 }
-WHOLE = {"count", "inspect", "waiting"}
-"""Statements that are about all of a partition, or its first messages."""
+WHOLE = {"count", "facts", "inspect", "waiting"}
+"""Statements that are about all of a partition or a database, or its first messages."""
 
 _SCAN = re.compile(
     r"(Seq Scan on (?:msg|fifo_msg|fifo_group)\b)|Index (?:Only )?Scan using (\w+) on (?:msg|fifo_msg|fifo_group)\b"
@@ -239,10 +239,12 @@ OF_ALL = {
     for why, names in {
         "a copy of a whole store, which nobody uses meanwhile": "copies.sql deduplication_log, copies.sql fifo, "
         "copies.sql is_used, copies.sql standard",
-        "a new partition, which has no number yet": "copies.sql add_part, shared insert_part",
-        "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts",
+        "a new partition, which has no number yet": "copies.sql add_part, queues.sql insert_part, shared insert_part",
+        "the doctor looks at whole databases": "durability.sql facts",
+        "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts, "
+        "sweeps.sql end_outboxes, sweeps.sql drop_outboxes",
         "the exporter takes the events of a whole database": "events.sql take",
-        "a relay looks where there is something to do": "outbox.sql due, outbox.sql ended, outbox.sql note_ends",
+        "a relay looks where there is something to do": "outbox.sql due",
         "finds the partition, by the name of its queue": "queues.sql find_queue",
         "a node looks where sources have something to do": "shared due_source",
         "finds the partition, by the queues that it is between": "outbox.sql known_outbox",
