@@ -69,14 +69,15 @@ WHERE last.due > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.no
 ORDER BY last.due, last.seq LIMIT $2
 
 -- name: repeat
-SELECT msg.*, mq.now_ms() AS now
-FROM mq.fifo_hide(
-    $1, $2::bigint[], array_fill($6::bigint, ARRAY[cardinality($2)]), $7, $8, $3::bigint[], $4::bigint[], $5::bigint[]
-) AS msg
-
--- name: find_attempt
-SELECT seqs, generations, epochs, issued, deadlines FROM mq.attempt
-WHERE qp = $1 AND key = $2 AND attempted_at + $3 > mq.now_ms() FOR UPDATE
+-- Hides what the attempt $3 has given anew for $5 ms, as mq.fifo_hide says, unless it was made $4 ms ago or earlier. In the order in
+-- which it was given, each with the deadline that its receipt says.
+SELECT msg.*, attempt.issued[array_position(attempt.seqs, msg.seq)] AS issued_visible_at, mq.now_ms() AS now
+FROM (SELECT * FROM mq.attempt WHERE qp = $2 AND key = $3 AND attempted_at + $4 > mq.now_ms() FOR UPDATE) AS attempt,
+    mq.fifo_hide(
+        $1, attempt.seqs, array_fill($5::bigint, ARRAY[cardinality(attempt.seqs)]), $6, $7,
+        attempt.generations, attempt.epochs, attempt.deadlines
+    ) AS msg
+ORDER BY array_position(attempt.seqs, msg.seq)
 
 -- name: note_attempt
 INSERT INTO mq.attempt (qp, key, attempted_at, seqs, generations, epochs, issued, deadlines)

@@ -241,8 +241,10 @@ class _Taking:
         else:
             key = blake2b(attempt_id.encode(), digest_size=_KEY_BYTES).digest()
             async with connection.transaction():
-                attempt = await connection.fetchrow(FIFO["find_attempt"], origin, key, limits.ATTEMPT_S * SECOND_MS)
-                rows = [] if attempt is None else await self._repeat(*attempt)
+                terms = self.terms.timeout_ms, self.terms.lease_ms_max, retention_ms(self.queue)
+                of_attempt = self.queue.partition, origin, key, limits.ATTEMPT_S * SECOND_MS
+                rows = await connection.fetch(FIFO["repeat"], *of_attempt, *terms)
+                rows = await self._hide_by_class(rows) if self.terms.ruled else rows
                 if rows:
                     await connection.execute(FIFO["move_attempt"], origin, key, [row["visible_at"] for row in rows])
                 elif rows := await self._take():  # which are the attempt's
@@ -368,18 +370,6 @@ class _Taking:
             node.fair[queue.partition].refresh_at_ms = 0  # it is a fair queue from now on
         low_water.found([row for row in rows if row["priority"] < LANE])
         return sorted(rows, key=itemgetter("priority", "was_visible_at", "seq"))
-
-    async def _repeat(
-        self, seqs: list[int], generations: list[int], epochs: list[int], issued: list[int], deadlines: list[int]
-    ) -> list[Any]:
-        left_as = seqs, generations, epochs, deadlines
-        terms = self.terms.timeout_ms, self.terms.lease_ms_max, retention_ms(self.queue)
-        rows = await self.connection.fetch(FIFO["repeat"], self.queue.partition, *left_as, *terms)
-        if self.terms.ruled:
-            rows = await self._hide_by_class(rows)
-        says_ms = dict(zip(seqs, issued, strict=True))
-        in_order = sorted(rows, key=lambda row: seqs.index(row["seq"]))
-        return [{**row, "issued_visible_at": says_ms[row["seq"]]} for row in in_order]
 
 
 def _places_of(shares: Sequence[int]) -> tuple[list[int], list[int]]:
