@@ -1,18 +1,10 @@
 -- Copies of a stopped store (store/copying.py): reading one, and filling another. Nobody else is at work meanwhile.
 
--- name: hold
--- Whoever starts a node asks for the keys, and waits here until the copy is over.
-LOCK TABLE mq.setting IN ACCESS EXCLUSIVE MODE
-
 -- name: nodes
 -- Those that are at work: who starts one meanwhile waits for this transaction.
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
 AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
-
--- name: clear_snapshot
--- What was seen of other sessions is remembered for the whole transaction.
-SELECT pg_stat_clear_snapshot()
 
 -- name: is_used
 -- The keys that a server made when it first started are no use of it.
@@ -44,11 +36,6 @@ WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attg
 SELECT relname, attname, pg_get_serial_sequence('mq.' || relname, attname) AS sequence
 FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' AND NOT attisdropped
-
--- name: triggered
--- The tables with triggers, which a copy does without.
-SELECT DISTINCT relname FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
-WHERE relnamespace = 'mq'::regnamespace AND NOT tgisinternal
 
 -- name: add_queue
 INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, origin) OVERRIDING SYSTEM VALUE

@@ -76,7 +76,8 @@ class CopyLock:
         await self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         self._transaction = self.connection.transaction(isolation="repeatable_read")
         await self._transaction.start()
-        await self.connection.execute(SQL["hold"])
+        # A node that starts asks for the keys, and waits here until the copy is over.
+        await self.connection.execute("LOCK TABLE mq.setting IN ACCESS EXCLUSIVE MODE")
         await self.check_alone()
 
     async def hold_empty(self) -> None:
@@ -90,18 +91,14 @@ class CopyLock:
                 f"{self.place} is not empty (queues, topics, settings of accounts, or rows of deleted ones), or is "
                 "one of several databases of a store: use an empty one, and copy again."
             )
-        await self._triggers("DISABLE")
-
-    async def _triggers(self, change: str) -> None:
-        for (table,) in await self.connection.fetch(SQL["triggered"]):
-            await self.connection.execute(f"ALTER TABLE mq.{table} {change} TRIGGER USER")
+        await self.connection.execute("ALTER TABLE mq.msg DISABLE TRIGGER USER")
 
     async def check_alone(self) -> None:
         """Raise ``CopyRefused`` when a node is connected, other than one that waits for the end of the copy.
 
         One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
         """
-        await self.connection.execute(SQL["clear_snapshot"])
+        await self.connection.execute("SELECT pg_stat_clear_snapshot()")  # else it is as it was seen first
         nodes = await self.connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
@@ -110,7 +107,7 @@ class CopyLock:
 
     async def commit(self) -> None:
         """Make what was done durable, and have it looked through for the planner."""
-        await self._triggers("ENABLE")
+        await self.connection.execute("ALTER TABLE mq.msg ENABLE TRIGGER USER")
         await self._transaction.commit()
         with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
             await self.connection.execute("ANALYZE")

@@ -239,7 +239,7 @@ OF_ALL = {
     for why, names in {
         "a copy of a whole store, which nobody uses meanwhile": "copies.sql deduplication_log, copies.sql fifo, "
         "copies.sql is_used, copies.sql standard",
-        "a new partition, which has no number yet": "copies.sql add_part, queues.sql insert_part, shared insert_part",
+        "a new partition, which has no number yet": "copies.sql add_part, shared insert_part",
         "the doctor looks at whole databases": "durability.sql facts",
         "the janitor looks where there is something to do": "events.sql retired_parts, sweeps.sql parts, "
         "sweeps.sql end_outboxes, sweeps.sql drop_outboxes",
