@@ -28,9 +28,17 @@ SELECT ready.* FROM (
 ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
 
 -- name: move
--- Moves the messages at the positions $3 to the partition $2, where they have the ids $4 and the properties $5, or as dead letters of
--- the queue $8 (null: they are none); $6 is where the counter begins, $7 the retention in ms. Tells how many.
-SELECT mq.fifo_move_on($1, $2, $3::bigint[], $4::bytea[], $5::bytea[], $6, $7, $8)
+-- Moves the messages at the positions $3, whose groups are locked, to the partition $2, where they have the ids $4 and the
+-- properties $5, or as dead letters of the queue $8 (null: they are none); a retired one takes none. $6 is where the counter begins,
+-- $7 the retention in ms. Tells how many.
+WITH moved AS MATERIALIZED (
+    SELECT mq.fifo_move($1, seq, $2, $8, $6::bigint + place, new_id, new_properties) AS of_group
+    FROM unnest($3::bigint[], $4::bytea[], $5::bytea[]) WITH ORDINALITY AS given (seq, new_id, new_properties, place)
+    WHERE EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
+), settled AS MATERIALIZED (
+    SELECT mq.fifo_settle($1, of_group, $7) FROM (SELECT DISTINCT of_group FROM moved WHERE of_group IS NOT NULL) AS its
+)
+SELECT count(of_group) FROM moved WHERE (SELECT count(*) FROM settled) >= 0
 
 -- name: lock
 -- The groups of the messages at the positions $2; a statement of its own, so that what follows sees what was waited for.

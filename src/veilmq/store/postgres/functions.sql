@@ -219,25 +219,6 @@ BEGIN
     RETURN p_seq;
 END $$;
 
--- Moves several as mq.fifo_move does, of groups that it locks; returns how many. Nothing is moved to a retired partition.
-CREATE OR REPLACE FUNCTION mq.fifo_move_on(
-    p_qp bigint, p_target bigint, p_seqs bigint[], p_ids bytea[], p_properties bytea[], p_counter bigint,
-    p_retention bigint, p_source text
-) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    v_locked text[] := mq.fifo_lock(p_qp, p_seqs); v_groups text[] := '{}';
-BEGIN
-    IF EXISTS (SELECT FROM mq.part WHERE qp = p_target AND NOT retired) THEN
-        FOR place IN 1..cardinality(p_seqs) LOOP
-            v_groups := v_groups || mq.fifo_move(
-                p_qp, p_seqs[place], p_target, p_source, p_counter + place, p_ids[place], p_properties[place]
-            );
-        END LOOP;
-        PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_locked) AS each;
-    END IF;
-    RETURN cardinality(array_remove(v_groups, NULL));
-END $$;
-
 -- Deletes messages, and says anew when their groups give the next one; tells how many it was given. 'give_back' frees claimed
 -- messages, and deletes those past their retention alone; 'expire' spares claimed ones, and writes the ends of receipts where p_log
 -- names a logged queue.

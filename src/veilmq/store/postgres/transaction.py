@@ -360,6 +360,7 @@ class PostgresTransaction(claims.ClaimTransaction):
         position: int | None = await self.connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
         return position
 
+            await self.connection.execute(FIFO["lock"], queue.partition, [seq])
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
             await queues.hold(self.connection, target)
