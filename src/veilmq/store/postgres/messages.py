@@ -87,21 +87,19 @@ def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
 
 async def send(node: Node, connection: Any, queue: Queue, together: Sequence[Send]) -> list[Any]:
     """Store the messages of all commands, each that its queue takes."""
-    taken = [_taken(command, queue) for command in together]
+    answers: list[Any] = [_taken(command, queue) for command in together]
     new = [
-        (each, command)
-        for answers, command in zip(taken, together, strict=True)
-        if not isinstance(answers, VeilmqError)
-        for each in answers
+        (of_command, place, command)
+        for of_command, command in zip(answers, together, strict=True)
+        if isinstance(of_command, list)
+        for place, each in enumerate(of_command)
         if isinstance(each, NewMessage)
     ]
-    rows = iter(await _store(node, connection, queue, new) if new else ())
-    return [
-        answers
-        if isinstance(answers, VeilmqError)
-        else [_sent(node, queue, command, next(rows)) if isinstance(each, NewMessage) else each for each in answers]
-        for command, answers in zip(together, taken, strict=True)
-    ]
+    if new:
+        rows = await _store(node, connection, queue, [(each[place], command) for each, place, command in new])
+        for (of_command, place, command), row in zip(new, rows, strict=True):
+            of_command[place] = _sent(node, queue, command, row)
+    return answers
 
 
 def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
