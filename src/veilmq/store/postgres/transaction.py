@@ -39,7 +39,7 @@ from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRet
 from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Leased, Row, StoredMessage, Waiting
+from veilmq.store.transaction import Leased, Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
@@ -69,11 +69,12 @@ def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[in
     return living, dead, False
 
 
-class PostgresTransaction(claims.ClaimTransaction):
+class PostgresTransaction(claims.ClaimTransaction, Transaction):
     """A transaction on one connection; statements of a command that only reads have one each."""
 
     def __init__(self, connection: Any, node: Node) -> None:
         self.connection = connection
+        self._fetch: Callable[..., Awaitable[list[Any]]] = connection.fetch
         self.node = node
         self._after: list[Callable[[], object]] = []
         self._due_ms: dict[str, int] = {}  # when which queue has something
@@ -86,10 +87,6 @@ class PostgresTransaction(claims.ClaimTransaction):
 
     async def rows(self, query: str, *values: Any) -> list[Row]:
         return await self._fetch(SQL[query], *values)
-
-    async def _fetch(self, statement: str, *values: Any) -> list[Any]:
-        rows: list[Any] = await self.connection.fetch(statement, *values)
-        return rows
 
     async def run(self, query: str, *values: Any) -> None:
         await self.connection.execute(SQL[query], *values)
@@ -141,7 +138,7 @@ class PostgresTransaction(claims.ClaimTransaction):
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         if is_deleted:
             await self.run("forget_arrivals", queue.origin)
-            self.after(lambda: self.node.totals.pop(queue.number, None))
+            self._on_commit(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
@@ -161,7 +158,7 @@ class PostgresTransaction(claims.ClaimTransaction):
 
     def changed(self, queue: Queue) -> None:
         self._changed.add(queue.name)
-        self.after(lambda: self.node.catalog.forget(queue.name))
+        self._on_commit(lambda: self.node.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
@@ -224,7 +221,7 @@ class PostgresTransaction(claims.ClaimTransaction):
         seqs = [each.receipt.position for each in messages]
         await queues.note_ends(self.connection, queue, "delete", seqs)
         await self.connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self.after(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
+        self._on_commit(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
             self.notify(queue.name)
 
@@ -360,10 +357,10 @@ class PostgresTransaction(claims.ClaimTransaction):
         position: int | None = await self.connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
         return position
 
-            await self.connection.execute(FIFO["lock"], queue.partition, [seq])
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
             await queues.hold(self.connection, target)
+            await self.connection.execute(FIFO["lock"], queue.partition, [seq])
             terms = (queue.partition, target.partition, [seq], None, None, self.node.positions.take(2))
             await self.connection.execute(FIFO["move"], *terms, retention_ms(queue), queue.name)
             self.notify(target.name)
@@ -401,11 +398,11 @@ class PostgresTransaction(claims.ClaimTransaction):
     async def next_visible_ms(self, queue: Queue) -> int | None:
         return await queues.next_visible_ms(self.connection, queue)
 
-    def after(self, call: Callable[[], object]) -> None:
+    def _on_commit(self, call: Callable[[], object]) -> None:
         self._after.append(call)
 
     def schedule(self, step: type[Command]) -> None:
-        self.after(self.node.schedulers[step])
+        self._on_commit(self.node.schedulers[step])
 
     def notify(self, name: str, due_ms: int | None = None) -> None:
         due_ms = self.node.clock.now_ms() if due_ms is None else due_ms

@@ -16,6 +16,7 @@ connection of the node's own; when that ends another one is made, after a pause 
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
@@ -26,7 +27,7 @@ import asyncpg
 import msgspec
 
 from veilmq.core.commands import Clock, Wake
-from veilmq.core.errors import QueueNotFound, StoreUnavailable
+from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.port import Figure, counter, gauge
 from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Breaker, Database, DatabaseClock, Mover, Start
@@ -304,17 +305,15 @@ class Watches:
 
     async def _inspect(self, names: list[str]) -> None:
         """Find when the queues have something, whatever their age here: the rows tell which partitions are in use."""
-        of_kind: dict[bool, list[Queue]] = {False: [], True: []}
+        of_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
         async with self._database.connection() as connection:
             for name in names:
-                try:
-                    queue = self._catalog.seen(name) or await self._catalog.sure(connection, name)
-                    of_kind[queue.settings.fifo].append(queue)
-                except QueueNotFound:
+                queue = self._catalog.seen(name) or await self._catalog.find(connection, name)
+                if queue is None:
                     self.wake_here(name, 0)
+                else:
+                    of_kind[queue.settings.fifo].append(queue)
             for is_fifo, queues in of_kind.items():
-                if not queues:
-                    continue
                 sent_ms = self._clock.machine.now_ms()
                 rows = await awaited(connection, queues, fifo=is_fifo)
                 self._clock.saw(rows[0]["now"], sent_ms=sent_ms)
