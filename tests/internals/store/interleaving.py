@@ -105,7 +105,7 @@ class OneConnection:
     relaxes = False
 
     def __init__(self, connection: Any) -> None:
-        self.on_lost: list[Any] = []
+        self.on_lost: Any = None
         self._connection = connection
         self._afterwards: list[Callable[[], None]] = []
 

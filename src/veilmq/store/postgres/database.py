@@ -206,7 +206,7 @@ class Database:
         self.url = url
         self.options = options
         self.breaker = Breaker(clock=clock)
-        self.on_lost: list[Callable[[], None]] = []
+        self.on_lost: Callable[[], None] = lambda: None
         """Called when a connection has ended: the next one may be to another server, whose clock differs."""
         self.calls: dict[int, Callable[[], None]] = {}
         """What is called once a connection, by its ``id``, is given back."""
@@ -279,8 +279,7 @@ class Database:
         try:
             yield connection
         except (*IN_DOUBT, *ELSEWHERE) as error:
-            for lost in self.on_lost:
-                lost()
+            self.on_lost()
             if isinstance(error, (TimeoutError, *ELSEWHERE)):
                 self.breaker.failed()
                 connection.terminate()

@@ -147,7 +147,8 @@ class Coalescer:
                             queue = await catalog.sure(connection, name)
                     turn = turn if queue.settings.fifo else engine.database.relaxed
                 async with turn() as connection:
-                    return await self.hot.work(engine, connection, await catalog.queue(connection, name), together)
+                    queue = catalog.known(name) or await catalog.sure(connection, name)
+                    return await self.hot.work(engine, connection, queue, together)
             except PartitionRetired:
                 catalog.forget(name)
         raise QueueNotFound(name)
@@ -289,6 +290,9 @@ class PostgresEngine(Node):
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
 
+        if not self.is_open:
+            raise self.unavailable()
+
         async def once() -> T:
             async with self.database.connection() as connection:
                 return await work(connection)
@@ -298,8 +302,13 @@ class PostgresEngine(Node):
         except (*IN_DOUBT, asyncpg.PostgresError) as error:
             raise StoreUnavailable from error
 
-        if not self.is_open:
-            raise self.unavailable()
+    def unavailable(self) -> StoreUnavailable:
+        """Return the error of what needs the database, which is not open yet; try again to open it."""
+        if not self.is_closing and not self.opening.locked():
+            with suppress(StoreUnavailable):
+                self.database.breaker.check()
+                self.start(self.catalog.elsewhere.open_late(self))
+        return StoreUnavailable()
 
     async def readiness_failures(self) -> list[str]:
         """Return why no requests should be sent here."""
@@ -310,14 +319,6 @@ class PostgresEngine(Node):
             return [UNREACHABLE]
 
     async def trust_clock(self) -> str:
-    def unavailable(self) -> StoreUnavailable:
-        """Return the error of what needs the database, which is not open yet; try again to open it."""
-        if not self.is_closing and not self.opening.locked():
-            with suppress(StoreUnavailable):
-                self.database.breaker.check()
-                self.start(self.catalog.elsewhere.open_late(self))
-        return StoreUnavailable()
-
         """Take the present time for right; see ``store.port.Store``."""
         try:
             return await self.clock_guard.trust()
@@ -342,8 +343,8 @@ class PostgresEngine(Node):
         """Begin no more of the work that goes on by itself."""
         for worker in (*self._by_itself, self.janitor):
             worker.stop()
-
         self.janitor_turn.end()
+
     async def close(self) -> None:
         """End the work that goes on by itself, answer what was submitted, and end all connections."""
         self.is_closing = True

@@ -102,7 +102,7 @@ async def send(node: Node, connection: Any, queue: Queue, together: Sequence[Sen
     return answers
 
 
-def _taken(command: Send, queue: Queue) -> Sequence[NewMessage | VeilmqError] | VeilmqError:
+def _taken(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
     try:
         if queue.settings.fifo and command.options is None:
@@ -221,7 +221,7 @@ async def _rows(name: str, connection: Any, queue: Queue, turn: Sequence[_Receip
 
     The statement is repeated when it was in another node's way, and for rows that were changed while it waited.
     """
-    statement = queues.sql_of_log(queue)[name]
+    statement = queues.sql(queue)[name]
     found: dict[int, Any] = {}
     for _ in range(2 * COLLISIONS_MAX):
         try:

@@ -455,7 +455,7 @@ class Node:
         """
         self.fair: Known[FairShares] = Known(partial(FairShares, clock))
         self.low_water: Known[LowWater] = Known(partial(LowWater, clock))
-        database.on_lost.append(self.low_water.clear)
+        database.on_lost = self.low_water.clear
         self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
         self.schedulers: dict[type[Command], Callable[[], object]] = {}
         """What has slices of each kind of work in the background done."""

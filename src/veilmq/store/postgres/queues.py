@@ -100,10 +100,6 @@ class Catalog:
         self.outbox: Any = None
         """What goes to the other ones: ``outbox.Relay``."""
 
-    async def queue(self, connection: Any, name: str) -> Queue:
-        """Return the queue of that full name; raises ``QueueNotFound``."""
-        return self.known(name) or await self.sure(connection, name)
-
     def known(self, name: str) -> Queue | None:
         """Return what is known of that queue, if that is not too old."""
         known = self._known.get(name)
@@ -171,11 +167,6 @@ BEGINNING = [0] * _LANES + [-1] * _LANES
 """What is before every message: an instant and a position for each priority, first all instants, then the positions."""
 
 
-def sql(queue: Queue) -> dict[str, str]:
-    """Return the statements on messages of a queue of that type."""
-    return FIFO if queue.settings.fifo else STANDARD
-
-
 def retention_ms(queue: Queue) -> int:
     """Return how long a message is kept from its sending."""
     return queue.settings.retention_s * SECOND_MS + queue.kept_longer_ms
@@ -199,9 +190,9 @@ def logged(statements: dict[str, str]) -> dict[str, str]:
 _STANDARD_LOGGED = logged(STANDARD)
 
 
-def sql_of_log(queue: Queue) -> dict[str, str]:
-    """Return the statements on messages of a queue, whose last terms are its ``terms_of_log``."""
-    return _STANDARD_LOGGED if queue.logs and not queue.settings.fifo else sql(queue)
+def sql(queue: Queue) -> dict[str, str]:
+    """Return the statements on messages of such a queue; those that end receipts have its ``terms_of_log`` last."""
+    return FIFO if queue.settings.fifo else _STANDARD_LOGGED if queue.logs else STANDARD
 
 
 def terms_of_log(queue: Queue) -> tuple[Any, ...]:
@@ -214,7 +205,7 @@ def terms_of_log(queue: Queue) -> tuple[Any, ...]:
 async def note_ends(connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
     """Write the ends of the receipts of messages, if they are logged; ``how`` is for ``mq.outcomes``."""
     if seqs and queue.logs:
-        await connection.execute(sql_of_log(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
+        await connection.execute(sql(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
 
 
 async def note_late(
@@ -226,7 +217,7 @@ async def note_late(
     """
     if not (queue.logs and (useless or earlier)):
         return
-    end, terms = sql_of_log(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
+    end, terms = sql(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
     # Those that it does not end were superseded by a receive since they were looked at.
     superseded = await _left(connection, useless.get(ReceiptState.EXPIRED, ()), end, queue.partition, *terms)
     superseded += [*useless.get(ReceiptState.SUPERSEDED, ()), *earlier]

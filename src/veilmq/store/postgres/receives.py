@@ -343,7 +343,7 @@ class _Taking:
             begun = log_begun(min(end, len(rows)) - first, waited_ms)
             logs.append(log_placed(begun, place - first))
         seqs = [row["seq"] for row in rows]
-        await self.connection.execute(queues.sql_of_log(self.queue)["log"], self.queue.partition, seqs, logs)
+        await self.connection.execute(sql(self.queue)["log"], self.queue.partition, seqs, logs)
 
     async def _claim(self, count: int, receives_max: int | None = None, taken: list[int] | None = None) -> list[Any]:
         """Lease up to ``count`` messages but for those at the positions ``taken``; ``receives_max`` makes one dead.
@@ -362,7 +362,7 @@ class _Taking:
             rows: list[Any] = await fetch((_FAIR_LOGGED if of_log else FAIR)["receive"], *first, noisy, *rest)
             shares.drained(rows)
             return sorted(rows, key=itemgetter("place"))
-        statement, low_water = queues.sql_of_log(queue)["receive"], node.low_water[queue.partition]
+        statement, low_water = sql(queue)["receive"], node.low_water[queue.partition]
         rows = await fetch(statement, *first, low_water.begin(), *rest)
         if not rows and (beginning := low_water.instead()) is not None:
             rows = await fetch(statement, *first, beginning, *rest)

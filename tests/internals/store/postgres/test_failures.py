@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
 
 import asyncpg
 import pytest
@@ -176,7 +175,7 @@ def test_a_server_that_takes_nothing_is_left_for_another(host: PostgresHost) -> 
     async def play() -> None:
         lost: list[None] = []
         async with database_of(host, host.url, connections=1) as database:
-            database.on_lost.append(lambda: lost.append(None))
+            database.on_lost = lambda: lost.append(None)
             before = await write(database)
             async with database.connection() as connection:
                 await connection.execute("SET default_transaction_read_only = on")
@@ -387,7 +386,7 @@ class Asked:
         self.drained_keys: list[Any] = []
         self.options = RESTLESS
         self.measured = Measured()
-        self.catalog = AsyncMock()
+        self.catalog = SimpleNamespace(known=lambda name: name)
         self.database = SimpleNamespace(connection=contextlib.nullcontext, relaxes=False)
         self.line = Coalescer(cast(Any, self), (QUEUE, Receive), Hot(self._work, lambda command: 1))
 

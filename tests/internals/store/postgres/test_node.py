@@ -403,8 +403,7 @@ def test_a_failover_ends_all_marks(host: PostgresHost) -> None:
     """The clock may be another one then."""
     node: Any = host.engine
     node.low_water[1].found([row(8, 100, 1)])
-    (lost,) = node.database.on_lost
-    lost()
+    node.database.on_lost()
     assert node.low_water[1].last == BEGINNING
 
 
