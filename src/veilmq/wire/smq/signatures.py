@@ -1,20 +1,20 @@
 """The caller that signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file."""
 
+import itertools
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from hashlib import sha1
 from hmac import compare_digest
 from hmac import digest as hmac_digest
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from veilmq.core.limits import SIGNATURE_SKEW_S
 from veilmq.wire.exchange import AccessKey, Caller
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import SmqError
-from veilmq.wire.sqs.signatures import encoded, hmac_begun, instant_of, named_part, signing_key, single_spaced
+from veilmq.wire.sqs.signatures import encoded, instant_of, named_part, signing_key, single_spaced
 
 PREFIX = b"x-mns-"
 
@@ -44,12 +44,11 @@ def read_date(text: bytes) -> Date:
 
 
 class Claim(NamedTuple):
-    """What the header says after its scheme; ``day`` and ``region`` are of version 4."""
+    """What the header says after its scheme; ``scope`` (``day/region/mns/…``) is of version 4."""
 
     key_id: str
     signature: bytes
-    day: bytes = b""
-    region: bytes = b""
+    scope: bytes = b""
 
 
 # Version 2 of SMQ's signature, the default of every SDK: HMAC-SHA1 over a few lines (reference, section 3.1).
@@ -64,11 +63,7 @@ _MARKS = re.compile(rb"[\x00-\x20%&?#]")
 
 
 class SignatureV2:
-    """The scheme ``MNS``; what HMAC makes of a secret before it sees a text is kept for each."""
-
-    def __init__(self) -> None:
-        """Begin without secrets."""
-        self._begun: dict[bytes, tuple[Any, Any]] = {}
+    """The scheme ``MNS``."""
 
     def read(self, text: bytes) -> Claim:
         """Return the claim of ``key:signature``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
@@ -77,34 +72,22 @@ class SignatureV2:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
         return Claim(key_id.decode("latin-1"), signature)
 
-    def fits(
+    def signatures(
         self, claim: Claim, secret: bytes, method: bytes, target: bytes, headers: Headers, dates: tuple[Date, ...]
-    ) -> bool:
-        """Return whether ``claim`` was signed with ``secret``; ``dates`` has what may have been signed, ours first."""
-        begun = self._begun.get(secret)
-        if begun is None:
-            begun = self._begun[secret] = hmac_begun(secret, sha1)
+    ) -> Iterator[bytes]:
+        """Yield the signatures that fit; ``dates`` has what may have been signed, ours first."""
         names = sorted([name for name in headers if name.startswith(PREFIX)])
         lines = b"".join([b"%b:%b\n" % (name, headers[name]) for name in names])
         start = b"%b\n%b\n%b\n" % (method, headers.get(b"content-md5", b""), headers.get(b"content-type", b""))
-        if compare_digest(_signature_v2(begun, b"%b%b\n%b%b" % (start, dates[0].text, lines, target)), claim.signature):
-            return True
+
+        def signature(date: Date, lines: bytes, target: bytes) -> bytes:
+            return b64encode(hmac_digest(secret, b"%b%b\n%b%b" % (start, date.text, lines, target), "sha1"))
+
+        yield signature(dates[0], lines, target)
         # one SDK signs single spaces where there are runs of white space
         spaced = b"".join([b"%b:%b\n" % (name, single_spaced(headers[name])) for name in names])
         targets = [target, *dict.fromkeys(_other_targets(target))]
-        return any(
-            compare_digest(_signature_v2(begun, b"%b%b\n%b%b" % (start, date.text, values, written)), claim.signature)
-            for values in dict.fromkeys((lines, spaced))
-            for date in dates
-            for written in targets
-        )
-
-
-def _signature_v2(begun: tuple[Any, Any], text: bytes) -> bytes:
-    inner, outer = begun[0].copy(), begun[1].copy()
-    inner.update(text)
-    outer.update(inner.digest())
-    return b64encode(outer.digest())
+        yield from itertools.starmap(signature, itertools.product(dates, dict.fromkeys((lines, spaced)), targets))
 
 
 def _other_targets(target: bytes) -> Iterator[bytes]:
@@ -129,67 +112,42 @@ def _other_targets(target: bytes) -> Iterator[bytes]:
 #
 # The canonical request has the path and the parameters decoded and encoded anew, so each way to write them fits; names
 # of parameters are case-insensitive. A value with white space around it never fits, as the signature leaves that away
-# and a reader does not. Any region is taken from the header. The keys of the day are kept once a request was
-# genuine, so that only a holder of a secret can fill the cache.
+# and a reader does not. Any region is taken from the header.
 
 _SERVICE = b"mns"
 _HEADERS = (b"content-md5", b"content-type")
 _DAY_CHARACTERS = 8
-_KEYS_MAX = 1_024
+_key_of_day = lru_cache(64)(signing_key)
 
 
-class Variant(NamedTuple):
-    """The words that tell two clouds apart: the scheme, what the secret begins with, and where the scope ends."""
+class SignatureV4(NamedTuple):
+    """The scheme of one cloud: its name, what the secret begins with, and where the scope ends."""
 
     scheme: bytes
     prefix: bytes
     end: bytes
 
-
-PUBLIC = Variant(b"MNS4-HMAC-SHA256", b"aliyun_v4", b"aliyun_v4_request")
-PRIVATE = Variant(b"APSARA-MNS4-HMAC-SHA256", b"apsara_v4", b"apsara_v4_request")
-
-
-class SignatureV4:
-    """The scheme of one variant."""
-
-    def __init__(self, variant: Variant) -> None:
-        """Begin without keys."""
-        self._variant = variant
-        self._keys: dict[tuple[bytes, bytes], bytes] = {}
-
     def read(self, text: bytes) -> Claim:
         """Return the claim of ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
         given = [named_part(item) for item in text.split(b",")]
         parts = dict(given)
-        scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
+        key_id, *scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
         signature = parts.get(b"Signature")
-        repeated = len(parts) < len(given)
-        if repeated or len(scope) != 5 or not all(scope) or not signature or scope[3:] != [_SERVICE, self._variant.end]:
+        is_whole = len(parts) == len(given) and signature and key_id and all(scope)
+        if not is_whole or scope[2:] != [_SERVICE, self.end]:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
-        return Claim(scope[0].decode("latin-1"), signature, scope[1], scope[2])
+        return Claim(key_id.decode("latin-1"), signature, b"/".join(scope))
 
-    def fits(
+    def signatures(
         self, claim: Claim, secret: bytes, method: bytes, target: bytes, headers: Headers, dates: tuple[Date, ...]
-    ) -> bool:
-        """Return whether ``claim``, whose signature is in hexadecimal, was signed with ``secret``, on its day."""
-        scheme, prefix, end = self._variant
-        scope = b"/".join((claim.day, claim.region, _SERVICE, end))
-        key = self._keys.get((secret, scope)) or signing_key(secret, scope, prefix)
+    ) -> Iterator[bytes]:
+        """Yield the signatures that fit, in hexadecimal, on the day of the scope."""
+        key = _key_of_day(secret, claim.scope, self.prefix)
         canonical = _canonical(method, target, headers)
-        genuine = any(
-            compare_digest(
-                hmac_digest(key, b"%b\n%b\n%b\n%b" % (scheme, date.basic, scope, canonical), "sha256").hex().encode(),
-                claim.signature,
-            )
-            for date in dates
-            if date.basic[:_DAY_CHARACTERS] == claim.day
-        )
-        if genuine and (secret, scope) not in self._keys:
-            if len(self._keys) >= _KEYS_MAX:
-                self._keys.clear()
-            self._keys[secret, scope] = key
-        return genuine
+        for date in dates:
+            if claim.scope.startswith(date.basic[:_DAY_CHARACTERS] + b"/"):
+                text = b"%b\n%b\n%b\n%b" % (self.scheme, date.basic, claim.scope, canonical)
+                yield hmac_digest(key, text, "sha256").hex().encode()
 
 
 def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
@@ -210,6 +168,11 @@ def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
 # sent: ``routes.check_content_md5`` checks it.
 
 
+PUBLIC = SignatureV4(b"MNS4-HMAC-SHA256", b"aliyun_v4", b"aliyun_v4_request")
+PRIVATE = SignatureV4(b"APSARA-MNS4-HMAC-SHA256", b"apsara_v4", b"apsara_v4_request")
+_SCHEMES = {b"MNS": SignatureV2(), PUBLIC.scheme: PUBLIC, PRIVATE.scheme: PRIVATE}
+
+
 class Verifier:
     """The keys of one credentials file, for SMQ."""
 
@@ -218,11 +181,6 @@ class Verifier:
     def __init__(self, keys: Mapping[str, AccessKey]) -> None:
         """``keys`` are by id."""
         self._keys = keys
-        self._schemes: dict[bytes, SignatureV2 | SignatureV4] = {
-            b"MNS": SignatureV2(),
-            PUBLIC.scheme: SignatureV4(PUBLIC),
-            PRIVATE.scheme: SignatureV4(PRIVATE),
-        }
 
     def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
         """Return the ARN of the caller that signed a request whose body is not read yet; raises ``SmqError``."""
@@ -241,7 +199,7 @@ class Verifier:
         if not headers.get(b"x-mns-version"):
             raise SmqError(errors.MISSING_VERSION_HEADER)
         name, _, given = authorization.partition(b" ")
-        scheme = self._schemes.get(name)
+        scheme = _SCHEMES.get(name)
         if scheme is None:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
         claim = scheme.read(given.strip())
@@ -254,6 +212,7 @@ class Verifier:
         token = headers.get(b"security-token", b"")  # which no signature covers
         if key.session_token is not None and not compare_digest(token, key.session_token):
             raise SmqError(errors.INVALID_ACCESS_KEY_ID)
-        if not scheme.fits(claim, key.secret, method, target, headers, dates):
+        fitting = scheme.signatures(claim, key.secret, method, target, headers, dates)
+        if not any(compare_digest(signature, claim.signature) for signature in fitting):
             raise SmqError(errors.SIGNATURE_DOES_NOT_MATCH)
         return key.caller
