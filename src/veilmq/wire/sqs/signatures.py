@@ -11,14 +11,13 @@ signed headers and four runs of SHA-256, all in C.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from hmac import compare_digest
 from hmac import digest as hmac_digest
 from operator import itemgetter
-from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from veilmq.core.limits import SIGNATURE_SKEW_S, SQS_PRESIGNED_S
@@ -27,17 +26,15 @@ from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError, shown
 
 _REMEMBERED_MAX = 1_024
-_REMEMBERED_BYTES_MAX = 512
-_paths: dict[bytes, bytes] = {b"": b"/", b"/": b"/"}
+_PLAIN_PATH = re.compile(rb"/|(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*+)++/?")
 
 Pair = tuple[bytes, bytes]
 
 
 def canonical_path(raw: bytes) -> bytes:
-    """Return the canonical form of the path of a target; the last ones are remembered, unless they are long."""
-    known = _paths.get(raw)
-    if known is not None:
-        return known
+    """Return the canonical form of the path of a target."""
+    if _PLAIN_PATH.fullmatch(raw):
+        return raw
     kept: list[bytes] = []
     for part in raw.split(b"/"):
         if part == b"..":
@@ -45,12 +42,7 @@ def canonical_path(raw: bytes) -> bytes:
         elif part not in (b"", b"."):
             kept.append(part)
     plain = b"/" + b"/".join(kept) + (b"/" if kept and raw.endswith(b"/") else b"")
-    found = quote_from_bytes(plain, "/~").encode()
-    if len(raw) <= _REMEMBERED_BYTES_MAX:
-        if len(_paths) >= _REMEMBERED_MAX:
-            _paths.clear()
-        _paths[raw] = found
-    return found
+    return quote_from_bytes(plain, "/~").encode()
 
 
 def query_pairs(query: bytes) -> list[Pair]:
@@ -87,12 +79,6 @@ def signing_key(secret: bytes, scope: bytes, prefix: bytes = b"AWS4") -> bytes:
     return key
 
 
-def hmac_begun(secret: bytes, make: Callable[[bytes], Any]) -> tuple[Any, Any]:
-    """Return the inner and the outer hash of HMAC as they are before the text; ``make`` begins a hash."""
-    block = (secret if len(secret) <= _BLOCK else make(secret).digest()).ljust(_BLOCK, b"\0")
-    return make(block.translate(_INNER)), make(block.translate(_OUTER))
-
-
 def named_part(item: bytes) -> Pair:
     """Return name and value of one part of an Authorization header."""
     name, _, value = item.strip().partition(b"=")
@@ -109,7 +95,6 @@ ALGORITHM = b"AWS4-HMAC-SHA256"
 UNSIGNED = b"UNSIGNED-PAYLOAD"
 
 _SIGNATURE = b"Signature="
-_PARTS = (b"Credential", b"SignedHeaders", b"Signature")
 _END = b"aws4_request"
 _BLOCK = 64
 _INNER = bytes(byte ^ 0x36 for byte in range(256))
@@ -202,10 +187,9 @@ class Verifier:
         parameters = dict(given)
         if b"X-Amz-Algorithm" not in parameters:
             raise SqsError(errors.MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
-        for name in (*_QUERY, _QUERY_SIGNATURE):
-            if not parameters.get(name) or sum(pair[0] == name for pair in given) != 1:
-                raise _incomplete(f"AWS query-string parameters must include '{name.decode()}', once.")
-        algorithm, credential, date, expires, names = (parameters[name] for name in _QUERY)
+        algorithm, credential, date, expires, names, signature = _once(
+            given, (*_QUERY, _QUERY_SIGNATURE), "AWS query-string parameters must include '{}', once."
+        )
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'.")
         scope = self._scope(credential, names)
@@ -219,7 +203,7 @@ class Verifier:
             expired = f"The presigned request expired at {_basic(scope.date_s + seconds)}."
             raise SqsError(errors.REQUEST_EXPIRED, expired)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
-        return scope, parameters[_QUERY_SIGNATURE], path, given
+        return scope, signature, path, given
 
     def _digest(self, headers: Headers, body: bytes, digest: bytes | None) -> bytes:
         """Return what is signed of the body: its digest, or the word for nothing."""
@@ -232,13 +216,8 @@ class Verifier:
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'; sign with Signature Version 4.")
         given = [named_part(item) for item in rest.split(b",")]
-        parts = dict(given)
-        for name in _PARTS:
-            if not parts.get(name):
-                raise _incomplete(f"Authorization header requires '{name.decode()}' parameter.")
-            if sum(part[0] == name for part in given) != 1:
-                raise _incomplete(f"Authorization header requires '{name.decode()}' parameter, once.")
-        credential, names, signature = (parts[name] for name in _PARTS)
+        why = "Authorization header requires '{}' parameter, once."
+        credential, names, signature = _once(given, (b"Credential", b"SignedHeaders", b"Signature"), why)
         return self._scope(credential, names), signature
 
     def _scope(self, credential: bytes, names: bytes) -> "_Scope":
@@ -297,7 +276,8 @@ class _Scope:
         self._values = itemgetter(*names, names[0]) if len(names) == 1 else itemgetter(*names)
         lines = b"".join(name.replace(b"%", b"%%") + b":%b\n" for name in names)
         self._shape = lines + b"%.0b" * (len(names) == 1) + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n"
-        self._inner, self._outer = hmac_begun(signing_key(key.secret, text), sha256)
+        block = signing_key(key.secret, text).ljust(_BLOCK, b"\0")
+        self._inner, self._outer = sha256(block.translate(_INNER)), sha256(block.translate(_OUTER))
         self._dated = self._inner
 
     def set_date(self, date: bytes) -> None:
@@ -347,6 +327,17 @@ def credential_of(authorization: bytes, target: bytes) -> bytes:
         return rest.partition(b",")[0].strip()
     _, _, query = target.partition(b"?")
     return dict(query_pairs(query)).get(_QUERY[1], b"")
+
+
+def _once(given: list[Pair], names: Sequence[bytes], why: str) -> list[bytes]:
+    """Return the values of ``names``, each of which must be given once and not be empty; ``why`` has a place for it."""
+    values = []
+    for name in names:
+        found = [value for each, value in given if each == name]
+        if len(found) != 1 or not found[0]:
+            raise _incomplete(why.format(name.decode()))
+        values += found
+    return values
 
 
 def _split(target: bytes) -> tuple[bytes, list[Pair]]:
