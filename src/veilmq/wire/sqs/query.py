@@ -16,7 +16,6 @@ import re
 from base64 import b64encode
 from binascii import a2b_qp
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -25,7 +24,7 @@ from msgspec import inspect
 from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.wire.exchange import Plan, Reply, RequestContext, new_request_id
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.actions import ACTIONS, Action, unknown_action
+from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.errors import SqsError, shown
 from veilmq.wire.sqs.members import Shape, escaped
 
@@ -153,7 +152,6 @@ Read = Callable[[Node], Any]
 
 _NUMBER = re.compile("[+-]?[0-9]{1,18}")
 _INDEX = re.compile("[1-9][0-9]{0,8}")
-_TRUTH = {"true": True, "false": False}
 _MISPLACED = "Start of list found where not expected"
 
 
@@ -164,7 +162,8 @@ def reader(request: type[Shape], action: str) -> Callable[[Tree], dict[str, Any]
 
 def _read(kind: inspect.Type, element: str, action: str) -> Read:
     """Return the reader of one type; ``element`` is the name under which a list or a map has its elements."""
-    return _READERS[type(kind)](kind, element, action)
+    make = _READERS.get(type(kind))
+    return make(kind, element, action) if make is not None else lambda node: node
 
 
 def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
@@ -254,148 +253,87 @@ _READERS: dict[type[inspect.Type], Callable[[Any, str, str], Read]] = {
     inspect.ListType: _list,
     inspect.DictType: _map,
     inspect.IntType: lambda kind, element, action: _number,
-    inspect.BoolType: lambda kind, element, action: lambda node: _TRUTH.get(str(node), node),
-    inspect.StrType: lambda kind, element, action: lambda node: node,
-    inspect.BytesType: lambda kind, element, action: lambda node: node,
 }
 
 
 # Replies to Query requests: XML, or JSON for a GET that accepts JSON and nothing else, as Amazon SQS answers it.
 #
-# The elements of the XML are the members of a struct, lists and maps are flattened, and everything is escaped. What
-# XML 1.0 cannot carry is replaced by U+FFFD, whether it came from an error that repeats the client's text or from
-# anywhere else: a reply is always well-formed. (Message bodies with such characters are refused when they are sent.) A
-# carriage return is written as a reference, because a parser would read a line feed.
+# Both are made of the same tree: a list is a list, a map is a list of its entries, and a member without a value is
+# ``None``. The lists of messages and of queue URLs have names of their own in JSON.
 #
-# The JSON has the members of the XML, but a list is a list, a map is a list of its entries, and a member without a
-# value is ``null``. The lists of messages and of queue URLs have names of their own.
+# In XML, lists and maps are flattened, and everything is escaped. What XML 1.0 cannot carry is replaced by U+FFFD,
+# whether it came from an error that repeats the client's text or from anywhere else: a reply is always well-formed.
+# (Message bodies with such characters are refused when they are sent.) A carriage return is written as a reference,
+# because a parser would read a line feed.
 
-_NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 _PROLOGUE = '<?xml version="1.0"?>'
+_NAMESPACE = ' xmlns="http://queue.amazonaws.com/doc/2012-11-05/"'
 _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 
 
-def response_xml(action: str, response: Shape | None, request_id: str) -> bytes:
-    """Return the document that answers ``action``; ``None`` is an action that answers nothing."""
-    result = "" if response is None else _element(f"{action}Result", _members(response, action))
-    metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
-    return f'{_PROLOGUE}<{action}Response xmlns="{_NAMESPACE}">{result}{metadata}</{action}Response>'.encode()
+def _members(shape: Shape, action: str) -> dict[str, Any]:
+    """Return the tree of the members of ``shape``."""
+    names = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
+    return {_JSON_NAMES.get(name, name): _content(getattr(shape, field), name, action) for field, name in names}
 
 
-def error_xml(error: SqsError, request_id: str) -> bytes:
-    """Return the document that refuses a request."""
-    code = error.code
-    about = f"<Type>{code.fault}</Type><Code>{code.query}</Code>{_element('Message', escaped(error.message))}<Detail/>"
-    return (
-        f'{_PROLOGUE}<ErrorResponse xmlns="{_NAMESPACE}"><Error>{about}</Error>'
-        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
-    ).encode()
-
-
-def _element(name: str, content: str) -> str:
-    return f"<{name}>{content}</{name}>"
-
-
-def _members(shape: Shape, action: str) -> str:
-    present = ((name, getattr(shape, field)) for field, name in _names(type(shape)))
-    return "".join(_member(name, value, action) for name, value in present if value is not None)
-
-
-@cache
-def _names(shape: type[Shape]) -> tuple[tuple[str, str], ...]:
-    return tuple(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
-
-
-def _member(name: str, value: Any, action: str) -> str:
-    element = element_name(name, action)
-    if isinstance(value, list):
-        return "".join(_element(element, _content(item, action)) for item in value)
-    if isinstance(value, dict):
-        key = key_name(element)
-        return "".join(
-            _element(element, _element(key, escaped(entry)) + _element(VALUE, _content(content, action)))
-            for entry, content in value.items()
-        )
-    return _element(name, _content(value, action))
-
-
-def _content(value: Any, action: str) -> str:
-    if isinstance(value, str):
-        return escaped(value)
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    return str(value).lower() if isinstance(value, int) else _members(value, action)
-
-
-def response_json(action: str, response: Shape | None, request_id: str) -> bytes:
-    """Return the document that answers ``action``; ``None`` is an action that answers nothing."""
-    result = {} if response is None else {f"{action}Result": _json_members(response, action)}
-    metadata = {"ResponseMetadata": {"RequestId": request_id}}
-    return msgspec.json.encode({f"{action}Response": result | metadata})
-
-
-def error_json(error: SqsError, request_id: str) -> bytes:
-    """Return the document that refuses a request."""
-    code = error.code
-    about = {"Code": code.query, "Detail": None, "Message": error.message, "Type": code.fault}
-    return msgspec.json.encode({"Error": about, "RequestId": request_id})
-
-
-def _json_members(shape: Shape, action: str) -> dict[str, Any]:
-    return {
-        _JSON_NAMES.get(name, name): _json_value(getattr(shape, field), name, action)
-        for field, name in _names(type(shape))
-    }
-
-
-def _json_value(value: Any, name: str, action: str) -> Any:
+def _content(value: Any, name: str, action: str) -> Any:
     if isinstance(value, Shape):
-        return _json_members(value, action)
+        return _members(value, action)
     if isinstance(value, list):
-        return [_json_value(item, name, action) for item in value]
+        return [_content(item, name, action) for item in value]
     if isinstance(value, dict):
         key = key_name(element_name(name, action))
-        return [{key: entry, VALUE: _json_value(content, name, action)} for entry, content in value.items()]
+        return [{key: entry, VALUE: _content(content, name, action)} for entry, content in value.items()]
     return b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _xml(tree: dict[str, Any], action: str) -> str:
+    """Return the elements of ``tree``."""
+    parts = []
+    for name, value in tree.items():
+        element, items = (element_name(name, action), value) if isinstance(value, list) else (name, [value])
+        for item in items:
+            if isinstance(item, dict):
+                parts.append(f"<{element}>{_xml(item, action)}</{element}>")
+            elif item is not None:
+                text = str(item).lower() if isinstance(item, bool) else str(item)
+                parts.append(f"<{element}>{escaped(text)}</{element}>")
+    return "".join(parts)
+
+
+def _write_xml(root: str, tree: dict[str, Any], action: str) -> bytes:
+    return f"{_PROLOGUE}<{root}{_NAMESPACE}>{_xml(tree, action)}</{root}>".encode()
+
+
+def _write_json(root: str, tree: dict[str, Any], action: str) -> bytes:
+    return msgspec.json.encode(tree if root == _ERROR else {root: tree})
 
 
 VERSION = "2012-11-05"
 
-_QUEUE_URL = "QueueUrl"
 _NO_QUEUE = "The specified queue does not exist for this wsdl version."
 
 
+_ERROR = "ErrorResponse"
+
+
 class Format(NamedTuple):
-    """How replies are written: ``headers`` with the place of the request's id, and what writes a result or an error."""
+    """How replies are written: ``headers`` with the place of the request's id, and an error's empty detail."""
 
     headers: bytes
-    response: Callable[[str, Shape | None, str], bytes]
-    error: Callable[[SqsError, str], bytes]
+    write: Callable[[str, dict[str, Any], str], bytes]
+    detail: str | None
 
 
-XML = Format(b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n", response_xml, error_xml)
+XML = Format(b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n", _write_xml, "")
 """What clients get."""
 
-JSON = Format(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", response_json, error_json)
+JSON = Format(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _write_json, None)
 """What they get for a GET that accepts JSON and nothing else."""
 
 
-class _Row(NamedTuple):
-    request: type[Shape]
-    read: Callable[[Tree], dict[str, Any]]
-    plan: Callable[[Any, RequestContext], Plan]
-    about_a_queue: bool
-    anywhere: bool  # also valid at the URL of a queue
-
-
-def _row(action: Action) -> _Row:
-    fields = msgspec.structs.fields(action.request)
-    about_a_queue = any(field.encode_name == _QUEUE_URL for field in fields)
-    anywhere = about_a_queue or action.name == "GetQueueUrl"
-    return _Row(action.request, reader(action.request, action.name), action.plan, about_a_queue, anywhere)
-
-
-_ROWS = {name: _row(action) for name, action in ACTIONS.items()}
+_READ = {name: reader(action.request, name) for name, action in ACTIONS.items()}
 
 
 class QueryCall(Plan, frozen=True, gc=False):
@@ -410,15 +348,17 @@ class QueryCall(Plan, frozen=True, gc=False):
             response = self.respond(result)
         except SqsError as error:
             return encode_error(error, self.written)
-        identifier = new_request_id()
-        body = self.written.response(self.action, response, identifier)
+        identifier, action = new_request_id(), self.action
+        tree = {} if response is None else {f"{action}Result": _members(response, action)}
+        tree["ResponseMetadata"] = {"RequestId": identifier}
+        body = self.written.write(f"{action}Response", tree, action)
         return Reply(200, self.written.headers % identifier.encode(), body)
 
 
 def decode(action: str | bytes, form: Form, context: RequestContext, written: Format = XML) -> QueryCall:
     """Return the call of ``action`` for ``form``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     name = action if isinstance(action, str) else action.decode("ascii", "replace")
-    row = _ROWS.get(name)
+    row = ACTIONS.get(name)
     if row is None:
         raise unknown_action(name)
     tree = parameters(form)
@@ -426,13 +366,13 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
     if version != VERSION:
         why = f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}."
         raise SqsError(errors.NO_SUCH_VERSION, why)
-    members = row.read(tree)
+    members = _READ[name](tree)
     path = form.path.decode("latin-1")
     if path.strip("/"):
-        if not row.anywhere:
+        if "queue_url" in row.request.__struct_fields__:
+            members.setdefault("QueueUrl", path)
+        elif name != "GetQueueUrl":
             raise unknown_action(name)
-        if row.about_a_queue:
-            members.setdefault(_QUEUE_URL, path)
     try:
         request = msgspec.convert(members, row.request)
     except msgspec.ValidationError as error:
@@ -444,7 +384,9 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
 def encode_error(error: SqsError, written: Format = XML) -> Reply:
     """Return the reply for a request that was refused."""
     identifier = new_request_id()
-    code = error.code
+    code, text = error.code, error.message
     if code is errors.QUEUE_DOES_NOT_EXIST:
-        error = SqsError(code, error.message.replace(errors.NO_QUEUE, _NO_QUEUE, 1))
-    return Reply(code.status, written.headers % identifier.encode(), written.error(error, identifier), code.name)
+        text = text.replace(errors.NO_QUEUE, _NO_QUEUE, 1)
+    about = {"Type": code.fault, "Code": code.query, "Message": text, "Detail": written.detail}
+    body = written.write(_ERROR, {"Error": about, "RequestId": identifier}, "")
+    return Reply(code.status, written.headers % identifier.encode(), body, code.name)

@@ -49,7 +49,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.exchange import Reply
 from veilmq.wire.smq import errors as smq
-from veilmq.wire.sqs import errors
+from veilmq.wire.sqs import errors, query
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, from_core
 from veilmq.wire.sqs.json import decode as decode_json
@@ -62,10 +62,8 @@ from veilmq.wire.sqs.query import (
     action_of,
     decode,
     element_name,
-    error_xml,
     form_of,
     key_name,
-    response_xml,
 )
 from veilmq.wire.sqs.queues import Grant, Revoke
 from veilmq.wire.v1 import request as v1
@@ -243,8 +241,12 @@ class Told(Shape, frozen=True, kw_only=True):
     successful: list[AttributeValue] | None = None
 
 
+def response_xml(**members: Any) -> bytes:
+    return QueryCall(core.ShowQueue(queue=QUEUE), lambda result: result, action="Do").encode(Told(**members)).body
+
+
 def result(**members: Any) -> str:
-    text = response_xml("Do", Told(**members), "r-1").decode()
+    text = response_xml(**members).decode()
     found = re.fullmatch(r".*<DoResult>(.*)</DoResult>.*", text, re.DOTALL)
     assert found is not None
     return found[1]
@@ -271,8 +273,8 @@ def test_what_is_written(members: dict[str, Any], inside: str) -> None:
 def test_a_text_comes_through(text: str) -> None:
     expected = "".join(character if is_accepted(character) else "\ufffd" for character in text)
     for document, place in [
-        (response_xml("Do", Told(text=text), "r"), f"{NAMESPACE}DoResult/{NAMESPACE}Text"),
-        (error_xml(SqsError(errors.INVALID_ADDRESS, text), "r"), f"{NAMESPACE}Error/{NAMESPACE}Message"),
+        (response_xml(text=text), f"{NAMESPACE}DoResult/{NAMESPACE}Text"),
+        (query.encode_error(SqsError(errors.INVALID_ADDRESS, text)).body, f"{NAMESPACE}Error/{NAMESPACE}Message"),
     ]:
         assert ET.fromstring(document).findtext(place) == expected
 

@@ -396,7 +396,6 @@ class Asked(Shape, frozen=True, kw_only=True):
 
     text: str = ""
     number: Integer | None = None
-    flag: bool | None = None
     names: list[str] | None = None
     tags: dict[str, str] | None = None
     parts: list[Part] | None = None
@@ -421,9 +420,9 @@ def members_refusal(body: bytes) -> SqsError:
 
 @pytest.mark.parametrize(("body", "expected"), [
     (b"", {}), (b"Text=&Unknown=x&Other.1.2=y", {"Text": ""}),
-    (b"Text=null&Number=-7&Flag=true", {"Text": "null", "Number": -7, "Flag": True}),
-    (b"Number=+7&Flag=false", {"Number": " 7", "Flag": False}), (b"Number=%2B7", {"Number": 7}),
-    (b"Number=7.5&Flag=TRUE", {"Number": "7.5", "Flag": "TRUE"}),
+    (b"Text=null&Number=-7", {"Text": "null", "Number": -7}),
+    (b"Number=+7", {"Number": " 7"}), (b"Number=%2B7", {"Number": 7}),
+    (b"Number=7.5", {"Number": "7.5"}),
     (b"Number=1234567890123456789", {"Number": "1234567890123456789"}),
     (b"Name.1=a&Name.2=b", {"Names": ["a", "b"]}),
     (b"Name.10=c&Name.9=b&Name.999999999=d&Name.1=a", {"Names": ["a", "b", "c", "d"]}),
@@ -435,7 +434,7 @@ def members_refusal(body: bytes) -> SqsError:
     (b"Setting.1.Name=a", {"Settings": {"a": {}}}),
     (b"DoRequestEntry.2.Id=b&DoRequestEntry.1.Id=a", {"Entries": [{"Id": "a"}, {"Id": "b"}]}),
     (b"Entries=", {}), (b"Text.1=a", {"Text": {"1": "a"}}), (b"Number.1=1", {"Number": {"1": "1"}}),
-    (b"Flag.1=true", {"Flag": {"1": "true"}}), (b"Name.1.Foo=a", {"Names": [{"Foo": "a"}]}), (b"Tag=a", {"tags": "a"}),
+    (b"Name.1.Foo=a", {"Names": [{"Foo": "a"}]}), (b"Tag=a", {"tags": "a"}),
     (b"Tag.1.Key=a&Tag.1.Value.1=b", {"tags": {"a": {"1": "b"}}}),
     (b"Part.1=a", {"Parts": ["a"]}),
     (b"Setting.1.Name=a&Setting.1.Value=b", {"Settings": {"a": "b"}}),
