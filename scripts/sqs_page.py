@@ -317,11 +317,11 @@ def render() -> str:
 def _actions() -> Iterator[str]:
     yield "## Actions\n"
     rows = []
-    for row in ACTIONS.values():
-        what = (inspect.getdoc(row.plan) or "").partition(": ")[2]
-        entry = f"; per entry: {_names(ENTRY_ERRORS[row.name])}" if row.name in ENTRY_ERRORS else ""
+    for name, row in ACTIONS.items():
+        what = (inspect.getdoc(row.request) or "").partition(": ")[2]
+        entry = f"; per entry: {_names(ENTRY_ERRORS[name])}" if name in ENTRY_ERRORS else ""
         members = ", ".join(f"`{field.encode_name}`" for field in msgspec.structs.fields(row.request))
-        rows.append((f"`{row.name}`", what, members, _names(ERRORS[row.name]) + entry))
+        rows.append((f"`{name}`", what, members, _names(ERRORS[name]) + entry))
     yield _table(("action", "what it does", "members", "errors"), rows)
     yield f"Every action: {_names(EVERYWHERE)}.\n"
     for protocol, codes in BY_PROTOCOL.items():
@@ -357,10 +357,10 @@ def _message_attributes() -> str:
 
 def _query() -> str:
     of: dict[tuple[str, str], list[str]] = {}
-    for row in ACTIONS.values():
+    for name, row in ACTIONS.items():
         for field in msgspec.structs.fields(row.request):
-            for parameters in _flattened(field, row.name):
-                of.setdefault((f"`{field.encode_name}`", parameters), []).append(row.name)
+            for parameters in _flattened(field, name):
+                of.setdefault((f"`{field.encode_name}`", parameters), []).append(name)
     return _QUERY.format(
         version=query.VERSION,
         parameters=QUERY_PARAMETERS_MAX,

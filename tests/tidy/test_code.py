@@ -110,19 +110,23 @@ def is_stated_elsewhere(node: Definition) -> bool:
 
 
 @cache
-def documented_methods() -> dict[str, set[str]]:
-    """Return the names of the methods that each class of src documents."""
-    found: dict[str, set[str]] = {}
+def classes() -> dict[str, list[ast.ClassDef]]:
+    """Return the classes of src by their names."""
+    found: dict[str, list[ast.ClassDef]] = {}
     for node in (each for source in modules(under=SRC) for each in ast.walk(source.tree)):
         if isinstance(node, ast.ClassDef):
-            names = {each.name for each in node.body if isinstance(each, Function) and ast.get_docstring(each)}
-            found.setdefault(node.name, set()).update(names)
+            found.setdefault(node.name, []).append(node)
     return found
 
 
 def stated_by_bases(node: ast.Module | ast.ClassDef) -> set[str]:
-    bases = node.bases if isinstance(node, ast.ClassDef) else []
-    return set().union(*(documented_methods().get(ast.unparse(each).rpartition(".")[2], set()) for each in bases))
+    """Return the names of the methods that the bases of `node` document, or theirs."""
+    stated: set[str] = set()
+    for base in node.bases if isinstance(node, ast.ClassDef) else []:
+        for each in classes().get(ast.unparse(base).rpartition(".")[2], []):
+            stated |= {line.name for line in each.body if isinstance(line, Function) and ast.get_docstring(line)}
+            stated |= stated_by_bases(each) if each is not node else set()
+    return stated
 
 
 def public(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, Definition]]:

@@ -40,12 +40,13 @@ from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import execute
 from veilmq.testing.clocks import VirtualClock
 from veilmq.testing.faults import FaultPlan
-from veilmq.wire.exchange import Plan, RequestContext
+from veilmq.wire.exchange import RequestContext
+from veilmq.wire.sqs.members import Request as SqsRequest
 from veilmq.wire.sqs.members import write_attributes
-from veilmq.wire.sqs.messages import SendMessageRequest, send_message
+from veilmq.wire.sqs.messages import SendMessage
 from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.sqs.queue_attributes import write_settings
-from veilmq.wire.sqs.queues import CreateQueueRequest, create_queue
+from veilmq.wire.sqs.queues import CreateQueue
 
 
 class RunningQueue:
@@ -78,7 +79,7 @@ class RunningQueue:
         attributes: Mapping[str, Attribute] | None = None,
     ) -> str:
         """Store a message and return its id; ``None`` is the queue's own delay. Raises ``SqsError``."""
-        request = SendMessageRequest(
+        request = SendMessage(
             queue_url=self.url,
             message_body=body,
             delay_seconds=delay_s,
@@ -86,7 +87,7 @@ class RunningQueue:
             message_group_id=group,
             message_deduplication_id=dedup_id,
         )
-        return str(self._server.answer(send_message, request).message_id)
+        return str(self._server.answer(request).message_id)
 
     def receive(self, count: int = 1, *, timeout_s: int | None = None) -> list[ReceivedMessage]:
         """Take up to ``count`` visible messages at once, none if there is none, and hide them for ``timeout_s``.
@@ -275,7 +276,7 @@ class RunningServer:
         if "dead_letter_queue" in settings:
             settings["dead_letter_queue"] = f"{context.account}/{settings['dead_letter_queue']}"
         attributes = write_settings(settings, context)
-        found = self.answer(create_queue, CreateQueueRequest(queue_name=name, attributes=attributes or None))
+        found = self.answer(CreateQueue(queue_name=name, attributes=attributes or None))
         return RunningQueue(self, name=name, url=found.queue_url, account=context.account)
 
     # For a consumer in the same process, which needs no socket (``DirectTransport``).
@@ -346,9 +347,9 @@ class RunningServer:
         while self.bound.polls.asking:
             await self.bound.engine.answered()
 
-    def answer(self, action: Callable[[Any, RequestContext], Plan], request: object) -> Any:
-        """Return the result of ``action`` of SQS, unaffected by faults; raises ``SqsError``."""
-        plan = action(request, self._context())
+    def answer(self, request: SqsRequest) -> Any:
+        """Return the result of an action of SQS, unaffected by faults; raises ``SqsError``."""
+        plan = request.plan(self._context())
         try:
             result = self.do(plan.command)
         except VeilmqError as error:

@@ -132,7 +132,7 @@ class SignatureV4(NamedTuple):
         given = [named_part(item) for item in text.split(b",")]
         parts = dict(given)
         key_id, *scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
-        signature = parts.get(b"Signature")
+        signature = parts.get(b"Signature", b"")
         is_whole = len(parts) == len(given) and signature and key_id and all(scope)
         if not is_whole or scope[2:] != [_SERVICE, self.end]:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
@@ -170,7 +170,11 @@ def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
 
 PUBLIC = SignatureV4(b"MNS4-HMAC-SHA256", b"aliyun_v4", b"aliyun_v4_request")
 PRIVATE = SignatureV4(b"APSARA-MNS4-HMAC-SHA256", b"apsara_v4", b"apsara_v4_request")
-_SCHEMES = {b"MNS": SignatureV2(), PUBLIC.scheme: PUBLIC, PRIVATE.scheme: PRIVATE}
+_SCHEMES: dict[bytes, SignatureV2 | SignatureV4] = {
+    b"MNS": SignatureV2(),
+    PUBLIC.scheme: PUBLIC,
+    PRIVATE.scheme: PRIVATE,
+}
 
 
 class Verifier:

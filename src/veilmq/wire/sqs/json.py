@@ -12,7 +12,7 @@ place in the document.
 
 import re
 from collections.abc import Callable
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,7 @@ from veilmq.wire.exchange import REQUEST_IDS, Plan, Reply, RequestContext
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.members import Shape
+from veilmq.wire.sqs.members import Request
 
 Narrow = Callable[[bytes], bytes]
 """Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
@@ -35,7 +35,7 @@ _OPENING = (b"[", b"{")
 _ABSENT = msgspec.Raw()
 
 
-def narrowing(request: type[Shape]) -> Narrow:
+def narrowing(request: type[Request]) -> Narrow:
     """Return the check of large bodies for the action of ``request``."""
     fields = msgspec.structs.fields(request)
     members = msgspec.defstruct(
@@ -44,27 +44,22 @@ def narrowing(request: type[Shape]) -> Narrow:
         rename={field.name: field.encode_name for field in fields},
         omit_defaults=True,
     )
-    collections = [
-        (field.name, field.encode_name)
-        for field in fields
-        if any(get_origin(choice) in (list, dict) for choice in get_args(field.type))
-    ]
     split = msgspec.json.Decoder(members).decode
     join = msgspec.json.Encoder().encode
 
     def narrow(body: bytes) -> bytes:
         found = split(body)
-        for field, member in collections:
-            _check(member, bytes(getattr(found, field)))
+        for field in fields:
+            value = getattr(found, field.name)
+            if memoryview(value)[:1] in _OPENING:
+                _check(field.encode_name, bytes(value))
         return join(found)
 
     return narrow
 
 
 def _check(member: str, value: bytes) -> None:
-    """Raise unless ``value``, which is valid JSON, is narrow enough."""
-    if not value.startswith(_OPENING):
-        return
+    """Raise unless ``value``, a list or a map, is narrow enough."""
     depth = items = 0
     # Without escapes a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -88,16 +83,13 @@ _encode = msgspec.json.Encoder().encode
 
 _HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: " % CONTENT_TYPE
 
-_ROWS: dict[str | bytes, tuple[Callable[[bytes], Shape], Callable[[Any, RequestContext], Plan], Narrow]] = {}
-for _row in ACTIONS.values():
-    _ROWS[_row.name] = _ROWS[_row.name.encode()] = (
-        msgspec.json.Decoder(_row.request).decode,
-        _row.plan,
-        narrowing(_row.request),
-    )
+_ROWS: dict[bytes, tuple[Callable[[bytes], Request], Callable[[Any, RequestContext], Plan], Narrow]] = {
+    name.encode(): (msgspec.json.Decoder(row.request).decode, row.request.plan, narrowing(row.request))
+    for name, row in ACTIONS.items()
+}
 
 
-def decode(action: str | bytes, body: bytes, context: RequestContext) -> Plan:
+def decode(action: bytes, body: bytes, context: RequestContext) -> Plan:
     """Return the plan of ``action`` for ``body``; raises ``SqsError``, and nothing else, whatever the bytes are."""
     row = _ROWS.get(action)
     if row is None:

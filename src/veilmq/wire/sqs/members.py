@@ -11,7 +11,7 @@ from veilmq.core import Value, limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute
-from veilmq.wire.exchange import md5
+from veilmq.wire.exchange import Plan, RequestContext, md5
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import Code, SqsError, shown
 
@@ -324,8 +324,16 @@ def _measured(value: bytes) -> bytes:
     return len(value).to_bytes(4) + value
 
 
-class QueueRequest(Shape):
-    """A request about one queue: DeleteQueue, PurgeQueue, ListQueueTags, and the root of the others."""
+class Request(Shape):
+    """The root of requests, which are called as their actions."""
+
+    def plan(self, context: RequestContext) -> Plan:
+        """Return the command, and what answers its result; raises ``SqsError``."""
+        raise NotImplementedError
+
+
+class QueueRequest(Request):
+    """The root of requests about one queue."""
 
     queue_url: str | None = None
 

@@ -48,34 +48,10 @@ class MessageToSend(Shape):
     message_group_id: str | None = None
 
 
-class SendMessageRequest(MessageToSend):
-    queue_url: str | None = None
-
-
 class SendMessageBatchEntry(MessageToSend):
     """One message of SendMessageBatch."""
 
     id: str | None = None
-
-
-class SendMessageBatchRequest(members.QueueRequest):
-    entries: list[SendMessageBatchEntry] | None = None
-
-
-class ReceiveMessageRequest(members.QueueRequest):
-    """ReceiveMessage; an attempt id means nothing on a standard queue and is ignored there, as on AWS."""
-
-    attribute_names: list[str] | None = None
-    message_system_attribute_names: list[str] | None = None
-    message_attribute_names: list[str] | None = None
-    max_number_of_messages: members.Integer | None = None
-    visibility_timeout: members.Integer | None = None
-    wait_time_seconds: members.Integer | None = None
-    receive_request_attempt_id: str | None = None
-
-
-class DeleteMessageRequest(members.QueueRequest):
-    receipt_handle: str | None = None
 
 
 class DeleteMessageBatchEntry(Shape):
@@ -85,25 +61,12 @@ class DeleteMessageBatchEntry(Shape):
     receipt_handle: str | None = None
 
 
-class DeleteMessageBatchRequest(members.QueueRequest):
-    entries: list[DeleteMessageBatchEntry] | None = None
-
-
-class ChangeMessageVisibilityRequest(members.QueueRequest):
-    receipt_handle: str | None = None
-    visibility_timeout: members.Integer | None = None
-
-
 class ChangeMessageVisibilityBatchEntry(Shape):
     """One change of ChangeMessageVisibilityBatch."""
 
     id: str | None = None
     receipt_handle: str | None = None
     visibility_timeout: members.Integer | None = None
-
-
-class ChangeMessageVisibilityBatchRequest(members.QueueRequest):
-    entries: list[ChangeMessageVisibilityBatchEntry] | None = None
 
 
 class Message(Shape):
@@ -147,30 +110,38 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def send_message(request: SendMessageRequest, context: RequestContext) -> Plan:
+class SendMessage(MessageToSend, members.Request):
     """SendMessage: sends one message; the reply means that it is on disk."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    outgoing = _outgoing(request, queue, context)
-    return Plan(Send(queue=queue, messages=(outgoing.message,)), outgoing.respond)
+
+    queue_url: str | None = None
+
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        outgoing = _outgoing(self, queue, context)
+        return Plan(Send(queue=queue, messages=(outgoing.message,)), outgoing.respond)
 
 
-def send_message_batch(request: SendMessageBatchRequest, context: RequestContext) -> Plan:
+class SendMessageBatch(members.QueueRequest):
     """SendMessageBatch: sends up to ten messages, each stored or refused alone; none if a FIFO entry lacks its ids."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    prepare = partial(_outgoing, queue=queue, context=context)
-    batch = members.Batch(request.entries, "SendMessageBatchRequestEntry", prepare)
-    messages = tuple(outgoing.message for _, outgoing in batch.prepared)
-    total_bytes = sum(message.size_bytes for message in messages)
-    if total_bytes > SQS_BATCH_BYTES_MAX:
-        why = f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {total_bytes} bytes."
-        raise SqsError(errors.BATCH_TOO_LONG, why)
 
-    def respond(results: Any) -> members.BatchResult:
-        if isinstance(results, GroupMissing):
-            raise errors.invalid(errors.from_core(results).message)
-        return batch.respond(results, _sent)
+    entries: list[SendMessageBatchEntry] | None = None
 
-    return Plan(Send(queue=queue, messages=messages), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        prepare = partial(_outgoing, queue=queue, context=context)
+        batch = members.Batch(self.entries, "SendMessageBatchRequestEntry", prepare)
+        messages = tuple(outgoing.message for _, outgoing in batch.prepared)
+        sent_bytes = sum(message.size_bytes for message in messages)
+        if sent_bytes > SQS_BATCH_BYTES_MAX:
+            why = f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {sent_bytes} bytes."
+            raise SqsError(errors.BATCH_TOO_LONG, why)
+
+        def respond(results: Any) -> members.BatchResult:
+            if isinstance(results, GroupMissing):
+                raise errors.invalid(errors.from_core(results).message)
+            return batch.respond(results, _sent)
+
+        return Plan(Send(queue=queue, messages=messages), respond)
 
 
 def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> members.SendMessageBatchResultEntry:
@@ -274,42 +245,52 @@ SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
 """Attribute → what it is of a received message; ``None`` where the message has none."""
 
 
-def receive_message(request: ReceiveMessageRequest, context: RequestContext) -> Plan:
+class ReceiveMessage(members.QueueRequest):
     """ReceiveMessage: returns up to ten messages and hides them from other consumers; may wait for the first one."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    if (count := request.max_number_of_messages) is not None:
-        check_number("MaxNumberOfMessages", count)
-    if request.visibility_timeout is not None:
-        check_number("VisibilityTimeout", request.visibility_timeout)
-    if (wait_s := request.wait_time_seconds) is not None:
-        check_number("WaitTimeSeconds", wait_s)
-    has_names = request.message_system_attribute_names or request.attribute_names
-    system = _system_names(request) if has_names else []
-    names = request.message_attribute_names or []
-    attempt_id = request.receive_request_attempt_id
-    if attempt_id is not None:
-        attempt_id = checked_id(members.ATTEMPT, attempt_id) if is_fifo(queue) else None
 
-    def respond(result: Any) -> ReceiveMessageResult:
-        if isinstance(result, VeilmqError):
-            raise errors.from_core(result)
-        received: Received = result
-        messages = [_message(message, system, names, context) for message in received.messages]
-        waited = received.receive_wait_s if wait_s is None else wait_s
-        if not messages and received.over_limit and not waited:  # a long poll is answered with nothing, as on AWS
-            raise SqsError(errors.OVER_LIMIT, _OVER_LIMIT)
-        return ReceiveMessageResult(messages=messages or None)
+    attribute_names: list[str] | None = None
+    message_system_attribute_names: list[str] | None = None
+    message_attribute_names: list[str] | None = None
+    max_number_of_messages: members.Integer | None = None
+    visibility_timeout: members.Integer | None = None
+    wait_time_seconds: members.Integer | None = None
+    receive_request_attempt_id: str | None = None  # ignored on a standard queue, as on AWS
 
-    command = Receive(
-        queue=queue,
-        count=SQS_RECEIVE_COUNT.default if count is None else count,
-        timeout_s=request.visibility_timeout,
-        attempt_id=attempt_id,
-    )
-    return Plan(command, respond, wait_s)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        if (count := self.max_number_of_messages) is not None:
+            check_number("MaxNumberOfMessages", count)
+        if self.visibility_timeout is not None:
+            check_number("VisibilityTimeout", self.visibility_timeout)
+        if (wait_s := self.wait_time_seconds) is not None:
+            check_number("WaitTimeSeconds", wait_s)
+        has_names = self.message_system_attribute_names or self.attribute_names
+        system = _system_names(self) if has_names else []
+        names = self.message_attribute_names or []
+        attempt_id = self.receive_request_attempt_id
+        if attempt_id is not None:
+            attempt_id = checked_id(members.ATTEMPT, attempt_id) if is_fifo(queue) else None
+
+        def respond(result: Any) -> ReceiveMessageResult:
+            if isinstance(result, VeilmqError):
+                raise errors.from_core(result)
+            received: Received = result
+            messages = [_message(message, system, names, context) for message in received.messages]
+            waited = received.receive_wait_s if wait_s is None else wait_s
+            if not messages and received.over_limit and not waited:  # a long poll is answered with nothing, as on AWS
+                raise SqsError(errors.OVER_LIMIT, _OVER_LIMIT)
+            return ReceiveMessageResult(messages=messages or None)
+
+        command = Receive(
+            queue=queue,
+            count=SQS_RECEIVE_COUNT.default if count is None else count,
+            timeout_s=self.visibility_timeout,
+            attempt_id=attempt_id,
+        )
+        return Plan(command, respond, wait_s)
 
 
-def _system_names(request: ReceiveMessageRequest) -> list[str]:
+def _system_names(request: ReceiveMessage) -> list[str]:
     requested = dict.fromkeys(request.message_system_attribute_names or [])
     for name in requested:
         if name != ALL and name not in SYSTEM_ATTRIBUTES:
@@ -367,63 +348,82 @@ _LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 """A change with it succeeds, and our own consumer learns that another one has received its message."""
 
 
-def delete_message(request: DeleteMessageRequest, context: RequestContext) -> Plan:
+class DeleteMessage(members.QueueRequest):
     """DeleteMessage: deletes a message; accepts any receipt of the queue except expired ones on FIFO queues."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    receipt = request.receipt_handle
-    if not receipt:
-        raise SqsError(errors.MISSING_PARAMETER, _NO_RECEIPT)
 
-    def respond(results: Any) -> None:
-        outcome = results if isinstance(results, VeilmqError) else results[0]
-        if outcome is not ReceiptState.LIVE:
-            (_check_in_order if is_fifo(queue) else _check)(receipt, outcome)
+    receipt_handle: str | None = None
 
-    return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        receipt = self.receipt_handle
+        if not receipt:
+            raise SqsError(errors.MISSING_PARAMETER, _NO_RECEIPT)
+
+        def respond(results: Any) -> None:
+            outcome = results if isinstance(results, VeilmqError) else results[0]
+            if outcome is not ReceiptState.LIVE:
+                (_check_in_order if is_fifo(queue) else _check)(receipt, outcome)
+
+        return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
 
-def delete_message_batch(request: DeleteMessageBatchRequest, context: RequestContext) -> Plan:
+class DeleteMessageBatch(members.QueueRequest):
     """DeleteMessageBatch: deletes up to ten messages, each deleted or refused alone."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    batch = members.Batch(
-        request.entries, "DeleteMessageBatchRequestEntry", lambda entry: required("ReceiptHandle", entry.receipt_handle)
-    )
-    check = _check_in_order if is_fifo(queue) else _check
 
-    def deleted(identifier: str, receipt: str, outcome: Any) -> members.BatchResultEntry:
-        check(receipt, outcome)
-        if outcome in _WITHOUT_EFFECT:
-            return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
-        return members.BatchResultEntry(id=identifier)
+    entries: list[DeleteMessageBatchEntry] | None = None
 
-    receipts = tuple(receipt for _, receipt in batch.prepared)
-    command = Delete(queue=queue, receipts=receipts, any_receive=context.stale_receipts_act)
-    return Plan(command, lambda results: batch.respond(results, deleted))
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        batch = members.Batch(self.entries, "DeleteMessageBatchRequestEntry", _receipt)
+        check = _check_in_order if is_fifo(queue) else _check
+
+        def deleted(identifier: str, receipt: str, outcome: Any) -> members.BatchResultEntry:
+            check(receipt, outcome)
+            if outcome in _WITHOUT_EFFECT:
+                return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
+            return members.BatchResultEntry(id=identifier)
+
+        receipts = tuple(receipt for _, receipt in batch.prepared)
+        command = Delete(queue=queue, receipts=receipts, any_receive=context.stale_receipts_act)
+        return Plan(command, lambda results: batch.respond(results, deleted))
 
 
-def change_message_visibility(request: ChangeMessageVisibilityRequest, context: RequestContext) -> Plan:
+class ChangeMessageVisibility(members.QueueRequest):
     """ChangeMessageVisibility: hides a message for that long from now, or releases it with 0."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    change = _change(request)
 
-    command = ChangeVisibility(queue=queue, changes=(change,), any_receive=context.stale_receipts_act)
-    return Plan(command, lambda results: _check_change(queue, change, answered(results)[0]))
+    receipt_handle: str | None = None
+    visibility_timeout: members.Integer | None = None
+
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        change = _change(self)
+
+        command = ChangeVisibility(queue=queue, changes=(change,), any_receive=context.stale_receipts_act)
+        return Plan(command, lambda results: _check_change(queue, change, answered(results)[0]))
 
 
-def change_message_visibility_batch(request: ChangeMessageVisibilityBatchRequest, context: RequestContext) -> Plan:
+class ChangeMessageVisibilityBatch(members.QueueRequest):
     """ChangeMessageVisibilityBatch: changes up to ten messages, each changed or refused alone."""
-    queue = context.queues.get(request.queue_url) or queue_of(request.queue_url, context)
-    batch = members.Batch(request.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
 
-    def changed(identifier: str, change: VisibilityChange, outcome: Any) -> members.BatchResultEntry:
-        _check_change(queue, change, outcome)
-        if outcome.state in _LOST:
-            return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
-        return members.ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
+    entries: list[ChangeMessageVisibilityBatchEntry] | None = None
 
-    changes = tuple(change for _, change in batch.prepared)
-    command = ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act)
-    return Plan(command, lambda results: batch.respond(results, changed))
+    def plan(self, context: RequestContext) -> Plan:
+        queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
+        batch = members.Batch(self.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
+
+        def changed(identifier: str, change: VisibilityChange, outcome: Any) -> members.BatchResultEntry:
+            _check_change(queue, change, outcome)
+            if outcome.state in _LOST:
+                return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
+            return members.ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
+
+        changes = tuple(change for _, change in batch.prepared)
+        command = ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act)
+        return Plan(command, lambda results: batch.respond(results, changed))
+
+
+def _receipt(entry: DeleteMessageBatchEntry | ChangeMessageVisibility | ChangeMessageVisibilityBatchEntry) -> str:
+    return required("ReceiptHandle", entry.receipt_handle)
 
 
 def _check(receipt: str, outcome: Any) -> Any:
@@ -450,8 +450,8 @@ def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
         raise _expired(change.receipt)
 
 
-def _change(request: ChangeMessageVisibilityRequest | ChangeMessageVisibilityBatchEntry) -> VisibilityChange:
-    receipt = required("ReceiptHandle", request.receipt_handle)
+def _change(request: ChangeMessageVisibility | ChangeMessageVisibilityBatchEntry) -> VisibilityChange:
+    receipt = _receipt(request)
     timeout_s = request.visibility_timeout
     if timeout_s is None:
         raise errors.missing_parameter("VisibilityTimeout")

@@ -17,23 +17,8 @@ from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 from veilmq.wire.exchange import Plan, RequestContext, id_text
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, required
+from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, required
 from veilmq.wire.sqs.names import queue_arn, queue_of_arn
-
-
-class StartMessageMoveTaskRequest(Shape):
-    source_arn: str | None = None
-    destination_arn: str | None = None
-    max_number_of_messages_per_second: Integer | None = None
-
-
-class CancelMessageMoveTaskRequest(Shape):
-    task_handle: str | None = None
-
-
-class ListMessageMoveTasksRequest(Shape):
-    source_arn: str | None = None
-    max_results: Integer | None = None
 
 
 class StartMessageMoveTaskResult(Shape):
@@ -82,63 +67,78 @@ class _Handle(msgspec.Struct, rename="camel", frozen=True):
 _handle = msgspec.json.Decoder(_Handle)
 
 
-def start_message_move_task(request: StartMessageMoveTaskRequest, context: RequestContext) -> Plan:
+class StartMessageMoveTask(Request):
     """StartMessageMoveTask: moves the messages of a dead-letter queue to their sources, or to one queue."""
-    source = _queue(_SOURCE, required(_SOURCE, request.source_arn), context)
-    destination = _queue(_DESTINATION, request.destination_arn, context) if request.destination_arn else None
-    check_number(_RATE, request.max_number_of_messages_per_second)
 
-    def respond(result: Any) -> StartMessageMoveTaskResult:
-        if isinstance(result, QueueNotFound):
-            raise _missing(_SOURCE if result.queue == source else _DESTINATION)
-        if isinstance(result, DestinationRefused):
-            raise errors.invalid_parameter(_DESTINATION, request.destination_arn, str(result))
-        return StartMessageMoveTaskResult(task_handle=task_handle(answered(result), context))
+    source_arn: str | None = None
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: Integer | None = None
 
-    command = commands.StartMove(
-        source=source,
-        destination=destination,
-        moves_per_s_max=request.max_number_of_messages_per_second,
-        starter=None if context.caller is None else context.caller.arn,
-    )
-    return Plan(command, respond)
+    def plan(self, context: RequestContext) -> Plan:
+        source = _queue(_SOURCE, required(_SOURCE, self.source_arn), context)
+        destination = _queue(_DESTINATION, self.destination_arn, context) if self.destination_arn else None
+        check_number(_RATE, self.max_number_of_messages_per_second)
+
+        def respond(result: Any) -> StartMessageMoveTaskResult:
+            if isinstance(result, QueueNotFound):
+                raise _missing(_SOURCE if result.queue == source else _DESTINATION)
+            if isinstance(result, DestinationRefused):
+                raise errors.invalid_parameter(_DESTINATION, self.destination_arn, str(result))
+            return StartMessageMoveTaskResult(task_handle=task_handle(answered(result), context))
+
+        command = commands.StartMove(
+            source=source,
+            destination=destination,
+            moves_per_s_max=self.max_number_of_messages_per_second,
+            starter=None if context.caller is None else context.caller.arn,
+        )
+        return Plan(command, respond)
 
 
-def cancel_message_move_task(request: CancelMessageMoveTaskRequest, context: RequestContext) -> Plan:
+class CancelMessageMoveTask(Request):
     """CancelMessageMoveTask: stops a running task; moved messages stay moved."""
-    source, task = task_of(required("TaskHandle", request.task_handle), context)
 
-    def respond(result: Any) -> CancelMessageMoveTaskResult:
-        return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=_found(result).messages_moved)
+    task_handle: str | None = None
 
-    return Plan(commands.CancelMove(source=source, task=task), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        source, task = task_of(required("TaskHandle", self.task_handle), context)
+
+        def respond(result: Any) -> CancelMessageMoveTaskResult:
+            return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=_found(result).messages_moved)
+
+        return Plan(commands.CancelMove(source=source, task=task), respond)
 
 
-def list_message_move_tasks(request: ListMessageMoveTasksRequest, context: RequestContext) -> Plan:
+class ListMessageMoveTasks(Request):
     """ListMessageMoveTasks: lists the latest tasks of a dead-letter queue, newest first; a running one has a handle."""
-    source = _queue(_SOURCE, required(_SOURCE, request.source_arn), context)
-    check_number("ListMessageMoveTasks.MaxResults", request.max_results)
 
-    def respond(result: Any) -> ListMessageMoveTasksResult:
-        tasks: list[MoveTask] = _found(result)
-        entries = [
-            MoveTaskEntry(
-                task_handle=task_handle(task, context) if task.status is MoveStatus.RUNNING else None,
-                status=task.status.name,
-                source_arn=queue_arn(task.source, context),
-                destination_arn=queue_arn(task.destination, context) if task.destination is not None else None,
-                max_number_of_messages_per_second=task.moves_per_s_max,
-                approximate_number_of_messages_moved=task.messages_moved,
-                approximate_number_of_messages_to_move=task.messages_to_move,
-                failure_reason=None if task.failure is None else _FAILURES[task.failure],
-                started_timestamp=task.started_at_ms,
-            )
-            for task in tasks
-        ]
-        return ListMessageMoveTasksResult(results=entries)
+    source_arn: str | None = None
+    max_results: Integer | None = None
 
-    count = SQS_MOVE_TASK_RESULTS.default if request.max_results is None else request.max_results
-    return Plan(commands.ListMoves(source=source, count=count), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        source = _queue(_SOURCE, required(_SOURCE, self.source_arn), context)
+        check_number("ListMessageMoveTasks.MaxResults", self.max_results)
+
+        def respond(result: Any) -> ListMessageMoveTasksResult:
+            tasks: list[MoveTask] = _found(result)
+            entries = [
+                MoveTaskEntry(
+                    task_handle=task_handle(task, context) if task.status is MoveStatus.RUNNING else None,
+                    status=task.status.name,
+                    source_arn=queue_arn(task.source, context),
+                    destination_arn=queue_arn(task.destination, context) if task.destination is not None else None,
+                    max_number_of_messages_per_second=task.moves_per_s_max,
+                    approximate_number_of_messages_moved=task.messages_moved,
+                    approximate_number_of_messages_to_move=task.messages_to_move,
+                    failure_reason=None if task.failure is None else _FAILURES[task.failure],
+                    started_timestamp=task.started_at_ms,
+                )
+                for task in tasks
+            ]
+            return ListMessageMoveTasksResult(results=entries)
+
+        count = SQS_MOVE_TASK_RESULTS.default if self.max_results is None else self.max_results
+        return Plan(commands.ListMoves(source=source, count=count), respond)
 
 
 def task_handle(task: MoveTask, context: RequestContext) -> str:

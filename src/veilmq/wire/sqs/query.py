@@ -355,12 +355,12 @@ class QueryCall(Plan, frozen=True, gc=False):
         return Reply(200, self.written.headers % identifier.encode(), body)
 
 
-def decode(action: str | bytes, form: Form, context: RequestContext, written: Format = XML) -> QueryCall:
+def decode(action: bytes, form: Form, context: RequestContext, written: Format = XML) -> QueryCall:
     """Return the call of ``action`` for ``form``; raises ``SqsError``, and nothing else, whatever the bytes are."""
-    name = action if isinstance(action, str) else action.decode("ascii", "replace")
+    name = action.decode("ascii", "replace")
     row = ACTIONS.get(name)
     if row is None:
-        raise unknown_action(name)
+        raise unknown_action(action)
     tree = parameters(form)
     version = tree.get("Version", VERSION)
     if version != VERSION:
@@ -372,12 +372,12 @@ def decode(action: str | bytes, form: Form, context: RequestContext, written: Fo
         if "queue_url" in row.request.__struct_fields__:
             members.setdefault("QueueUrl", path)
         elif name != "GetQueueUrl":
-            raise unknown_action(name)
+            raise unknown_action(action)
     try:
         request = msgspec.convert(members, row.request)
     except msgspec.ValidationError as error:
         raise malformed(errors.explain(error) or f"A parameter cannot be converted: {error}.") from None
-    plan = row.plan(request, context)
+    plan = request.plan(context)
     return QueryCall(plan.command, plan.respond, plan.wait_s, name, written)
 
 

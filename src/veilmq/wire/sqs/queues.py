@@ -13,60 +13,10 @@ from veilmq.core.errors import EditRefused, QueueExists, TooManyTags
 from veilmq.wire.exchange import Plan, RequestContext, root_arn
 from veilmq.wire.sqs import errors, members, queue_attributes
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.members import Integer, Shape, answered, check_number, nothing, required
+from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, nothing, required
 from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import ALL, applied, attribute_of, describe, read_settings
-
-
-class CreateQueueRequest(Shape):
-    queue_name: str | None = None
-    attributes: dict[str, str] | None = None
-    tags: dict[str, str] | None = None
-
-
-class GetQueueUrlRequest(Shape):
-    queue_name: str | None = None
-    queue_owner_aws_account_id: str | None = None
-
-
-class ListQueuesRequest(Shape):
-    queue_name_prefix: str | None = None
-    next_token: str | None = None
-    max_results: Integer | None = None
-
-
-class GetQueueAttributesRequest(members.QueueRequest):
-    attribute_names: list[str] | None = None
-
-
-class SetQueueAttributesRequest(members.QueueRequest):
-    attributes: dict[str, str] | None = None
-
-
-class TagQueueRequest(members.QueueRequest):
-    """TagQueue; its member begins with a capital letter, that of CreateQueue does not."""
-
-    tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")
-
-
-class UntagQueueRequest(members.QueueRequest):
-    tag_keys: list[str] | None = None
-
-
-class ListDeadLetterSourceQueuesRequest(members.QueueRequest):
-    next_token: str | None = None
-    max_results: Integer | None = None
-
-
-class AddPermissionRequest(members.QueueRequest):
-    label: str | None = None
-    aws_account_ids: list[str] | None = None
-    actions: list[str] | None = None
-
-
-class RemovePermissionRequest(members.QueueRequest):
-    label: str | None = None
 
 
 class ListQueuesResult(Shape):
@@ -102,34 +52,43 @@ _KEY = re.compile(rf"(?!(?i:aws:)){_CHARACTERS}{{1,{limits.SQS_TAG_KEY_CHARACTER
 _VALUE = re.compile(rf"{_CHARACTERS}{{0,{limits.SQS_TAG_VALUE_CHARACTERS_MAX}}}")
 
 
-def tag_queue(request: TagQueueRequest, context: RequestContext) -> Plan:
+class TagQueue(members.QueueRequest):
     """TagQueue: adds tags to a queue; an existing tag gets the new value."""
-    queue = queue_of(request.queue_url, context)
-    if not request.tags:
-        raise errors.missing_parameter("Tags")
 
-    def respond(result: Any) -> None:
-        if isinstance(result, TooManyTags):
-            raise errors.too_many_tags(queue)
-        answered(result)
+    tags: dict[str, str] | None = msgspec.field(default=None, name="Tags")  # in CreateQueue with a small letter
 
-    return Plan(commands.TagQueue(queue=queue, tags=read_tags(request.tags, queue)), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        if not self.tags:
+            raise errors.missing_parameter("Tags")
+
+        def respond(result: Any) -> None:
+            if isinstance(result, TooManyTags):
+                raise errors.too_many_tags(queue)
+            answered(result)
+
+        return Plan(commands.TagQueue(queue=queue, tags=read_tags(self.tags, queue)), respond)
 
 
-def untag_queue(request: UntagQueueRequest, context: RequestContext) -> Plan:
+class UntagQueue(members.QueueRequest):
     """UntagQueue: removes tags by their keys; missing ones are ignored."""
-    queue = queue_of(request.queue_url, context)
-    keys = request.tag_keys or [""]
-    for key in keys:
-        _check_key(key)
-    return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), nothing)
+
+    tag_keys: list[str] | None = None
+
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        keys = self.tag_keys or [""]
+        for key in keys:
+            _check_key(key)
+        return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), nothing)
 
 
-def list_queue_tags(request: members.QueueRequest, context: RequestContext) -> Plan:
+class ListQueueTags(members.QueueRequest):
     """ListQueueTags: lists all tags of a queue."""
 
-    command = commands.ShowQueue(queue=queue_of(request.queue_url, context))
-    return Plan(command, lambda result: ListQueueTagsResult(tags=answered(result).settings.tags or None))
+    def plan(self, context: RequestContext) -> Plan:
+        command = commands.ShowQueue(queue=queue_of(self.queue_url, context))
+        return Plan(command, lambda result: ListQueueTagsResult(tags=answered(result).settings.tags or None))
 
 
 def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
@@ -160,115 +119,147 @@ def _check_key(key: str) -> None:
 # The actions on queues: making, finding, listing and deleting them, PurgeQueue, Get- and SetQueueAttributes.
 
 
-def create_queue(request: CreateQueueRequest, context: RequestContext) -> Plan:
+class CreateQueue(Request):
     """CreateQueue: creates the queue, or returns it if it exists with the given attributes."""
-    attributes = request.attributes or {}
-    queue = new_queue(
-        request.queue_name, context, fifo=attributes.get(queue_attributes.FIFO_QUEUE, "").lower() == "true"
-    )
-    changes = read_settings(attributes, queue, context)
-    tags = read_tags(request.tags or {}, queue)
-    url_response = _url_response(context)
 
-    def respond(result: Any) -> members.QueueUrlResult:
-        if isinstance(result, QueueExists):
-            why = "A queue already exists with the same name and a different value for attribute"
-            raise SqsError(errors.QUEUE_NAME_EXISTS, f"{why} {attribute_of(result.setting)}")
-        return url_response(applied(result, attributes, queue))
+    queue_name: str | None = None
+    attributes: dict[str, str] | None = None
+    tags: dict[str, str] | None = None
 
-    return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        attributes = self.attributes or {}
+        queue = new_queue(
+            self.queue_name, context, fifo=attributes.get(queue_attributes.FIFO_QUEUE, "").lower() == "true"
+        )
+        changes = read_settings(attributes, queue, context)
+        tags = read_tags(self.tags or {}, queue)
+        url_response = _url_response(context)
+
+        def respond(result: Any) -> members.QueueUrlResult:
+            if isinstance(result, QueueExists):
+                why = "A queue already exists with the same name and a different value for attribute"
+                raise SqsError(errors.QUEUE_NAME_EXISTS, f"{why} {attribute_of(result.setting)}")
+            return url_response(applied(result, attributes, queue))
+
+        return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
 
-def get_queue_url(request: GetQueueUrlRequest, context: RequestContext) -> Plan:
+class GetQueueUrl(Request):
     """GetQueueUrl: returns the URL of a queue of the caller, or of the account that the request names."""
-    name = request.queue_name
-    if name is None:
-        raise errors.missing_parameter("QueueName")
-    if not name:
-        raise errors.missing_queue_name()
-    owner = request.queue_owner_aws_account_id
-    account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
-    return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
+
+    queue_name: str | None = None
+    queue_owner_aws_account_id: str | None = None
+
+    def plan(self, context: RequestContext) -> Plan:
+        name = self.queue_name
+        if name is None:
+            raise errors.missing_parameter("QueueName")
+        if not name:
+            raise errors.missing_queue_name()
+        owner = self.queue_owner_aws_account_id
+        account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
+        return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
 
 
-def list_queues(request: ListQueuesRequest, context: RequestContext) -> Plan:
+class ListQueues(Request):
     """ListQueues: lists the caller's queues by name; in pages only if MaxResults is given, as on AWS."""
-    prefix = request.queue_name_prefix or ""
-    listing = Listing("ListQueues", prefix, context)
-    wanted = _page(request, listing)
 
-    def respond(result: Any) -> ListQueuesResult:
-        page: QueuePage = answered(result)
-        urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
-        return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(request, listing, page))
+    queue_name_prefix: str | None = None
+    next_token: str | None = None
+    max_results: Integer | None = None
 
-    return Plan(commands.ListQueues(account=context.account, prefix=prefix, **wanted), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        prefix = self.queue_name_prefix or ""
+        listing = Listing("ListQueues", prefix, context)
+        wanted = _page(self, listing)
+
+        def respond(result: Any) -> ListQueuesResult:
+            page: QueuePage = answered(result)
+            urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
+            return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(self, listing, page))
+
+        return Plan(commands.ListQueues(account=context.account, prefix=prefix, **wanted), respond)
 
 
-def list_dead_letter_source_queues(request: ListDeadLetterSourceQueuesRequest, context: RequestContext) -> Plan:
+class ListDeadLetterSourceQueues(members.QueueRequest):
     """ListDeadLetterSourceQueues: lists the queues whose RedrivePolicy names this one; in pages with MaxResults."""
-    queue = queue_of(request.queue_url, context)
-    listing = Listing("ListDeadLetterSourceQueues", queue, context)
-    wanted = _page(request, listing)
 
-    def respond(result: Any) -> ListDeadLetterSourceQueuesResult:
-        page: QueuePage = answered(result)
-        urls = [queue_url(name, context) for name in page.names]
-        return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=_next_token(request, listing, page))
+    next_token: str | None = None
+    max_results: Integer | None = None
 
-    return Plan(commands.ListDeadLetterSources(queue=queue, **wanted), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        listing = Listing("ListDeadLetterSourceQueues", queue, context)
+        wanted = _page(self, listing)
+
+        def respond(result: Any) -> ListDeadLetterSourceQueuesResult:
+            page: QueuePage = answered(result)
+            urls = [queue_url(name, context) for name in page.names]
+            return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=_next_token(self, listing, page))
+
+        return Plan(commands.ListDeadLetterSources(queue=queue, **wanted), respond)
 
 
-def _page(request: ListQueuesRequest | ListDeadLetterSourceQueuesRequest, listing: Listing) -> dict[str, Any]:
+def _page(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing) -> dict[str, Any]:
     """Return which page of ``listing`` is wanted, as commands of listings have it."""
     check_number("MaxResults", request.max_results)
     count = request.max_results or limits.SQS_LIST_RESULTS.default
     return {"after": listing.name_before(request.next_token), "count": count}
 
 
-def _next_token(
-    request: ListQueuesRequest | ListDeadLetterSourceQueuesRequest, listing: Listing, page: QueuePage
-) -> str | None:
+def _next_token(request: "ListQueues | ListDeadLetterSourceQueues", listing: Listing, page: QueuePage) -> str | None:
     more = page.more and request.max_results is not None
     return listing.token_after(page.names[-1]) if more else None
 
 
-def delete_queue(request: members.QueueRequest, context: RequestContext) -> Plan:
+class DeleteQueue(members.QueueRequest):
     """DeleteQueue: deletes a queue with all its messages."""
-    return Plan(commands.DeleteQueue(queue=queue_of(request.queue_url, context)), nothing)
+
+    def plan(self, context: RequestContext) -> Plan:
+        return Plan(commands.DeleteQueue(queue=queue_of(self.queue_url, context)), nothing)
 
 
-def purge_queue(request: members.QueueRequest, context: RequestContext) -> Plan:
+class PurgeQueue(members.QueueRequest):
     """PurgeQueue: deletes all messages, also those in flight."""
-    return Plan(commands.PurgeQueue(queue=queue_of(request.queue_url, context)), nothing)
+
+    def plan(self, context: RequestContext) -> Plan:
+        return Plan(commands.PurgeQueue(queue=queue_of(self.queue_url, context)), nothing)
 
 
-def get_queue_attributes(request: GetQueueAttributesRequest, context: RequestContext) -> Plan:
+class GetQueueAttributes(members.QueueRequest):
     """GetQueueAttributes: returns the named attributes, or All."""
-    queue = queue_of(request.queue_url, context)
-    names = request.attribute_names or []
-    for name in names:
-        if name not in queue_attributes.NAMES:
-            raise errors.unknown_attribute(name)
 
-    def respond(result: Any) -> GetQueueAttributesResult:
-        return GetQueueAttributesResult(attributes=describe(answered(result), names, context) or None)
+    attribute_names: list[str] | None = None
 
-    counts = not queue_attributes.COUNTED.union([ALL]).isdisjoint(names)
-    return Plan(commands.ShowQueue(queue=queue, counts=counts), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        names = self.attribute_names or []
+        for name in names:
+            if name not in queue_attributes.NAMES:
+                raise errors.unknown_attribute(name)
+
+        def respond(result: Any) -> GetQueueAttributesResult:
+            return GetQueueAttributesResult(attributes=describe(answered(result), names, context) or None)
+
+        counts = not queue_attributes.COUNTED.union([ALL]).isdisjoint(names)
+        return Plan(commands.ShowQueue(queue=queue, counts=counts), respond)
 
 
-def set_queue_attributes(request: SetQueueAttributesRequest, context: RequestContext) -> Plan:
+class SetQueueAttributes(members.QueueRequest):
     """SetQueueAttributes: sets the given attributes; the others, and leases in flight, do not change."""
-    queue = queue_of(request.queue_url, context)
-    attributes = request.attributes
-    if not attributes:
-        raise errors.missing_parameter("Attribute.Name")
 
-    def respond(result: Any) -> None:
-        applied(result, attributes, queue)
+    attributes: dict[str, str] | None = None
 
-    return Plan(commands.SetQueue(queue=queue, settings=read_settings(attributes, queue, context)), respond)
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        attributes = self.attributes
+        if not attributes:
+            raise errors.missing_parameter("Attribute.Name")
+
+        def respond(result: Any) -> None:
+            applied(result, attributes, queue)
+
+        return Plan(commands.SetQueue(queue=queue, settings=read_settings(attributes, queue, context)), respond)
 
 
 def _url_response(context: RequestContext) -> Callable[[Any], members.QueueUrlResult]:
@@ -284,38 +275,48 @@ def _url_response(context: RequestContext) -> Callable[[Any], members.QueueUrlRe
 _LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_POLICY_LABEL_CHARACTERS_MAX}}}")
 
 
-def add_permission(request: AddPermissionRequest, context: RequestContext) -> Plan:
+class AddPermission(members.QueueRequest):
     """AddPermission: permits other accounts some actions on a queue, by a statement in its policy."""
-    queue = queue_of(request.queue_url, context)
-    label, actions, accounts = _label(request.label), request.actions, request.aws_account_ids
-    if not actions:
-        raise errors.missing_parameter("Actions")
-    if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
-        many = f"{len(actions)} Actions were found, maximum allowed is {limits.SQS_POLICY_ACTIONS_MAX}."
-        raise SqsError(errors.OVER_LIMIT, many)
-    for action in actions:
-        if action != "*" and action not in GRANTABLE:
-            why = "Only the queue owner is allowed to invoke this action."
-            raise errors.invalid_parameter("ActionName", f"SQS:{action}", why)
-    if not accounts:
-        raise errors.invalid_parameter("PrincipalId", "[]", "Unable to verify.")
-    for account in accounts:
-        if not re.fullmatch("[0-9]{12}", account):
-            raise errors.invalid_parameter("PrincipalId", f"[{account}]", "Unable to verify.")
-    statement = {
-        "Sid": label,
-        "Effect": "Allow",
-        "Principal": {"AWS": _single([root_arn(account) for account in accounts])},
-        "Action": _single([f"SQS:{action}" for action in actions]),
-        "Resource": queue_arn(queue, context),
-    }
-    return Plan(EditQueue(queue=queue, setting="policy", edit=Grant(statement)), _edited)
+
+    label: str | None = None
+    aws_account_ids: list[str] | None = None
+    actions: list[str] | None = None
+
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        label, actions, accounts = _label(self.label), self.actions, self.aws_account_ids
+        if not actions:
+            raise errors.missing_parameter("Actions")
+        if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
+            many = f"{len(actions)} Actions were found, maximum allowed is {limits.SQS_POLICY_ACTIONS_MAX}."
+            raise SqsError(errors.OVER_LIMIT, many)
+        for action in actions:
+            if action != "*" and action not in GRANTABLE:
+                why = "Only the queue owner is allowed to invoke this action."
+                raise errors.invalid_parameter("ActionName", f"SQS:{action}", why)
+        if not accounts:
+            raise errors.invalid_parameter("PrincipalId", "[]", "Unable to verify.")
+        for account in accounts:
+            if not re.fullmatch("[0-9]{12}", account):
+                raise errors.invalid_parameter("PrincipalId", f"[{account}]", "Unable to verify.")
+        statement = {
+            "Sid": label,
+            "Effect": "Allow",
+            "Principal": {"AWS": _single([root_arn(account) for account in accounts])},
+            "Action": _single([f"SQS:{action}" for action in actions]),
+            "Resource": queue_arn(queue, context),
+        }
+        return Plan(EditQueue(queue=queue, setting="policy", edit=Grant(statement)), _edited)
 
 
-def remove_permission(request: RemovePermissionRequest, context: RequestContext) -> Plan:
+class RemovePermission(members.QueueRequest):
     """RemovePermission: removes the statement with a label from the policy of a queue."""
-    queue = queue_of(request.queue_url, context)
-    return Plan(EditQueue(queue=queue, setting="policy", edit=Revoke(_label(request.label))), _edited)
+
+    label: str | None = None
+
+    def plan(self, context: RequestContext) -> Plan:
+        queue = queue_of(self.queue_url, context)
+        return Plan(EditQueue(queue=queue, setting="policy", edit=Revoke(_label(self.label))), _edited)
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ def described() -> bytes:
         operations = paths.setdefault(place_of(route), {"parameters": parameters})
         operations[route.method.decode().lower()] = _of_route(route, shown, components)
     for action in ACTIONS.values():
-        paths[f"/api/sqs/{action.name}"] = {"post": _of_action(action, shown)}
+        paths[f"/api/sqs/{action.request.__name__}"] = {"post": _of_action(action, shown)}
     licence = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
     made: Document = {
         "openapi": "3.1.0",
@@ -219,9 +219,9 @@ def _of_route(route: Route, shown: Schemas, components: Document) -> Document:
 
 def _of_action(action: Action, shown: Schemas) -> Document:
     return {
-        "operationId": f"sqs.{action.name}",
+        "operationId": f"sqs.{action.request.__name__}",
         "tags": ["sqs"],
-        "summary": f"{action.name}, as Amazon SQS has it.",
+        "summary": f"{action.request.__name__}, as Amazon SQS has it.",
         "security": _CHANGING,
         "requestBody": {"required": True, "content": {JSON: {"schema": shown[action.request]}}},
         "responses": {

@@ -34,7 +34,7 @@ VIEW = QueueView(
 
 def ask(action: str, **members: Any) -> Plan:
     """Return what the codec makes of a request with ``members``, about the queue ``URL`` unless they say."""
-    return decode(action, json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
+    return decode(action.encode(), json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
 
 
 def answer(action: str, result: Any, **members: Any) -> dict[str, Any]:

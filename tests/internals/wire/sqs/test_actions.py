@@ -177,7 +177,7 @@ PAIRS = [
 @pytest.mark.parametrize("pair", [pytest.param(pair, id=pair.action) for pair in PAIRS])
 def test_golden_pair(pair: Pair) -> None:
     """The request becomes that command, and its result that reply, for us and for a client."""
-    call = decode_json(pair.action, json.dumps(pair.request).encode(), CONTEXT)
+    call = decode_json(pair.action.encode(), json.dumps(pair.request).encode(), CONTEXT)
     assert call.command == pair.command
     reply = encode(call, pair.result)
     assert reply.status == 200
@@ -321,7 +321,7 @@ def decoded(action: str, form: str) -> QueryCall:
     """Return what the codec makes of ``form``, sent to the root of the server."""
     read = form_of(b"/", form.encode())
     assert action_of(read) == action.encode()
-    return decode(action, read, CONTEXT)
+    return decode(action.encode(), read, CONTEXT)
 
 
 @pytest.mark.parametrize("pair", [pytest.param(pair, id=pair.action) for pair in FORMS])
@@ -539,6 +539,6 @@ def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:
 def test_an_error_repeats_little_of_what_was_sent() -> None:
     """A megabyte in a member does not come back in the error."""
     with pytest.raises(SqsError) as caught:
-        decode_json("DeleteQueue", b'{"QueueUrl": "' + b"/" * 1_000_000 + b'"}', CONTEXT)
+        decode_json(b"DeleteQueue", b'{"QueueUrl": "' + b"/" * 1_000_000 + b'"}', CONTEXT)
     assert caught.value.code is errors.INVALID_ADDRESS
     assert len(caught.value.message) < 400

@@ -45,15 +45,10 @@ HANDLE = b64encode(json.dumps({"taskId": ID_TEXT, "sourceArn": ARN}).encode()).d
 TOO_WIDE = "NUMBER_VALUE can not be converted to an Integer, it is out of range (at DelaySeconds)"
 
 
-def raw_refusal(action: str | bytes, body: bytes) -> SqsError:
+def raw_refusal(action: str, body: bytes) -> SqsError:
     with pytest.raises(SqsError) as caught:
-        decode(action, body, CONTEXT)
+        decode(action.encode(), body, CONTEXT)
     return caught.value
-
-
-@pytest.mark.parametrize("action", ["DeleteQueue", b"DeleteQueue"], ids=["text", "bytes"])
-def test_the_action_may_be_text_or_bytes(action: str | bytes) -> None:
-    assert decode(action, f'{{"QueueUrl":"{URL}"}}'.encode(), CONTEXT).command == DeleteQueue(queue=QUEUE)
 
 
 def test_a_null_member_is_a_member_left_out() -> None:
@@ -150,7 +145,7 @@ def check(action: str, body: bytes) -> None:
     """Fail unless ``body`` gives a call, or an error that can be sent."""
     outcome: Plan | int
     try:
-        outcome = decode(action, body, CONTEXT)
+        outcome = decode(action.encode(), body, CONTEXT)
     except SqsError as error:
         outcome = encode_error(error).status
     assert isinstance(outcome, Plan) or outcome in {400, 404}
@@ -223,7 +218,7 @@ def width_refusal(action: str, request: bytes) -> SqsError:
     tracemalloc.start()
     try:
         with pytest.raises(SqsError) as caught:
-            decode(action, request, CONTEXT)
+            decode(action.encode(), request, CONTEXT)
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -332,6 +327,6 @@ def test_a_large_request_is_refused_in_the_same_words() -> None:
         (f'{{"Entries":[{{"Id":"{filler}"', "The request body cannot be read: Input data was truncated."),
     ]:
         with pytest.raises(SqsError) as caught:
-            decode("DeleteMessageBatch", request.encode(), CONTEXT)
+            decode(b"DeleteMessageBatch", request.encode(), CONTEXT)
         assert caught.value.code is errors.SERIALIZATION
         assert text in caught.value.message
