@@ -34,11 +34,11 @@ from veilmq.core.messages import (
     decode_properties,
     encode_properties,
 )
-from veilmq.wire.exchange import SENDER_ID, Caller, Plan, RequestContext, md5
+from veilmq.wire.exchange import SENDER_ID, Caller, Plan, Reply, RequestContext, md5
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
-from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, children, element, queue_of, texts
+from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, children, element, queue_of, texts
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import GROUP, ILLEGAL, checked_id, is_number
 
@@ -174,13 +174,13 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
     """SendMessage: one message; of a delayed one the sender gets a receipt, too."""
     outgoing = _outgoing(body_of(request, "Message"), context.caller)
 
-    def respond(results: Any) -> Answer:
+    def respond(results: Any) -> Reply:
         sent: SentMessage = smq.only(results)
         group = outgoing.message.group if sent.sequence is not None else None
         content = (
             _sent_elements(sent, outgoing) + smq.optional("ReceiptHandle", sent.receipt) + smq.optional(GROUP, group)
         )
-        return Answer(201, smq.document("Message", content))
+        return smq.reply(201, smq.document("Message", content))
 
     return Plan(Send(queue=queue_of(request, context), messages=(outgoing.message,), options=_ONE), respond)
 
@@ -195,10 +195,10 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
     if sum(each.body_bytes for each in outgoing) > bytes_max:
         raise invalid_argument(f"Messages, which may have {bytes_max} bytes together")
 
-    def respond(results: Any) -> Answer:
+    def respond(results: Any) -> Reply:
         sent: list[SentMessage] = [answered(each) for each in answered(results)]
         content = [smq.container("Message", _sent_elements(*pair)) for pair in zip(sent, outgoing, strict=True)]
-        return Answer(201, smq.document("Messages", "".join(content)))
+        return smq.reply(201, smq.document("Messages", "".join(content)))
 
     messages = tuple(each.message for each in outgoing)
     return Plan(Send(queue=queue_of(request, context), messages=messages, options=_SEVERAL), respond)
@@ -291,15 +291,15 @@ def _count(request: SmqRequest) -> int:
     return smq.whole_number("numOfMessages", request.query["numofmessages"], limits.SMQ_RECEIVE_COUNT)
 
 
-def _responding(context: RequestContext, several: bool) -> Callable[[Any], Answer]:
-    def respond(result: Any) -> Answer:
+def _responding(context: RequestContext, several: bool) -> Callable[[Any], Reply]:
+    def respond(result: Any) -> Reply:
         found: Received | Peeked = answered(result)
         messages = [_message(message, found.smq_base64, context) for message in found.messages]
         if not messages:
             raise SmqError(errors.MESSAGE_NOT_EXIST)
         if not several:
-            return Answer(200, smq.document("Message", messages[0]))
-        return Answer(
+            return smq.reply(200, smq.document("Message", messages[0]))
+        return smq.reply(
             200, smq.document("Messages", "".join([smq.container("Message", message) for message in messages]))
         )
 
@@ -351,9 +351,9 @@ RECEIPT = "receipthandle"
 def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteMessage: with a live receipt, of a receive, a change, or the send of a message that is still delayed."""
 
-    def respond(results: Any) -> Answer:
+    def respond(results: Any) -> Reply:
         _check(smq.only(results))
-        return smq.NO_CONTENT
+        return smq.reply(204)
 
     return Plan(_delete(request, context, (_receipt(request),)), respond)
 
@@ -366,7 +366,7 @@ def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
     if not all(receipts) or not 1 <= len(receipts) <= limits.SMQ_BATCH_ENTRIES_MAX:
         raise invalid_argument(f"ReceiptHandles, of which there are 1 to {limits.SMQ_BATCH_ENTRIES_MAX}")
 
-    def respond(results: Any) -> Answer:
+    def respond(results: Any) -> Reply:
         failed = []
         for receipt, outcome in zip(receipts, answered(results), strict=True):
             try:
@@ -376,8 +376,8 @@ def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
                 content = {"ErrorCode": code, "ErrorMessage": error.message, "ReceiptHandle": receipt}
                 failed.append(smq.container("Error", smq.elements(content)))
         if not failed:
-            return smq.NO_CONTENT
-        return Answer(404, smq.document("Errors", "".join(failed)), code=errors.MESSAGE_NOT_EXIST.name)
+            return smq.reply(204)
+        return smq.reply(404, smq.document("Errors", "".join(failed)), code=errors.MESSAGE_NOT_EXIST.name)
 
     return Plan(_delete(request, context, receipts), respond)
 
@@ -390,11 +390,11 @@ def change_message_visibility(request: SmqRequest, context: RequestContext) -> P
         raise SmqError(errors.MISSING_VISIBILITY_TIMEOUT)
     timeout_s = smq.whole_number("VisibilityTimeout", timeout, limits.SMQ_VISIBILITY_TIMEOUT_S, smq.SECONDS)
 
-    def respond(results: Any) -> Answer:
+    def respond(results: Any) -> Reply:
         change: LeaseChange = smq.only(results)
         _check(change.state)
         content = {"ReceiptHandle": str(change.receipt), "NextVisibleTime": str(change.visible_at_ms)}
-        return Answer(200, smq.document("ChangeVisibility", smq.elements(content)))
+        return smq.reply(200, smq.document("ChangeVisibility", smq.elements(content)))
 
     command = ChangeVisibility(
         queue=queue_of(request, context),

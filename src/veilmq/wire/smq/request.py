@@ -14,7 +14,7 @@ import msgspec
 from veilmq.core import Value, limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import Range
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Reply, RequestContext
 from veilmq.wire.exchange import new_request_id as new_uuid
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import SmqError, invalid_argument
@@ -150,7 +150,7 @@ def _parse(parser: XMLParserType, body: bytes) -> None:
 # because a parser would read a line feed.
 
 NAMESPACE = "http://mns.aliyuncs.com/doc/v1"
-CONTENT_TYPE = b"Content-Type: text/xml;charset=utf-8\r\n"
+_CONTENT_TYPE = b"Content-Type: text/xml;charset=utf-8\r\n"
 
 
 def document(root: str, inner: str) -> bytes:
@@ -189,6 +189,7 @@ def optional(name: str, text: str | None) -> str:
 
 VERSION = b"2015-06-06"
 VERSION_HEADER = b"x-mns-version"
+_VERSION = b"%b: %b\r\n" % (VERSION_HEADER, VERSION)
 
 _REMEMBERED_MAX = 1_024
 _REMEMBERED_BYTES_MAX = 512
@@ -393,20 +394,20 @@ def queue_url(name: str, context: RequestContext) -> str:
 # What a route makes of a request: the command for the engine, and the way from its result to the reply.
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """Status and body of a reply; ``location`` is the URL of what was made or found, ``code`` an error's name.
+def reply(
+    status: int, body: bytes = b"", *, location: str = "", code: str = "OK", identifier: str | None = None
+) -> Reply:
+    """Return a reply; ``location`` is the URL of what was made or found, ``code`` an error's name.
 
-    The body is a whole document, empty where there is none.
+    The body is a whole document, empty where there is none; ``identifier`` is that of the request where it stands in
+    it. The names of the headers leave as they stand here, byte for byte: SDKs compare them case-sensitively
+    (reference, section 0).
     """
-
-    status: int
-    body: bytes = b""
-    location: str = ""
-    code: str = "OK"
-
-
-NO_CONTENT = Answer(204)
-"""Done, and nothing to say."""
+    headers = _CONTENT_TYPE if body else b""
+    headers += f"x-mns-request-id: {identifier or new_request_id()}\r\n".encode() + _VERSION
+    if location:
+        headers += f"Location: {location}\r\n".encode()
+    return Reply(status, headers, body, code)
 
 
 def answered(result: Any) -> Any:
@@ -421,25 +422,25 @@ def only(results: Any) -> Any:
     return answered(answered(results)[0])
 
 
-def nothing(result: Any) -> Answer:
+def nothing(result: Any) -> Reply:
     """Answer with no content; raises the ``SmqError`` for a ``VeilmqError``."""
     answered(result)
-    return NO_CONTENT
+    return reply(204)
 
 
-def shown(root: str, written: Callable[[Any], str]) -> Callable[[Any], Answer]:
+def shown(root: str, written: Callable[[Any], str]) -> Callable[[Any], Reply]:
     """Return the answer to a request that shows something: a ``root`` with what is ``written`` of the result."""
-    return lambda result: Answer(200, document(root, written(answered(result))))
+    return lambda result: reply(200, document(root, written(answered(result))))
 
 
-def made(location: str) -> Callable[[Any], Answer]:
+def made(location: str) -> Callable[[Any], Reply]:
     """Return the answer to a request that makes something (201) or finds it (204), at the URL ``location``."""
-    return lambda result: Answer(201 if answered(result).is_new else 204, location=location)
+    return lambda result: reply(201 if answered(result).is_new else 204, location=location)
 
 
-def deleted(missing: type[VeilmqError]) -> Callable[[Any], Answer]:
+def deleted(missing: type[VeilmqError]) -> Callable[[Any], Reply]:
     """Return the answer to a delete, which succeeds for what is ``missing``, too."""
-    return lambda result: NO_CONTENT if isinstance(result, missing) else nothing(result)
+    return lambda result: reply(204) if isinstance(result, missing) else nothing(result)
 
 
 # Listings: the parameters, which are headers, and the page (reference, section 4.5).
@@ -471,18 +472,18 @@ def read_listing(headers: Mapping[bytes, bytes]) -> tuple[dict[str, Any], bool]:
     return page, flag(_WITH_META.decode(), detailed) if detailed else False
 
 
-def listed(kind: str, entries_of: Callable[[Any], list[tuple[str, str, str]]]) -> Callable[[Any], Answer]:
+def listed(kind: str, entries_of: Callable[[Any], list[tuple[str, str, str]]]) -> Callable[[Any], Reply]:
     """Return the answer with a page of a ``kind``: of each entry on it its name, its URL, and what else is written.
 
     The last name leads on to the next page, where there is one.
     """
 
-    def respond(result: Any) -> Answer:
+    def respond(result: Any) -> Reply:
         page = answered(result)
         entries = entries_of(page)
         content = [container(kind, element(f"{kind}URL", url) + more) for _, url, more in entries]
         if page.more:
             content.append(element("NextMarker", b64encode(entries[-1][0].encode()).decode()))
-        return Answer(200, document(f"{kind}s", "".join(content)))
+        return reply(200, document(f"{kind}s", "".join(content)))
 
     return respond

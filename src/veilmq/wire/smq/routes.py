@@ -14,7 +14,7 @@ from veilmq.wire.exchange import Plan, Reply, RequestContext, md5
 from veilmq.wire.smq import errors, messages, queues, topics
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError
-from veilmq.wire.smq.request import Answer, SmqRequest, document, elements, new_request_id
+from veilmq.wire.smq.request import SmqRequest, document, elements, new_request_id
 from veilmq.wire.sqs.errors import SqsError
 
 
@@ -121,12 +121,8 @@ def route_of(request: SmqRequest) -> bytes:
 
 
 # From a request to its call, by the table of routes, and from an answer to the bytes of the reply.
-#
-# The names of the headers leave as they stand here, byte for byte: SDKs compare them case-sensitively (reference,
-# section 0).
 
 _XML = frozenset({b"text/xml", b"application/xml"})
-_VERSION = b"x-mns-version: %b\r\n" % smq.VERSION
 
 
 class SmqCall(Plan, frozen=True, gc=False):
@@ -137,10 +133,10 @@ class SmqCall(Plan, frozen=True, gc=False):
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result or its ``VeilmqError``."""
         try:
-            answer = self.respond(result)
+            reply: Reply = self.respond(result)
         except SmqError as error:
             return encode_error(error, self.base_url)
-        return _reply(answer, new_request_id())
+        return reply
 
 
 def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCall:
@@ -168,7 +164,7 @@ def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
     identifier = new_request_id()
     content = {"Code": error.code.name, "Message": error.message, "RequestId": identifier, "HostId": base_url}
     body = document("Error", elements(content))
-    return _reply(Answer(error.code.status, body, code=error.code.name), identifier)
+    return smq.reply(error.code.status, body, code=error.code.name, identifier=identifier)
 
 
 def encode_failure(error: VeilmqError, base_url: str) -> Reply:
@@ -181,11 +177,3 @@ def encode_refusal(status: int, text: str, base_url: str) -> Reply:
     return encode_error(
         SmqError(replace(errors.REFUSED.get(status, errors.INVALID_REQUEST_URL), status=status), text), base_url
     )
-
-
-def _reply(answer: Answer, identifier: str) -> Reply:
-    headers = smq.CONTENT_TYPE if answer.body else b""
-    headers += b"x-mns-request-id: %b\r\n" % identifier.encode() + _VERSION
-    if answer.location:
-        headers += b"Location: %b\r\n" % answer.location.encode()
-    return Reply(answer.status, headers, answer.body, answer.code)

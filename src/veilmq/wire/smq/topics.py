@@ -26,13 +26,13 @@ from veilmq.core.topics import (
     TopicView,
     read_push_url,
 )
-from veilmq.wire.exchange import Plan, RequestContext, md5
+from veilmq.wire.exchange import Plan, Reply, RequestContext, md5
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
 from veilmq.wire.smq.messages import body_md5, carried_by, no_body, read_group
 from veilmq.wire.smq.queues import ATTRIBUTES
-from veilmq.wire.smq.request import Answer, Element, SmqRequest, answered, body_of, checked_name, element, texts
+from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, checked_name, element, texts
 from veilmq.wire.sqs.members import GROUP, escaped
 
 TOPIC_NAME = smq.NameRule(
@@ -340,10 +340,10 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
             group=None if is_pushed else group,
         )
 
-    def respond(result: Any) -> Answer:
+    def respond(result: Any) -> Reply:
         done: PublishedMessage = answered(result)
         content = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
-        return Answer(201, smq.document("Message", content))
+        return smq.reply(201, smq.document("Message", content))
 
     command = PublishToTopic(topic=topic_of(request, context), size_bytes=size_bytes, make=make, tag=tag)
     return Plan(command, respond)
