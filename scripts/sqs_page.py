@@ -346,7 +346,7 @@ def _numbers() -> str:
 
 
 def _queue_attributes() -> str:
-    rows = [(f"`{name}`", _WHO[row.fifo], row.kind.allowed, row.kind.default) for name, row in SETTINGS.items()]
+    rows = [(f"`{name}`", _WHO[row.fifo], row.allowed, row.default) for name, row in SETTINGS.items()]
     rows += [(f"`{name}`", "no", "", "") for name in READ_ONLY]
     return "## Queue attributes\n\n" + _table(("attribute", "can be set", "values", "default"), rows) + _ATTRIBUTES
 

@@ -152,10 +152,10 @@ def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     given = {each: as_text(table[each]) if each in JSON_TEXTS else table[each] for each in _FIELDS if each in table}
     settings: dict[str, Any] = read_settings(from_json(as_text(given).encode(), SettingFields), _OWN + name, _CONTEXT)
     for attribute in (each for each in table if each in SETTINGS):
-        kind, text = SETTINGS[attribute].kind, as_text(table[attribute])
-        if QUEUES.intersection(kind.fields):
+        setting, text = SETTINGS[attribute], as_text(table[attribute])
+        if QUEUES.intersection(setting.fields):
             text = _ARN.sub(queue_arn(_OWN, _CONTEXT), text)
-        values = kind.read(attribute, text, _OWN + name, _CONTEXT)
+        values = setting.read(attribute, text, _OWN + name, _CONTEXT)
         if twice := settings.keys() & values:
             raise ValueError(f"{min(twice)}: is given twice, as {attribute} is its name of SQS; leave one out.")
         settings |= values

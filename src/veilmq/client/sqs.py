@@ -41,7 +41,7 @@ from veilmq.wire.sqs.members import (
 )
 from veilmq.wire.sqs.messages import Message, ReceiveMessageResult
 from veilmq.wire.sqs.moves import CancelMessageMoveTaskResult, ListMessageMoveTasksResult, StartMessageMoveTaskResult
-from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTINGS, Kind, number, write_settings
+from veilmq.wire.sqs.queue_attributes import ALL, QUEUE_ARN, SETTINGS, Setting, number, write_settings
 from veilmq.wire.sqs.queues import (
     GetQueueAttributesResult,
     ListDeadLetterSourceQueuesResult,
@@ -52,9 +52,8 @@ from veilmq.wire.sqs.queues import (
 _NO_DEAD_LETTERS = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
 """Codes of a server that takes no dead letters from clients, or not between these queues."""
 _ANY = Range(minimum=0, maximum=10**10, default=0)
-_KINDS: dict[str, Kind] = {
-    name: number(setting.kind.fields[0], _ANY) if setting.kind.is_number else setting.kind
-    for name, setting in SETTINGS.items()
+_KINDS: dict[str, Setting] = {
+    name: number(setting.fields[0], _ANY) if setting.is_number else setting for name, setting in SETTINGS.items()
 }
 """How attributes of a queue are read: over SMQ numbers have other ranges."""
 _ARN = re.compile(r"arn:[^:]+:sqs:(?P<region>[^:]*):(?P<account>[^:/]+):(?P<name>[^:/]+)")

@@ -6,7 +6,7 @@ it. Attributes of FIFO queues are unknown to the others. Those that Amazon does 
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -31,13 +31,14 @@ _WHOLE_NUMBER = re.compile("[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """How an attribute is read and written.
+class Setting:
+    """An attribute that may be set: how it is read and written.
 
     ``fields`` are those of ``QueueSettings`` that keep it. ``read`` gets the attribute's name and text, the queue and
     the context, and returns what that sets or raises ``SqsError``; ``write`` returns what GetQueueAttributes shows,
     ``None`` for nothing. ``allowed`` and ``default`` are for the reference page; the default is empty where a queue
-    that never set the attribute shows nothing. ``is_number`` holds for plain numbers.
+    that never set the attribute shows nothing. ``is_number`` holds for plain numbers. ``fifo``: only FIFO queues have
+    it; it is not shown while the field ``only_with`` is empty.
     """
 
     fields: tuple[str, ...]
@@ -46,17 +47,19 @@ class Kind:
     allowed: str
     default: str = ""
     is_number: bool = False
+    fifo: bool = False
+    only_with: str = ""
 
 
-def number(field: str, allowed: Range) -> Kind:
-    """Return the kind of a whole number within ``allowed``, which has the default, too."""
+def number(field: str, allowed: Range) -> Setting:
+    """Return the setting of a whole number within ``allowed``, which has the default, too."""
 
     def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
         if not _WHOLE_NUMBER.fullmatch(given) or not allowed.holds(int(given)):
             raise invalid_attribute(name, f"Must be a whole number between {allowed.minimum} and {allowed.maximum}.")
         return {field: int(given)}
 
-    return Kind(
+    return Setting(
         fields=(field,),
         read=read,
         write=lambda settings, context: str(getattr(settings, field)),
@@ -66,8 +69,8 @@ def number(field: str, allowed: Range) -> Kind:
     )
 
 
-def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = False) -> Kind:
-    """Return the kind of one of several words, each with the value that it stands for; the first is the default.
+def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = False) -> Setting:
+    """Return the setting of one of several words, each with the value that it stands for; the first is the default.
 
     ``any_case``: the words, which are lower-case, may be given in any case.
     """
@@ -79,7 +82,7 @@ def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = Fa
             raise invalid_attribute(name, f"Must be {' or '.join(words)}.")
         return {field: words[word]}
 
-    return Kind(
+    return Setting(
         fields=(field,),
         read=read,
         write=lambda settings, context: shown_as[getattr(settings, field)],
@@ -88,15 +91,15 @@ def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = Fa
     )
 
 
-def flag(field: str, *, default: bool = False) -> Kind:
-    """Return the kind of an attribute that is ``true`` or ``false``, in any case."""
+def flag(field: str, *, default: bool = False) -> Setting:
+    """Return the setting of an attribute that is ``true`` or ``false``, in any case."""
     return choice(field, {str(value).lower(): value for value in (default, not default)}, any_case=True)
 
 
-def override(own: Kind) -> Kind:
-    """Return the kind of a value of the queue's own in place of the server's setting; empty for the server's."""
+def override(own: Setting) -> Setting:
+    """Return the setting of a value of the queue's own in place of the server's setting; empty for the server's."""
     (field,) = own.fields
-    return Kind(
+    return Setting(
         fields=own.fields,
         read=lambda name, given, *where: own.read(name, given, *where) if given else {field: None},
         write=lambda settings, *where: None if getattr(settings, field) is None else own.write(settings, *where),
@@ -104,8 +107,13 @@ def override(own: Kind) -> Kind:
     )
 
 
-def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], object]) -> Kind:
-    """Return the kind of a text that is kept as it was given; empty for none, which shows nothing.
+def _unless_default(own: Setting) -> Setting:
+    """Return the setting that is not shown while it is 0 or false."""
+    return replace(own, only_with=own.fields[0])
+
+
+def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], object]) -> Setting:
+    """Return the setting of a text that is kept as it was given; empty for none, which shows nothing.
 
     ``check`` gets the text, the queue and the context, and raises ``ValueError`` with what is wrong.
     """
@@ -119,7 +127,7 @@ def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], o
             raise invalid_attribute(name, f"{reason[:1].upper()}{reason[1:]}.") from None
         return {field: given}
 
-    return Kind(
+    return Setting(
         fields=(field,),
         read=read,
         write=lambda settings, context: getattr(settings, field) or None,
@@ -240,19 +248,7 @@ QUEUE_ARN = "QueueArn"
 REDRIVE_POLICY = "RedrivePolicy"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """An attribute that may be set.
-
-    ``fifo``: only FIFO queues have it; it is not shown while the field ``only_with`` is empty.
-    """
-
-    kind: Kind
-    fifo: bool = False
-    only_with: str = ""
-
-
-_REDRIVE = Kind(
+_REDRIVE = Setting(
     fields=("dead_letter_queue", "receives_max"),
     read=_read_redrive,
     write=lambda settings, context: (
@@ -263,7 +259,7 @@ _REDRIVE = Kind(
     allowed=f"JSON: `deadLetterTargetArn`, `maxReceiveCount` ({limits.SQS_RECEIVES_MAX.minimum} to "
     f"{limits.SQS_RECEIVES_MAX.maximum}); empty to remove",
 )
-_REDRIVE_ALLOW = Kind(
+_REDRIVE_ALLOW = Setting(
     fields=("redrive_permission", "redrive_sources"),
     read=_read_allow,
     write=_write_allow,
@@ -273,38 +269,33 @@ _REDRIVE_ALLOW = Kind(
 _POLICY = f"JSON of up to {limits.SQS_POLICY_BYTES_MAX} bytes ([security.md](../security.md))"
 _RULES = f"JSON of up to {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes ([visibility-rules.md](../visibility-rules.md))"
 _KEY = f"up to {limits.SQS_KMS_KEY_CHARACTERS_MAX} characters"
+_SCOPES = {"queue": "queue", "messageGroup": "group"}
 _PER_GROUP = {"perQueue": "queue", "perMessageGroupId": "group"}
 
 SETTINGS: dict[str, Setting] = {
-    "VisibilityTimeout": Setting(number("visibility_timeout_s", limits.VISIBILITY_TIMEOUT_S)),
-    "MaximumMessageSize": Setting(number("message_bytes_max", limits.MESSAGE_BYTES)),
-    "MessageRetentionPeriod": Setting(number("retention_s", limits.RETENTION_S)),
-    "DelaySeconds": Setting(number("delay_s", limits.SQS_DELAY_S)),
-    "ReceiveMessageWaitTimeSeconds": Setting(number("receive_wait_s", limits.SQS_RECEIVE_WAIT_S)),
-    "Policy": Setting(
-        text("policy", _POLICY, lambda given, queue, context: read_policy(given, queue_arn(queue, context)))
-    ),
-    REDRIVE_POLICY: Setting(_REDRIVE),
-    "RedriveAllowPolicy": Setting(_REDRIVE_ALLOW),
-    FIFO_QUEUE: Setting(flag("fifo"), fifo=True),
-    "ContentBasedDeduplication": Setting(flag("content_deduplication"), fifo=True),
-    "DeduplicationScope": Setting(
-        choice("deduplication_scope", {"queue": "queue", "messageGroup": "group"}), fifo=True
-    ),
-    "FifoThroughputLimit": Setting(choice("throughput_limit", _PER_GROUP), fifo=True),
-    "KmsMasterKeyId": Setting(text("kms_key", _KEY, _check_key)),
-    "KmsDataKeyReusePeriodSeconds": Setting(
+    "VisibilityTimeout": number("visibility_timeout_s", limits.VISIBILITY_TIMEOUT_S),
+    "MaximumMessageSize": number("message_bytes_max", limits.MESSAGE_BYTES),
+    "MessageRetentionPeriod": number("retention_s", limits.RETENTION_S),
+    "DelaySeconds": number("delay_s", limits.SQS_DELAY_S),
+    "ReceiveMessageWaitTimeSeconds": number("receive_wait_s", limits.SQS_RECEIVE_WAIT_S),
+    "Policy": text("policy", _POLICY, lambda given, queue, context: read_policy(given, queue_arn(queue, context))),
+    REDRIVE_POLICY: _REDRIVE,
+    "RedriveAllowPolicy": _REDRIVE_ALLOW,
+    FIFO_QUEUE: replace(flag("fifo"), fifo=True),
+    "ContentBasedDeduplication": replace(flag("content_deduplication"), fifo=True),
+    "DeduplicationScope": replace(choice("deduplication_scope", _SCOPES), fifo=True),
+    "FifoThroughputLimit": replace(choice("throughput_limit", _PER_GROUP), fifo=True),
+    "KmsMasterKeyId": text("kms_key", _KEY, _check_key),
+    "KmsDataKeyReusePeriodSeconds": replace(
         number("kms_data_key_reuse_s", limits.SQS_KMS_DATA_KEY_REUSE_S), only_with="kms_key"
     ),
-    "SqsManagedSseEnabled": Setting(flag("managed_encryption", default=True)),
-    "VeilmqInFlightMax": Setting(override(number("in_flight_max", limits.IN_FLIGHT))),
-    "VeilmqVisibilityRules": Setting(text("visibility_rules", _RULES, _check_rules)),
-    "VeilmqEventLog": Setting(override(choice("event_log", {"off": "off", "closed": "closed"}))),
-    "VeilmqReceivesPerSecond": Setting(
-        number("receives_per_s_max", limits.RECEIVES_PER_S), only_with="receives_per_s_max"
-    ),
-    "VeilmqSmqBase64": Setting(flag("smq_base64"), only_with="smq_base64"),
-    "VeilmqSmqLogging": Setting(flag("operations_logged"), only_with="operations_logged"),
+    "SqsManagedSseEnabled": flag("managed_encryption", default=True),
+    "VeilmqInFlightMax": override(number("in_flight_max", limits.IN_FLIGHT)),
+    "VeilmqVisibilityRules": text("visibility_rules", _RULES, _check_rules),
+    "VeilmqEventLog": override(choice("event_log", {"off": "off", "closed": "closed"})),
+    "VeilmqReceivesPerSecond": _unless_default(number("receives_per_s_max", limits.RECEIVES_PER_S)),
+    "VeilmqSmqBase64": _unless_default(flag("smq_base64")),
+    "VeilmqSmqLogging": _unless_default(flag("operations_logged")),
 }
 
 READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
@@ -336,10 +327,8 @@ _CONFLICTS: dict[str, tuple[Code | None, str]] = {
 }
 """Field to correct → the service's words, and their code where that is not InvalidAttributeValue."""
 
-_NAME_OF_FIELD: dict[str, str] = {field: name for name, setting in SETTINGS.items() for field in setting.kind.fields}
-
-SETTABLE = tuple(_NAME_OF_FIELD)
-"""The fields of ``QueueSettings`` that some attribute sets."""
+ATTRIBUTE_OF: dict[str, str] = {field: name for name, setting in SETTINGS.items() for field in setting.fields}
+"""Field of ``QueueSettings`` → the attribute that sets it."""
 
 
 def read_settings(attributes: Mapping[str, str], queue: str, context: RequestContext) -> Values:
@@ -356,7 +345,7 @@ def read_settings(attributes: Mapping[str, str], queue: str, context: RequestCon
                 why = f"You can specify the {name} only when FifoQueue is set to true."
                 raise SqsError(errors.INVALID_ATTRIBUTE_NAME, why)
             raise errors.unknown_attribute(name)
-        values |= setting.kind.read(name, given, queue, context)
+        values |= setting.read(name, given, queue, context)
     return values
 
 
@@ -364,7 +353,7 @@ def applied(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
     """Return the result of the command that was to set ``attributes`` of ``queue``; raises the ``SqsError``."""
     if isinstance(result, SettingsConflict):
         code, why = _CONFLICTS.get(result.setting, (None, str(result)))
-        raise invalid_attribute(attribute_of(result.setting), why) if code is None else SqsError(code, why)
+        raise invalid_attribute(ATTRIBUTE_OF[result.setting], why) if code is None else SqsError(code, why)
     if isinstance(result, DeadLetterQueueRefused):
         reason = str(result)
         if result.missing:
@@ -381,20 +370,16 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
     Raises ``ValueError`` for a field that no queue has.
     """
     for field in settings:
-        if field not in SETTABLE:
-            raise ValueError(f"{field!r} is not a setting of a queue; these are {', '.join(SETTABLE)}")
+        if field not in ATTRIBUTE_OF:
+            raise ValueError(f"{field!r} is not a setting of a queue; these are {', '.join(ATTRIBUTE_OF)}")
     wanted = QueueSettings().changed(settings)
-    names = dict.fromkeys(map(attribute_of, settings))
-    for name in names:
-        first, *others = SETTINGS[name].kind.fields
+    written: dict[str, str] = {}
+    for name in dict.fromkeys(ATTRIBUTE_OF[field] for field in settings):
+        first, *others = SETTINGS[name].fields
         if first not in settings:
             raise ValueError(f"{' and '.join(others)} can only be changed together with {first}")
-    return {name: SETTINGS[name].kind.write(wanted, context) or "" for name in names}
-
-
-def attribute_of(field: str) -> str:
-    """Return the attribute that a ``field`` of ``QueueSettings`` is on the wire."""
-    return _NAME_OF_FIELD[field]
+        written[name] = SETTINGS[name].write(wanted, context) or ""
+    return written
 
 
 def describe(view: QueueView, names: Iterable[str], context: RequestContext) -> dict[str, str]:
@@ -404,7 +389,7 @@ def describe(view: QueueView, names: Iterable[str], context: RequestContext) -> 
     values: dict[str, str | None] = {}
     for name, setting in SETTINGS.items():
         if name in wanted and setting.fifo <= has.fifo and (not setting.only_with or getattr(has, setting.only_with)):
-            values[name] = setting.kind.write(has, context)
+            values[name] = setting.write(has, context)
     for name, value_of in READ_ONLY.items():
         if name in wanted:
             values[name] = value_of(view, context)

@@ -16,7 +16,7 @@ from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, nothing, required
 from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
-from veilmq.wire.sqs.queue_attributes import ALL, applied, attribute_of, describe, read_settings
+from veilmq.wire.sqs.queue_attributes import ALL, ATTRIBUTE_OF, applied, describe, read_settings
 
 
 class ListQueuesResult(Shape):
@@ -138,7 +138,7 @@ class CreateQueue(Request):
         def respond(result: Any) -> members.QueueUrlResult:
             if isinstance(result, QueueExists):
                 why = "A queue already exists with the same name and a different value for attribute"
-                raise SqsError(errors.QUEUE_NAME_EXISTS, f"{why} {attribute_of(result.setting)}")
+                raise SqsError(errors.QUEUE_NAME_EXISTS, f"{why} {ATTRIBUTE_OF[result.setting]}")
             return url_response(applied(result, attributes, queue))
 
         return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)

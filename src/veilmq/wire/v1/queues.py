@@ -166,7 +166,7 @@ def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str,
     if "redrive_sources" in given:
         given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in sources)
     if "policy" in given:
-        given |= SETTINGS["Policy"].kind.read("policy", given["policy"], queue, context)
+        given |= SETTINGS["Policy"].read("policy", given["policy"], queue, context)
     return given
 
 

@@ -36,7 +36,7 @@ from veilmq.wire.sqs.json import encode
 from veilmq.wire.sqs.moves import task_handle, task_of
 from veilmq.wire.sqs.names import Listing
 from veilmq.wire.sqs.policies import read_policy
-from veilmq.wire.sqs.queue_attributes import COUNTED, NAMES, READ_ONLY, SETTINGS, attribute_of, describe, read_settings
+from veilmq.wire.sqs.queue_attributes import ATTRIBUTE_OF, COUNTED, NAMES, READ_ONLY, SETTINGS, describe, read_settings
 from veilmq.wire.sqs.queues import Grant, Revoke, read_tags
 
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
@@ -340,9 +340,9 @@ def test_the_names_are_those_of_the_service_model() -> None:
 
 
 def test_every_field_of_the_settings_is_of_one_attribute() -> None:
-    fields = [field for setting in SETTINGS.values() for field in setting.kind.fields]
+    fields = [field for setting in SETTINGS.values() for field in setting.fields]
     assert sorted(fields) == sorted({field.name for field in msgspec.structs.fields(QueueSettings)} - NOT_ON_THE_WIRE)
-    assert {attribute_of(field) for field in fields} == set(SETTINGS)
+    assert {ATTRIBUTE_OF[field] for field in fields} == set(SETTINGS)
 
 
 def taken(name: str, text: str, queue: str = QUEUE) -> dict[str, Any]:
@@ -365,7 +365,7 @@ def test_visibility_rules_that_are_none(text: str, why: str) -> None:
 @pytest.mark.parametrize("name", list(RANGES))
 def test_the_borders_of_each_number(name: str) -> None:
     least, most = RANGES[name]
-    (field,) = SETTINGS[name].kind.fields
+    (field,) = SETTINGS[name].fields
     assert [taken(name, str(value)) for value in (least, most)] == [{field: least}, {field: most}]
     for value in (least - 1, most + 1):
         with raised(errors.INVALID_ATTRIBUTE_VALUE, f"between {least} and {most}"):
