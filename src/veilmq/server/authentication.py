@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes
 from typing import Annotated
 
 import msgspec
@@ -96,9 +96,9 @@ def load(path: Path) -> dict[str, AccessKey]:
                 ends = ends.replace(tzinfo=UTC)
             keys[key.id] = AccessKey(
                 id=key.id,
-                secret=key.secret,
+                secret=key.secret.encode(),
                 caller=caller_named(account.id, key.user or ""),
-                session_token=key.session_token,
+                session_token=None if key.session_token is None else key.session_token.encode(),
                 expires_at_s=None if ends is None else ends.timestamp(),
             )
     if not keys:
@@ -123,7 +123,7 @@ def _read(path: Path) -> bytes:
         raise CredentialsError(path, f"cannot be read: {error.strerror}") from None
 
 
-_NO_KEY = AccessKey(id="", secret=token_hex(), caller=caller_named("0" * 12))
+_NO_KEY = AccessKey(id="", secret=token_bytes(), caller=caller_named("0" * 12))
 """Compared with where there is no such key."""
 
 

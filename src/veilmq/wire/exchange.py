@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from veilmq.core import Value
 from veilmq.core.commands import Command
 from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.core.messages import Attribute, IdSource, Properties, encode_properties
@@ -110,26 +111,17 @@ def root_arn(account: str) -> str:
     return f"arn:aws:iam::{account}:root"
 
 
-class AccessKey:
-    """A key: its secret is known here and shown nowhere. Instants are seconds since the epoch."""
+class AccessKey(Value):
+    """A key: its secret is known here and shown nowhere. Instants are seconds since the epoch.
 
-    __slots__ = ("caller", "expires_at_s", "id", "secret", "session_token")
+    ``session_token`` must come with each request of a temporary key, ``expires_at_s`` ends any key.
+    """
 
-    def __init__(
-        self,
-        *,
-        id: str,  # noqa: A002 (the word of everyone)
-        secret: str,
-        caller: Caller,
-        session_token: str | None = None,
-        expires_at_s: float | None = None,
-    ) -> None:
-        """``session_token`` must come with each request of a temporary key, ``expires_at_s`` ends any key."""
-        self.id = id
-        self.caller = caller
-        self.secret = secret.encode()
-        self.session_token = session_token.encode() if session_token is not None else None
-        self.expires_at_s = expires_at_s
+    id: str
+    secret: bytes
+    caller: Caller
+    session_token: bytes | None = None
+    expires_at_s: float | None = None
 
     def __repr__(self) -> str:
         """Show the id and the caller, without the secret."""

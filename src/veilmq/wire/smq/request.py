@@ -4,6 +4,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from os import urandom
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -222,7 +223,6 @@ class SmqRequest(Value, gc=False):
 
 _NOWHERE: tuple[tuple[str, ...], str] = (), "?"
 _NONE: Mapping[str, str] = {}
-_known: dict[bytes, tuple[tuple[str, ...], str]] = {}
 
 
 def is_smq(target: bytes, headers: Mapping[bytes, bytes]) -> bool:
@@ -239,7 +239,7 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     raw_path, _, raw_query = target.partition(b"?")
     (path, shape), query, flaw = _NOWHERE, _NONE, None
     try:
-        path, shape = _known.get(raw_path) or _path(raw_path)
+        path, shape = _path(raw_path) if len(raw_path) <= _REMEMBERED_BYTES_MAX else _path.__wrapped__(raw_path)
         if raw_query:
             query = _parameters(raw_query)
     except SmqError as error:
@@ -258,20 +258,16 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     )
 
 
+@lru_cache(_REMEMBERED_MAX)
 def _path(raw: bytes) -> tuple[tuple[str, ...], str]:
-    """Return parts and shape of ``raw``, and remember them unless it is long; a slash at its end means nothing."""
+    """Return parts and shape of ``raw``; a slash at its end means nothing."""
     try:
         parts = tuple(unquote_to_bytes(part).decode() for part in raw.strip(b"/").split(b"/") if part or raw != b"/")
     except UnicodeDecodeError:
         raise SmqError(errors.INVALID_REQUEST_URL) from None
     if any("/" in word for word in parts[::2]):  # one part would pass for several
         raise SmqError(errors.INVALID_REQUEST_URL)
-    path = parts, "/".join("*" if place % 2 else part for place, part in enumerate(parts))
-    if len(raw) <= _REMEMBERED_BYTES_MAX:
-        if len(_known) >= _REMEMBERED_MAX:
-            _known.clear()
-        _known[raw] = path
-    return path
+    return parts, "/".join("*" if place % 2 else part for place, part in enumerate(parts))
 
 
 def _parameters(query: bytes) -> dict[str, str]:

@@ -264,14 +264,20 @@ def _one_of(name: str, given: Mapping[str, str], values: Mapping[str, Value]) ->
     return values[text]
 
 
-def _subscription_elements(view: SubscriptionView) -> str:
-    subscription = view.subscription
-    owner = subscription.topic.partition("/")[0]
-    content = {
+def _particulars(subscription: Subscription) -> dict[str, str]:
+    owner, _, name = subscription.topic.partition("/")
+    return {
         "TopicOwner": owner,
-        "TopicName": own_name(subscription.topic),
+        "TopicName": name,
         "Subscriber": owner,
         "SubscriptionName": subscription.name,
+    }
+
+
+def _subscription_elements(view: SubscriptionView) -> str:
+    subscription = view.subscription
+    content = {
+        **_particulars(subscription),
         "Endpoint": subscription.endpoint,
         _FILTER: subscription.filter_tag,
         _STRATEGY: _NAMES[subscription.strategy],
@@ -296,12 +302,8 @@ def _written(body: str, tag: str, notification: Notification) -> str:
     subscription = notification.subscription
     if subscription.format is NotificationFormat.SIMPLIFIED:
         return body
-    owner, _, name = subscription.topic.partition("/")
     content = {
-        "TopicOwner": owner,
-        "TopicName": name,
-        "Subscriber": owner,
-        "SubscriptionName": subscription.name,
+        **_particulars(subscription),
         "MessageId": notification.id.hex().upper(),
         "Message": body,
         "MessageMD5": body_md5(body),
@@ -359,11 +361,16 @@ Sign = Callable[[bytes], bytes]
 """Text → its signature (RSASSA-PKCS1-v1_5 with SHA-1)."""
 
 _METHOD = b"POST"
+_NO_TAG = Attribute("String")
 _CONTENT_TYPES = {
     NotificationFormat.XML: b"text/xml;charset=utf-8",
     NotificationFormat.JSON: b"application/json;charset=utf-8",
     NotificationFormat.SIMPLIFIED: b"text/plain;charset=utf-8",
 }
+
+
+def _header(name: str) -> bytes:
+    return b"x-mns" + re.sub("[A-Z]", r"-\g<0>", name).lower().encode()
 
 
 def push_request(
@@ -379,18 +386,14 @@ def push_request(
         b"x-mns-signing-cert-url": b64encode(certificate_url.encode()),
     }
     if subscription.format is NotificationFormat.SIMPLIFIED:
-        owner, _, topic = subscription.topic.partition("/")
-        tag = decode_properties(message.properties).system.get(TAG)
-        particulars = {
-            b"x-mns-message-id": message.id.hex().upper(),
-            b"x-mns-message-tag": (tag.text or "") if tag is not None else "",
-            b"x-mns-publish-time": str(message.sent_at_ms),
-            b"x-mns-subscriber": owner,
-            b"x-mns-subscription-name": subscription.name,
-            b"x-mns-topic-name": topic,
-            b"x-mns-topic-owner": owner,
+        tag = decode_properties(message.properties).system.get(TAG, _NO_TAG)
+        content = {
+            **_particulars(subscription),
+            "MessageId": message.id.hex().upper(),
+            TAG: tag.text,
+            "PublishTime": str(message.sent_at_ms),
         }
-        named |= {name: value.encode() for name, value in particulars.items() if value}
+        named |= {_header(name): value.encode() for name, value in content.items() if value}
     signed = b"".join(b"%b:%b\n" % pair for pair in sorted(named.items()))
     text = b"\n".join((_METHOD, digest, kind, date.encode(), signed + path))
     headers = {

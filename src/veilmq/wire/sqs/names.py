@@ -52,16 +52,10 @@ def queue_of(url: str | None, context: RequestContext) -> str:
     if _LOOSE_NAME.fullmatch(url):
         return f"{context.account}/{url}"
     parts = _path(url).strip("/").split("/")
-    if context.by_region and len(parts) >= 2:
-        parts = [_place(parts, context), parts[-1]]
-        if parts[0] and _LOOSE_NAME.fullmatch(parts[1]):
-            return _remember(url, "/".join(parts), context)
-    if len(parts) < 2 or not all(map(_LOOSE_NAME.fullmatch, parts[-2:])):
+    place = _place(parts, context) if len(parts) > 1 else ""
+    if not place or not _LOOSE_NAME.fullmatch(parts[-1]):
         raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
-    return _remember(url, f"{parts[-2]}/{parts[-1]}", context)
-
-
-def _remember(url: str, queue: str, context: RequestContext) -> str:
+    queue = f"{place}/{parts[-1]}"
     if len(url) <= _REMEMBERED_CHARACTERS_MAX:
         if len(context.queues) >= _REMEMBERED_MAX:
             context.queues.clear()
@@ -70,11 +64,16 @@ def _remember(url: str, queue: str, context: RequestContext) -> str:
 
 
 def _place(parts: list[str], context: RequestContext) -> str:
-    """Return the namespace in a path: ``account``, ``account@region`` or ``region/account``, and a name behind it."""
+    """Return the namespace in a path: ``account``, ``account@region`` or ``region/account``, and a name behind it.
+
+    Empty for what is none; without regions only an account is one.
+    """
     found = _PLACE.fullmatch(parts[-2])
     if found is None:
         return ""
     account, region = found.groups()
+    if not context.by_region:
+        return account if region is None else ""
     if region is None and len(parts) > 2 and _REGION.fullmatch(parts[-3]):
         region = parts[-3]
     return namespace(account, region or context.region, context)

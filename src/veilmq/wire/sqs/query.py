@@ -16,6 +16,7 @@ import re
 from base64 import b64encode
 from binascii import a2b_qp
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -147,113 +148,84 @@ def _place(tree: Tree, name: str, value: str) -> None:
 # called by its name in this protocol: a list under the name that it has in JSON, or with ``.member.`` in it, would be
 # lost, so it is refused in the words that Amazon SQS has for it.
 
-Read = Callable[[Node], Any]
-"""What stands at a member's place → what the struct is converted from; left as it is where it cannot fit."""
-
 _NUMBER = re.compile("[+-]?[0-9]{1,18}")
 _INDEX = re.compile("[1-9][0-9]{0,8}")
 _MISPLACED = "Start of list found where not expected"
 
 
-def reader(request: type[Shape], action: str) -> Callable[[Tree], dict[str, Any]]:
-    """Return what makes members of ``request`` out of the parameters of ``action``."""
-    return _structure(inspect.type_info(request), "", action)
+class _Member(NamedTuple):
+    name: str
+    parameter: str
+    kind: inspect.Type
+    always: bool  # a list of structures: there is no other way to say that it is empty than to leave it out
 
 
-def _read(kind: inspect.Type, element: str, action: str) -> Read:
-    """Return the reader of one type; ``element`` is the name under which a list or a map has its elements."""
-    make = _READERS.get(type(kind))
-    return make(kind, element, action) if make is not None else lambda node: node
+@cache
+def _members_of(request: type[msgspec.Struct], action: str) -> list[_Member]:
+    members = []
+    for field in msgspec.structs.fields(request):
+        kind: Any = inspect.type_info(field.type)
+        (kind,) = (each for each in getattr(kind, "types", (kind,)) if not isinstance(each, inspect.NoneType))
+        is_list = isinstance(kind, inspect.ListType)
+        name = field.encode_name
+        parameter = element_name(name, action) if is_list or isinstance(kind, inspect.DictType) else name
+        members.append(_Member(name, parameter, kind, is_list and isinstance(kind.item_type, inspect.StructType)))
+    return members
 
 
-def _structure(kind: Any, element: str, action: str) -> Callable[[Any], Any]:
-    members: dict[str, tuple[str, Read, bool]] = {}  # by name: parameter, reader, whether it is there always
-    for field in kind.fields:
-        name = parameter = field.encode_name
-        choices = getattr(field.type, "types", (field.type,))
-        (present,) = (each for each in choices if not isinstance(each, inspect.NoneType))
-        if isinstance(present, inspect.ListType | inspect.DictType):
-            parameter = element_name(name, action)
-        # a list of structures: there is no other way to say that it is empty than to leave it out
-        always = isinstance(present, inspect.ListType) and isinstance(present.item_type, inspect.StructType)
-        members[name] = parameter, _read(present, parameter, action), always
-
-    renamed = [(name, members[name][0]) for name in OLDER_NAMES if name in members]
-    collections = [name for name, (parameter, *_) in members.items() if name != parameter]
-
-    def read(node: Node) -> Any:
-        if isinstance(node, str):
-            return node
-        for older, parameter in renamed:
-            if isinstance(node.get(older), dict) and parameter not in node:
-                node = {parameter: node[older], **{name: node[name] for name in node if name != older}}
-        if any(isinstance(node.get(name), dict) for name in collections):
-            raise malformed(_MISPLACED)
-        return {
-            name: read_member(node.get(parameter, {}))
-            for name, (parameter, read_member, always) in members.items()
-            if always or parameter in node
-        }
-
-    return read
+def read_members(request: type[msgspec.Struct], node: Tree, action: str) -> dict[str, Any]:
+    """Return what the parameters ``node`` of ``action`` have for the members of ``request``."""
+    members = _members_of(request, action)
+    for name, parameter, *_ in members:
+        if name != parameter and isinstance(node.get(name), dict):
+            if name not in OLDER_NAMES or parameter in node:
+                raise malformed(_MISPLACED)
+            node = {**node, parameter: node[name]}
+    return {
+        name: _read(kind, node.get(parameter, {}), parameter, action)
+        for name, parameter, kind, always in members
+        if always or parameter in node
+    }
 
 
-def _list(kind: Any, element: str, action: str) -> Read:
-    read_item = _read(kind.item_type, element, action)
-
-    def read(node: Node) -> Any:
-        if not node:
-            return []
+def _read(kind: Any, node: Node, element: str, action: str) -> Any:
+    """Return what a member is converted from, whose elements are called ``element``; as it is where it cannot fit."""
+    if isinstance(kind, inspect.StructType):
+        return node if isinstance(node, str) else read_members(kind.cls, node, action)
+    if isinstance(kind, inspect.ListType):
         items = [node] if isinstance(node, str) else [item for _, item in _numbered(node)]
-        return [read_item(item) for item in items]
+        return [_read(kind.item_type, item, element, action) for item in items] if node else []
+    if isinstance(kind, inspect.DictType):
+        return _read_map(kind, node, element, action)
+    if isinstance(kind, inspect.IntType) and isinstance(node, str) and _NUMBER.fullmatch(node):
+        return int(node)
+    return node
 
-    return read
 
-
-def _map(kind: Any, element: str, action: str) -> Read:
+def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> Any:
+    if isinstance(node, str):
+        return node or {}
     key = key_name(element)
-    read_value = _read(kind.value_type, VALUE, action)
-    may_be_empty = isinstance(kind.value_type, inspect.StructType)
-
-    def read_entry(name: str, entry: Node) -> tuple[Any, Any]:
+    read = {}
+    for name, entry in [(element, node)] if key in node else _numbered(node, f"{element}."):
         if isinstance(entry, str) or key not in entry:
             raise errors.missing_parameter(f"{name}.{key}")
-        if VALUE not in entry and not may_be_empty:
+        if VALUE not in entry and not isinstance(kind.value_type, inspect.StructType):
             raise errors.missing_parameter(f"{name}.{VALUE}")
         given = entry[key]
         if not isinstance(given, str):
             raise malformed(_MISPLACED)
-        return given, read_value(entry.get(VALUE, {}))
-
-    def read(node: Node) -> Any:
-        if isinstance(node, str):
-            return node or {}
-        if key in node:
-            return dict([read_entry(element, node)])
-        return dict(read_entry(f"{element}.{index}", entry) for index, entry in _numbered(node))
-
+        read[given] = _read(kind.value_type, entry.get(VALUE, {}), VALUE, action)
     return read
 
 
-def _numbered(node: Tree) -> Iterator[tuple[str, Node]]:
-    """Yield the elements of a list in the order of their numbers."""
+def _numbered(node: Tree, prefix: str = "") -> Iterator[tuple[str, Node]]:
+    """Yield the elements of a list in the order of their numbers, each with its name."""
     for index in node:
         if not _INDEX.fullmatch(index):
             raise malformed(f"{shown(index)} is not a valid index")
     for index in sorted(node, key=int):
-        yield index, node[index]
-
-
-def _number(node: Node) -> Node | int:
-    return int(node) if isinstance(node, str) and _NUMBER.fullmatch(node) else node
-
-
-_READERS: dict[type[inspect.Type], Callable[[Any, str, str], Read]] = {
-    inspect.StructType: _structure,
-    inspect.ListType: _list,
-    inspect.DictType: _map,
-    inspect.IntType: lambda kind, element, action: _number,
-}
+        yield prefix + index, node[index]
 
 
 # Replies to Query requests: XML, or JSON for a GET that accepts JSON and nothing else, as Amazon SQS answers it.
@@ -333,9 +305,6 @@ JSON = Format(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _wr
 """What they get for a GET that accepts JSON and nothing else."""
 
 
-_READ = {name: reader(action.request, name) for name, action in ACTIONS.items()}
-
-
 class QueryCall(Plan, frozen=True, gc=False):
     """A call of the Query protocol."""
 
@@ -366,7 +335,7 @@ def decode(action: bytes, form: Form, context: RequestContext, written: Format =
     if version != VERSION:
         why = f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}."
         raise SqsError(errors.NO_SUCH_VERSION, why)
-    members = _READ[name](tree)
+    members = read_members(row.request, tree, name)
     path = form.path.decode("latin-1")
     if path.strip("/"):
         if "queue_url" in row.request.__struct_fields__:

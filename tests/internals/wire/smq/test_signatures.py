@@ -31,8 +31,10 @@ ALICE = caller_named("111122223333", "alice")
 KEYS = {
     key.id: key
     for key in (
-        AccessKey(id=KEY, secret=SECRET, caller=ALICE),
-        AccessKey(id="STS", secret=SECRET, caller=ALICE, session_token="a/token+==", expires_at_s=NOW_S + 600),
+        AccessKey(id=KEY, secret=SECRET.encode(), caller=ALICE),
+        AccessKey(
+            id="STS", secret=SECRET.encode(), caller=ALICE, session_token=b"a/token+==", expires_at_s=NOW_S + 600
+        ),
     )
 }
 TARGET = "/queues/jobs/messages?waitseconds=5"

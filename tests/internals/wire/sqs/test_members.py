@@ -512,7 +512,7 @@ def test_what_a_message_carries_of_its_sender(user: str) -> None:
 
 
 def test_a_key_shows_whose_it_is_and_nothing_else() -> None:
-    key = AccessKey(id="AKID", secret="hush", session_token="hushed", caller=caller_named(ACCOUNT, "alice"))
+    key = AccessKey(id="AKID", secret=b"hush", session_token=b"hushed", caller=caller_named(ACCOUNT, "alice"))
     assert repr(key) == "AccessKey(id='AKID', caller='arn:aws:iam::111122223333:user/alice')"
     assert "hush" not in str(key) + f"{key}"
 

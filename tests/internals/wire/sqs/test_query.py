@@ -3,6 +3,7 @@
 import runpy
 import tracemalloc
 import uuid
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree as ET
@@ -25,7 +26,7 @@ from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Shape
-from veilmq.wire.sqs.query import Form, QueryCall, action_of, decode, encode_error, form_of, parameters, reader
+from veilmq.wire.sqs.query import Form, QueryCall, action_of, decode, encode_error, form_of, parameters, read_members
 
 ROOT = b"/"
 AT_QUEUE = b"/000000000000/orders"
@@ -205,7 +206,7 @@ def test_a_request_is_the_same_in_both_protocols(data: st.DataObject, action: st
     members = data.draw(_structures(inspect.type_info(request)))
     in_json = msgspec.json.decode(msgspec.json.encode(members), type=request)
     form = Form(ROOT, b"", form_of_request(action, members).encode())
-    in_query = msgspec.convert(reader(request, action)(parameters(form)), request)
+    in_query = msgspec.convert(read_members(request, parameters(form), action), request)
     if hasattr(in_query, "entries") and "Entries" not in members:
         in_json = msgspec.structs.replace(in_json, entries=[])
     assert in_query == in_json
@@ -404,7 +405,7 @@ class Asked(Shape, frozen=True, kw_only=True):
     entries: list[Part] | None = None
 
 
-read = reader(Asked, "Do")
+read = partial(read_members, Asked, action="Do")
 NOTHING: dict[str, Any] = {"Parts": [], "Entries": []}
 """Lists of structures cannot be left out: without parameters they are empty."""
 

@@ -59,9 +59,9 @@ EXAMPLE = (
 
 ALICE = caller_named("111122223333", "alice")
 SECRET = "a secret/of+Alice"
-KEY = AccessKey(id="AKIDALICE", secret=SECRET, caller=ALICE)
+KEY = AccessKey(id="AKIDALICE", secret=SECRET.encode(), caller=ALICE)
 TEMPORARY = AccessKey(
-    id="ASIDALICE", secret=SECRET, caller=ALICE, session_token="a/token+==", expires_at_s=EXAMPLE_S + 600
+    id="ASIDALICE", secret=SECRET.encode(), caller=ALICE, session_token=b"a/token+==", expires_at_s=EXAMPLE_S + 600
 )
 KEYS = {key.id: key for key in (KEY, TEMPORARY)}
 HOST = "queues.example:9324"
@@ -77,7 +77,7 @@ class SignedRequest(NamedTuple):
 
 
 def examples(**more: AccessKey) -> Verifier:
-    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET, caller=caller_named("123456789012"))
+    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET.encode(), caller=caller_named("123456789012"))
     return Verifier({key.id: key}, region="us-east-1", service="service")
 
 
@@ -357,7 +357,7 @@ def test_the_date_header_stands_in_for_the_other() -> None:
     authorization = (
         EXAMPLE.replace("20150830", "20110909").replace("/service/", "/host/").format("date;host", signature)
     )
-    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET, caller=ALICE)
+    key = AccessKey(id="AKIDEXAMPLE", secret=EXAMPLE_SECRET.encode(), caller=ALICE)
     by = Verifier({key.id: key}, region="us-east-1", service="host")
     at_s = datetime(2011, 9, 9, 23, 36, tzinfo=UTC).timestamp()
     assert (
