@@ -9,7 +9,6 @@ from hashlib import sha256
 from importlib import import_module
 from itertools import chain, count, repeat
 from operator import attrgetter
-from os import urandom
 from random import getrandbits
 from struct import Struct
 from typing import Any
@@ -133,8 +132,6 @@ class AccessKey(Value):
 DEFAULT_ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
 REGION_PATTERN = r"[a-z0-9-]{1,32}"
-PROCESS_KEY = urandom(32)
-"""A key for the tokens of a server that has none of its own."""
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -143,7 +140,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``region`` is the server's own. ``account`` is the namespace of the queues that a request names without more: twelve
     digits, and where ``by_region`` holds and the request is for another region, that behind an ``@``.
 
-    ``token_key`` is what paging tokens are made with, the store's own, so that they outlive a restart.
+    ``token_key`` is what a server makes paging tokens with, the store's own, so that they outlive a restart.
 
     ``caller`` signed the request, or names the account with its key id; ``None`` for anonymous requests.
 
@@ -162,7 +159,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     account: str = DEFAULT_ACCOUNT
     region: str = DEFAULT_REGION
     by_region: bool = False
-    token_key: bytes = PROCESS_KEY
+    token_key: bytes = b""
     caller: Caller | None = None
     trace_header: Attribute | None = None
     smq_lenient: bool = False

@@ -3,6 +3,7 @@
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -49,9 +50,8 @@ SUBSCRIPTION_NAME = smq.NameRule(
 )
 
 
-def topic_of(request: SmqRequest, context: RequestContext) -> str:
-    """Return the store's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
-    return f"{context.account}/{checked_name(request.path[1], TOPIC_NAME)}"
+topic_of = partial(smq.queue_of, rule=TOPIC_NAME)
+"""Returns the store's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
 
 
 def subscription_of(request: SmqRequest) -> str:

@@ -103,11 +103,6 @@ def missing_parameter(name: str) -> SqsError:
     return SqsError(MISSING_PARAMETER, f"The request must contain the parameter {name}.")
 
 
-def missing_queue_name() -> SqsError:
-    """Return the error for an empty name of a queue."""
-    return invalid("Value for parameter QueueName is invalid. Reason: Must specify a queue name.")
-
-
 def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
     """Return the error for the member ``name`` whose ``value`` breaks the rule that ``reason`` states."""
     return invalid(f"Value {shown(str(value))} for parameter {name} is invalid. Reason: {reason}")

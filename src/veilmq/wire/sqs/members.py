@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -406,49 +406,52 @@ _NO_ENTRY_ID = (
 
 
 class Batch:
-    """The entries of one request: those that go to the engine, prepared, and those that failed here."""
+    """The entries of one request: the ``items`` that go to the engine, prepared, and those that failed here."""
 
-    __slots__ = ("failed", "prepared")
+    __slots__ = ("_failed", "_ids", "items")
 
-    def __init__(self, entries: Sequence[Any] | None, kind: str, prepare: Callable[[Any], Any]) -> None:
-        """Check the ids and prepare each entry; ``kind`` is what the service model calls an entry.
+    def __init__(self, request: Any, prepare: Callable[[Any], Any]) -> None:
+        """Check the ids of the ``entries`` of ``request`` and prepare each entry.
 
         Raises ``SqsError`` where the whole request is wrong; ``prepare`` raises it for its entry alone.
         """
+        entries, kind = request.entries, f"{type(request).__name__}RequestEntry"
         if entries is None:
             raise errors.missing_parameter("Entries")
         if not entries:
             raise SqsError(errors.EMPTY_BATCH_REQUEST, f"There should be at least one {kind} in the request.")
         if len(entries) > limits.SQS_BATCH_ENTRIES_MAX:
             raise errors.too_many_entries(len(entries))
-        named: dict[str, Any] = {}
+        seen: set[str] = set()
         for place, entry in enumerate(entries, start=1):
             if entry.id is None:
                 raise errors.missing_parameter(f"{kind}.{place}.Id")
             if not _ID.fullmatch(entry.id):
                 raise SqsError(errors.INVALID_ENTRY_ID, _NO_ENTRY_ID)
-            if entry.id in named:
+            if entry.id in seen:
                 raise SqsError(errors.ENTRY_IDS_NOT_DISTINCT, f"Id {entry.id} repeated.")
-            named[entry.id] = entry
-        self.prepared: list[tuple[str, Any]] = []
-        self.failed: list[BatchResultErrorEntry] = []
-        for identifier, entry in named.items():
+            seen.add(entry.id)
+        self._ids: list[str] = []
+        self.items: list[Any] = []
+        self._failed: list[BatchResultErrorEntry] = []
+        for entry in entries:
             try:
-                self.prepared.append((identifier, prepare(entry)))
+                self.items.append(prepare(entry))
+                self._ids.append(entry.id)
             except SqsError as error:
-                self.failed.append(_failure(identifier, error))
+                self._failed.append(_failure(entry.id, error))
 
     def respond(self, results: Any, success: Callable[[str, Any, Any], Any]) -> BatchResult:
-        """Return the response; ``results`` has an outcome for each prepared entry, in their order.
+        """Return the response; ``results`` has an outcome for each item, in their order.
 
-        ``success`` makes the answer from an entry's id, what was prepared and its outcome, and raises ``SqsError``
-        for an outcome that is an error.
+        ``success`` makes the answer from an entry's id, its item and its outcome, and raises ``SqsError`` for an
+        outcome that is an error.
         """
         successful = []
-        failed = list(self.failed)
-        for (identifier, prepared), outcome in zip(self.prepared, answered(results), strict=True):
+        failed = list(self._failed)
+        for identifier, item, outcome in zip(self._ids, self.items, answered(results), strict=True):
             try:
-                successful.append(success(identifier, prepared, outcome))
+                successful.append(success(identifier, item, outcome))
             except SqsError as error:
                 failed.append(_failure(identifier, error))
         return BatchResult(successful=successful or None, failed=failed or None)

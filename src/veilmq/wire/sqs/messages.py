@@ -129,8 +129,8 @@ class SendMessageBatch(members.QueueRequest):
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
         prepare = partial(_outgoing, queue=queue, context=context)
-        batch = members.Batch(self.entries, "SendMessageBatchRequestEntry", prepare)
-        messages = tuple(outgoing.message for _, outgoing in batch.prepared)
+        batch = members.Batch(self, prepare)
+        messages = tuple(outgoing.message for outgoing in batch.items)
         sent_bytes = sum(message.size_bytes for message in messages)
         if sent_bytes > SQS_BATCH_BYTES_MAX:
             why = f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {sent_bytes} bytes."
@@ -374,7 +374,7 @@ class DeleteMessageBatch(members.QueueRequest):
 
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
-        batch = members.Batch(self.entries, "DeleteMessageBatchRequestEntry", _receipt)
+        batch = members.Batch(self, _receipt)
         check = _check_in_order if is_fifo(queue) else _check
 
         def deleted(identifier: str, receipt: str, outcome: Any) -> members.BatchResultEntry:
@@ -383,8 +383,7 @@ class DeleteMessageBatch(members.QueueRequest):
                 return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
             return members.BatchResultEntry(id=identifier)
 
-        receipts = tuple(receipt for _, receipt in batch.prepared)
-        command = Delete(queue=queue, receipts=receipts, any_receive=context.stale_receipts_act)
+        command = Delete(queue=queue, receipts=tuple(batch.items), any_receive=context.stale_receipts_act)
         return Plan(command, lambda results: batch.respond(results, deleted))
 
 
@@ -409,7 +408,7 @@ class ChangeMessageVisibilityBatch(members.QueueRequest):
 
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
-        batch = members.Batch(self.entries, "ChangeMessageVisibilityBatchRequestEntry", _change)
+        batch = members.Batch(self, _change)
 
         def changed(identifier: str, change: VisibilityChange, outcome: Any) -> members.BatchResultEntry:
             _check_change(queue, change, outcome)
@@ -417,8 +416,7 @@ class ChangeMessageVisibilityBatch(members.QueueRequest):
                 return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
             return members.ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
 
-        changes = tuple(change for _, change in batch.prepared)
-        command = ChangeVisibility(queue=queue, changes=changes, any_receive=context.stale_receipts_act)
+        command = ChangeVisibility(queue=queue, changes=tuple(batch.items), any_receive=context.stale_receipts_act)
         return Plan(command, lambda results: batch.respond(results, changed))
 
 

@@ -139,15 +139,21 @@ def is_fifo(queue: str) -> bool:
     return queue.endswith(FIFO_SUFFIX)
 
 
+def given_name(name: str | None) -> str:
+    """Return the name of a queue that a request gives; raises where there is none."""
+    if name is None:
+        raise errors.missing_parameter("QueueName")
+    if not name:
+        raise errors.invalid("Value for parameter QueueName is invalid. Reason: Must specify a queue name.")
+    return name
+
+
 def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
     """Return the engine's name for a queue to be created; raises unless ``name`` keeps the rule of SQS.
 
     ``fifo`` is whether the request asks for a FIFO queue: then its name must end in .fifo, and only then it may.
     """
-    if name is None:
-        raise errors.missing_parameter("QueueName")
-    if not name:
-        raise errors.missing_queue_name()
+    name = given_name(name)
     stem = name.removesuffix(FIFO_SUFFIX) if fifo else name
     if not _NAME.fullmatch(stem) or len(name) > SQS_QUEUE_NAME_CHARACTERS_MAX or is_fifo(name) is not fifo:
         raise errors.invalid(_FIFO_NAMES if fifo else _NAMES)

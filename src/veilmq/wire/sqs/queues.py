@@ -14,7 +14,7 @@ from veilmq.wire.exchange import Plan, RequestContext, root_arn
 from veilmq.wire.sqs import errors, members, queue_attributes
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, nothing, required
-from veilmq.wire.sqs.names import Listing, account_of, new_queue, queue_arn, queue_of, queue_url
+from veilmq.wire.sqs.names import Listing, account_of, given_name, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import ALL, ATTRIBUTE_OF, applied, describe, read_settings
 
@@ -151,12 +151,7 @@ class GetQueueUrl(Request):
     queue_owner_aws_account_id: str | None = None
 
     def plan(self, context: RequestContext) -> Plan:
-        name = self.queue_name
-        if name is None:
-            raise errors.missing_parameter("QueueName")
-        if not name:
-            raise errors.missing_queue_name()
-        owner = self.queue_owner_aws_account_id
+        name, owner = given_name(self.queue_name), self.queue_owner_aws_account_id
         account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
         return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
 
