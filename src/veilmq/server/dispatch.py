@@ -258,7 +258,7 @@ class Dispatcher:
             return None
         except Exception:
             log.exception("a request of action %s could not be decoded", exchange.action)
-            exchange.reply(protocol.fail(InternalError(), context.base_url))
+            exchange.reply(protocol.refuse(InternalError(), context.base_url))
             return None
         request.head = None  # it holds the segment; where headers stay, the signature has made the dictionary of them
         if self._permissions is None:  # else policies may ask for the program of the client, now and later
@@ -381,7 +381,7 @@ class Exchange(msgspec.Struct, eq=False):
             reply = self.protocol.encode(self.plan, result)
         except Exception:
             log.exception("the reply to %s could not be encoded", self.action)
-            reply = self.protocol.fail(InternalError(), self.base_url)
+            reply = self.protocol.refuse(InternalError(), self.base_url)
         self.request.respond(reply.status, reply.headers, reply.body)
         self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from veilmq.core.errors import VeilmqError
 from veilmq.server.http_parser import Refusal, Request, Worded, as_text
 from veilmq.wire.exchange import Plan, Reply, RequestContext
 from veilmq.wire.smq import errors as smq_errors
@@ -17,7 +16,7 @@ from veilmq.wire.smq.signatures import Verifier as SmqVerifier
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs import query as sqs_query
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.errors import SqsError, from_core
+from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 from veilmq.wire.v1 import request as v1
 from veilmq.wire.v1.routes import ROUTES, route_key
@@ -31,10 +30,10 @@ class Protocol(NamedTuple):
 
     ``recognises`` decides by method, target and headers. ``read`` returns the action's name and what ``decode`` reads,
     ``None`` where the request names no action. ``decode`` may raise ``refused``, which ``refuse`` encodes, as it does
-    the ``SqsError`` of what all protocols share; ``fail`` encodes an error of core before there is a plan; both get the
-    address that the client used. ``encode`` makes the reply of a plan and its result, perhaps more than once.
-    ``labels`` has the names under which actions are counted, ``permissions``, by label, the action on which policies
-    decide where it has another name. ``mark`` is a header that all clients of the protocol send, if there is one.
+    the ``SqsError`` of what all protocols share, and errors of core; it gets the address that the client used.
+    ``encode`` makes the reply of a plan and its result, perhaps more than once. ``labels`` has the names under which
+    actions are counted, ``permissions``, by label, the action on which policies decide where it has another name.
+    ``mark`` is a header that all clients of the protocol send, if there is one.
     """
 
     recognises: Callable[[Request], bool]
@@ -43,7 +42,6 @@ class Protocol(NamedTuple):
     encode: Callable[[Any, Any], Reply]
     refused: type[Exception]
     refuse: Callable[[Any, str], Reply]
-    fail: Callable[[VeilmqError, str], Reply]
     verifier: type[SigV4Verifier | SmqVerifier]
     labels: dict[bytes, str]
     methods: frozenset[bytes] = frozenset({b"POST"})
@@ -64,7 +62,6 @@ SQS_JSON = Protocol(
     encode=sqs_json.encode,
     refused=SqsError,
     refuse=lambda error, _: sqs_json.encode_error(error),
-    fail=lambda error, _: sqs_json.encode_error(from_core(error)),
     verifier=SigV4Verifier,
     labels={name.encode(): name for name in ACTIONS},
 )
@@ -87,7 +84,6 @@ def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> 
         decode=partial(sqs_query.decode, written=written),
         encode=sqs_query.QueryCall.encode,
         refuse=lambda error, _: sqs_query.encode_error(error, written),
-        fail=lambda error, _: sqs_query.encode_error(from_core(error), written),
         methods=frozenset({b"GET", b"POST"}),
     )
 
@@ -110,7 +106,6 @@ SMQ = Protocol(
     encode=smq.SmqCall.encode,
     refused=smq_errors.SmqError,
     refuse=smq.encode_error,
-    fail=smq.encode_failure,
     verifier=SmqVerifier,
     labels={action: route.label for action, route in smq.ROUTES.items()},
     methods=frozenset({b"GET", b"PUT", b"POST", b"DELETE"}),
@@ -127,7 +122,6 @@ PROTOCOLS = (
         decode=decode_v1,
         encode=v1.ApiCall.encode,
         refuse=lambda error, _: v1.encode_error(error),
-        fail=lambda error, _: v1.encode_failure(error),
         labels={key: route.label for key, route in ROUTES.items()},
         methods=frozenset({b"GET", b"POST"}),
         permissions={route.label: route.permission for route in ROUTES.values()},

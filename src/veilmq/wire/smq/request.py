@@ -6,7 +6,7 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from os import urandom
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote_to_bytes
 from xml.parsers.expat import ExpatError, ParserCreate, XMLParserType
 
@@ -61,10 +61,6 @@ class Element(msgspec.Struct, eq=False, gc=False):
     children: "list[Element]"
 
 
-class _Refused(Exception):
-    """The body is well-formed so far, and nothing that a request may be."""
-
-
 def read_xml(body: bytes) -> Element:
     """Return the root of ``body``; raises ``SmqError`` (MalformedXML), and nothing else, whatever it holds."""
     return read_flat_xml(body) or parse_xml(body)
@@ -92,9 +88,9 @@ def parse_xml(body: bytes) -> Element:
         nonlocal left
         left -= 1
         if left < 0 or len(families) > limits.SMQ_XML_DEPTH_MAX or len(name) > limits.SMQ_XML_TAG_CHARACTERS_MAX:
-            raise _Refused
+            _refuse()
         if attributes and sum(map(len, attributes)) > limits.SMQ_XML_TAG_CHARACTERS_MAX:
-            raise _Refused
+            _refuse()
         if texts:
             texts.clear()
         families.append([])
@@ -105,12 +101,9 @@ def parse_xml(body: bytes) -> Element:
         families[-1].append(Element(name if ":" not in name else name.rpartition(":")[2], text, children))
         texts.clear()
 
-    def refuse(*_declared: object) -> None:
-        raise _Refused
-
     def check_encoding(_version: str, encoding: str | None, _standalone: int) -> None:
         if encoding is not None and encoding.lower() not in _ENCODINGS:
-            raise _Refused
+            _refuse()
 
     parser = ParserCreate("utf-8")
     parser.buffer_text = True
@@ -118,25 +111,29 @@ def parse_xml(body: bytes) -> Element:
     parser.StartElementHandler = start
     parser.EndElementHandler = end
     parser.CharacterDataHandler = texts.append
-    parser.StartDoctypeDeclHandler = refuse
+    parser.StartDoctypeDeclHandler = _refuse
     if not body.isascii():
         parser.XmlDeclHandler = check_encoding
     try:
         _parse(parser, body)
-    except (ExpatError, _Refused):
-        raise SmqError(errors.MALFORMED_XML) from None
+    except ExpatError:
+        _refuse()
     return families[0][0]
+
+
+def _refuse(*_declared: object) -> NoReturn:
+    raise SmqError(errors.MALFORMED_XML) from None
 
 
 def _parse(parser: XMLParserType, body: bytes) -> None:
     """Have ``body`` parsed in pieces: the parser keeps all of a tag until it ends, and no tag is as long as a piece."""
     if b"\0" in body:  # UTF-16 and its kin, which the parser would find out by itself
-        raise _Refused
+        _refuse()
     last = 0
     while len(body) - last > _PIECE_BYTES:
         parser.Parse(body[last : last + _PIECE_BYTES], False)
         if parser.CurrentByteIndex < last:
-            raise _Refused
+            _refuse()
         last += _PIECE_BYTES
     parser.Parse(body[last:], True)
 

@@ -156,8 +156,10 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCa
     return SmqCall(plan.command, plan.respond, plan.wait_s, context.base_url)
 
 
-def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
+def encode_error(error: SmqError | SqsError | VeilmqError, base_url: str) -> Reply:
     """Return the reply for a request that was refused at ``base_url``, perhaps by what all protocols share."""
+    if isinstance(error, VeilmqError):
+        error = errors.from_core(error)
     if isinstance(error, SqsError):
         code = errors.SHARED.get(error.code) or errors.Code(error.code.query, error.code.status, "")
         error = SmqError(code, "" if code is errors.ACCESS_DENIED else error.message)
@@ -165,11 +167,6 @@ def encode_error(error: SmqError | SqsError, base_url: str) -> Reply:
     content = {"Code": error.code.name, "Message": error.message, "RequestId": identifier, "HostId": base_url}
     body = document("Error", elements(content))
     return smq.reply(error.code.status, body, code=error.code.name, identifier=identifier)
-
-
-def encode_failure(error: VeilmqError, base_url: str) -> Reply:
-    """Return the reply for an error of core."""
-    return encode_error(errors.from_core(error), base_url)
 
 
 def encode_refusal(status: int, text: str, base_url: str) -> Reply:

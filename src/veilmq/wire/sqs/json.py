@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from veilmq.core import limits
+from veilmq.core.errors import VeilmqError
 from veilmq.wire.exchange import REQUEST_IDS, Plan, Reply, RequestContext
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
@@ -112,8 +113,10 @@ def encode(plan: Plan, result: Any) -> Reply:
     return Reply(200, headers, _EMPTY if response is None else _encode(response))
 
 
-def encode_error(error: SqsError) -> Reply:
+def encode_error(error: SqsError | VeilmqError) -> Reply:
     """Return the reply for a request that was refused. What names no queue names one that does not exist."""
+    if isinstance(error, VeilmqError):
+        error = errors.from_core(error)
     if error.code is errors.INVALID_ADDRESS:
         error = SqsError(errors.QUEUE_DOES_NOT_EXIST, f"{errors.NO_QUEUE} {error.message}")
     code = error.code

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Union
 import msgspec
 from msgspec import inspect
 
+from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.wire.exchange import Plan, Reply, RequestContext, new_request_id
 from veilmq.wire.sqs import errors
@@ -350,8 +351,10 @@ def decode(action: bytes, form: Form, context: RequestContext, written: Format =
     return QueryCall(plan.command, plan.respond, plan.wait_s, name, written)
 
 
-def encode_error(error: SqsError, written: Format = XML) -> Reply:
+def encode_error(error: SqsError | VeilmqError, written: Format = XML) -> Reply:
     """Return the reply for a request that was refused."""
+    if isinstance(error, VeilmqError):
+        error = errors.from_core(error)
     identifier = new_request_id()
     code, text = error.code, error.message
     if code is errors.QUEUE_DOES_NOT_EXIST:

@@ -89,12 +89,6 @@ def json_reply(status: int, value: Any, *, code: str = "OK") -> Reply:
     return Reply(status, _JSON, _encode(value), code)
 
 
-def encode_failure(error: VeilmqError) -> Reply:
-    """Return the reply for an error of core."""
-    status, members = failure(error)
-    return json_reply(status, members, code=members["code"])
-
-
 def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
     """Return status and members of an error of core; one that no row knows is a defect, and says no more than that."""
     known = ANSWERS.get(type(error))
@@ -105,13 +99,15 @@ def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
     return status, members | {field: getattr(error, field) for field in fields}
 
 
-def encode_error(error: SqsError) -> Reply:
+def encode_error(error: SqsError | VeilmqError) -> Reply:
     """Return the reply for a request that was refused."""
-    code = error.code.query
-    members: dict[str, Any] = {"code": code, "message": error.message}
-    if isinstance(error, RowRefused):
-        members |= {"index": error.index, "why": error.reason.code.query}
-    return json_reply(error.code.status, members, code=code)
+    if isinstance(error, VeilmqError):
+        status, members = failure(error)
+    else:
+        status, members = error.code.status, {"code": error.code.query, "message": error.message}
+        if isinstance(error, RowRefused):
+            members |= {"index": error.index, "why": error.reason.code.query}
+    return json_reply(status, members, code=members["code"])
 
 
 PREFIX = b"/v1/"
@@ -229,9 +225,7 @@ class ApiCall(Plan, frozen=True, gc=False):
 
     def encode(self, result: Any) -> Reply:
         """Return the reply for the command's result, its ``VeilmqError``, or the ``SqsError`` of a body read later."""
-        if isinstance(result, VeilmqError):
-            return encode_failure(result)
-        return encode_error(result) if isinstance(result, SqsError) else self.respond(result)
+        return encode_error(result) if isinstance(result, VeilmqError | SqsError) else self.respond(result)
 
 
 def with_arrow(name: str, *arguments: Any, instead: str) -> Callable[[], Any]:

@@ -67,7 +67,6 @@ from veilmq.wire.smq.routes import (
     check_content_md5,
     decode,
     encode_error,
-    encode_failure,
     route_of,
 )
 from veilmq.wire.sqs import errors as sqs
@@ -101,8 +100,8 @@ def test_each_route_has_a_label_of_its_own_and_a_permission_that_policies_know()
 def test_errors_before_there_is_a_call() -> None:
     assert encode_error(SmqError(MESSAGE_NOT_EXIST), BASE).status == 404
     assert encode_error(SqsError(sqs.INTERNAL_FAILURE, "x"), BASE).code == "InternalError"
-    assert encode_failure(InternalError(), BASE).status == 500
-    assert b"secret" not in encode_failure(VeilmqError("secret"), BASE).body
+    assert encode_error(InternalError(), BASE).status == 500
+    assert b"secret" not in encode_error(VeilmqError("secret"), BASE).body
 
 
 def test_text_of_an_error_is_escaped() -> None:

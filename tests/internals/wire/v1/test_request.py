@@ -15,7 +15,7 @@ from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
-from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, Route, encode_error, encode_failure, read_request
+from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, Route, encode_error, read_request
 from veilmq.wire.v1.routes import EVERYWHERE, ROUTES, decode, route_key
 
 QUEUE = "000000000000/jobs"
@@ -116,7 +116,7 @@ def test_every_error_of_a_route_has_a_row_and_every_row_a_route() -> None:
 
 
 def test_an_error_without_a_row_is_a_defect() -> None:
-    reply = encode_failure(errors.TooManyTags(50))
+    reply = encode_error(errors.TooManyTags(50))
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "InternalError")
 
 
