@@ -25,8 +25,9 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import NewMessage
 from veilmq.server.http_parser import Pending, Request
 from veilmq.store.port import execute
+from veilmq.wire.exchange import Reply
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.claims import BulkRead, Gathered
+from veilmq.wire.v1.claims import BulkRead, bulk_reply
 from veilmq.wire.v1.publications import BulkStage
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class BulkRequests:
         self._writing = asyncio.Lock()
         self._staging = asyncio.Lock()
 
-    async def read(self, command: BulkRead) -> Gathered:
+    async def read(self, command: BulkRead) -> Reply:
         """Gather the messages of a claim; no read waits for messages to come. Raises ``VeilmqError``."""
         async with self._slots:
             writer = await self._in_thread(command.writer)
@@ -137,7 +138,7 @@ class BulkRequests:
                         writer.add(piece)
                         await asyncio.sleep(0)
                 if not page.cursor or writer.size_bytes >= limits.CLAIM_READ_BYTES:
-                    return Gathered(writer.finish(), writer.content_type, page.cursor)
+                    return bulk_reply(writer.finish(), writer.content_type, page.cursor)
                 request = replace(request, cursor=page.cursor)
 
     async def stage(self, command: BulkStage) -> Staged:

@@ -27,7 +27,9 @@ def test_what_is_signed_is_genuine(path: str, token: str | None) -> None:
     """Whatever the path, with a token and without."""
     key = SigningKey(id="AKID", secret="hush", session_token=token, region="eu-west-1")
     headers = key.sign(path, {"Host": "h:1", "Content-Type": "x", "X-Amz-Target": "a.b"}, b"{}", now=NOW)
-    known = AccessKey(id="AKID", secret=b"hush", session_token=None if token is None else token.encode(), caller=caller_named(FRIEND))
+    known = AccessKey(
+        id="AKID", secret=b"hush", session_token=None if token is None else token.encode(), caller=caller_named(FRIEND)
+    )
     sent = {name.lower().encode(): value.encode() for name, value in headers.items()}
     verifier = Verifier({"AKID": known}, region="eu-west-1")
     assert verifier.verify(b"POST", path.encode(), sent, b"{}", NOW.timestamp()).account == FRIEND

@@ -36,7 +36,7 @@ from veilmq.server.http_parser import Request
 from veilmq.server.process import loop_factory
 from veilmq.testing import VirtualClock
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.claims import BulkRead, Gathered
+from veilmq.wire.v1.claims import BulkRead, bulk_reply
 from veilmq.wire.v1.publications import BulkStage, Pieces
 from veilmq.wire.v1.request import INVALID_REQUEST
 
@@ -119,7 +119,7 @@ async def test_pages_become_one_answer(bench: Bench) -> None:
     await bench.answer(page("a", "b", cursor="there"))
     assert (await bench.asked()).cursor == "there"
     await bench.answer(page("c"))
-    assert bench.heard == [Gathered(b"a\nb\nc", b"text/x", "")]
+    assert bench.heard == [bulk_reply(b"a\nb\nc", b"text/x", "")]
 
 
 async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
@@ -138,7 +138,7 @@ async def test_a_writer_is_made_aside(bench: Bench) -> None:
 async def test_an_empty_shard_has_an_answer(bench: Bench) -> None:
     bench.read()
     await bench.answer(page())
-    assert bench.heard == [Gathered(b"", b"text/x", "")]
+    assert bench.heard == [bulk_reply(b"", b"text/x", "")]
 
 
 async def test_an_error_of_the_engine_is_the_answer(bench: Bench) -> None:
@@ -211,7 +211,7 @@ async def test_a_read_whose_client_goes_is_forgotten(bench: Bench) -> None:
     await bench.asked()
     gone.withdraw()
     await bench.answer(page("other"))
-    assert bench.heard == [Gathered(b"other", b"text/x", "")]
+    assert bench.heard == [bulk_reply(b"other", b"text/x", "")]
     assert bench.engine.asked == []
 
 

@@ -393,7 +393,7 @@ def push_request(
             TAG: tag.text,
             "PublishTime": str(message.sent_at_ms),
         }
-        named |= {_header(name): value.encode() for name, value in content.items() if value}
+        named |= {_header(name): value.encode() for name, value in sorted(content.items()) if value}
     signed = b"".join(b"%b:%b\n" % pair for pair in sorted(named.items()))
     text = b"\n".join((_METHOD, digest, kind, date.encode(), signed + path))
     headers = {

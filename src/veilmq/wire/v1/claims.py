@@ -92,7 +92,7 @@ class Writer(Protocol):
 
 
 class BulkRead(Command):
-    """Read as much of a claim as one answer holds, from ``first`` on. Answers ``Gathered``, or as ``ReadClaim``.
+    """Read as much of a claim as one answer holds, from ``first`` on. Answers a ``Reply``, or as ``ReadClaim``.
 
     ``writer`` makes one; it may have to import what it needs, and then takes long.
     """
@@ -106,20 +106,12 @@ class BulkRead(Command):
         return self.first.queue
 
 
-class Gathered(msgspec.Struct, frozen=True, gc=False):
-    """The body of an answer, and where the next one begins, empty after the last."""
-
-    body: bytes
-    content_type: bytes
-    cursor: str
-
-
-def answer(gathered: Gathered) -> Reply:
-    """Return the reply with what was gathered."""
-    headers = b"Content-Type: %b\r\n" % gathered.content_type
-    if gathered.cursor:
-        headers += f"{CURSOR}: {gathered.cursor}\r\n".encode()
-    return Reply(200, headers, gathered.body)
+def bulk_reply(body: bytes, content_type: bytes, cursor: str) -> Reply:
+    """Return the reply with what was gathered; ``cursor`` is where the next one begins, empty after the last."""
+    headers = b"Content-Type: %b\r\n" % content_type
+    if cursor:
+        headers += f"{CURSOR}: {cursor}\r\n".encode()
+    return Reply(200, headers, body)
 
 
 class JsonWriter:
@@ -173,7 +165,7 @@ def _read(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     writer: Callable[[], Writer] = partial(JsonWriter, name)
     if given.pop("format") == "arrow":
         writer = api.with_arrow("ArrowWriter", name, instead="ask for format=json")
-    return ApiCall(BulkRead(first=ReadClaim(queue=request.queue, **given), writer=writer), answer)
+    return ApiCall(BulkRead(first=ReadClaim(queue=request.queue, **given), writer=writer), lambda reply: reply)
 
 
 def _evict(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
