@@ -73,6 +73,11 @@ def _read_query(request: Request) -> tuple[bytes, Any] | None:
     return None if action is None else (action, form)
 
 
+def _responded(plan: Plan, result: Any) -> Reply:
+    reply: Reply = plan.respond(result)
+    return reply
+
+
 def _is_query(request: Request) -> bool:
     return _is_form(request) or b"Action=" in request.target
 
@@ -82,7 +87,7 @@ def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> 
         recognises=recognises,
         read=_read_query,
         decode=partial(sqs_query.decode, written=written),
-        encode=sqs_query.QueryCall.encode,
+        encode=_responded,
         refuse=lambda error, _: sqs_query.encode_error(error, written),
         methods=frozenset({b"GET", b"POST"}),
     )
@@ -103,7 +108,7 @@ SMQ = Protocol(
     recognises=lambda request: smq_request.is_smq(request.target, request.headers),
     read=_reading(smq_request.read_request, smq.route_of),
     decode=smq.decode,
-    encode=smq.SmqCall.encode,
+    encode=_responded,
     refused=smq_errors.SmqError,
     refuse=smq.encode_error,
     verifier=SmqVerifier,

@@ -125,22 +125,18 @@ def route_of(request: SmqRequest) -> bytes:
 _XML = frozenset({b"text/xml", b"application/xml"})
 
 
-class SmqCall(Plan, frozen=True, gc=False):
-    """A call over SMQ; ``base_url`` is the host that errors name."""
-
-    base_url: str = ""
-
-    def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result or its ``VeilmqError``."""
-        try:
-            reply: Reply = self.respond(result)
-        except SmqError as error:
-            return encode_error(error, self.base_url)
-        return reply
+def _reply(respond: Callable[[Any], Reply], base_url: str, result: Any) -> Reply:
+    try:
+        return respond(result)
+    except SmqError as error:
+        return encode_error(error, base_url)
 
 
-def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCall:
-    """Return the call of the route ``action`` for ``request``; raises ``SmqError``, and nothing else."""
+def decode(action: bytes, request: SmqRequest, context: RequestContext) -> Plan:
+    """Return the plan of the route ``action`` for ``request``, which responds with a ``Reply``.
+
+    Raises ``SmqError``, and nothing else.
+    """
     if request.flaw is not None:
         raise request.flaw
     if request.headers.get(smq.VERSION_HEADER, smq.VERSION) != smq.VERSION:
@@ -153,7 +149,7 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> SmqCa
     if route is None:
         raise SmqError(errors.INVALID_REQUEST_URL)
     plan = route.plan(request, context)
-    return SmqCall(plan.command, plan.respond, plan.wait_s, context.base_url)
+    return Plan(plan.command, partial(_reply, plan.respond, context.base_url), plan.wait_s)
 
 
 def encode_error(error: SmqError | SqsError | VeilmqError, base_url: str) -> Reply:

@@ -16,7 +16,7 @@ import re
 from base64 import b64encode
 from binascii import a2b_qp
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Union
 
 import msgspec
@@ -306,27 +306,22 @@ JSON = Format(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _wr
 """What they get for a GET that accepts JSON and nothing else."""
 
 
-class QueryCall(Plan, frozen=True, gc=False):
-    """A call of the Query protocol."""
-
-    action: str = ""
-    written: Format = XML
-
-    def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result or its ``VeilmqError``."""
-        try:
-            response = self.respond(result)
-        except SqsError as error:
-            return encode_error(error, self.written)
-        identifier, action = new_request_id(), self.action
-        tree = {} if response is None else {f"{action}Result": _members(response, action)}
-        tree["ResponseMetadata"] = {"RequestId": identifier}
-        body = self.written.write(f"{action}Response", tree, action)
-        return Reply(200, self.written.headers % identifier.encode(), body)
+def _reply(respond: Callable[[Any], Any], action: str, written: Format, result: Any) -> Reply:
+    try:
+        response = respond(result)
+    except SqsError as error:
+        return encode_error(error, written)
+    identifier = new_request_id()
+    tree = {} if response is None else {f"{action}Result": _members(response, action)}
+    tree["ResponseMetadata"] = {"RequestId": identifier}
+    return Reply(200, written.headers % identifier.encode(), written.write(f"{action}Response", tree, action))
 
 
-def decode(action: bytes, form: Form, context: RequestContext, written: Format = XML) -> QueryCall:
-    """Return the call of ``action`` for ``form``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+def decode(action: bytes, form: Form, context: RequestContext, written: Format = XML) -> Plan:
+    """Return the plan of ``action`` for ``form``, which responds with a ``Reply``.
+
+    Raises ``SqsError``, and nothing else, whatever the bytes are.
+    """
     name = action.decode("ascii", "replace")
     row = ACTIONS.get(name)
     if row is None:
@@ -348,7 +343,7 @@ def decode(action: bytes, form: Form, context: RequestContext, written: Format =
     except msgspec.ValidationError as error:
         raise malformed(errors.explain(error) or f"A parameter cannot be converted: {error}.") from None
     plan = request.plan(context)
-    return QueryCall(plan.command, plan.respond, plan.wait_s, name, written)
+    return Plan(plan.command, partial(_reply, plan.respond, name, written), plan.wait_s)
 
 
 def encode_error(error: SqsError | VeilmqError, written: Format = XML) -> Reply:

@@ -22,7 +22,7 @@ from veilmq.core.errors import BodyUnreadable, InternalError, VeilmqError
 from veilmq.core.limits import SMQ_XML_DEPTH_MAX, SMQ_XML_ELEMENTS_MAX, SMQ_XML_TAG_CHARACTERS_MAX, Range
 from veilmq.core.messages import Attribute, NewMessage
 from veilmq.core.settings import QueueSettings, SettingValue
-from veilmq.wire.exchange import RequestContext
+from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.smq.errors import (
     ANSWERS,
@@ -63,7 +63,6 @@ from veilmq.wire.smq.request import (
 )
 from veilmq.wire.smq.routes import (
     ROUTES,
-    SmqCall,
     check_content_md5,
     decode,
     encode_error,
@@ -84,7 +83,7 @@ def request(method: str, target: str, body: str = "", headers: Mapping[str, str]
     return read_request(method.encode(), target.encode(), given, body.encode())
 
 
-def ask(method: str, target: str, body: str = "", headers: Mapping[str, str] | None = None) -> SmqCall:
+def ask(method: str, target: str, body: str = "", headers: Mapping[str, str] | None = None) -> Plan:
     asked = request(method, target, body, headers)
     return decode(route_of(asked), asked, CONTEXT)
 

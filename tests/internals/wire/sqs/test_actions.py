@@ -47,7 +47,7 @@ from veilmq.core.commands import LeaseChange, MoveStatus, MoveTask, QueuePage
 from veilmq.core.errors import ReceiptInvalid, ReceiptState
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
-from veilmq.wire.exchange import Reply
+from veilmq.wire.exchange import Plan, Reply
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.sqs import errors, query
 from veilmq.wire.sqs.actions import ACTIONS
@@ -58,7 +58,6 @@ from veilmq.wire.sqs.members import AttributeValue, Shape
 from veilmq.wire.sqs.policies import GRANTABLE
 from veilmq.wire.sqs.query import (
     VALUE,
-    QueryCall,
     action_of,
     decode,
     element_name,
@@ -242,7 +241,7 @@ class Told(Shape, frozen=True, kw_only=True):
 
 
 def response_xml(**members: Any) -> bytes:
-    return QueryCall(core.ShowQueue(queue=QUEUE), lambda result: result, action="Do").encode(Told(**members)).body
+    return query._reply(lambda result: result, "Do", query.XML, Told(**members)).body
 
 
 def result(**members: Any) -> str:
@@ -317,7 +316,7 @@ FORMS = [
 ASKED = {pair.action: pair for pair in PAIRS}
 
 
-def decoded(action: str, form: str) -> QueryCall:
+def decoded(action: str, form: str) -> Plan:
     """Return what the codec makes of ``form``, sent to the root of the server."""
     read = form_of(b"/", form.encode())
     assert action_of(read) == action.encode()
@@ -330,7 +329,7 @@ def test_golden_pair_in_query(pair: Form) -> None:
     asked = ASKED[pair.action]
     call = decoded(pair.action, f"Action={pair.action}&Version=2012-11-05&{pair.form}")
     assert call.command == asked.command
-    reply = call.encode(asked.result)
+    reply = call.respond(asked.result)
     headers = header_fields(reply)
     assert (reply.status, headers["Content-Type"]) == (200, "text/xml")
     request_id = headers["x-amzn-RequestId"]
@@ -342,7 +341,7 @@ def test_an_old_client_speaks_of_the_same(asked: Pair) -> None:
     """What it sends becomes the golden command, and it understands the golden reply, as a client of JSON does."""
     call = decoded(asked.action, form_of_request(asked.action, asked.request))
     assert call.command == asked.command
-    assert understood_xml(asked.action, call.encode(asked.result)) == asked.reply
+    assert understood_xml(asked.action, call.respond(asked.result)) == asked.reply
 
 
 # The reference page is what the tables say.

@@ -21,12 +21,13 @@ from tests.tidy import tree
 from veilmq.core import commands as core
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.core.messages import NewMessage
+from veilmq.wire.exchange import Plan
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Shape
-from veilmq.wire.sqs.query import Form, QueryCall, action_of, decode, encode_error, form_of, parameters, read_members
+from veilmq.wire.sqs.query import Form, action_of, decode, encode_error, form_of, parameters, read_members
 
 ROOT = b"/"
 AT_QUEUE = b"/000000000000/orders"
@@ -36,7 +37,7 @@ SIGNATURE_V2 = (
 SIGNATURE_V4 = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a%2Fb&X-Amz-Signature=0&X-Amz-Security-Token=t"
 
 
-def ask(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> QueryCall:
+def ask(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> Plan:
     """Return what the codec makes of a form that is sent to a queue."""
     name = action if isinstance(action, bytes) else action.encode()
     return decode(name, form_of(target, body.encode()), CONTEXT)
@@ -81,7 +82,7 @@ def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
     error = refusal(action, "QueueName=a")
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message == f"The action {action} is not valid for this endpoint."
-    assert isinstance(ask(action, "QueueName=a", target=ROOT), QueryCall)
+    assert isinstance(ask(action, "QueueName=a", target=ROOT), Plan)
 
 
 @pytest.mark.parametrize("version", ["2011-10-01", "", "x"])
@@ -136,7 +137,7 @@ def test_what_cannot_be_converted(action: str, body: str, text: str) -> None:
 def test_a_call_may_be_answered_more_than_once() -> None:
     """A long poll asks again with the same call; each reply has its own id."""
     call = ask("ReceiveMessage")
-    first, second = call.encode(received()), call.encode(received(message()))
+    first, second = call.respond(received()), call.respond(received(message()))
     assert understood_xml("ReceiveMessage", first) == {}
     assert understood_xml("ReceiveMessage", second)["Messages"][0]["Body"] == "hello"
     ids = {uuid.UUID(header_fields(reply)["x-amzn-RequestId"]) for reply in (first, second)}
@@ -221,7 +222,7 @@ def check(action: bytes, form: Form) -> None:
         assert 400 <= reply.status < 500
         ET.fromstring(reply.body)
     else:
-        assert isinstance(outcome, QueryCall)
+        assert isinstance(outcome, Plan)
 
 
 @UNHURRIED
