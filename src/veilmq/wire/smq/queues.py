@@ -14,9 +14,7 @@ from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import invalid_argument
 from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, checked_name, element, queue_of
 from veilmq.wire.sqs.names import is_fifo
-
-Values = dict[str, SettingValue]
-"""Values by field of ``QueueSettings``."""
+from veilmq.wire.sqs.queue_attributes import Values
 
 Read = Callable[[str, str, RequestContext], Values]
 """Name and text of an element → what it sets; raises ``SmqError`` (InvalidArgument)."""

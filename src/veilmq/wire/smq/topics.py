@@ -12,7 +12,6 @@ from veilmq.core import limits, topics
 from veilmq.core.commands import ReceivedMessage
 from veilmq.core.errors import EndpointRefused, SubscriptionNotFound, TopicNotFound
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
-from veilmq.core.settings import SettingValue
 from veilmq.core.topics import (
     Notification,
     NotificationFormat,
@@ -35,6 +34,7 @@ from veilmq.wire.smq.messages import body_md5, carried_by, no_body, read_group
 from veilmq.wire.smq.queues import ATTRIBUTES
 from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, checked_name, element, texts
 from veilmq.wire.sqs.members import GROUP, escaped
+from veilmq.wire.sqs.queue_attributes import Values
 
 TOPIC_NAME = smq.NameRule(
     re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*"),
@@ -162,9 +162,9 @@ def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
     return Plan(topics.ListTopics(account=context.account, **page), smq.listed("Topic", entries))
 
 
-def _settings(topic: Element, context: RequestContext) -> dict[str, SettingValue]:
+def _settings(topic: Element, context: RequestContext) -> Values:
     """Return what the children of ``topic`` set: two attributes that a queue has, too."""
-    given, values = texts(topic), dict[str, SettingValue]()
+    given, values = texts(topic), Values()
     for name in (_SIZE, _LOGGED):
         if name in given:
             values |= ATTRIBUTES[name].read(name, given[name], context)

@@ -202,7 +202,7 @@ def _page(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing) ->
     return {"after": listing.name_before(request.next_token), "count": count}
 
 
-def _next_token(request: "ListQueues | ListDeadLetterSourceQueues", listing: Listing, page: QueuePage) -> str | None:
+def _next_token(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing, page: QueuePage) -> str | None:
     more = page.more and request.max_results is not None
     return listing.token_after(page.names[-1]) if more else None
 

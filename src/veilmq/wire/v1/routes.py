@@ -166,8 +166,8 @@ def described() -> bytes:
         parameters = [{"$ref": f"#/components/parameters/{name}"} for name in names]
         operations = paths.setdefault(place_of(route), {"parameters": parameters})
         operations[route.method.decode().lower()] = _of_route(route, shown, components)
-    for action in ACTIONS.values():
-        paths[f"/api/sqs/{action.request.__name__}"] = {"post": _of_action(action, shown)}
+    for name, action in ACTIONS.items():
+        paths[f"/api/sqs/{name}"] = {"post": _of_action(name, action, shown)}
     licence = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
     made: Document = {
         "openapi": "3.1.0",
@@ -217,11 +217,11 @@ def _of_route(route: Route, shown: Schemas, components: Document) -> Document:
     return operation
 
 
-def _of_action(action: Action, shown: Schemas) -> Document:
+def _of_action(name: str, action: Action, shown: Schemas) -> Document:
     return {
-        "operationId": f"sqs.{action.request.__name__}",
+        "operationId": f"sqs.{name}",
         "tags": ["sqs"],
-        "summary": f"{action.request.__name__}, as Amazon SQS has it.",
+        "summary": f"{name}, as Amazon SQS has it.",
         "security": _CHANGING,
         "requestBody": {"required": True, "content": {JSON: {"schema": shown[action.request]}}},
         "responses": {
