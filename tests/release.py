@@ -56,11 +56,17 @@ class Release:
     files: list[Path] = field(default_factory=list)
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> str:
-    """Return what a command prints; raises `Failed` with the end of it where the command fails."""
-    done = subprocess.run(command, cwd=cwd, env=os.environ | variables, capture_output=True, text=True, check=False)
+def run(
+    *command: str | Path, cwd: Path = ROOT, with_errors: bool = False, variables: Mapping[str, str] = os.environ
+) -> str:
+    """Return what a command prints, also its errors if wanted; raises `Failed` with the end where the command fails."""
+    output = subprocess.STDOUT if with_errors else subprocess.PIPE
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=output, text=True, check=False
+    )
     if done.returncode:
-        raise Failed(f"{' '.join(map(str, command))} failed:\n{(done.stdout + done.stderr)[-2_000:].strip()}")
+        printed = done.stdout + (done.stderr or "")
+        raise Failed(f"{' '.join(map(str, command))} failed:\n{printed[-2_000:].strip()}")
     return done.stdout
 
 
@@ -111,7 +117,7 @@ def check_builds(release: Release) -> str:
     for place, source in (("first", ROOT), ("second", export)):
         for folder in DISTRIBUTIONS.values():
             build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", WORK / place, source / folder)
-            run(*build, cwd=source, SOURCE_DATE_EPOCH=str(release.epoch_s))
+            run(*build, cwd=source, variables={"SOURCE_DATE_EPOCH": str(release.epoch_s)})
     first, second = (digests(WORK / place) for place in ("first", "second"))
     if first != second:
         names = {name for name, _ in first.items() ^ second.items()}
@@ -192,7 +198,15 @@ def write_sbom(release: Release, name: str, python: Path) -> int:
     metadata = ROOT / DISTRIBUTIONS[name] / "pyproject.toml"
     options = ("--output-reproducible", "--mc-type", "library", "--pyproject", metadata)
     cyclonedx = Path(sys.executable).with_name("cyclonedx-py")
-    run(cyclonedx, "environment", *options, "--output-file", target, python, SOURCE_DATE_EPOCH=str(release.epoch_s))
+    run(
+        cyclonedx,
+        "environment",
+        *options,
+        "--output-file",
+        target,
+        python,
+        variables={"SOURCE_DATE_EPOCH": str(release.epoch_s)},
+    )
     release.files.append(target)
     listed = run(sys.executable, "-m", "pip", "--python", python, "list", "--format", "freeze").split()
     text = target.read_text(encoding="utf-8")

@@ -12,7 +12,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from tests.conftest import EVERYTHING, need
-from tests.deploy.test_files import COMPOSE, DEPLOY, image_environment, monitoring, run, served
+from tests.deploy.test_files import COMPOSE, DEPLOY, image_environment, monitoring, served
+from tests.release import Failed, run
 from tests.server.keys import written
 from tests.tidy.tree import ROOT
 
@@ -153,13 +154,13 @@ def test_a_server_starts_with_the_variables_of_its_pod(values: Path, tmp_path: P
     ],
 )
 def test_a_value_that_is_misspelt_or_the_charts_own_or_no_setting_is_refused(value: str, named: str) -> None:
-    with pytest.raises(AssertionError, match=f"values don't meet the specifications[^$]*{named}"):
+    with pytest.raises(Failed, match=f"values don't meet the specifications[^$]*{named}"):
         templated(EXAMPLES[0], "--set-json", value)
 
 
 def test_several_pods_on_one_volume_are_refused() -> None:
     volume, postgres = (CHART / "ci" / f"{name}-values.yaml" for name in ("volume", "postgres"))
-    with pytest.raises(AssertionError, match=r"replicas needs postgres\.existingSecret: only one pod"):
+    with pytest.raises(Failed, match=r"replicas needs postgres\.existingSecret: only one pod"):
         templated(volume, "--set", "postgres.replicas=2")
     for values, given, pods in ((volume, "1", 1), (postgres, "null", 2), (postgres, "1", 1), (postgres, "3", 3)):
         workloads = templated(values, "--set", f"postgres.replicas={given}")
@@ -176,7 +177,7 @@ def test_a_pod_is_not_killed_while_it_drains(given: tuple[str, ...], drain_s: in
 @pytest.mark.parametrize("name", ["single.yaml", "postgres.yaml"])
 def test_compose_loads_its_files(name: str) -> None:
     """The loader is that of `docker compose`; what a service builds or mounts is there."""
-    loaded = json.loads(run(TOOLS / "compose", "-no-interpolation", "-format", "json", name, within=COMPOSE))
+    loaded = json.loads(run(TOOLS / "compose", "-no-interpolation", "-format", "json", name, cwd=COMPOSE))
     for service in loaded["services"].values():
         assert service["restart"] == "unless-stopped"
         if "build" in service:

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.conftest import need
 from tests.proofs.served import Served, StartNode, free_ports, wait_until
+from tests.release import run
 from tests.tidy.tree import ROOT
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer, SystemClock
@@ -32,12 +33,6 @@ COMPOSE = DEPLOY / "compose"
 HOW = "(scripts/install-deploy.sh)"
 PLACES = os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin"
 EXPOSURE_MAX = 3.0
-
-
-def run(*words: str | Path, within: Path = ROOT) -> str:
-    done = subprocess.run(words, cwd=within, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
 
 
 # The image's environment, and what compose adds to it: a server starts with it, so that each variable is a setting.
@@ -143,7 +138,7 @@ def unit(tmp_path: Path) -> Path:
 
 
 def test_the_unit_is_one_that_systemd_takes(unit: Path) -> None:
-    assert run("systemd-analyze", "verify", "--man=no", unit) == ""
+    assert run("systemd-analyze", "verify", "--man=no", unit, with_errors=True) == ""
 
 
 def test_the_unit_is_closed(unit: Path) -> None:
@@ -193,7 +188,7 @@ def panels() -> list[str]:
 
 def test_each_alert_fires_at_what_it_is_about() -> None:
     assert "SUCCESS" in run(promtool(), "check", "rules", RULES)
-    assert "SUCCESS" in run(promtool(), "test", "rules", RULES_TEST.name, within=RULES_TEST.parent)
+    assert "SUCCESS" in run(promtool(), "test", "rules", RULES_TEST.name, cwd=RULES_TEST.parent)
     tested, page = RULES_TEST.read_text(encoding="utf-8"), (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert [name for name in alerts() if name not in tested or f"`{name}`" not in page] == []
 

@@ -22,6 +22,7 @@ import pytest
 
 from tests.conftest import EVERYTHING, need
 from tests.proofs.served import wait_until
+from tests.release import Failed, run
 from tests.server.keys import SECRETS, written
 from tests.tidy.tree import ROOT
 
@@ -44,14 +45,6 @@ def is_possible() -> bool:
     return os.geteuid() == 0 and BASE.exists() and all(shutil.which(each, path=PATH) for each in programs)
 
 
-def run(*words: str | Path, environment: Environment | None = None, timeout_s: float = 900) -> str:
-    """Return what a program printed; fails with what it said when it failed."""
-    found = {**os.environ, "PATH": PATH, **(environment or {})}
-    done = subprocess.run(words, env=found, capture_output=True, text=True, timeout=timeout_s, check=False)
-    assert done.returncode == 0, f"{words[0]} {words[1]}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
-    return done.stdout
-
-
 class Image:
     """The image, built in ``folder``."""
 
@@ -62,9 +55,9 @@ class Image:
             ["[storage]", 'driver = "overlay"', *(f'{key} = "{place}"' for key, place in places.items())]
         )
         (folder / "storage.conf").write_text(storage, encoding="utf-8")
-        self.environment = {"CONTAINERS_STORAGE_CONF": str(folder / "storage.conf")}
+        self.environment = {"PATH": PATH, "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf")}
         self._build()
-        (found,) = json.loads(run("podman", "image", "inspect", NAME, environment=self.environment))
+        (found,) = json.loads(run("podman", "image", "inspect", NAME, variables=self.environment))
         self.config: dict[str, Any] = found["Config"]
         self.health: list[str] = found["Healthcheck"]["Test"][1:]
 
@@ -77,27 +70,27 @@ class Image:
         run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *built)
         pip += ["download", "--quiet", "--only-binary", ":all:", "--find-links", str(wheels), "--dest", str(wheels)]
         run(*pip, "--python-version", PYTHON_OF_BASE, *project["build-system"]["requires"], f"{ROOT}[{extras}]")
-        run("podman", "import", "--quiet", BASE, "localhost/base", environment=self.environment)
+        run("podman", "import", "--quiet", BASE, "localhost/base", variables=self.environment)
         options = ["--isolation", "chroot", "--format", "docker", "--volume", f"{wheels}:/wheels:ro"]
         arguments = {"BASE": "localhost/base", "PIP_OPTIONS": "--no-index --find-links /wheels"}
         options += [f"--build-arg={name}={value}" for name, value in arguments.items()]
         build = ["buildah", "build", *options, "--tag", NAME, "--file", str(CONTAINERFILE), str(ROOT)]
-        run(*build, environment=self.environment)
+        run(*build, variables=self.environment)
 
     def compressed_bytes(self) -> int:
         """Return the size of the image as a registry has it."""
         archive = self._folder / "image.oci"
-        run("buildah", "push", "--quiet", NAME, f"oci-archive:{archive}", environment=self.environment)
+        run("buildah", "push", "--quiet", NAME, f"oci-archive:{archive}", variables=self.environment)
         return archive.stat().st_size
 
     @contextlib.contextmanager
     def unpacked(self) -> Iterator[Path]:
         """Give the folder that is the root of the image."""
-        container = run("buildah", "from", NAME, environment=self.environment).strip()
+        container = run("buildah", "from", NAME, variables=self.environment).strip()
         try:
-            yield Path(run("buildah", "mount", container, environment=self.environment).strip())
+            yield Path(run("buildah", "mount", container, variables=self.environment).strip())
         finally:
-            run("buildah", "rm", container, environment=self.environment)
+            run("buildah", "rm", container, variables=self.environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +116,7 @@ class Inside:
 
     def client(self, program: str, **keys: str) -> str:
         """Run a program of this machine in the server's network; return what it printed."""
-        return run("nsenter", "--target", str(self.pid), "--net", sys.executable, "-c", program, environment=keys)
+        return run("nsenter", "--target", str(self.pid), "--net", sys.executable, "-c", program, variables=keys)
 
     def status(self, name: str) -> str:
         """Return a line of the process's status: ``Uid``, ``CapEff``, …"""
@@ -170,13 +163,13 @@ class Containers:
     def _problem(self) -> str:
         try:
             self.podman("run", "--rm", "--network=none", *self._options, "--entrypoint=true", NAME)
-        except AssertionError as error:
+        except Failed as error:
             return str(error)
         return ""
 
     def podman(self, *words: str) -> str:
         """Run podman."""
-        return run(*self._prefix, "podman", *words, environment=self._image.environment, timeout_s=120)
+        return run(*self._prefix, "podman", *words, variables=self._image.environment)
 
     @contextlib.contextmanager
     def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[Inside]:
@@ -335,7 +328,7 @@ def test_with_credentials_requests_must_be_signed(way: Way, data: Path, tmp_path
     shutil.chown(keys, 0, USER)
     keys.chmod(0o440)
     with way.running(data, {"VEILMQ_CREDENTIALS": KEYS}, {keys: KEYS}) as inside:
-        with pytest.raises(AssertionError, match="InvalidClientTokenId"):
+        with pytest.raises(Failed, match="InvalidClientTokenId"):
             inside.client(SEND, **ANY)
         signed = {"AWS_ACCESS_KEY_ID": "AKIDOWNER", "AWS_SECRET_ACCESS_KEY": SECRETS["AKIDOWNER"]}
         inside.client(SEND, **signed)
