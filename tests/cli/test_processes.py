@@ -175,7 +175,7 @@ def test_a_plain_install_has_the_other_commands(tmp_path: Path) -> None:
 # `veilmq worker`: finds a consumer, runs it, and says by its exit code how it ended.
 
 
-WORKER = "tests.consumer.stuck_worker:app"
+WORKER = "tests.consumer.workers:stuck"
 
 
 SHOP = """
@@ -242,7 +242,7 @@ def test_a_worker_handles_messages_until_it_is_told_to_stop() -> None:
 
 def test_a_handler_may_run_in_processes() -> None:
     """They find its module as the worker did; that is no fork, as its processes start as it did."""
-    place = "tests.consumer.process_worker:app"
+    place = "tests.consumer.workers:apart"
     assert left_of_work("m2", signal.SIGTERM, place=place, begin=subprocess.Popen) == (0, 0)
 
 
@@ -318,7 +318,7 @@ def test_a_queue_that_is_not_there_ends_the_worker() -> None:
         ("orders", "write module:name"),
         (":app", "write module:name"),
         ("no.such.module:app", "There is no module"),
-        ("tests.consumer.stuck_worker:json", "is no veilmq.consumer.Consumer"),
+        ("tests.consumer.workers:json", "is no veilmq.consumer.Consumer"),
         ("tests.cli.test_processes:EMPTY", "is no veilmq"),
     ],
     ids=["no-name", "no-module", "missing", "another", "absent"],

@@ -360,7 +360,7 @@ def test_each_message_of_a_killed_worker_is_handled_by_another(bench: Workbench)
     for first in range(0, MESSAGES, 8):
         bench.client.send_batch(WORK, [NewMessage(body=body) for body in bodies[first : first + 8]])
     program = Program(
-        [sys.executable, "-m", "tests.consumer.stuck_worker"], endpoint=bench.server.endpoint, PYTHONPATH=str(SRC)
+        [sys.executable, "-m", "tests.consumer.workers"], endpoint=bench.server.endpoint, PYTHONPATH=str(SRC)
     )
     with program:
         begun = {program.expect("event", "begun")["body"] for _ in range(CONCURRENCY + 4)}

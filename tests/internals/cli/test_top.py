@@ -31,7 +31,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Makes the terminal that of the session, so that Ctrl-C is a signal, also where the tests ignore it."""
-WORKER = "tests.consumer.stuck_worker:app"
+WORKER = "tests.consumer.workers:stuck"
 
 
 def lease(number: int, left_s: float, **changed: Any) -> LeaseStatus:
