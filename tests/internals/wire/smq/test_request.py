@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping
 from hashlib import md5
 from time import process_time
-from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -17,11 +16,10 @@ from hypothesis import strategies as st
 from tests.clients.smq.raw import hex_md5
 from tests.internals.wire.sqs.requests import raised
 from veilmq.core import errors as core
-from veilmq.core.commands import Command, QueuePage
+from veilmq.core.commands import Command
 from veilmq.core.errors import BodyUnreadable, InternalError, VeilmqError
 from veilmq.core.limits import SMQ_XML_DEPTH_MAX, SMQ_XML_ELEMENTS_MAX, SMQ_XML_TAG_CHARACTERS_MAX, Range
-from veilmq.core.messages import Attribute, NewMessage
-from veilmq.core.settings import QueueSettings, SettingValue
+from veilmq.core.messages import NewMessage
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.smq.errors import (
@@ -39,26 +37,16 @@ from veilmq.wire.smq.errors import (
     from_core,
     invalid_argument,
 )
-from veilmq.wire.smq.messages import SYSTEM_NAMES, decoded, read_properties, written_properties
-from veilmq.wire.smq.queues import ATTRIBUTES, read_settings
+from veilmq.wire.smq.messages import decoded
 from veilmq.wire.smq.request import (
-    NEW_QUEUE_NAME,
     Element,
     SmqRequest,
-    body_of,
-    children,
-    document,
-    element,
-    flag,
     is_smq,
-    listed,
     parse_xml,
-    queue_of,
     read_flat_xml,
     read_listing,
     read_request,
     read_xml,
-    texts,
     whole_number,
 )
 from veilmq.wire.smq.routes import (
@@ -75,7 +63,6 @@ from veilmq.wire.sqs.members import ILLEGAL
 
 BASE = "http://127.0.0.1:9324"
 CONTEXT = RequestContext(base_url=BASE, token_key=bytes(32))
-ACCOUNT = CONTEXT.account
 
 
 def request(method: str, target: str, body: str = "", headers: Mapping[str, str] | None = None) -> SmqRequest:
@@ -270,11 +257,6 @@ def test_a_part_with_a_slash_is_not_several() -> None:
     assert asked.flaw is not None
 
 
-def test_a_parameter_may_be_given_twice_with_one_value() -> None:
-    """That says nothing else."""
-    assert request("GET", "/queues?a=1&A=1").query == {"a": "1"}
-
-
 @pytest.mark.parametrize(("body", "root"), [
     (b"", ""), (b"text", ""), (b"<Messages/>", "Messages"), (b"<Messages>", "Messages"),
     (b" \n<Messages a='<Message>'>", "Messages"), (b"<m:Messages xmlns:m='x'/>", "Messages"),
@@ -322,7 +304,6 @@ def test_paths_are_remembered_and_mean_the_same_afterwards() -> None:
 # The reader of requests: what SDKs send is read alike, and what only harms is refused at little cost.
 
 MIB = 1_048_576
-_SDK = b"http://mns.aliyuncs.com/doc/v1/"
 
 
 def refused(body: bytes) -> bool:
@@ -335,25 +316,6 @@ def refused(body: bytes) -> bool:
 
 def leaves(root: Element) -> dict[str, str]:
     return {child.name: child.text for child in root.children}
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'<?xml version="1.0" encoding="utf-8"?>\n<Queue xmlns="' + _SDK + b'"><DelaySeconds>5</DelaySeconds></Queue>',
-        b'\xef\xbb\xbf<?xml version="1.0"?><Queue xmlns="http://mns.aliyuncs.com/doc/v1"><DelaySeconds>5</DelaySeconds></Queue>',
-        b"<Queue><DelaySeconds>5</DelaySeconds></Queue>",
-        b'<m:Queue xmlns:m="' + _SDK + b'"><m:DelaySeconds kind="x">5</m:DelaySeconds></m:Queue>',
-        b"<Queue>\n  <!-- five -->\n  <DelaySeconds>5</DelaySeconds>\n</Queue>\n",
-        b'<?xml version="1.0" encoding="UTF-8"?><Queue><DelaySeconds><![CDATA[5]]></DelaySeconds></Queue>',
-        b'<?xml version="1.0" encoding="GBK"?><Queue><DelaySeconds>&#53;</DelaySeconds></Queue>',
-    ],
-    ids=["python", "bom-and-java", "go", "prefixes", "indented", "cdata", "another-encoding-of-ascii"],
-)
-def test_requests_of_all_kinds_of_writers_are_read_alike(body: bytes) -> None:
-    root = read_xml(body)
-    assert root.name == "Queue"
-    assert leaves(root) == {"DelaySeconds": "5"}
 
 
 _PIECES = st.sampled_from([
@@ -390,26 +352,6 @@ def test_requests_of_the_sdks_are_read_without_a_parser() -> None:
             assert leaves(flat)["MessageBody"] == text
     assert read_flat_xml(b"<Queue></Queue>") is not None
     assert read_flat_xml(b"<Message><A><B>1</B></A></Message>") is None
-
-
-def test_what_is_nested_keeps_its_order_and_its_texts() -> None:
-    root = read_xml(
-        b"<Messages><Message><A>1</A><B/></Message><Message><A> 2&amp;&lt;&#x20AC;\n</A></Message></Messages>"
-    )
-    assert [child.name for child in root.children] == ["Message", "Message"]
-    assert [leaves(child) for child in root.children] == [{"A": "1", "B": ""}, {"A": " 2&<\u20ac\n"}]
-
-
-def test_where_there_are_elements_there_is_no_text() -> None:
-    root = read_xml(b"<Message><A>one<B>two</B>three</A> four <C> </C></Message>")
-    assert (root.text, leaves(root)) == ("", {"A": "", "C": " "})
-
-
-@given(st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufffe\uffff"), max_size=200))
-def test_a_text_that_was_written_is_read_again(text: str) -> None:
-    assert leaves(read_xml(document("Message", element("MessageBody", text + "\r\n\t")))) == {
-        "MessageBody": text + "\r\n\t"
-    }
 
 
 @given(st.binary(max_size=200))
@@ -506,64 +448,15 @@ def test_what_only_harms_is_refused_for_little_memory_and_time(bomb: str) -> Non
     assert peak < 4 * MIB, "whatever is sent"
 
 
-# The writer of replies: what is in them is what was meant, whatever it holds.
-
-
-@pytest.mark.parametrize("text", ["a & b < c > d", "\r\n\t ", "]]>", "\u4e2d\U0001f600\x85", "&amp;", "\"'", ""])
-def test_any_text_is_read_as_it_was(text: str) -> None:
-    assert (ET.fromstring(element("A", text)).text or "") == text
-
-
 # What requests carry: numbers, flags and children.
 
 ALLOWED = Range(minimum=1, maximum=16, default=8)
-
-
-@pytest.mark.parametrize(("text", "number"), [("1", 1), ("16", 16), (" 08\r\n", 8)])
-def test_a_number_may_have_white_space_around_it(text: str, number: int) -> None:
-    assert whole_number("N", text, ALLOWED) == number
 
 
 @pytest.mark.parametrize("text", ["", " ", "0", "17", "-1", "+1", "1.0", "1 6", "٣", "9" * 5_000])
 def test_anything_else_is_no_number_of_the_range(text: str) -> None:
     with pytest.raises(SmqError, match="The value of N should between 1 and 16 seconds"):
         whole_number("N", text, ALLOWED, "seconds")
-
-
-@pytest.mark.parametrize(("text", "value"), [("True", True), ("false", False), (" TRUE ", True)])
-def test_a_flag_is_true_or_false_in_any_case(text: str, value: bool) -> None:
-    assert flag("F", text) is value
-    for wrong in ("", "yes", "1"):
-        with pytest.raises(SmqError, match="F, which is True or False"):
-            flag("F", wrong)
-
-
-def test_the_children_of_a_body() -> None:
-    """By name; of two the last one counts, and what is nested is no text."""
-    root = body_of(request("PUT", "/queues/q", "<Queue><a>1</a><b><c>2</c></b><a>3</a></Queue>"), "Queue")
-    assert texts(root) == {"a": "3", "b": ""}
-    assert [child.text for child in children(root, "a")] == ["1", "3"]
-
-
-# Names of queues in paths.
-
-
-@pytest.mark.parametrize("name", ["a", "9-a", "A" * 256, "orders.fifo"])
-def test_a_queue_is_made_under_a_name_of_smq(name: str) -> None:
-    assert queue_of(request("PUT", f"/queues/{name}"), CONTEXT, NEW_QUEUE_NAME) == f"{ACCOUNT}/{name}"
-
-
-@pytest.mark.parametrize("name", ["-a", "a_b", "a.b", ".fifo", "a.fifo.b", "a%20b", "%C3%BC"])
-def test_no_queue_is_made_under_another(name: str) -> None:
-    with pytest.raises(SmqError, match="The queue name you provided is invalid"):
-        queue_of(request("PUT", f"/queues/{name}"), CONTEXT, NEW_QUEUE_NAME)
-
-
-def test_a_queue_that_only_sqs_could_make_is_found() -> None:
-    """Its name may hold what a listing shows, and nothing else."""
-    assert queue_of(request("GET", "/queues/-a_b.fifo"), CONTEXT) == f"{ACCOUNT}/-a_b.fifo"
-    with pytest.raises(SmqError):
-        queue_of(request("GET", "/queues/a%2Fb"), CONTEXT)
 
 
 # What a listing is asked for in headers.
@@ -574,58 +467,7 @@ def listing(**headers: str) -> tuple[dict[str, object], bool]:
     return read_listing(request("GET", "/queues", headers=named).headers)
 
 
-@given(name=st.text(alphabet="abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", min_size=1))
-def test_a_marker_leads_on_from_the_last_name(name: str) -> None:
-    respond = listed("Queue", lambda page: [(name, "http://h/q", "") for name in page.names])
-    body = respond(QueuePage(names=[name], more=True)).body.decode()
-    assert listing(marker=body.partition("<NextMarker>")[2].partition("<")[0])[0]["after"] == name
-    assert b"NextMarker" not in respond(QueuePage(names=[name], more=False)).body
-
-
-@pytest.mark.parametrize(
-    "headers", [{"ret_number": "0"}, {"ret_number": "1001"}, {"marker": "?"}, {"marker": "/w=="}, {"with_meta": "1"}]
-)
-def test_what_cannot_be_is_refused(headers: dict[str, str]) -> None:
-    with pytest.raises(SmqError):
-        listing(**headers)
-
-
-# Queues.
-
-SETTINGS: dict[str, tuple[str, SettingValue]] = {
-    "DelaySeconds": ("604800", 604_800),
-    "MaximumMessageSize": ("1024", 1_024),
-    "MessageRetentionPeriod": ("60", 60),
-    "VisibilityTimeout": ("1", 1),
-    "PollingWaitSeconds": ("30", 30),
-    "LoggingEnabled": ("True", True),
-    "QueueType": ("FIFO", True),
-    "DeadLetterTargetQueue": ("dead", f"{ACCOUNT}/dead"),
-    "MaxReceiveCount": ("3", 3),
-    "MaxReceivesPerSecond": ("0", 0),
-}
-
-
-def settings_of(inner: str) -> dict[str, SettingValue]:
-    return read_settings(body_of(request("PUT", "/queues/q", f"<Queue>{inner}</Queue>"), "Queue"), CONTEXT)
-
-
-def test_each_attribute_sets_one_field() -> None:
-    assert set(SETTINGS) == set(ATTRIBUTES)
-    fields = [settings_of(f"<{name}>{text}</{name}><Unknown/>") for name, (text, _) in SETTINGS.items()]
-    assert [list(each.values()) for each in fields] == [[value] for _, value in SETTINGS.values()]
-    assert all(hasattr(QueueSettings(), field) for each in fields for field in each)
-
-
 # Bodies and properties of messages.
-
-
-@given(text=st.text(min_size=1).filter(lambda text: not ILLEGAL.search(text) and text.isprintable()))
-def test_what_is_encoded_is_decoded_to_the_same(text: str) -> None:
-    """Its size counts the bytes that are kept, and what else the message has."""
-    wire = b64encode(text.encode()).decode()
-    kept = decoded(NewMessage(body=wire, size_bytes=len(wire) + 7))
-    assert (kept.body, kept.size_bytes) == (text, len(text.encode()) + 7)
 
 
 @pytest.mark.parametrize("wire", ["?", "YQ", "/w==", "AA==", "7bBA"])
@@ -636,66 +478,4 @@ def test_what_cannot_be_kept_is_refused(wire: str) -> None:
 
 # Properties: between SMQ's elements and the attributes that both protocols share.
 
-DIGITS_38 = 10**38 - 1  # the largest number that has no more digits than both protocols take
 TEXT = st.text(min_size=1, max_size=50).filter(lambda text: not ILLEGAL.search(text))
-NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,9}(\.[a-z]{1,9})?", fullmatch=True)
-VALUES = (
-    st.builds(Attribute, st.just("String"), TEXT)
-    | st.builds(Attribute, st.just("Number"), st.integers(-DIGITS_38, DIGITS_38).map(str))
-    | st.builds(Attribute, st.just("String.boolean"), st.sampled_from(["true", "FALSE"]))
-    | st.builds(lambda data: Attribute("Binary", data=data), st.binary(min_size=1, max_size=50))
-)
-
-
-@given(attributes=st.dictionaries(NAMES, VALUES, max_size=9))
-def test_what_is_written_is_read_as_the_same(attributes: dict[str, Attribute]) -> None:
-    written = written_properties(attributes, "User")
-    assert bool(written) is bool(attributes)
-    again = read_properties(read_xml(f"<Message>{written}</Message>".encode()), "User")
-    assert list(again.items()) == list(attributes.items())
-
-
-@given(attributes=st.dictionaries(st.sampled_from(sorted(SYSTEM_NAMES)), st.builds(Attribute, st.just("String"), TEXT)))
-def test_system_properties_are_those_that_sdks_know(attributes: dict[str, Attribute]) -> None:
-    """What else a message carries for its protocol is not told."""
-    written = written_properties({"SenderId": Attribute("String", "x"), **attributes}, "System")
-    assert "SenderId" not in written
-    assert read_properties(read_xml(f"<Message>{written}</Message>".encode()), "System") == attributes
-
-
-def test_types_that_only_sqs_has_are_told_without_their_suffix() -> None:
-    sent = {"a": Attribute("Number.float", "1"), "b": Attribute("String.json", "{}")}
-    shown = written_properties(sent | {"c": Attribute("Binary.x", data=b"")}, "User")
-    assert [part.partition("<")[0] for part in shown.split("<Type>")[1:]] == ["NUMBER", "STRING", "BINARY"]
-
-
-# Which request has which route.
-
-FOUND = [
-    ("GET", "/?accountmeta=true", "", "GetAccountAttributes"),
-    ("PUT", "/?AccountMeta=True", "", "SetAccountAttributes"), ("POST", "/commonbuy/openservice", "", "OpenService"),
-    ("GET", "/queues", "", "ListQueue"), ("GET", "/queues/", "", "ListQueue"), ("PUT", "/queues/q", "", "CreateQueue"),
-    ("PUT", "/queues/q?metaoverride=false", "", "CreateQueue"),
-    ("PUT", "/queues/q?metaOverride=true", "", "SetQueueAttributes"),
-    ("GET", "/queues/q", "", "GetQueueAttributes"), ("DELETE", "/queues/q", "", "DeleteQueue"),
-    ("POST", "/queues/q/messages", "<Message/>", "SendMessage"), ("POST", "/queues/q/messages", "", "SendMessage"),
-    ("POST", "/queues/q/messages", "<a:Messages/>", "BatchSendMessage"),
-    ("GET", "/queues/q/messages", "", "ReceiveMessage"),
-    ("GET", "/queues/q/messages?peekonly=false&waitseconds=1", "", "ReceiveMessage"),
-    ("GET", "/queues/q/messages?numofmessages=1", "", "BatchReceiveMessage"),
-    ("GET", "/queues/q/messages?peekonly=true", "", "PeekMessage"),
-    ("GET", "/queues/q/messages?numOfMessages=2&peekOnly=true", "", "BatchPeekMessage"),
-    ("PUT", "/queues/q/messages?ReceiptHandle=r&VisibilityTimeout=1", "", "ChangeMessageVisibility"),
-    ("DELETE", "/queues/q/messages?ReceiptHandle=r", "", "DeleteMessage"),
-    ("DELETE", "/queues/q/messages", "<ReceiptHandles/>", "BatchDeleteMessage"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("method", "target", "body", "name"), FOUND)
-def test_a_request_finds_its_route(method: str, target: str, body: str, name: str) -> None:
-    assert ROUTES[route_of(request(method, target, body))].name == name
-
-
-def test_every_route_of_queues_is_found_above() -> None:
-    named = {route.name for route in ROUTES.values() if not route.path.startswith("topics")}
-    assert {name for *_, name in FOUND} == named

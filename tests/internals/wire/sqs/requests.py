@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.clients.sqs_client import understood
-from veilmq.core.commands import QueueCounts, QueueView, Received, ReceivedMessage, SentMessage
+from veilmq.core.commands import QueueCounts, QueueView, Received, ReceivedMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq.errors import Code as SmqCode
@@ -20,7 +20,6 @@ URL = "http://127.0.0.1:9324/000000000000/orders"
 QUEUE = "000000000000/orders"
 ID = bytes(range(16))
 ID_TEXT = "00010203-0405-0607-0809-0a0b0c0d0e0f"
-SENT = SentMessage(id=ID)
 UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """For property tests: what is examined is right or wrong, not fast, and the machine may be busy."""
 VIEW = QueueView(

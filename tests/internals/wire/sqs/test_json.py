@@ -3,7 +3,6 @@
 import json
 import sys
 import tracemalloc
-import uuid
 from base64 import b64encode
 from itertools import islice
 from typing import Any
@@ -13,28 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.clients.sqs_client import header_fields
-from tests.internals.wire.sqs.requests import (
-    CONTEXT,
-    ID_TEXT,
-    QUEUE,
-    SENT,
-    UNHURRIED,
-    URL,
-    ask,
-    raised,
-    received,
-    refusal,
-)
-from tests.internals.wire.sqs.test_members import is_accepted
-from veilmq.core.commands import Delete, DeleteQueue, Send
+from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, QUEUE, UNHURRIED, URL, ask, raised
+from veilmq.core.commands import Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.core.messages import NewMessage
 from veilmq.wire.exchange import REQUEST_IDS, Plan
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import decode, encode, encode_error, narrowing
+from veilmq.wire.sqs.json import decode, encode_error, narrowing
 from veilmq.wire.sqs.members import TRACE_HEADER
 from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
 from veilmq.wire.sqs.queue_attributes import READ_ONLY, SETTINGS
@@ -55,21 +41,6 @@ def test_a_null_member_is_a_member_left_out() -> None:
     """As on AWS."""
     call = ask("SendMessage", MessageBody="x", DelaySeconds=None, MessageAttributes=None, MessageGroupId=None)
     assert call.command == Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
-
-
-def test_unknown_members_are_ignored() -> None:
-    assert ask("DeleteQueue", Foo={"a": [1, None, {"b": "c"}]}).command == DeleteQueue(queue=QUEUE)
-
-
-def test_reply_headers_say_the_type_and_a_new_request_id() -> None:
-    replies = [encode(ask("DeleteQueue"), None), encode(ask("DeleteQueue"), None), encode_error(refusal("GetQueueUrl"))]
-    headers = [header_fields(reply) for reply in replies]
-    assert {header["Content-Type"] for header in headers} == {"application/x-amz-json-1.0"}
-    ids = {uuid.UUID(header["x-amzn-RequestId"]) for header in headers}
-    assert len(ids) == 3
-    assert {identifier.version for identifier in ids} == {4}
-    assert replies[0].body == b"{}"
-    assert "x-amzn-query-error" not in headers[0]
 
 
 def test_servers_in_threads_of_one_process_take_ids_at_once() -> None:
@@ -133,14 +104,6 @@ def test_how_long_a_request_may_wait() -> None:
     assert ask("ReceiveMessage").wait_s is None
 
 
-def test_a_call_may_be_answered_more_than_once() -> None:
-    """A long poll asks again with the same call; nothing of the first answer sticks to it."""
-    call = ask("ReceiveMessage")
-    assert encode(call, received()).body == encode(call, received()).body == b"{}"
-    call = ask("SendMessageBatch", Entries=[{"Id": "a", "MessageBody": ""}, {"Id": "b", "MessageBody": "x"}])
-    assert encode(call, [SENT]).body == encode(call, [SENT]).body
-
-
 def check(action: str, body: bytes) -> None:
     """Fail unless ``body`` gives a call, or an error that can be sent."""
     outcome: Plan | int
@@ -182,23 +145,6 @@ def test_any_json_gives_a_call_or_an_error(action: str, members: dict[str, Any],
     """Also when its members have the right names, a good queue, and lone surrogates in their texts."""
     text = json.dumps({"QueueUrl": URL} | members, ensure_ascii=ascii_only)
     check(action, text.encode("utf-8", "surrogatepass"))
-
-
-@UNHURRIED
-@given(body=st.text(), name=st.from_regex("[a-z][a-z0-9_-]{0,9}", fullmatch=True), value=st.text(min_size=1))
-def test_a_text_that_is_accepted_comes_back_unchanged(body: str, name: str, value: str) -> None:
-    attributes = {name: {"DataType": "String", "StringValue": value}}
-    if not body or not is_accepted(body) or not is_accepted(value):
-        code = refusal("SendMessage", MessageBody=body, MessageAttributes=attributes).code
-        of_body = errors.INVALID_MESSAGE_CONTENTS if body else errors.MISSING_PARAMETER
-        assert code is (errors.INVALID_PARAMETER_VALUE if body and is_accepted(body) else of_body)
-        return
-    call = ask("SendMessage", MessageBody=body, MessageAttributes=attributes)
-    assert isinstance(call.command, Send)
-    (sent,) = call.command.messages
-    assert sent.body == body
-    expected = sum(len(part.encode()) for part in (body, name, value, "String"))
-    assert sent.size_bytes == expected
 
 
 # A large request is measured before it is built: what is too wide is refused cheaply, anything else is unchanged.
@@ -254,17 +200,6 @@ def test_any_other_list_or_map_may_be_too_wide(action: str, member: str, opening
     error = width_refusal(action, body(member, opening=opening, item=item, closing=closing))
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert error.message.startswith(f"The parameter {member} holds more values than any valid request has")
-
-
-def test_a_member_given_twice_counts_once_and_only_that_is_built() -> None:
-    wide = body("Entries", opening="[", item="{}", closing="]")
-    error = width_refusal("DeleteMessageBatch", wide[:-1] + b',"Entries":[]}')
-    assert error.code is errors.EMPTY_BATCH_REQUEST
-
-
-def test_a_wide_member_that_nobody_knows_is_ignored() -> None:
-    call = ask("DeleteMessageBatch", Entries=[{"Id": "a", "ReceiptHandle": "r"}], Foo=[{}] * 100_000)
-    assert call.command == Delete(queue=QUEUE, receipts=("r",))
 
 
 @pytest.mark.parametrize("text", [

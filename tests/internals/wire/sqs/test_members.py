@@ -1,8 +1,5 @@
 """What members may be: text, numbers, attributes, digests, batches; names, paging tokens, callers and ids."""
 
-import hashlib
-import string
-import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any
 
@@ -12,41 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.requests import (
-    CONTEXT,
-    QUEUE,
-    SENT,
-    UNHURRIED,
-    URL,
-    answer,
-    ask,
-    entries,
-    message,
-    raised,
-    received,
-    refusal,
-)
-from veilmq.core.commands import Delete, Send
-from veilmq.core.errors import MessageTooLong, ReceiptState
-from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
-from veilmq.wire.exchange import SENDER_ID, AccessKey, RequestContext, caller_named, root_arn
+from tests.internals.wire.sqs.requests import CONTEXT, UNHURRIED, URL, ask, raised, refusal
+from veilmq.core.commands import Send
+from veilmq.core.messages import Attribute, NewMessage, decode_properties
+from veilmq.wire.exchange import AccessKey, caller_named
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.errors import INVALID_MESSAGE_CONTENTS, INVALID_PARAMETER_VALUE, SqsError
+from veilmq.wire.sqs.errors import INVALID_PARAMETER_VALUE, SqsError
 from veilmq.wire.sqs.members import (
     CHARACTERS_MAX,
     NUMBERS,
-    AttributeValue,
     attributes_md5,
     check_number,
     check_text,
     checked_id,
-    choose,
-    read_attributes,
     sequence_text,
-    write_attributes,
 )
-from veilmq.wire.sqs.names import Listing, is_fifo, new_queue, queue_arn, queue_of, queue_of_arn
+from veilmq.wire.sqs.names import Listing, is_fifo, new_queue, queue_of, queue_of_arn
 
 
 def members(struct: type[msgspec.Struct]) -> set[str]:
@@ -87,12 +66,6 @@ def test_the_first_and_the_last_of_each_range_and_their_neighbours() -> None:
 def test_a_text_is_legal_when_each_character_is(text: str) -> None:
     """The quick check for printable ASCII lets nothing else through."""
     assert is_accepted(text) == all(map(is_legal, text))
-
-
-def test_the_error_names_the_first_illegal_character_and_its_place() -> None:
-    """In hexadecimal, as AWS does."""
-    with raised(INVALID_MESSAGE_CONTENTS, "Invalid binary character '#xFFFF' was found in the message body"):
-        check_text("é\uffff\x00", "the message body")
 
 
 # Numbers in requests: the borders of each range.
@@ -148,12 +121,6 @@ def test_bad_names(name: str) -> None:
     assert "attribute name" in refused({name: TEXT})
 
 
-@pytest.mark.parametrize("kind", ["String", "String.x", "Number", "Number.int.age", "String.ü", "String." + "x" * 249])
-def test_good_types(kind: str) -> None:
-    value = {"DataType": kind, "StringValue": "1"}
-    assert decode_properties(send({"a": value}).properties).attributes["a"] == Attribute(type=kind, text="1")
-
-
 @pytest.mark.parametrize(("value", "text"), [
     ({"StringValue": "x"}, "non-empty DataType"),
     ({"DataType": "", "StringValue": "x"}, "non-empty DataType"),
@@ -170,15 +137,6 @@ def test_good_types(kind: str) -> None:
 ], ids=range(12))  # fmt: skip
 def test_bad_values(value: dict[str, str], text: str) -> None:
     assert text in refused({"a": value})
-
-
-@pytest.mark.parametrize("kind", ["String", "String.x\x07"])
-def test_illegal_characters(kind: str) -> None:
-    """Are refused in values and types, other than in a body as an invalid value."""
-    value = {"DataType": kind, "StringValue": "x" if "." in kind else "\x07"}
-    error = refusal("SendMessage", MessageBody="x", MessageAttributes={"a": value})
-    assert error.code is errors.INVALID_PARAMETER_VALUE
-    assert "#x7" in error.message
 
 
 NUMBER_TEXTS = {
@@ -233,44 +191,6 @@ def test_system_attributes_of_a_send(name: str, value: dict[str, str], text: str
     assert text in error.message
 
 
-THREE = {name: Attribute(type="String", text=name) for name in ("Hello", "General", "Help.Me")}
-
-
-@pytest.mark.parametrize(("names", "chosen"), [
-    ([], []), (["All"], ["Hello", "General", "Help.Me"]), ([".*"], ["Hello", "General", "Help.Me"]),
-    (["*"], ["Hello", "General", "Help.Me"]), (["Hel.*"], ["Hello", "Help.Me"]),
-    (["Help.*", "General"], ["General", "Help.Me"]), (["Hello", "Foo"], ["Hello"]), (["Foo"], []), (["hello"], []),
-    (["AWS.", "..x", ""], []), (["Hel*"], []),
-], ids=range(11))  # fmt: skip
-def test_which_attributes_a_receive_chooses(names: list[str], chosen: list[str]) -> None:
-    """As AWS was seen to answer: exact names, All, prefixes; an impossible name chooses nothing."""
-    assert list(choose(THREE, names)) == chosen
-
-
-def test_a_receive_tells_the_digest_of_what_it_chose() -> None:
-    carried = encode_properties(Properties(attributes=THREE))
-    result = received(message(properties=carried))
-    (told,) = answer("ReceiveMessage", result, MessageAttributeNames=["General", "Hello"])["Messages"]
-    assert set(told["MessageAttributes"]) == {"General", "Hello"}
-    assert told["MessageAttributes"]["Hello"] == {"StringValue": "Hello", "DataType": "String"}
-    assert len(told["MD5OfMessageAttributes"]) == 32
-    (told,) = answer("ReceiveMessage", result, MessageAttributeNames=["Foo"])["Messages"]
-    assert not {"MessageAttributes", "MD5OfMessageAttributes"} & set(told)
-
-
-VALUES = st.builds(
-    AttributeValue, data_type=st.sampled_from(["String", "String.a"]), string_value=st.text("abcé\n", min_size=1)
-) | st.builds(AttributeValue, data_type=st.sampled_from(["Binary", "Binary.gif"]), binary_value=st.binary(min_size=1))
-
-
-@UNHURRIED
-@given(st.dictionaries(st.text("abc-_9", min_size=1), VALUES, max_size=10))
-def test_attributes_come_back_as_they_were_sent(values: dict[str, AttributeValue]) -> None:
-    """Through the bytes in which the engine keeps them."""
-    kept = encode_properties(Properties(attributes=read_attributes(values)))
-    assert write_attributes(decode_properties(kept).attributes) == values
-
-
 # The digests, against values that AWS returned and against an independent calculation.
 
 
@@ -295,36 +215,7 @@ def test_digests_that_aws_returned(attributes: dict[str, Attribute], digest: str
     assert attributes_md5(attributes) == digest
 
 
-ATTRIBUTES = st.dictionaries(
-    st.text(min_size=1, max_size=8),
-    st.builds(text, st.text(min_size=1), kind=st.sampled_from(["String", "Number", "String.ü"]))
-    | st.builds(lambda data: Attribute(type="Binary.x", data=data), st.binary(min_size=1)),
-    min_size=1,
-    max_size=10,
-)
-
-
-@UNHURRIED
-@given(ATTRIBUTES)
-def test_the_digest_is_what_the_page_of_aws_describes(attributes: dict[str, Attribute]) -> None:
-    parts = []
-    for name, value in sorted(attributes.items()):
-        content = value.data if value.data is not None else (value.text or "").encode()
-        label = (name.encode(), value.type.encode())
-        parts += [struct.pack(f"!I{len(piece)}s", len(piece), piece) for piece in label]
-        mark = 1 if value.data is None else 2
-        parts.append(struct.pack(f"!BI{len(content)}s", mark, len(content), content))
-    assert attributes_md5(attributes) == hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
-
-
 # What the batches have in common; their errors are in test_actions.
-
-
-@pytest.mark.parametrize("good", [["a"], ["A-z_09"], ["x" * 80], ["a", "A"]], ids=["short", "signs", "long", "case"])
-def test_good_ids(good: list[str]) -> None:
-    batch = [{"Id": each, "ReceiptHandle": "r"} for each in good]
-    told = answer("DeleteMessageBatch", [ReceiptState.LIVE, ReceiptState.SUPERSEDED][: len(good)], Entries=batch)
-    assert told == {"Successful": [{"Id": each} for each in good]}
 
 
 @pytest.mark.parametrize("identifier", ["", "a b", "a:b", "é", "x" * 81, "a\n", "٣"])
@@ -333,54 +224,7 @@ def test_bad_ids(identifier: str) -> None:
     assert error.code is errors.INVALID_ENTRY_ID
 
 
-def test_bad_entries_stay_here_and_good_ones_go_on() -> None:
-    batch: list[dict[str, Any]] = entries(4, MessageBody="x")
-    batch[0]["MessageBody"] = ""
-    batch[2]["DelaySeconds"] = 901
-    command = ask("SendMessageBatch", Entries=batch).command
-    assert isinstance(command, Send)
-    assert len(command.messages) == 2
-    told = answer("SendMessageBatch", [MessageTooLong(1_024), SENT], Entries=batch)
-    assert [entry["Id"] for entry in told["Failed"]] == ["e0", "e2", "e1"]
-    assert [entry["Id"] for entry in told["Successful"]] == ["e3"]
-
-
-def test_the_engine_is_asked_even_when_no_entry_is_good() -> None:
-    call = ask("DeleteMessageBatch", Entries=entries(2))
-    assert call.command == Delete(queue="000000000000/orders", receipts=())
-    told = answer("DeleteMessageBatch", [], Entries=entries(2))
-    assert [entry["Code"] for entry in told["Failed"]] == ["MissingParameter"] * 2
-    assert "Successful" not in told
-
-
 # Names on the wire, paging tokens; callers and their keys; ids.
-
-
-@pytest.mark.parametrize("url", [
-    URL, "https://sqs.us-east-1.amazonaws.com/000000000000/orders", "http://elsewhere:1/a/b/000000000000/orders/",
-    "http://[::1]:9324/000000000000/orders?x=y#z", "/000000000000/orders", "000000000000/orders", "orders",
-])  # fmt: skip
-def test_only_the_path_of_a_url_counts(url: str) -> None:
-    """Its last two parts; a bare name is a queue of the caller. The second look says the same as the first."""
-    assert queue_of(url, CONTEXT) == queue_of(url, CONTEXT) == QUEUE
-
-
-def test_a_bare_name_belongs_to_the_caller_of_each_request() -> None:
-    other = RequestContext(base_url=CONTEXT.base_url, account="111111111111")
-    assert queue_of("orders", CONTEXT) == "000000000000/orders"
-    assert queue_of("orders", other) == "111111111111/orders"
-    assert queue_of(URL, other) == QUEUE
-
-
-def test_a_url_names_the_same_queue_in_each_region() -> None:
-    """Its own region counts, or the server's: so it is remembered; a bare name is of the request's region."""
-    here = RequestContext(base_url="http://h", by_region=True)
-    there = msgspec.structs.replace(here, account="000000000000@eu-west-1")
-    for context in (there, here, there):
-        assert queue_of("http://h/000000000000/orders", context) == QUEUE
-        assert queue_of("http://h/eu-west-1/000000000000/orders", context) == "000000000000@eu-west-1/orders"
-    assert set(here.queues.values()) == {QUEUE, "000000000000@eu-west-1/orders"}
-    assert [queue_of("orders", context) for context in (here, there)] == [QUEUE, "000000000000@eu-west-1/orders"]
 
 
 @pytest.mark.parametrize(
@@ -414,12 +258,6 @@ def test_bad_names_of_new_queues(name: str) -> None:
     assert "1 to 80 in length" in error.message
 
 
-@pytest.mark.parametrize("name", ["orders", "orders.fifo", "x" * 80, "x" * 75 + ".fifo"])
-def test_an_arn_leads_back_to_its_queue(name: str) -> None:
-    queue = f"111111111111/{name}"
-    assert queue_of_arn(queue_arn(queue, CONTEXT), CONTEXT) == queue
-
-
 @pytest.mark.parametrize("arn", [
     "", "orders", "arn:aws:sqs:us-east-1:000000000000", "arn:aws:sqs:us-east-1:000000000000:",
     "arn:aws:sqs:us-east-1:000000000000:a.b", "arn:aws:sqs:us-east-1:000000000000:a.fifo.fifo",
@@ -435,15 +273,6 @@ def test_what_is_no_arn_of_a_queue_here(arn: str) -> None:
 # Paging tokens.
 
 LISTING = Listing("ListQueues", "jobs-", CONTEXT)
-
-
-@UNHURRIED
-@given(st.text(st.characters(codec="utf-8"), min_size=1))
-def test_a_token_leads_back_to_its_name(name: str) -> None:
-    token = LISTING.token_after(name)
-    assert LISTING.name_before(token) == name
-    assert token.isascii()
-    assert not set(token) & set("+/ ")
 
 
 @pytest.mark.parametrize(
@@ -474,22 +303,9 @@ def test_a_token_of_another_listing(other: Listing) -> None:
         LISTING.name_before(other.token_after("orders"))
 
 
-def test_another_connection_reads_it() -> None:
-    """The way to the server does not matter, and the key is the process's where nobody gave one."""
-    one, other = (Listing("ListQueues", "", RequestContext(base_url=url)) for url in ("http://a", "https://b"))
-    assert other.name_before(one.token_after("orders")) == "orders"
-
-
 # Callers and their keys, and the ids that clients give.
 
 ACCOUNT = "111122223333"
-
-
-def test_an_account_is_its_own_root() -> None:
-    root = caller_named(ACCOUNT)
-    assert root.is_root
-    assert root.arn == root_arn(ACCOUNT) == "arn:aws:iam::111122223333:root"
-    assert root.sender_id == ACCOUNT
 
 
 def test_a_user_has_an_id_of_its_own_for_ever() -> None:
@@ -502,15 +318,6 @@ def test_a_user_has_an_id_of_its_own_for_ever() -> None:
     )
 
 
-@pytest.mark.parametrize("user", ["", "alice"])
-def test_what_a_message_carries_of_its_sender(user: str) -> None:
-    who = caller_named(ACCOUNT, user)
-    carried = decode_properties(who.sent)
-    assert carried.system == {SENDER_ID: who.sender}
-    assert who.sender.text == who.sender_id
-    assert carried.attributes == {}
-
-
 def test_a_key_shows_whose_it_is_and_nothing_else() -> None:
     key = AccessKey(id="AKID", secret=b"hush", session_token=b"hushed", caller=caller_named(ACCOUNT, "alice"))
     assert repr(key) == "AccessKey(id='AKID', caller='arn:aws:iam::111122223333:user/alice')"
@@ -518,14 +325,6 @@ def test_a_key_shows_whose_it_is_and_nothing_else() -> None:
 
 
 # The ids that clients give, and sequence numbers.
-
-
-@pytest.mark.parametrize("name", list(CHARACTERS_MAX))
-def test_what_an_id_may_have(name: str) -> None:
-    """Every letter, digit and punctuation of ASCII, 128 of them; or it is not there."""
-    signs = string.ascii_letters + string.digits + string.punctuation
-    for value in (None, "a", signs, "x" * 128):
-        assert checked_id(name, value) == value
 
 
 @pytest.mark.parametrize("name", list(CHARACTERS_MAX))

@@ -2,10 +2,8 @@
 
 import runpy
 import tracemalloc
-import uuid
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -15,26 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import inspect
 
-from tests.clients.sqs_client import form_of_request, header_fields, understood_xml
-from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, UNHURRIED, URL, message, received
+from tests.clients.sqs_client import form_of_request, understood_xml
+from tests.internals.wire.sqs.requests import CONTEXT, UNHURRIED, URL
 from tests.tidy import tree
-from veilmq.core import commands as core
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
-from veilmq.core.messages import NewMessage
 from veilmq.wire.exchange import Plan
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs import json as sqs_json
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Shape
-from veilmq.wire.sqs.query import Form, action_of, decode, encode_error, form_of, parameters, read_members
+from veilmq.wire.sqs.query import Form, decode, encode_error, form_of, parameters, read_members
 
 ROOT = b"/"
 AT_QUEUE = b"/000000000000/orders"
-SIGNATURE_V2 = (
-    "AWSAccessKeyId=AKID&Signature=a%2Bb%3D&SignatureMethod=HmacSHA256&SignatureVersion=2&Timestamp=now&Expires=1"
-)
-SIGNATURE_V4 = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=a%2Fb&X-Amz-Signature=0&X-Amz-Security-Token=t"
 
 
 def ask(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) -> Plan:
@@ -47,25 +39,6 @@ def refusal(action: str | bytes, body: str = "", *, target: bytes = AT_QUEUE) ->
     with pytest.raises(SqsError) as caught:
         ask(action, body, target=target)
     return caught.value
-
-
-@pytest.mark.parametrize("action", ["DeleteQueue", b"DeleteQueue"], ids=["text", "bytes"])
-def test_the_action_may_be_text_or_bytes(action: bytes) -> None:
-    assert ask(action).command == core.DeleteQueue(queue=QUEUE)
-
-
-@pytest.mark.parametrize(("target", "body"), [
-    pytest.param(AT_QUEUE, "", id="path"),
-    pytest.param(AT_QUEUE + b"/", "", id="path-with-a-slash"),
-    pytest.param(b"http://queues.example" + AT_QUEUE, "", id="whole-url"),
-    pytest.param(ROOT, f"QueueUrl={URL}", id="parameter"),
-    pytest.param(ROOT, "QueueUrl=orders", id="name"),
-    pytest.param(b"/0/other", f"QueueUrl={URL}", id="parameter-before-path"),
-    pytest.param(b"/?QueueUrl=orders", "", id="query-string"),
-])  # fmt: skip
-def test_where_the_queue_is_said(target: bytes, body: str) -> None:
-    """In the parameter, or else by the URL."""
-    assert ask("DeleteQueue", body, target=target).command == core.DeleteQueue(queue=QUEUE)
 
 
 @pytest.mark.parametrize(("target", "body", "code"), [
@@ -83,22 +56,6 @@ def test_an_action_about_no_queue_is_not_valid_at_one(action: str) -> None:
     assert error.code is errors.UNKNOWN_OPERATION
     assert error.message == f"The action {action} is not valid for this endpoint."
     assert isinstance(ask(action, "QueueName=a", target=ROOT), Plan)
-
-
-@pytest.mark.parametrize("version", ["2011-10-01", "", "x"])
-def test_another_version_is_refused(version: str) -> None:
-    """Also the older ones that AWS once had."""
-    error = refusal("PurgeQueue", f"Version={version}")
-    assert error.code is errors.NO_SUCH_VERSION
-    assert error.message.startswith(f"The requested version ({version}) of service AmazonSQS does not exist")
-
-
-@pytest.mark.parametrize("signature", [SIGNATURE_V2, SIGNATURE_V4])
-def test_parameters_of_signatures_are_not_the_actions(signature: str) -> None:
-    target = AT_QUEUE + f"?{signature}".encode()
-    sent = core.Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
-    assert ask("SendMessage", "MessageBody=x", target=target).command == sent
-    assert ask("SendMessage", f"{signature}&MessageBody=x").command == sent
 
 
 @pytest.mark.parametrize("action", [b"Foo", b"", b"\xff\x00<"])
@@ -132,17 +89,6 @@ def test_what_cannot_be_converted(action: str, body: str, text: str) -> None:
     error = refusal(action, body)
     assert error.code is errors.MALFORMED_INPUT
     assert text in error.message
-
-
-def test_a_call_may_be_answered_more_than_once() -> None:
-    """A long poll asks again with the same call; each reply has its own id."""
-    call = ask("ReceiveMessage")
-    first, second = call.respond(received()), call.respond(received(message()))
-    assert understood_xml("ReceiveMessage", first) == {}
-    assert understood_xml("ReceiveMessage", second)["Messages"][0]["Body"] == "hello"
-    ids = {uuid.UUID(header_fields(reply)["x-amzn-RequestId"]) for reply in (first, second)}
-    assert len(ids) == 2
-    assert {identifier.version for identifier in ids} == {4}
 
 
 @pytest.mark.parametrize("code", errors.CODES, ids=lambda code: code.query)
@@ -270,42 +216,6 @@ def form_refusal(read: Form) -> SqsError:
     return caught.value
 
 
-@pytest.mark.parametrize(("target", "path", "query"), [
-    (b"/", b"/", b""), (b"/0/q?Action=x&a=?", b"/0/q", b"Action=x&a=?"), (b"/?a=b#c", b"/", b"a=b"), (b"?a", b"", b"a"),
-    (b"http://host:9324/0/q?a=b", b"/0/q", b"a=b"), (b"http://host", b"", b""), (b"*", b"*", b""), (b"", b"", b""),
-])  # fmt: skip
-def test_a_target_has_a_path_and_a_query_string(target: bytes, path: bytes, query: bytes) -> None:
-    assert form_of(target, b"body") == Form(path, query, b"body")
-
-
-@pytest.mark.parametrize(("read", "action"), [
-    (form(b"Action=A"), b"A"), (form(b"a=b&Action=A&c=d"), b"A"), (form(b"", query=b"Action=A"), b"A"),
-    (form(b"Action=B", query=b"Action=A"), b"A"), (form(b"Action="), b""), (form(b"MyAction=A"), None),
-    (form(b"action=A"), None), (form(b"Action"), None), (form(b""), None),
-])  # fmt: skip
-def test_the_action(read: Form, action: bytes | None) -> None:
-    """In the query string, or else in the body."""
-    assert action_of(read) == action
-
-
-def test_names_become_a_tree() -> None:
-    read = form(b"b.1.Name=x&b.1.Value=y&b.2=z&c=", query=b"a=1&b.3.Name=w")
-    assert parameters(read) == {
-        "a": "1",
-        "b": {"1": {"Name": "x", "Value": "y"}, "2": "z", "3": {"Name": "w"}},
-        "c": "",
-    }
-
-
-def test_what_has_no_sign_is_empty_and_what_is_empty_is_nothing() -> None:
-    assert parameters(form(b"&a&&b=&c=d=e&")) == {"a": "", "b": "", "c": "d=e"}
-
-
-@pytest.mark.parametrize("twice", [b"a=b&a=b", b"a.1=b&a.1=b"])
-def test_the_same_twice_is_once(twice: bytes) -> None:
-    assert parameters(form(twice)) == parameters(form(twice.partition(b"&")[0]))
-
-
 @pytest.mark.parametrize(
     ("contradiction", "name"), [(b"a=b&a=c", "a"), (b"a=b&a.1=c", "a.1"), (b"a.1=c&a=b", "a"), (b"a.1=c&a=", "a")]
 )
@@ -330,24 +240,6 @@ def test_text_is_utf_8(text: bytes) -> None:
     error = form_refusal(form(text))
     assert error.code is errors.MALFORMED_QUERY_STRING
     assert "UTF-8" in error.message
-
-
-@UNHURRIED
-@given(pairs=st.dictionaries(st.text(st.characters(codec="utf-8", exclude_characters="."), min_size=1), st.text()))
-def test_what_a_client_encodes_is_decoded(pairs: dict[str, str]) -> None:
-    assert parameters(form(urlencode(pairs).encode())) == pairs
-
-
-ESCAPE = st.integers(0, 127).map(lambda code: b"%%%02x" % code) | st.integers(0, 127).map(lambda code: b"%%%02X" % code)
-PIECES = st.sampled_from([b"a", b"=", b"+", b" ", b"\n", b"\r\n", b"\t", b"_", b"==", b"=41", b"\xc3\xa9", b"%C3%A9"])
-
-
-@UNHURRIED
-@given(value=st.lists(ESCAPE | PIECES).map(b"".join))
-def test_escapes_are_decoded_as_the_standard_library_does(value: bytes) -> None:
-    """Also where the value holds what quoted-printable would take for its own."""
-    ((_, expected),) = parse_qsl("a=" + value.decode(), keep_blank_values=True, errors="strict")
-    assert parameters(form(b"a=" + value)) == {"a": expected}
 
 
 def test_parameters_are_counted_before_they_are_split() -> None:
@@ -407,8 +299,6 @@ class Asked(Shape, frozen=True, kw_only=True):
 
 
 read = partial(read_members, Asked, action="Do")
-NOTHING: dict[str, Any] = {"Parts": [], "Entries": []}
-"""Lists of structures cannot be left out: without parameters they are empty."""
 
 
 def members(body: bytes) -> dict[str, Any]:
@@ -419,32 +309,6 @@ def members_refusal(body: bytes) -> SqsError:
     with pytest.raises(SqsError) as caught:
         members(body)
     return caught.value
-
-
-@pytest.mark.parametrize(("body", "expected"), [
-    (b"", {}), (b"Text=&Unknown=x&Other.1.2=y", {"Text": ""}),
-    (b"Text=null&Number=-7", {"Text": "null", "Number": -7}),
-    (b"Number=+7", {"Number": " 7"}), (b"Number=%2B7", {"Number": 7}),
-    (b"Number=7.5", {"Number": "7.5"}),
-    (b"Number=1234567890123456789", {"Number": "1234567890123456789"}),
-    (b"Name.1=a&Name.2=b", {"Names": ["a", "b"]}),
-    (b"Name.10=c&Name.9=b&Name.999999999=d&Name.1=a", {"Names": ["a", "b", "c", "d"]}),
-    (b"Name=a", {"Names": ["a"]}), (b"Names=", {}),
-    (b"Tag.1.Key=a&Tag.1.Value=b&Tag.2.Value=d&Tag.2.Key=c", {"tags": {"a": "b", "c": "d"}}),
-    (b"Tag.Key=a&Tag.Value=b", {"tags": {"a": "b"}}), (b"Tag.1.Key=a&Tag.1.Value=", {"tags": {"a": ""}}),
-    (b"Part.1.Id=a&Part.2.Value.1=YQ", {"Parts": [{"Id": "a"}, {"Values": ["YQ"]}]}),
-    (b"Setting.1.Name=a&Setting.1.Value.Id=b", {"Settings": {"a": {"Id": "b"}}}),
-    (b"Setting.1.Name=a", {"Settings": {"a": {}}}),
-    (b"DoRequestEntry.2.Id=b&DoRequestEntry.1.Id=a", {"Entries": [{"Id": "a"}, {"Id": "b"}]}),
-    (b"Entries=", {}), (b"Text.1=a", {"Text": {"1": "a"}}), (b"Number.1=1", {"Number": {"1": "1"}}),
-    (b"Name.1.Foo=a", {"Names": [{"Foo": "a"}]}), (b"Tag=a", {"tags": "a"}),
-    (b"Tag.1.Key=a&Tag.1.Value.1=b", {"tags": {"a": {"1": "b"}}}),
-    (b"Part.1=a", {"Parts": ["a"]}),
-    (b"Setting.1.Name=a&Setting.1.Value=b", {"Settings": {"a": "b"}}),
-], ids=repr)  # fmt: skip
-def test_what_is_made_of_parameters(body: bytes, expected: dict[str, Any]) -> None:
-    """Names and nesting change; a value that is not of its type or form stays as it is, for the struct to refuse."""
-    assert members(body) == NOTHING | expected
 
 
 @pytest.mark.parametrize("index", ["0", "-1", "01", "x", "", "1x", "1 ", "٣", "1000000000", "member"])

@@ -1,117 +1,32 @@
 """The actions on queues, their tags, permissions and move tasks; what their attributes may be, and what is shown."""
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from typing import Any
 
 import msgspec
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.requests import CONTEXT, ID, ID_TEXT, QUEUE, URL, VIEW, answer, ask, raised, refusal
+from tests.internals.wire.sqs.requests import CONTEXT, ID, ID_TEXT, QUEUE, VIEW, answer, ask, raised, refusal
 from tests.internals.wire.sqs.test_actions import STATEMENT
 from veilmq.core.commands import (
     QUEUE_MISSING,
     SOURCE_UNKNOWN,
-    CancelMove,
-    Command,
-    CreateQueue,
     EditQueue,
-    ListDeadLetterSources,
-    ListMoves,
-    ListQueues,
     MoveStatus,
     MoveTask,
-    QueuePage,
-    ShowQueue,
-    StartMove,
-    TagQueue,
 )
-from veilmq.core.errors import EditRefused, QueueNotFound, SettingsConflict
+from veilmq.core.errors import EditRefused
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import encode
 from veilmq.wire.sqs.moves import task_handle, task_of
-from veilmq.wire.sqs.names import Listing
 from veilmq.wire.sqs.policies import read_policy
-from veilmq.wire.sqs.queue_attributes import ATTRIBUTE_OF, COUNTED, NAMES, READ_ONLY, SETTINGS, describe, read_settings
+from veilmq.wire.sqs.queue_attributes import ATTRIBUTE_OF, NAMES, READ_ONLY, SETTINGS, describe, read_settings
 from veilmq.wire.sqs.queues import Grant, Revoke, read_tags
 
 ARN = "arn:aws:sqs:us-east-1:000000000000:orders"
-NEW_FIFO = {"QueueName": "a.fifo", "Attributes": {"FifoQueue": "true"}}
-COUNTS = {"AttributeNames": ["QueueArn", "ApproximateNumberOfMessages"]}
-TAGGED = msgspec.structs.replace(VIEW, settings=QueueSettings(tags={"team": "a", "empty": ""}))
-MORE = QueuePage(names=["orders"], more=True)
-
-
-@pytest.mark.parametrize(("action", "members", "command"), [
-    ("CreateQueue", {"QueueName": "orders"}, CreateQueue(queue=QUEUE)),
-    ("CreateQueue", {"QueueName": "orders", "Attributes": {}, "tags": {}}, CreateQueue(queue=QUEUE)),
-    ("CreateQueue", {"QueueName": "orders", "tags": {"team": "a"}}, CreateQueue(queue=QUEUE, tags={"team": "a"})),
-    ("CreateQueue", NEW_FIFO, CreateQueue(queue="000000000000/a.fifo", settings={"fifo": True})),
-    ("GetQueueUrl", {"QueueName": "orders", "QueueOwnerAWSAccountId": "111111111111"},
-        ShowQueue(queue="111111111111/orders")),
-    *(("ListQueues", members, ListQueues(account="000000000000", count=1_000)) for members in ({}, {"NextToken": ""})),
-    ("GetQueueAttributes", {"AttributeNames": []}, ShowQueue(queue=QUEUE)),
-    ("GetQueueAttributes", {"AttributeNames": ["QueueArn", "VisibilityTimeout"]}, ShowQueue(queue=QUEUE)),
-    ("GetQueueAttributes", COUNTS, ShowQueue(queue=QUEUE, counts=True)),
-    ("GetQueueAttributes", {"AttributeNames": ["All"]}, ShowQueue(queue=QUEUE, counts=True)),
-    ("TagQueue", {"Tags": {"team": "a"}}, TagQueue(queue=QUEUE, tags={"team": "a"})),
-    ("UntagQueue", {"TagKeys": ["team", "x"]}, TagQueue(queue=QUEUE, removed=("team", "x"))),
-    ("ListQueueTags", {}, ShowQueue(queue=QUEUE)),
-    ("ListDeadLetterSourceQueues", {}, ListDeadLetterSources(queue=QUEUE, count=1_000)),
-    ("StartMessageMoveTask", {"SourceArn": ARN}, StartMove(source=QUEUE)),
-    ("ListMessageMoveTasks", {"SourceArn": ARN}, ListMoves(source=QUEUE, count=1)),
-], ids=range(17))  # fmt: skip
-def test_what_a_request_becomes(action: str, members: dict[str, Any], command: Command) -> None:
-    assert ask(action, **members).command == command
-
-
-@pytest.mark.parametrize(("action", "members", "result", "reply"), [
-    # pages are for those who ask for them, and an empty list is no member, as on AWS
-    ("ListQueues", {}, MORE, {"QueueUrls": [URL]}),
-    ("ListQueues", {"MaxResults": 5}, QueuePage(names=[], more=False), {}),
-    ("GetQueueAttributes", {}, VIEW, {}),
-    ("ListQueueTags", {}, TAGGED, {"Tags": {"team": "a", "empty": ""}}),
-    ("ListQueueTags", {}, VIEW, {}),
-    ("ListDeadLetterSourceQueues", {}, QueuePage(names=[QUEUE], more=True), {"queueUrls": [URL]}),
-    ("ListDeadLetterSourceQueues", {}, QueuePage(names=[], more=False), {"queueUrls": []}),
-    ("ListMessageMoveTasks", {"SourceArn": ARN}, [], {"Results": []}),
-], ids=range(8))  # fmt: skip
-def test_what_a_result_becomes(action: str, members: dict[str, Any], result: Any, reply: dict[str, Any]) -> None:
-    assert answer(action, result, **members) == reply
-
-
-def test_a_listing_goes_on_after_the_token() -> None:
-    page = answer("ListQueues", QueuePage(names=["a", "b"], more=True), MaxResults=2)
-    assert page["NextToken"] == Listing("ListQueues", "", CONTEXT).token_after("b")
-    command = ask("ListQueues", MaxResults=2, NextToken=page["NextToken"]).command
-    assert command == ListQueues(account="000000000000", after="b", count=2)
-    assert "NextToken" not in answer("ListQueues", QueuePage(names=["c"], more=False), MaxResults=2)
-
-
-def test_the_token_of_another_prefix_is_refused() -> None:
-    page = answer("ListQueues", QueuePage(names=["a"], more=True), MaxResults=1, QueueNamePrefix="a")
-    error = refusal("ListQueues", MaxResults=1, QueueNamePrefix="b", NextToken=page["NextToken"])
-    assert error.code is errors.INVALID_PARAMETER_VALUE
-
-
-@pytest.mark.parametrize(("name", "attributes", "code", "text"), [
-    ("a", {"FifoQueue": "true"}, errors.INVALID_PARAMETER_VALUE, "must end with .fifo suffix"),
-    ("a.fifo", {}, errors.INVALID_PARAMETER_VALUE, "Can only include alphanumeric characters, hyphens"),
-    ("a.fifo", {"FifoQueue": "false"}, errors.INVALID_PARAMETER_VALUE, "Can only include alphanumeric characters"),
-    (".fifo", {"FifoQueue": "true"}, errors.INVALID_PARAMETER_VALUE, "must end with .fifo suffix"),
-    ("a" * 76 + ".fifo", {"FifoQueue": "true"}, errors.INVALID_PARAMETER_VALUE, "1 to 80 in length"),
-    ("a", {"FifoQueue": "false"}, errors.INVALID_ATTRIBUTE_NAME, "Unknown Attribute FifoQueue."),
-])  # fmt: skip
-def test_a_name_and_an_attribute_that_contradict(
-    name: str, attributes: dict[str, str], code: errors.Code, text: str
-) -> None:
-    error = refusal("CreateQueue", QueueName=name, Attributes=attributes)
-    assert error.code is code
-    assert text in error.message
 
 
 # Tags of queues beyond their errors.
@@ -136,32 +51,6 @@ def test_bad_values(value: str) -> None:
     error = refusal("TagQueue", Tags={"a": value})
     assert error.code is errors.INVALID_PARAMETER_VALUE
     assert "A tag's value has up to 256 characters" in error.message
-
-
-def test_more_tags_than_a_queue_may_have() -> None:
-    """Are refused at once, at creation too."""
-    tags = {str(number): "" for number in range(51)}
-    for error in (refusal("TagQueue", Tags=tags), refusal("CreateQueue", QueueName="orders", tags=tags)):
-        assert error.code is errors.INVALID_PARAMETER_VALUE
-        assert error.message == "Too many tags added for queue orders. A queue may have 50."
-    tags.popitem()
-    assert read_tags(tags, QUEUE) == tags
-
-
-# ListDeadLetterSourceQueues.
-
-
-def test_dead_letter_sources_go_on_after_the_token() -> None:
-    token = answer("ListDeadLetterSourceQueues", QueuePage(names=[QUEUE], more=True), MaxResults=1)["NextToken"]
-    command = ask("ListDeadLetterSourceQueues", MaxResults=1, NextToken=token).command
-    assert command == ListDeadLetterSources(queue=QUEUE, after=QUEUE, count=1)
-
-
-def test_the_token_of_another_queue_is_refused() -> None:
-    token = answer("ListDeadLetterSourceQueues", QueuePage(names=[QUEUE], more=True), MaxResults=1)["NextToken"]
-    for action, members in (("ListDeadLetterSourceQueues", {"QueueUrl": URL + "-2"}), ("ListQueues", {})):
-        error = refusal(action, MaxResults=1, NextToken=token, **members)
-        assert error.code is errors.INVALID_PARAMETER_VALUE
 
 
 # AddPermission and RemovePermission: what they make of a policy; and the attribute that holds it.
@@ -254,12 +143,6 @@ def task(status: MoveStatus = MoveStatus.RUNNING, failure: str | None = None) ->
 HANDLE = task_handle(task(), CONTEXT)
 
 
-def test_a_handle_is_what_that_of_aws_is() -> None:
-    assert json.loads(b64decode(HANDLE, validate=True)) == {"taskId": ID_TEXT, "sourceArn": ARN}
-    assert ask("CancelMessageMoveTask", TaskHandle=HANDLE).command == CancelMove(source=QUEUE, task=ID)
-    assert answer("CancelMessageMoveTask", task(), TaskHandle=HANDLE) == {"ApproximateNumberOfMessagesMoved": 3}
-
-
 def handle(**members: object) -> str:
     return b64encode(json.dumps(members).encode()).decode()
 
@@ -290,13 +173,6 @@ def test_a_task_of_a_queue_of_another_account(action: str, member: str, others: 
     assert f"specified for the {member} parameter doesn't exist" in error.message
 
 
-@pytest.mark.parametrize("status", [MoveStatus.COMPLETED, MoveStatus.CANCELLED])
-def test_a_task_that_ended_has_none(status: MoveStatus) -> None:
-    (told,) = answer("ListMessageMoveTasks", [task(status)], SourceArn=ARN)["Results"]
-    assert told["Status"] == status.name
-    assert not {"TaskHandle", "FailureReason"} & set(told)
-
-
 @pytest.mark.parametrize(("failure", "reason"), [
     (SOURCE_UNKNOWN, "CouldNotDetermineMessageSource"),
     (QUEUE_MISSING, "AWS.SimpleQueueService.NonExistentQueue"),
@@ -305,12 +181,6 @@ def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> N
     (told,) = answer("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
     assert (told["Status"], told["FailureReason"]) == ("FAILED", reason)
     assert "TaskHandle" not in told
-
-
-def test_a_task_whose_queue_is_gone_cannot_be_cancelled() -> None:
-    reply = encode(ask("CancelMessageMoveTask", TaskHandle=HANDLE), QueueNotFound(QUEUE))
-    assert reply.code == errors.RESOURCE_NOT_FOUND.name
-    assert b"specified for the SourceArn parameter doesn't exist" in reply.body
 
 
 # Queue attributes: what may be set, to what, and what is shown.
@@ -330,7 +200,6 @@ OURS = {
     "VeilmqInFlightMax", "VeilmqVisibilityRules", "VeilmqEventLog", "VeilmqReceivesPerSecond", "VeilmqSmqBase64",
     "VeilmqSmqLogging",
 }  # fmt: skip
-UNSET = {"Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId", *OURS}
 FIFO = "000000000000/orders.fifo"
 
 
@@ -407,42 +276,6 @@ def test_a_word_that_there_is_not(name: str, text: str) -> None:
         taken(name, text, FIFO)
 
 
-@pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row.fifo])
-def test_what_only_fifo_queues_have_is_unknown_to_others(name: str) -> None:
-    """As on AWS; and nothing is told of it."""
-    error = refusal("SetQueueAttributes", Attributes={name: "true"})
-    assert error.code is errors.INVALID_ATTRIBUTE_NAME
-    assert error.message in {
-        f"Unknown Attribute {name}.",
-        f"You can specify the {name} only when FifoQueue is set to true.",
-    }
-    assert shown(name) == {}
-
-
-def test_the_attributes_of_a_fifo_queue_that_chose_nothing() -> None:
-    assert shown(*[name for name, row in SETTINGS.items() if row.fifo], queue=FIFO, fifo=True) == {
-        "FifoQueue": "true",
-        "ContentBasedDeduplication": "false",
-        "DeduplicationScope": "queue",
-        "FifoThroughputLimit": "perQueue",
-    }
-
-
-def test_the_period_of_a_key_is_told_with_the_key() -> None:
-    name = "KmsDataKeyReusePeriodSeconds"
-    assert shown(name) == {}
-    assert shown(name, kms_key="k") == {name: "300"}
-
-
-def test_a_setting_that_the_engine_refuses_is_named_as_the_wire_has_it() -> None:
-    attributes = {"FifoThroughputLimit": "perMessageGroupId"}
-    with pytest.raises(ClientError, match=r"parameter DeduplicationScope\. Reason: Why") as caught:
-        answer(
-            "SetQueueAttributes", SettingsConflict("deduplication_scope", "Why."), QueueUrl=FIFO, Attributes=attributes
-        )
-    assert caught.value.response["Error"]["Code"] == "InvalidAttributeValue"
-
-
 @pytest.mark.parametrize("text", ["", " 5", "5 ", "+5", "-0", "5.0", "1e1", "x", "٣", "5\n", "0x5", "9" * 5_000])
 def test_a_value_is_a_whole_number_in_ascii(text: str) -> None:
     """Anything else is refused."""
@@ -457,13 +290,6 @@ def test_what_cannot_be_set_is_an_unknown_attribute(name: str) -> None:
     assert (error.code, error.message) == (errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
 
 
-def test_counters_are_told_only_when_asked_for() -> None:
-    uncounted = msgspec.structs.replace(VIEW, counts=None)
-    told = set(describe(uncounted, NAMES - COUNTED - {"All"}, CONTEXT))
-    plain = {name for name, row in SETTINGS.items() if not row.fifo and not row.only_with}
-    assert told == plain - UNSET | READ_ONLY.keys() - COUNTED
-
-
 # RedrivePolicy and RedriveAllowPolicy: what is read, what is refused, what is shown.
 
 DEAD = "arn:aws:sqs:us-east-1:000000000000:dead"
@@ -471,55 +297,10 @@ REDRIVE = "RedrivePolicy"
 ALLOW = "RedriveAllowPolicy"
 
 
-@pytest.mark.parametrize("count", [1, 1_000, "1", "1000", "007"], ids=repr)
-def test_a_redrive_policy_is_read_and_shown(count: int | str) -> None:
-    changes = taken(REDRIVE, json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count}))
-    assert changes == {"dead_letter_queue": "000000000000/dead", "receives_max": int(count)}
-    assert (
-        shown(REDRIVE, **changes).get(REDRIVE) == f'{{"deadLetterTargetArn":"{DEAD}","maxReceiveCount":{int(count)}}}'
-    )
-
-
-@pytest.mark.parametrize(("text", "reason"), [
-    ('{"deadLetterTargetArn": 1, "maxReceiveCount": 1}', "deadLetterTargetArn"),
-    (json.dumps({"maxReceiveCount": 1}), "does not contain mandatory attribute: deadLetterTargetArn."),
-    (json.dumps({"deadLetterTargetArn": DEAD}), "does not contain mandatory attribute: maxReceiveCount."),
-    *((json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": count}),
-        f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to 1000 both inclusive.") for count in (0,
-        1_001, -1, "0", "1001", "x", "", "1.0", "٣")),
-    (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1.5}), "maxReceiveCount"),
-    (json.dumps({"deadLetterTargetArn": DEAD.replace("us-east-1", "eu-west-1"), "maxReceiveCount": 1}),
-        "must be the ARN of a queue in us-east-1."),
-    (json.dumps({"deadLetterTargetArn": "dead", "maxReceiveCount": 1}), "must be the ARN of a queue in us-east-1."),
-    (json.dumps({"deadLetterTargetArn": DEAD.replace("000000000000", "111111111111"), "maxReceiveCount": 1}),
-        "Dead-letter target owner should be same as the source."),
-    (json.dumps({"deadLetterTargetArn": DEAD, "maxReceiveCount": 1, "more": 1}), "Only following attributes are"),
-])  # fmt: skip
-def test_a_redrive_policy_that_breaks_a_rule(text: str, reason: str) -> None:
-    with pytest.raises(SqsError) as caught:
-        taken(REDRIVE, text)
-    assert caught.value.code is errors.INVALID_PARAMETER_VALUE
-    assert caught.value.message.startswith(f"Value {text[:10]}")
-    assert "for parameter RedrivePolicy is invalid. Reason: " in caught.value.message
-    assert reason in caught.value.message
-
-
 @pytest.mark.parametrize("text", ["x", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=["text", "list", "deep", "half"])
 def test_a_redrive_policy_that_is_no_map(text: str) -> None:
     with raised(errors.INVALID_ATTRIBUTE_VALUE, r"RedrivePolicy\. Reason: Redrive policy is not a valid JSON map\.$"):
         taken(REDRIVE, text)
-
-
-@pytest.mark.parametrize(("policy", "changes"), [
-    ({"redrivePermission": "allowAll"}, {"redrive_permission": "all", "redrive_sources": ()}),
-    ({"redrivePermission": "denyAll"}, {"redrive_permission": "none", "redrive_sources": ()}),
-    ({"redrivePermission": "byQueue", "sourceQueueArns": [f"{DEAD}-{number}" for number in range(10)]},
-        {"redrive_permission": "listed",
-        "redrive_sources": tuple(f"000000000000/dead-{number}" for number in range(10))}),
-], ids=["all", "none", "listed"])  # fmt: skip
-def test_a_redrive_allow_policy_is_read_and_shown(policy: dict[str, Any], changes: dict[str, Any]) -> None:
-    assert taken(ALLOW, json.dumps(policy)) == changes
-    assert json.loads(shown(ALLOW, **changes)[ALLOW]) == policy
 
 
 @pytest.mark.parametrize(("text", "reason"), [

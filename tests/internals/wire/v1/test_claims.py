@@ -1,82 +1,25 @@
 """The routes of claims, and bulk reads; claimed and staged messages in Arrow."""
 
-import json
 import random
 import sys
 from itertools import chain
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from tests.internals.wire.v1.test_request import ID_TEXT, MIXED, QUEUE, get, message, post, refusal, refused
-from veilmq.core import claims, limits
+from tests.internals.wire.v1.test_request import QUEUE, get, message, refusal, refused
+from veilmq.core import limits
 from veilmq.core.claims import ClaimedMessage
-from veilmq.core.commands import Command
 from veilmq.core.messages import Attribute, NewMessage
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter, staged_messages
 from veilmq.wire.v1.claims import BulkRead, JsonWriter
-from veilmq.wire.v1.publications import PIECE_ROWS, Outgoing, OutgoingRow
+from veilmq.wire.v1.publications import PIECE_ROWS, Outgoing
 from veilmq.wire.v1.request import RowRefused, encode_error
 
-ID = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"
 SOURCE = "s-1"
-
-MADE: list[tuple[str, dict[str, Any], Command]] = [
-    ("open", {}, claims.OpenSource(queue=QUEUE, source=SOURCE)),
-    ("open", {"consumer": "jobs of søren", "takeover": True, "hold_s": 60, "lease_s": 5}, claims.OpenSource(queue=QUEUE,
-        source=SOURCE, consumer="jobs of søren", takeover=True, hold_s=60, lease_s=5)),
-    ("claim", {"epoch": 1, "number": 7, "messages_max": 5, "shard_messages": 2}, claims.Claim(queue=QUEUE,
-        source=SOURCE, epoch=1, number=7, messages_max=5, shard_messages=2)),
-    ("heartbeat", {"epoch": 2}, claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2)),
-    ("heartbeat", {"epoch": 2, "lease_s": 9, "hold_s": 90}, claims.Heartbeat(queue=QUEUE, source=SOURCE, epoch=2,
-        lease_s=9, hold_s=90)),
-    ("acknowledge", {"epoch": 2, "number": 0}, claims.AcknowledgeClaims(queue=QUEUE, source=SOURCE, epoch=2, number=0)),
-    ("release", {"number": 3}, claims.ReleaseClaim(queue=QUEUE, source=SOURCE, number=3)),
-    ("evict", {"number": 3, "message": ID}, claims.EvictMessage(queue=QUEUE, source=SOURCE, number=3,
-        message=UUID(ID).bytes)),
-    ("close", {}, claims.CloseSource(queue=QUEUE, source=SOURCE)),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("verb", "fields", "command"), MADE, ids=[f"{verb}{n}" for n, (verb, *_) in enumerate(MADE)])
-def test_a_request_makes_its_command(verb: str, fields: dict[str, Any], command: Command) -> None:
-    assert post(verb, source=SOURCE, **fields).command == command
-
-
-def test_a_list_has_no_fields() -> None:
-    call = get()
-    assert call.command == claims.ListSources(queue=QUEUE)
-    view = claims.SourceView(
-        source="s",
-        consumer="",
-        epoch=1,
-        acknowledged=0,
-        last=1,
-        alive=True,
-        lease_until_ms=1,
-        hold_until_ms=2,
-        claims=[claims.ClaimView(number=1, state=claims.ClaimState.OPEN, messages=2, shards=1, bound_at_ms=3)],
-    )
-    told = json.loads(call.encode([view]).body)
-    assert told["sources"][0]["claims"] == [
-        {"number": 1, "state": "open", "messages": 2, "shards": 1, "bound_at_ms": 3}
-    ]
-
-
-def test_a_read_names_its_place_in_the_query() -> None:
-    call = get("read", "source=s-1&number=2&shard=3&cursor=u12&format=json")
-    assert isinstance(call.command, BulkRead)
-    assert call.command.first == claims.ReadClaim(queue=QUEUE, source="s-1", number=2, shard=3, cursor="u12")
-    assert call.command.queue == QUEUE
-
-
-def test_a_signature_in_the_query_is_no_parameter() -> None:
-    call = get("read", "source=s&number=1&X-Amz-Signature=abc&X-Amz-Date=x")
-    assert isinstance(call.command, BulkRead)
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -140,10 +83,6 @@ def test_what_is_wrong_in_a_query_is_named(query: str) -> None:
     assert WRONG_READS[query] in error.message
 
 
-def test_a_list_takes_nothing() -> None:
-    assert "unknown field `source`" in refusal("GET", f"/v1/claims/{QUEUE}?source=s").message
-
-
 # Messages of a claim, as JSON and as Arrow.
 
 
@@ -152,66 +91,6 @@ def table(*pieces: list[ClaimedMessage]) -> pa.Table:
     for piece in pieces:
         writer.add(piece)
     return ipc.open_stream(writer.finish()).read_all()
-
-
-def rows_of(form: str, *messages: ClaimedMessage) -> list[dict[str, Any]]:
-    """Return what a client reads, in the words of JSON."""
-    if form == "json":
-        writer = JsonWriter("jobs")
-        writer.add(messages)
-        found: list[dict[str, Any]] = json.loads(writer.finish())["messages"]
-        return found
-    rows: list[dict[str, Any]] = table(list(messages)).to_pylist()
-    for row in rows:
-        row |= {f"{name}_ms": round(row.pop(name).timestamp() * 1_000) for name in ("sent_at", "received_at")}
-        row |= {name: dict(row[name]) for name in ("attributes", "attribute_types") if row[name] is not None}
-    return rows
-
-
-FORMS = pytest.mark.parametrize("form", ["json", "arrow"])
-
-
-@FORMS
-def test_a_message_is_told_with_all_that_it_has(form: str) -> None:
-    full = message("hé", sequence=5, attributes=MIXED, group="g", system={"X": Attribute("String", "no")})
-    plain = message(attributes={"type": Attribute("String", "order")})
-    nothing, told, typeless = rows_of(form, message(), full, plain)
-    assert told == {
-        "id": ID_TEXT,
-        "body": "hé",
-        "attributes": {"type": "order", "price": "17", "raw": "AP8="},
-        "attribute_types": {"price": "Number.int", "raw": "Binary"},
-        "group": "g",
-        "sent_at_ms": 1_700_000_000_001,
-        "received_at_ms": 1_700_000_000_999,
-        "receive_count": 2,
-        "sequence_number": "10000000000000000005",
-        "queue": "jobs",
-    }
-    lacking: dict[str, Any] = {"attributes": {}, "attribute_types": None, "group": None, "sequence_number": None}
-    assert nothing.items() >= lacking.items()
-    assert typeless.items() >= (lacking | {"attributes": {"type": "order"}}).items()
-
-
-@FORMS
-def test_messages_that_carry_nothing_are_told_alike(form: str) -> None:
-    assert rows_of(form, message("a"), message("b"))[0] == rows_of(form, message("a"), message(group="g"))[0]
-
-
-def test_pieces_follow_each_other() -> None:
-    """Also where one of them is empty; the size is that of what is there."""
-    writer = JsonWriter("jobs")
-    assert writer.size_bytes == 0
-    for piece in (["a", "b"], [], ["c"]):
-        writer.add([message(body) for body in piece])
-    size_bytes = writer.size_bytes
-    body = writer.finish()
-    assert [told["body"] for told in json.loads(body)["messages"]] == ["a", "b", "c"]
-    assert 0 < size_bytes <= len(body)
-
-
-def test_nothing_is_an_empty_list() -> None:
-    assert JsonWriter("jobs").finish() == b'{"messages":[]}'
 
 
 def test_the_columns_are_those_of_the_contract() -> None:
@@ -299,37 +178,6 @@ def unstaged(content: bytes) -> str:
     with pytest.raises(SqsError) as caught:
         read(content)
     return caught.value.message
-
-
-def test_bodies_alone() -> None:
-    content = stream(bodies("a", "ä"), bodies("c"))
-    assert read(content) == OUTGOING.from_bodies(["a", "ä", "c"])
-
-
-def test_all_columns_and_nulls() -> None:
-    rows: list[dict[str, Any]] = [
-        {
-            "body": "a",
-            "attributes": {"k": "v", "n": "1"},
-            "attribute_types": {"n": "Number"},
-            "group": "g",
-            "delay_s": 3,
-        },
-        {"body": "b", "attributes": None, "attribute_types": None, "group": None, "delay_s": None},
-        {"body": "c", "attributes": {}, "attribute_types": {}, "group": "h", "delay_s": 0},
-    ]
-    content = stream(pa.RecordBatch.from_pylist(rows, schema=FULL))
-    assert read(content) == OUTGOING.from_rows([OutgoingRow(**row) for row in rows])
-
-
-def test_a_slice_is_read_as_what_it_shows() -> None:
-    content = stream(bodies(*"abcdef").slice(2, 2))
-    assert [message.body for message in read(content)] == ["c", "d"]
-
-
-def test_large_strings_are_strings() -> None:
-    batch = pa.RecordBatch.from_pydict({"body": pa.array(["a"], pa.large_string())})
-    assert read(stream(batch)) == OUTGOING.from_bodies(["a"])
 
 
 def test_a_row_is_counted_through_all_batches() -> None:

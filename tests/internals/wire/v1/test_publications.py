@@ -3,18 +3,16 @@
 import json
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from tests.internals.wire.v1.test_request import QUEUE, refusal, send
 from veilmq.core import limits
-from veilmq.core.claims import Abandon, ListWriters, Publish, Stage, WriterView
-from veilmq.core.errors import DestinationRefused, ReceiptEnded, ReceiptState, TooManyTags, VeilmqError
+from veilmq.core.claims import Stage
+from veilmq.core.errors import TooManyTags, VeilmqError
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
-from veilmq.wire.exchange import SENDER_ID, caller_named
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.publications import ARROW_TYPE, PIECE_ROWS, BulkStage, Outgoing, OutgoingRow
+from veilmq.wire.v1.publications import PIECE_ROWS, BulkStage, Outgoing, OutgoingRow
 from veilmq.wire.v1.request import ApiCall, RowRefused
 from veilmq.wire.v1.routes import ROUTES
 
@@ -46,38 +44,6 @@ def refused(call: Any, *args: Any, **given: Any) -> str:
         call(*args, **given)
     assert caught.value.code.status == 400
     return caught.value.message
-
-
-def test_stage_takes_json() -> None:
-    body = json.dumps({"messages": [{"body": "x"}, {"body": "y", "delay_s": 5}]}).encode()
-    messages = (NewMessage(body="x", size_bytes=1), NewMessage(body="y", size_bytes=1, delay_s=5))
-    expected = Stage(queue=QUEUE, writer="w", batch=0, attempt="a", part=0, messages=messages)
-    assert stage(body) == expected
-
-
-def test_stage_takes_arrow() -> None:
-    batch = pa.RecordBatch.from_pydict({"body": ["x"]})
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    kind = ARROW_TYPE + b"; charset=binary"
-    call = ask("POST", "stage", sink.getvalue().to_pybytes(), query=STAGE, kind=kind)
-    assert staged(call) == Stage(
-        queue=QUEUE, writer="w", batch=0, attempt="a", part=0, messages=(NewMessage(body="x", size_bytes=1),)
-    )
-
-
-def test_publish_abandon_and_list() -> None:
-    assert post("publish", writer="w", batch=1, attempts=[["a", 2], ["b", 0]]).command == Publish(
-        queue=QUEUE, writer="w", batch=1, attempts=(("a", 2), ("b", 0))
-    )
-    slow = post("publish", writer="w", batch=1, attempts=[], messages_per_s_max=7).command
-    assert slow == Publish(queue=QUEUE, writer="w", batch=1, attempts=(), messages_per_s_max=7)
-    assert post("abandon", writer="w", batch=1).command == Abandon(queue=QUEUE, writer="w", batch=1)
-    listing = send("GET", f"/v1/publications/{QUEUE}")
-    assert listing.command == ListWriters(queue=QUEUE)
-    view = WriterView(writer="w", batch=None, messages=0, duplicates=0, staged=3, seen_at_ms=5)
-    assert json.loads(listing.encode([view]).body)["writers"][0]["staged"] == 3
 
 
 def test_all_need_the_right_to_send() -> None:
@@ -138,7 +104,6 @@ def test_numbers_are_bounded() -> None:
 
 STANDARD = Outgoing(queue="000000000000/jobs", caller=None)
 FIFO = Outgoing(queue="000000000000/jobs.fifo", caller=None)
-ALICE = caller_named("000000000000", "alice")
 
 
 def made(outgoing: Outgoing = STANDARD, **fields: Any) -> NewMessage:
@@ -152,13 +117,6 @@ def row_refused(outgoing: Outgoing = STANDARD, **fields: Any) -> str:
     assert caught.value.index == 1
     assert str(caught.value).startswith("Message 1 was refused, and nothing staged: ")
     return caught.value.reason.message
-
-
-def test_a_body_is_a_message() -> None:
-    assert made(body="ä") == NewMessage(body="ä", size_bytes=2)
-    assert STANDARD.from_bodies(["a", "ä"]) == STANDARD.from_rows([OutgoingRow(body="a"), OutgoingRow(body="ä")])
-    assert STANDARD.from_bodies(["a", "bc"]) == STANDARD.from_rows([OutgoingRow(body="a"), OutgoingRow(body="bc")])
-    assert STANDARD.from_bodies([]) == ()
 
 
 def test_attributes_have_types_and_count_towards_the_size() -> None:
@@ -176,13 +134,6 @@ def test_group_and_deduplication_id_are_kept_for_the_receiver() -> None:
     message = made(FIFO, group="g", dedup_id="d", delay_s=0)
     assert (message.group, message.dedup_id, message.delay_s) == ("g", "d", None)
     assert decode_properties(message.properties) == Properties(group="g", dedup_id="d")
-
-
-def test_who_sent_is_kept() -> None:
-    signed = Outgoing(queue="000000000000/jobs", caller=ALICE)
-    assert signed.from_bodies(["a"])[0].properties == ALICE.sent
-    kept = decode_properties(made(signed, group="g").properties)
-    assert kept.system == {SENDER_ID: ALICE.sender}
 
 
 @pytest.mark.parametrize(("fields", "words"), [
@@ -213,7 +164,6 @@ def test_a_bad_body_among_bodies_is_told_with_its_row(bodies: list[str]) -> None
 # The route of forwards: the command that it makes, what it refuses, and what it answers.
 
 TARGET = f"/v1/queues/{QUEUE}/forward"
-ID = bytes(range(16))
 
 
 def forward_call(*entries: Any) -> ApiCall:
@@ -237,11 +187,6 @@ def test_targets_are_of_the_account_of_the_intake_unless_they_say() -> None:
     )
 
 
-def test_no_entries_ask_whether_it_can() -> None:
-    assert forward_call().command == Forward(queue=QUEUE, entries=())
-    assert told() == []
-
-
 @pytest.mark.parametrize(("body", "place"), [
     ({}, "entries"), ({"entries": [{"receipt": "r"}]}, "entries[0]"),
     ({"entries": [{"receipt": 1, "target": "q"}]}, "entries[0].receipt"),
@@ -254,19 +199,6 @@ def test_what_does_not_fit_is_refused(body: Any, place: str) -> None:
     error = refusal("POST", TARGET, json.dumps(body).encode())
     assert error.code.query == "InvalidRequest"
     assert place in error.message
-
-
-def test_answers_are_in_the_order_of_the_entries() -> None:
-    first, second, third, fourth = told(
-        Forwarded(id=ID),
-        ReceiptEnded(ReceiptState.GONE),
-        Forwarded(id=ID, sequence=7, duplicate=True),
-        DestinationRefused("a/q", "It is another."),
-    )
-    assert first == {"id": "00010203-0405-0607-0809-0a0b0c0d0e0f", "sequence_number": None, "duplicate": False}
-    assert (second["code"], second["status"], second["state"]) == ("ReceiptEnded", 410, "gone")
-    assert (third["sequence_number"][-3:], third["duplicate"]) == ("007", True)
-    assert fourth == {"code": "DestinationRefused", "message": "It is another.", "status": 400, "queue": "a/q"}
 
 
 def test_a_defect_says_no_more_than_that() -> None:

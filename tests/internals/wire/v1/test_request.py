@@ -50,7 +50,6 @@ def refused(verb: str, **fields: Any) -> str:
 
 
 ID = bytes.fromhex("0190a1b2c3d44e5f8a9b0123456789ab")
-ID_TEXT = "0190a1b2-c3d4-4e5f-8a9b-0123456789ab"
 
 
 def message(body: str = "hello", *, sequence: int | None = None, **carried: Any) -> ClaimedMessage:
@@ -120,11 +119,6 @@ def test_an_error_without_a_row_is_a_defect() -> None:
     assert (reply.status, json.loads(reply.body)["code"]) == (500, "InternalError")
 
 
-def test_a_refusal_is_told_by_its_code() -> None:
-    reply = encode_error(refusal("GET", "/v1/x"))
-    assert (reply.status, reply.code, json.loads(reply.body)["code"]) == (404, "UnknownRoute", "UnknownRoute")
-
-
 # From a request to its call: paths, bodies that are no JSON, and that no bytes can make the codec do anything else.
 
 NO_ROUTES = [
@@ -171,22 +165,11 @@ def test_a_route_has_its_method_alone(key: bytes) -> None:
     assert refusal(other, target).code.query == "UnknownRoute"
 
 
-def test_a_fifo_queue_has_a_path() -> None:
-    assert send("POST", "/v1/claims/000000000000/jobs.fifo/close", b'{"source": "s"}').command.queue == (  # type: ignore[attr-defined]
-        "000000000000/jobs.fifo"
-    )
-
-
 def test_every_route_needs_a_permission_that_can_be_granted() -> None:
     """Else no policy could let another account in; making queues and setting them is their owners', as over SQS."""
     owners = {route.label: route.permission for route in ROUTES.values() if route.permission not in GRANTABLE}
     assert owners == {"queues.create": "CreateQueue", "queues.list": "ListQueues", "queues.set": "SetQueueAttributes"}
     assert set(owners.values()) <= set(OWNERS)
-
-
-def test_labels_tell_routes_apart() -> None:
-    assert len({route.label for route in ROUTES.values()}) == len(ROUTES)
-    assert ROUTES[b"GET claims/"].label == "claims.list"
 
 
 BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"source": "\\ud800"}', b"[" * 100_000, b'{"source": ' * 50_000]
@@ -199,14 +182,6 @@ def test_what_is_no_object_is_refused(body: bytes) -> None:
 
 
 _KNOWN = {code.query for code in CODES}
-_VERBS = sorted({route.verb.decode() for route in ROUTES.values()} | {"fly"})
-_NOUNS = sorted({route.noun.decode() for route in ROUTES.values()})
-_NAMES = ["source", "epoch", "number", "messages_max", "wait_s", "message", "hold_s", "lease_s", "takeover", "cursor"]
-_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("s") | st.just(1),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)
 
 
 def error_of(method: str, target: str, body: bytes) -> SqsError | None:
@@ -224,18 +199,6 @@ def check(method: str, target: str, body: bytes) -> None:
     if error is not None:
         assert error.code.query in _KNOWN
         assert 400 <= error.code.status < 500
-
-
-@given(
-    st.sampled_from(["GET", "POST"]),
-    st.sampled_from(_NOUNS),
-    st.sampled_from(_VERBS),
-    st.dictionaries(st.sampled_from(_NAMES), _VALUES, max_size=6),
-)
-def test_any_fields_are_taken_or_refused(method: str, noun: str, verb: str, fields: dict[str, object]) -> None:
-    body = json.dumps(fields).encode()
-    query = "&".join(f"{name}={value}" for name, value in fields.items() if isinstance(value, int | str))
-    check(method, f"/v1/{noun}/{QUEUE}/{verb}?{query}", body)
 
 
 @given(st.sampled_from(["GET", "POST"]), st.binary(max_size=60), st.binary(max_size=60))
