@@ -117,16 +117,6 @@ def test_a_large_body_is_verified_in_every_protocol_and_framing(server: RunningS
                 assert sender.read().status == status
 
 
-def test_the_content_type_of_a_form_means_query(server: RunningServer) -> None:
-    """Whatever `X-Amz-Target` says, also when the server has seen that target before."""
-    client(server).list_queues()
-    with connected(server) as sender:
-        body = b"Action=ListQueues"
-        sender.send(POST + FORM + b"X-Amz-Target: AmazonSQS.ListQueues\r\nContent-Length: 17\r\n\r\n" + body)
-        reply = sender.read()
-    assert (reply.status, reply.headers["content-type"]) == (403, "text/xml")
-
-
 def test_a_body_without_room_waits_and_is_told_when_to_come_again() -> None:
     """With a status after which SDKs try again; the next one has room."""
     limits = HttpLimits(body_wait_s_max=0.2, linger_s_max=0.1)

@@ -17,11 +17,10 @@ import pytest
 from tests.internals.server.scripted_engine import NoLine, ScriptedEngine
 from tests.server.http_host import LARGE, Client, HttpHost, Large, wait_until
 from veilmq.core import limits
-from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage, Staged
-from veilmq.core.errors import ClaimLost, InternalError, StageMissing, StoreFull
+from veilmq.core.claims import ClaimedMessage, ClaimPage, Publish, Published, ReadClaim, Stage
+from veilmq.core.errors import ClaimLost, InternalError, StoreFull
 from veilmq.core.messages import NewMessage
 from veilmq.server.background import (
-    PAGE_MESSAGES,
     PIECE_CHARACTERS,
     PIECE_MESSAGES,
     PUBLISH_S_MAX,
@@ -111,35 +110,12 @@ def bench() -> Bench:
     return Bench()
 
 
-async def test_pages_become_one_answer(bench: Bench) -> None:
-    bench.read()
-    assert await bench.asked() == ReadClaim(
-        queue="000000000000/q", source="s", number=1, shard=2, cursor="here", messages_max=PAGE_MESSAGES
-    )
-    await bench.answer(page("a", "b", cursor="there"))
-    assert (await bench.asked()).cursor == "there"
-    await bench.answer(page("c"))
-    assert bench.heard == [bulk_reply(b"a\nb\nc", b"text/x", "")]
-
-
 async def test_an_answer_ends_with_the_page_that_fills_it(bench: Bench) -> None:
     bench.read()
     await bench.answer(page("x" * (limits.CLAIM_READ_BYTES - 1), cursor="2"))
     await bench.answer(page("yy", cursor="3"))
     (got,) = bench.heard
     assert (len(got.body), b"x-veilmq-cursor: 3\r\n" in got.headers) == (limits.CLAIM_READ_BYTES + 2, True)
-
-
-async def test_a_writer_is_made_aside(bench: Bench) -> None:
-    bench.read()
-    await bench.asked()
-    assert bench.made_aside == 1
-
-
-async def test_an_empty_shard_has_an_answer(bench: Bench) -> None:
-    bench.read()
-    await bench.answer(page())
-    assert bench.heard == [bulk_reply(b"", b"text/x", "")]
 
 
 async def test_an_error_of_the_engine_is_the_answer(bench: Bench) -> None:
@@ -276,16 +252,6 @@ class StagingBench:
 @pytest.fixture
 def staging() -> StagingBench:
     return StagingBench()
-
-
-async def test_pieces_become_one_command(staging: StagingBench) -> None:
-    staging.stage("a", "b").hurry()
-    assert await staging.asked() == ["a", "b"]
-    staging.engine.answer(Staged(messages=2))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert staging.heard == [Staged(messages=2)]
-    assert staging.made_aside == 1
 
 
 async def test_one_piece_is_read_in_a_turn_and_one_body_at_a_time(staging: StagingBench) -> None:
@@ -500,13 +466,6 @@ async def test_an_answer_comes_after_some_seconds(publishing: PublishingBench) -
     await publishing.advance(PUBLISH_S_MAX * 1_000)
     await publishing.answer(SOME)
     assert publishing.heard[1:] == [SOME]
-
-
-async def test_an_error_is_the_answer(publishing: PublishingBench) -> None:
-    missing = StageMissing("a", 0, 9)
-    await publishing.publish()
-    await publishing.answer(missing)
-    assert publishing.heard == [missing]
 
 
 async def test_who_is_hurried_answers_with_the_next_slice(publishing: PublishingBench) -> None:

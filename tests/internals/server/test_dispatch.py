@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.clients.sqs_reference import Stage
 from tests.internals.server.scripted_engine import NoLine, ScriptedEngine
 from tests.internals.wire.smq.test_request import BOMBS
 from tests.server.http_host import dial
 from tests.server.keys import REGION, client, signed_action, written
-from veilmq.core.commands import ListQueues
 from veilmq.core.errors import InternalError
 from veilmq.server import origin
 from veilmq.server.dispatch import Dispatcher, Exchange
@@ -24,8 +22,6 @@ from veilmq.server.http_parser import SEEN_BEFORE_LAYOUT, Pending, Request
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.protocols import SQS_JSON, SQS_QUERY, Protocol
-from veilmq.store.port import LATENCY_BOUNDS_S
-from veilmq.store.sqlite.transaction import HANDLERS
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Plan, RequestContext
 
@@ -55,36 +51,6 @@ def create(server: RunningServer, **headers: str) -> Answer:
     return ask(server, X_Amz_Target="AmazonSQS.CreateQueue", body='{"QueueName": "q"}', **headers)
 
 
-@pytest.mark.parametrize("host", ["a b", 'h"><x', "h/p", "h:port", "[::1"], ids=repr)
-def test_a_host_that_fits_in_no_url_is_refused(server: RunningServer, host: str) -> None:
-    status, _, body = create(server, Host=host)
-    assert status == 400
-    assert "Host" in body
-
-
-@pytest.mark.parametrize(
-    "target", ["AmazonSQS.Fly", "AmazonSQS.", "DynamoDB_20120810.ListTables", "CreateTable", ""], ids=repr
-)
-def test_an_unknown_action_is_refused_in_the_protocols_words(server: RunningServer, target: str) -> None:
-    status, headers, body = ask(server, X_Amz_Target=target)
-    assert status == 400
-    assert body["__type"] == "com.amazon.coral.service#UnknownOperationException"
-    assert headers["x-amzn-query-error"].endswith(";Sender")
-
-
-def test_what_no_protocol_recognises_is_told_what_to_send(server: RunningServer) -> None:
-    status, headers, body = ask(server)
-    assert status == 404
-    assert "X-Amz-Target" in body
-    assert headers["content-type"] == "text/plain; charset=utf-8"
-
-
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-def test_only_post_is_allowed(server: RunningServer, method: str) -> None:
-    status, headers, _ = ask(server, method=method, X_Amz_Target="AmazonSQS.ListQueues")
-    assert (status, headers["allow"]) == (405, "GET, POST")
-
-
 def test_a_parked_poll_does_not_hold_the_segment_it_came_in(tmp_path: Path) -> None:
     """Though a policy may ask for its headers again."""
     with (
@@ -107,20 +73,6 @@ QUERY = "/?Action=ListQueues"
 FORM = "application/x-www-form-urlencoded; charset=utf-8"
 
 
-def test_query_is_spoken_by_get_and_by_post(server: RunningServer) -> None:
-    """Parameters in the query string, in the form, or in both; the queue by its URL or by its parameter."""
-    url = f"{server.endpoint}/000000000000/both"
-    status, headers, body = ask(server, path="/?Action=CreateQueue", body="QueueName=both", Content_Type=FORM)
-    assert (status, headers["content-type"]) == (200, "text/xml")
-    assert f"<QueueUrl>{url}</QueueUrl>" in body
-    assert headers["x-amzn-requestid"] in body
-    sending = "/000000000000/both?Action=SendMessage&MessageBody=by%20GET"
-    assert ask(server, method="GET", path=sending, body="")[0] == 200
-    _, _, body = ask(server, path="/000000000000/both/", body="Action=ReceiveMessage&WaitTimeSeconds=0")
-    assert "<Body>by GET</Body>" in body
-    assert ask(server, body=f"Action=DeleteQueue&QueueUrl={url}", Content_Type=FORM)[0] == 200
-
-
 def test_the_header_of_the_json_protocol_decides(server: RunningServer) -> None:
     """Whatever the target says; and what Query was asked does not change what the next request is."""
     assert ask(server, path=QUERY, body="", X_Amz_Target="AmazonSQS.ListQueues")[0] == 400
@@ -133,11 +85,6 @@ def test_a_body_that_is_no_form_has_no_parameters(server: RunningServer) -> None
     assert ask(server, body="Action=ListQueues", Content_Type="text/plain")[0] == 404
     status, _, body = ask(server, path="/?Action=CreateQueue", body="QueueName=a", Content_Type="application/json")
     assert (status, "parameter QueueName" in body) == (400, True)
-
-
-@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
-def test_query_knows_no_other_method(server: RunningServer, method: str) -> None:
-    assert ask(server, method=method, path=QUERY, body="")[0] == 405
 
 
 # Web pages.
@@ -273,30 +220,6 @@ def test_many_hosts_do_not_fill_the_memory() -> None:
         answers.append(told.handle(asked))
     assert answers == [None] * 1_000
     assert len(told._contexts) <= 256
-
-
-def test_requests_are_counted_by_action_code_and_duration() -> None:
-    """A duration falls into the first bucket that holds it; beyond the last bound there is one more."""
-    metrics = Metrics()
-    metrics.count("Send", "OK", LATENCY_BOUNDS_S[0])
-    metrics.count("Send", "OK", 1_000.0)
-    metrics.count("Send", "Bad", 0.0015)
-    (_, _, bad), (_, _, good) = metrics.series()
-    assert (good.buckets[0], good.buckets[-1], good.count) == (1, 1, 2)
-    assert good.seconds == pytest.approx(1_000 + LATENCY_BOUNDS_S[0])
-    assert (bad.buckets[2], bad.count) == (1, 1)
-
-
-def test_a_defect_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError("secret")
-
-    handlers: dict[Any, Any] = HANDLERS
-    monkeypatch.setitem(handlers, ListQueues, fail)
-    with RunningServer() as server, Stage(server) as stage:
-        reply = stage.ask("ListQueues")
-    assert (reply.kind, reply.status) == ("InternalFailure", 500)
-    assert "secret" not in str(reply.body)
 
 
 HEADERS = {"x-mns-version": "2015-06-06", "Content-Type": "text/xml"}

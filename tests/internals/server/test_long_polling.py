@@ -19,7 +19,6 @@ from veilmq.core.commands import (
     Command,
     CreateQueue,
     Delete,
-    DeleteQueue,
     Done,
     ListQueues,
     Receive,
@@ -211,27 +210,6 @@ async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) ->
     assert bench.polls.parked == 0
 
 
-async def test_a_poll_on_no_queue_hears_so_and_leaves_nothing_behind(bench: Bench) -> None:
-    await bench.do(DeleteQueue(queue=QUEUE))
-    of_the_store_ms = bench.clock.next_timer_ms()
-    bench.poll("one")
-    await bench.settle()
-    assert bench.heard == [("one", 0, QueueNotFound)]
-    assert bench.clock.next_timer_ms() == of_the_store_ms
-
-
-async def test_a_closing_server_lets_nobody_wait(bench: Bench) -> None:
-    """Those who come late, or are being asked for the first time, are answered at once; the parked when hurried."""
-    (waiting,) = await bench.parked("waiting")
-    bench.poll("asked")
-    bench.polls.close()
-    bench.poll("late")
-    await bench.settle()
-    assert bench.heard == [("asked", 0, []), ("late", 0, [])]
-    waiting.hurry()
-    assert bench.heard[2:] == [("waiting", 0, [])]
-
-
 async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
     """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
     await bench.parked(*(str(number) for number in range(100)))
@@ -293,7 +271,6 @@ CLAIM = Claim(queue=CLAIMED, source="s", epoch=1, number=7, messages_max=100)
 NOTHING = Bound(number=7, messages=0, shards=0)
 WHOLE = Bound(number=7, messages=60, shards=1)
 PART = Bound(number=7, messages=20, shards=1, more=True)
-FREEING = Bound(number=7, messages=0, shards=0, more=True)
 EMPTY = received()
 FULL = received(over_limit=True)
 GOT = received(message())
@@ -367,13 +344,6 @@ async def test_a_claim_that_waited_for_room_is_answered_though_its_messages_are_
     assert (claims.heard, claims.polls.parked) == ([("claim", bound)], 0)
 
 
-def test_a_claim_is_asked_for_while_groups_are_being_freed(claims: ClaimBench) -> None:
-    claims.claim(wait_s=0)
-    for result in (FREEING, FREEING, WHOLE):
-        claims.engine.answer(result)
-    assert claims.heard == [("claim", WHOLE)]
-
-
 def test_a_claim_whose_client_goes_is_not_bound_further(claims: ClaimBench) -> None:
     """What was bound stays; the reader claims the same number again."""
     poll = claims.claim()
@@ -411,13 +381,6 @@ def test_a_claim_that_waited_in_vain_hears_nothing(claims: ClaimBench) -> None:
     assert claims.engine.watches == {}
 
 
-def test_nobody_begins_to_wait_while_the_server_closes(claims: ClaimBench) -> None:
-    claims.polls.close()
-    claims.claim()
-    claims.engine.answer(NOTHING)
-    assert claims.heard == [("claim", NOTHING)]
-
-
 def test_claims_and_receives_stand_in_one_line(claims: ClaimBench) -> None:
     """Who came first is asked first; who got something has the next one asked."""
     claims.park(claims.receive("first"), EMPTY)
@@ -429,19 +392,6 @@ def test_claims_and_receives_stand_in_one_line(claims: ClaimBench) -> None:
     assert claims.engine.answer(WHOLE) == CLAIM
     claims.engine.answer(GOT)
     assert claims.heard == [("first", due), ("second", WHOLE), ("third", GOT)]
-
-
-def test_a_receive_without_a_place_does_not_hold_claims_up(claims: ClaimBench) -> None:
-    """It waits for a delete; claims have no such quota. In both orders of their coming."""
-    claims.park(claims.receive(), FULL)
-    claims.park(claims.claim(), NOTHING)
-    claims.wake()
-    claims.engine.answer(FULL)
-    assert claims.engine.answer(WHOLE) == CLAIM
-    assert claims.heard == [("claim", WHOLE)]
-    claims.engine.answer(FULL)  # the claim may have left something
-    assert claims.polls.parked == 1
-    assert claims.engine.asked == []
 
 
 def test_a_receive_that_found_nothing_asks_no_claim(claims: ClaimBench) -> None:

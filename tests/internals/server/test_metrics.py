@@ -1,7 +1,7 @@
 """Counts of many queues, for listings and for the metrics; the text of the metrics."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,13 +25,12 @@ from veilmq.core.commands import (
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import NewMessage
-from veilmq.core.receipts import EventCounts
 from veilmq.core.settings import QueueSettings
 from veilmq.server import metrics
-from veilmq.server.metrics import Counted, Metrics, QueueCountCache, event_figures, exposition, queue_figures
-from veilmq.server.queue_statistics import COUNTED_TOGETHER, HISTORY_MAX, LOOKED_AT_MS, QueueRecord, QueueStatistics
+from veilmq.server.metrics import QueueCountCache
+from veilmq.server.queue_statistics import HISTORY_MAX, LOOKED_AT_MS, QueueRecord, QueueStatistics
 from veilmq.server.settings import ServerSettings
-from veilmq.store.port import Figure, Series, SurveyQueues, execute
+from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import VirtualClock
 
@@ -56,13 +55,6 @@ def test_rates_are_over_some_seconds() -> None:
     for second in range(2, 60):
         record.take(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
     assert rates(record) == (0.0, 20.0, 0.0), "what was sent in the first second is long ago"
-
-
-def test_no_rate_is_told_over_next_to_no_time() -> None:
-    """Two looks in a row would make a large one of a single message."""
-    record = QueueRecord(view(), 0)
-    record.take(view(sent=1), 1)
-    assert rates(record) is None
 
 
 def test_totals_that_fall_begin_anew() -> None:
@@ -171,19 +163,6 @@ async def world() -> AsyncIterator[World]:
     await engine.close()
 
 
-async def test_a_page_by_name_counts_its_own_queues(world: World) -> None:
-    """Exactly, as they are now, however long ago that is that somebody looked."""
-    await world.put("q021", 3)
-    page = await world.browse(first=20, count=10)
-    assert [queue.name for queue in page.queues] == [f"q{number:03}" for number in range(20, 30)]
-    assert (page.in_all, page.queues[1].visible) == (QUEUES, 3)
-    await world.rest()
-    await world.put("q022")
-    page = await world.browse(first=20, count=10)
-    assert [queue.visible for queue in page.queues[:4]] == [0, 3, 1, 0]
-    assert page.counted == QUEUES, "the others were counted behind it"
-
-
 async def test_a_page_by_counts_has_those_with_most(world: World) -> None:
     """Equal ones by name; those in which there is nothing that has an age are the last, both ways."""
     for name, messages in (("q050", 5), ("q010", 2), ("q090", 5)):
@@ -228,15 +207,6 @@ async def test_what_may_not_be_seen_is_a_name(world: World) -> None:
     assert page.queues[0].name == "q002"
     denied = page.queues[-1]
     assert (denied.name, denied.visible, denied.fifo, denied.counted_at_ms) == ("q001", None, None, None)
-
-
-async def test_named_queues_are_told_without_those_that_are_gone(world: World) -> None:
-    await world.put("q001")
-    page = await world.browse(names=("q002", "gone", "q001"))
-    assert [(queue.name, queue.visible) for queue in page.queues] == [("q002", 0), ("q001", 1)]
-    await execute(world.engine, DeleteQueue(queue="a/q001"))
-    await world.pass_time()
-    assert await world.names(names=("q002", "gone", "q001")) == ["q002"]
 
 
 async def test_a_store_that_cannot_be_reached_deletes_no_queue(world: World, caplog: pytest.LogCaptureFixture) -> None:
@@ -313,12 +283,6 @@ async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
 
 
-async def test_few_counts_are_at_the_engine_at_once(world: World) -> None:
-    await world.browse(order=QueueOrder.VISIBLE, count=QUEUES)
-    await world.rest()
-    assert world.engine.asked_at_once_max == COUNTED_TOGETHER
-
-
 BOOKED = 3 * metrics.COUNTED_TOGETHER
 
 
@@ -351,11 +315,6 @@ async def books() -> AsyncIterator[Books]:
     await engine.close()
 
 
-async def test_queues_are_counted_a_few_at_a_time(books: Books) -> None:
-    assert await books.visible() == dict.fromkeys(await books.names(), 0)
-    assert (len(books.engine.counted), books.engine.asked_at_once_max) == (BOOKED, metrics.COUNTED_TOGETHER)
-
-
 async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """New queues first, then the one counted longest ago; the others are shown as they were."""
     monkeypatch.setattr("veilmq.server.metrics.COUNTED_MAX", 40)
@@ -370,55 +329,3 @@ async def test_a_snapshot_counts_so_many_and_goes_round(books: Books, monkeypatc
     await books.put("a/new")
     assert await books.visible() == {**dict.fromkeys(names, 0), first: 1, late: 1, "a/new": 1}
     assert len(books.engine.counted) == 5 * 40
-
-
-async def test_a_deleted_queue_is_not_shown(books: Books) -> None:
-    names = await books.names()
-    await books.book.inspect(names)
-    await execute(books.engine, DeleteQueue(queue=names[0]))
-    assert len(await books.book.inspect(names)) == BOOKED - 1, "it was deleted after the names were asked for"
-    assert len(await books.book.inspect(await books.names())) == BOOKED - 1
-
-
-async def test_no_more_queues_are_shown_than_a_page_can_hold(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.server.metrics.SHOWN_MAX", 5)
-    assert list(await books.visible()) == (await books.names())[:5]
-    assert len(books.engine.counted) == 5
-
-
-def lines(*figures: Figure, requests: Sequence[tuple[str, str, Series]] = ()) -> list[str]:
-    return exposition(requests, figures).decode().splitlines()
-
-
-def test_the_sum_of_a_histogram_is_that_of_the_durations() -> None:
-    counted = Metrics()
-    counted.count("SendMessage", "OK", 1.5)
-    counted.count("SendMessage", "OK", 0.25)
-    counted.count("SendMessage", "InternalFailure", 3.0)
-    copied = counted.series()
-    counted.count("SendMessage", "OK", 9.0)  # not in the copy
-    told = lines(requests=copied)
-    name = "veilmq_request_duration_seconds"
-    assert f'{name}_sum{{action="SendMessage",code="OK"}} 1.75' in told
-    assert f'{name}_count{{action="SendMessage",code="OK"}} 2.0' in told
-    assert f'{name}_sum{{action="SendMessage",code="InternalFailure"}} 3.0' in told
-
-
-def test_the_event_log_is_told_of() -> None:
-    told = lines(*event_figures(EventCounts(recorded=10, exported=7, dropped=2)))
-    assert "veilmq_events_recorded_total 10.0" in told
-    assert "veilmq_events_exported_total 7.0" in told
-    assert "veilmq_events_dropped_total 2.0" in told
-    assert "veilmq_events_waiting 3.0" in told
-
-
-def test_what_has_passed_through_a_queue_is_told_of() -> None:
-    counts = QueueCounts(
-        visible=0, in_flight=0, delayed=0, oldest_sent_at_ms=None, redelivered=1, sent=4, received=3, deleted=2
-    )
-    told = lines(*queue_figures([("000000000000/jobs", Counted(counts))], now_ms=0))
-    label = '{queue="000000000000/jobs"}'
-    assert f"veilmq_queue_messages_sent_total{label} 4.0" in told
-    assert f"veilmq_queue_messages_received_total{label} 3.0" in told
-    assert f"veilmq_queue_messages_deleted_total{label} 2.0" in told
-    assert f"veilmq_queue_redeliveries_total{label} 1.0" in told

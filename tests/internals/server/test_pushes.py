@@ -14,15 +14,12 @@ from typing import Any
 
 import pytest
 import trustme
-import urllib3
-from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.clients.smq.raw import ask, element
 from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.internals.wire.sqs.requests import message, received
-from tests.server.push_receiver import Receiver, publish
+from tests.server.push_receiver import Receiver
 from veilmq.core import commands
 from veilmq.core.errors import EndpointRefused, InternalError, QueueNotFound, ReceiptState, StoreFull
 from veilmq.core.topics import PUSHES, ListPushes, Subscribe, Subscription, push_queue
@@ -121,10 +118,6 @@ def test_a_name_is_resolved_once_for_each_push() -> None:
     names = Names(hook=["8.8.8.8"])
     admit("http://hook:8080/", "hook", names)
     assert names.asked == [("hook", 8080)]
-
-
-def test_the_system_knows_its_own_name() -> None:
-    assert set(asyncio.run(SystemResolver()("localhost", 80))) & {"127.0.0.1", "::1"}
 
 
 def test_who_asks_for_a_name_that_is_being_looked_up_waits_with_the_others() -> None:
@@ -290,11 +283,6 @@ def test_an_answer_that_is_none(answer: bytes, told: str) -> None:
         assert told in attempt(f"http://127.0.0.1:{port}/")
 
 
-def test_a_provisional_answer_is_followed_by_the_one_that_counts() -> None:
-    with answering(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 204 \r\n\r\n") as port:
-        assert attempt(f"http://127.0.0.1:{port}/") == ""
-
-
 # TLS.
 
 
@@ -362,9 +350,8 @@ def test_so_many_subjects_are_remembered_and_no_more() -> None:
 
 URL = "http://hook.example/"
 ONE = Subscription(topic="1/t", name="one", endpoint=URL, push_url=URL)
-TWO = Subscription(topic="1/t", name="two", endpoint=URL, push_url="http://other.example/")
 QUEUE = push_queue("1/t", "one")
-NOTHING, SOMETHING = received(), received(MESSAGE)
+SOMETHING = received(MESSAGE)
 
 
 class Bench:
@@ -406,17 +393,6 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_queue_that_could_not_be_asked_is_asked_again_a_second_later(bench: Bench) -> None:
-    bench.engine.answer([ONE])
-    bench.engine.answer(InternalError())
-    bench.clock.advance(999)
-    assert bench.asked() == []
-    bench.clock.advance(1)
-    assert bench.engine.answer(NOTHING) == take()
-    bench.engine.watches[QUEUE](bench.clock.now_ms())
-    assert bench.asked() == [take()]
-
-
 async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later(bench: Bench) -> None:
     bench.engine.answer(StoreFull())
     bench.clock.advance(1_000)
@@ -436,16 +412,6 @@ async def test_what_was_pushed_and_could_not_be_deleted_comes_again(
     assert not any(bench.counts.pushes.values())
     assert bench.counts.pushes_running == 0
     assert "was not settled; it is received again" in caplog.text
-
-
-async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
-    bench.engine.answer([ONE, TWO])
-    bench.engine.answer(QueueNotFound(QUEUE))
-    assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
-    bench.engine.answer(NOTHING)
-    bench.engine.watches[PUSHES](0)
-    bench.engine.answer([])
-    assert set(bench.engine.watches) == {PUSHES}
 
 
 async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -> None:
@@ -487,43 +453,6 @@ async def test_a_list_that_comes_after_the_end_is_nobodys(bench: Bench) -> None:
     bench.engine.answer(InternalError())
     await closing
     assert bench.asked() == []
-
-
-def undeliverable(server: RunningServer) -> int:
-    (line,) = [
-        line
-        for line in urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode().splitlines()
-        if line.startswith("veilmq_topic_messages_undeliverable_total ")
-    ]
-    return int(float(line.partition(" ")[2]))
-
-
-def test_a_queue_that_is_gone_is_told_of_once_a_minute(
-    veilmq_server: RunningServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = veilmq_server
-    ask(server, "PUT", "/topics/news")
-    for name in ("gone", "stays"):
-        ask(server, "PUT", f"/queues/{name}")
-        endpoint = element("Endpoint", f"acs:mns:r:000000000000:queues/{name}")
-        assert (
-            ask(server, "PUT", f"/topics/news/subscriptions/{name}", f"<Subscription>{endpoint}</Subscription>").status
-            == 201
-        )
-    publish(server)
-    assert undeliverable(server) == 0
-    ask(server, "DELETE", "/queues/gone")
-    for _ in range(3):
-        publish(server)
-    assert undeliverable(server) == 3
-    told = "of 000000000000/news did not reach subscription gone: The queue 000000000000/gone does not exist"
-    assert caplog.text.count(told) == 1
-    server.advance(seconds=60)
-    publish(server)
-    assert caplog.text.count(told) == 2
-    assert "subscription stays" not in caplog.text
-    page = ask(server, "GET", "/queues/stays/messages?numOfMessages=16")
-    assert len(page.texts("MessageId")) == 5
 
 
 def service(engine: ScriptedEngine, clock: VirtualClock) -> TopicService:
@@ -625,10 +554,6 @@ def test_it_is_made_once_for_all_servers(store: str, place: Callable[[str], dict
         assert (file.name, file.stat().st_mode & 0o777) == ("push.pem", 0o600)
 
 
-def test_a_store_in_memory_has_another_one_each_time() -> None:
-    assert certificate({}) != certificate({})
-
-
 def certificate(settings: dict[str, Any]) -> bytes:
     """Return the certificate that a server with `settings` shows."""
     with (
@@ -637,12 +562,6 @@ def certificate(settings: dict[str, Any]) -> bytes:
     ):
         shown: bytes = reply.read()
         return shown
-
-
-def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
-    certificate = x509.load_pem_x509_certificate(push_identity.made(now_s=NOW_S).certificate_pem)
-    begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
-    assert (NOW_S - begin, end - NOW_S) == (86_400, 3_650 * 86_400)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -659,11 +578,6 @@ def given(folder: Path) -> tuple[Path, Path]:
     key.write_bytes(made[:begin])
     certificate.write_bytes(made[begin:])
     return key, certificate
-
-
-def test_one_that_is_given_is_used(tmp_path: Path) -> None:
-    key, certificate = given(tmp_path)
-    assert push_identity.read(key, certificate).certificate_pem == certificate.read_bytes()
 
 
 def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
@@ -691,10 +605,3 @@ def test_a_server_says_why_it_does_not_start(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delitem(sys.modules, "veilmq.server.push_identity", raising=False)
     with pytest.raises(PushError, match=r"needs the module cryptography.*pip install 'veilmq\[push\]'"):
         RunningServer(push_allow="a").__enter__()
-
-
-def test_a_server_that_pushes_nowhere_needs_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography", None)
-    monkeypatch.delitem(sys.modules, "veilmq.server.push_identity", raising=False)
-    with RunningServer(data=tmp_path):
-        assert not (tmp_path / "push.pem").exists()

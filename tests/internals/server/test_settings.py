@@ -38,38 +38,11 @@ def refusal(
     return str(caught.value)
 
 
-def test_nothing_given_is_the_defaults() -> None:
-    settings = resolve(flags={}, environment={"PATH": "/bin"})
-    assert settings == ServerSettings()
-    assert (settings.host, settings.port, settings.admin_port) == ("127.0.0.1", 9324, 9325)
-    assert settings.data == Path("veilmq-data")
-    assert settings.drain_s_max == 20
-
-
 def test_a_flag_beats_the_environment_and_that_the_file() -> None:
     Path("veilmq.toml").write_text("port = 1001\nadmin_port = 1002\ndrain_s_max = 3\n", encoding="utf-8")
     environment = {"VEILMQ_PORT": "2001", "VEILMQ_ADMIN_PORT": "2002"}
     settings = resolve(flags={"port": "3001"}, environment=environment)
     assert (settings.port, settings.admin_port, settings.drain_s_max) == (3001, 2002, 3)
-
-
-def test_a_named_file_is_read_instead_of_the_usual_one(tmp_path: Path) -> None:
-    for name, port in (("veilmq.toml", 1), ("environment.toml", 2), ("flag.toml", 3)):
-        (tmp_path / name).write_text(f"port = {port}", encoding="utf-8")
-    environment = {"VEILMQ_CONFIG": "environment.toml"}
-    assert resolve(flags={}, environment={}).port == 1
-    assert resolve(flags={}, environment=environment).port == 2
-    assert resolve(flags={}, environment=environment, file=Path("flag.toml")).port == 3
-
-
-@pytest.mark.parametrize("value", ["true", "false"])
-def test_a_file_has_typed_values(value: str) -> None:
-    text = f'insecure = {value}\npurge_pause_s = 0\nlog_level = "debug"\naccount = "000000000042"\ndata = "d"\n'
-    Path("veilmq.toml").write_text(text, encoding="utf-8")
-    settings = resolve(flags={}, environment={})
-    assert settings.insecure is (value == "true")
-    assert (settings.purge_pause_s, settings.log_level, settings.data) == (0, "debug", Path("d"))
-    assert settings.account == "000000000042"
 
 
 @pytest.mark.parametrize("setting", NUMBERS, ids=[row.name for row in NUMBERS])
@@ -170,11 +143,6 @@ def test_the_origin_of_a_default_is_named_too() -> None:
     assert refusal(flags={"port": "9325"}) == "admin_port = '9325' (default): must differ from port"
 
 
-def test_two_free_ports_are_not_the_same_port() -> None:
-    settings = resolve(flags={"port": "0", "admin_port": "0"}, environment={})
-    assert (settings.port, settings.admin_port) == (0, 0)
-
-
 @pytest.mark.parametrize(("environment", "file", "text"), [
     pytest.param({"VEILMQ_PROT": "1"}, None, "VEILMQ_PROT (environment): unknown setting; did you mean VEILMQ_PORT?",
         id="environment"),
@@ -184,16 +152,6 @@ def test_two_free_ports_are_not_the_same_port() -> None:
 ])  # fmt: skip
 def test_an_unknown_setting_is_refused(environment: dict[str, str], file: str | None, text: str) -> None:
     assert refusal(environment=environment, file=file).startswith(text)
-
-
-def test_the_variables_of_other_commands_are_no_settings() -> None:
-    """The clients' endpoint may stand in the environment that a server is started in."""
-    assert resolve(flags={}, environment={"VEILMQ_ENDPOINT": "http://127.0.0.1:1"}) == ServerSettings()
-
-
-def test_a_weaker_source_is_checked_although_it_is_overridden() -> None:
-    """What is wrong in the file is said before the flag that hides it goes away."""
-    assert "file veilmq.toml" in refusal(flags={"port": "1"}, file="port = 70000")
 
 
 @pytest.mark.parametrize(("content", "words"), [
@@ -326,11 +284,6 @@ def test_what_kubernetes_does_not_set_is_an_unknown_setting(variable: str, value
     """Nearly is not enough: a misspelt setting does not pass."""
     with pytest.raises(SettingError, match=f"^{variable} .*unknown setting"):
         resolve(flags={}, environment={variable: value})
-
-
-def test_a_port_that_is_neither_number_nor_link() -> None:
-    with pytest.raises(SettingError, match="must be a whole number from 0 to 65535"):
-        resolve(flags={}, environment={"VEILMQ_PORT": "tcp://10.0.0.1"})
 
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.0", "100.63.255.255", "2606:4700::1111", "2a00:1450::1"]

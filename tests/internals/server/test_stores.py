@@ -26,8 +26,6 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.settings import SettingValue
 from veilmq.events import EventsError
 from veilmq.events.exporter import Target
-from veilmq.server.settings import ServerSettings
-from veilmq.server.stores import sqlite_options
 from veilmq.store.port import STANDBY, UNREACHABLE, StoreError
 from veilmq.testing import RunningServer, SystemClock
 
@@ -108,20 +106,6 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
         yield running
 
 
-def test_events_are_exported_on_demand(server: RunningServer, tmp_path: Path) -> None:
-    use(server.endpoint)
-    assert outcomes(tmp_path / "events") == []
-    answer = flush(server)
-    assert (answer.status, answer.json()) == (200, {"exported": 1, "waiting": 0, "dropped": 0})
-    assert outcomes(tmp_path / "events") == ["deleted"]
-
-
-def test_events_are_exported_at_the_end(server: RunningServer, tmp_path: Path) -> None:
-    use(server.endpoint)
-    server.stop()
-    assert outcomes(tmp_path / "events") == ["deleted"]
-
-
 def test_an_export_that_takes_long_is_waited_for_again(
     server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,13 +131,6 @@ def test_an_export_that_takes_long_is_waited_for_again(
     assert outcomes(tmp_path / "events") == ["deleted"]
 
 
-def test_the_metrics_tell_of_them(server: RunningServer) -> None:
-    use(server.endpoint)
-    text = get(server, "/metrics")[1]
-    assert "veilmq_events_recorded_total 1.0" in text
-    assert "veilmq_events_waiting 1.0" in text
-
-
 def test_a_target_that_fails_is_told_of(server: RunningServer, tmp_path: Path) -> None:
     use(server.endpoint)
     (tmp_path / "events" / "receipt_closed").write_text("in the way")
@@ -174,32 +151,6 @@ def test_servers_on_one_database_export_each_other_s_events(postgres_url: str, t
             assert outcomes(tmp_path / "events") == ["deleted"]
             assert flush(first).json() == {"exported": 1, "waiting": 0, "dropped": 0}
     assert outcomes(tmp_path / "events") == ["deleted"]
-
-
-def test_without_a_place_nothing_is_logged_or_exported() -> None:
-    with RunningServer() as server:
-        use(server.endpoint)
-        answer = flush(server)
-        assert (answer.status, answer.data) == (409, b"This server exports no events: start it with --events-to.\n")
-        assert "veilmq_events_recorded_total 0.0" in get(server, "/metrics")[1]
-
-
-def test_a_queue_that_wants_it_is_logged_for_a_later_start(tmp_path: Path) -> None:
-    with RunningServer(data=tmp_path / "store") as server:
-        use(server.endpoint, {"event_log": "closed"})
-    with RunningServer(data=tmp_path / "store", events_to=str(tmp_path / "events")) as server:
-        assert flush(server).json()["exported"] == 1
-    assert outcomes(tmp_path / "events") == ["deleted"]
-
-
-@pytest.mark.parametrize(("settings", "logs"), [
-    pytest.param({}, "off", id="no place"),
-    pytest.param({"events_to": "x"}, "closed", id="a place"),
-    pytest.param({"events_to": "x", "event_log": "off"}, "off", id="a place for queues that want it"),
-    pytest.param({"event_log": "closed"}, "closed", id="no place yet"),
-])  # fmt: skip
-def test_what_queues_log_that_do_not_say_it(settings: dict[str, Any], logs: str) -> None:
-    assert sqlite_options(ServerSettings(**settings)).event_log == logs
 
 
 def test_without_pyarrow_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
