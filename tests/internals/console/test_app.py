@@ -15,8 +15,6 @@ from tests.console.every_page import ACCOUNT, addresses
 from tests.console.test_messages_page import _CHOICE, act
 from tests.console.visitor import Visitor, form_of
 from tests.server.keys import OWNER, REGION, SECRETS, TEXT, TOKEN, client, set_policy, statement, written
-from veilmq.client import HttpQueueClient
-from veilmq.client.api import Claims
 from veilmq.console.assets import ASSETS, address_of
 from veilmq.console.page import Page
 from veilmq.console.pages import PAGES
@@ -26,8 +24,7 @@ from veilmq.console.visit import FIELDS_MAX, OPEN_FORM_BYTES_MAX, Visit
 from veilmq.core.commands import Command, Delete, Done, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.server.console import shown_settings
-from veilmq.server.settings import SETTINGS, ServerSettings
-from veilmq.store.port import FULL
+from veilmq.server.settings import ServerSettings
 from veilmq.store.sqlite import SqliteStore
 from veilmq.testing import RunningServer
 
@@ -104,21 +101,11 @@ def is_outside(visitor: Visitor) -> bool:
 # Signing in and out.
 
 
-def test_the_way_in_is_the_list_of_queues(visitor: Visitor) -> None:
-    assert visitor.get("/").path == visitor.get("/console").path == HOME
-
-
 @pytest.mark.parametrize("path", [page.path for page in PAGES if not page.open and "{" not in page.path])
 def test_whoever_has_not_signed_in_is_sent_to(stranger: Visitor, path: str) -> None:
     seen = stranger.get(path)
     assert seen.path.startswith("/console/login?next=")
     assert "Secret access key" in seen.text
-
-
-def test_one_comes_back_to_the_page_that_one_wanted(stranger: Visitor) -> None:
-    form = form_of(stranger.get("/console/queues?search=x").html, "/console/login")
-    seen = stranger.send("/console/login", form | FILLED)
-    assert (seen.status, seen.path) == (200, "/console/queues?search=x")
 
 
 @pytest.mark.parametrize(
@@ -389,16 +376,6 @@ def test_a_page_that_fails_says_nothing_but_that(
 # Settings and health: what is of the whole server, without a secret, for its own account.
 
 
-def test_every_setting_is_there_with_its_value(visitor: Visitor) -> None:
-    seen = visitor.get("/console/settings")
-    assert seen.status == 200
-    for row in SETTINGS:
-        assert f"{row.flag} " in seen.text
-        assert row.description in seen.text
-    assert "--drain-s-max 3 20 " in seen.text
-    assert "--memory false false " in seen.text
-
-
 @pytest.mark.parametrize("key", ["AKIDCAROL", "AKIDFRIEND"])
 def test_settings_are_for_the_servers_own_account(server: RunningServer, key: str) -> None:
     with Visitor(server, key=key) as other:
@@ -420,43 +397,9 @@ def test_passwords_and_keys_are_stars() -> None:
     assert told["memory"] == "false"
 
 
-def test_health_says_that_a_server_is_ready_and_to_its_account_where_messages_are(
-    server: RunningServer, visitor: Visitor
-) -> None:
-    server.advance(seconds=90)
-    seen = visitor.get("/console/health")
-    for words in ("Ready: requests are answered.", "Running for 1 min 30 s", "Messages are kept in /"):
-        assert words in seen.text
-    assert "Nothing is exported" in seen.text
-    assert 'href="/metrics"' in seen.html
-    with Visitor(server, key="AKIDCAROL") as carol:
-        shown = carol.get("/console/health").text
-    assert ("Ready: requests are answered." in shown, "Messages are kept" in shown) == (True, False)
-
-
-def test_health_says_what_is_in_the_way(tmp_path: Path) -> None:
-    with RunningServer(data=tmp_path, free_space_reserve_bytes=2**50) as running, Visitor(running) as visitor:
-        seen = visitor.get("/console/health").text
-    assert (FULL in seen, "Ready" in seen) == (True, False)
-
-
 def test_health_counts_what_waits_to_be_exported(tmp_path: Path) -> None:
     with RunningServer(events_to=str(tmp_path / "events")) as running, Visitor(running) as visitor:
         assert "Recorded 0 Waiting 0 Dropped 0 Failed exports 0" in visitor.get("/console/health").text
-
-
-def test_the_pages_are_there_on_a_database_too(server_on_postgres: RunningServer) -> None:
-    with HttpQueueClient(server_on_postgres.endpoint) as queues, Visitor(server_on_postgres) as visitor:
-        queues.create_queue("jobs")
-        queues.send("jobs", "a1")
-        with Claims(server_on_postgres.endpoint, queues.queue_url("jobs")) as claims:
-            claims.open("s-1", consumer="daily report")
-            claims.claim("s-1", epoch=1, number=1, messages_max=2)
-        health = visitor.get("/console/health").text
-        for words in ("Ready: requests are answered.", "Queues 1 ", "onnections to the database"):
-            assert words in health
-        assert "daily report s-1 alive 1 1" in visitor.get("/console/claims").text
-        assert "a1" in visitor.get(f"/console/claims/{ACCOUNT}/jobs/evict?source=s-1&number=1").text
 
 
 # Where the store does not answer each page says so, and nothing that it cannot know.

@@ -131,22 +131,6 @@ def lines_of(queues: Queues, action: str, status: int = 200, **fields: Any) -> l
     return asyncio.run(ask())
 
 
-def test_a_change_is_told_with_what_was_before() -> None:
-    queues = Queues(GetQueueAttributes={"Attributes": {"VisibilityTimeout": "30", "DelaySeconds": "0"}})
-    (line,) = lines_of(queues, "SetQueueAttributes", Attributes={"VisibilityTimeout": "45"})
-    assert (line.who, line.peer, line.at_ms, line.outcome) == (CAROL.arn, "127.0.0.1", 7, DONE)
-    assert (line.what, line.queue) == ("SetQueueAttributes", "111111111111/orders")
-    assert line.before == {"VisibilityTimeout": "30"}
-    assert line.after["Attributes"] == {"VisibilityTimeout": "45"}
-
-
-def test_our_own_api_is_told_of_too() -> None:
-    queues = Queues(show={"settings": {"visibility_timeout_s": 30, "delay_s": 0}})
-    (line,) = lines_of(queues, "queues/111111111111/orders/set", visibility_timeout_s=45)
-    assert (line.what, line.queue) == ("queues/set", "111111111111/orders")
-    assert (line.before, line.after) == ({"visibility_timeout_s": 30}, {"visibility_timeout_s": 45})
-
-
 FAILED = {"Successful": [{"Id": "1"}], "Failed": [{"Id": "2"}, {"Id": "3"}]}
 
 
@@ -164,11 +148,6 @@ def test_an_outcome_is_told(action: str, answers: dict[str, Any], status: int, t
     assert (line.what, line.before, line.outcome) == (action, *told)
 
 
-@pytest.mark.parametrize("action", ["GetQueueAttributes", "ListQueues", "ListMessageMoveTasks"])
-def test_reading_leaves_no_line(action: str) -> None:
-    assert lines_of(Queues(), action) == []
-
-
 def test_nothing_is_changed_that_cannot_be_written_down(tmp_path: Path) -> None:
     queues = Queues()
     auditing = Auditing(queues, AuditLog(tmp_path / "nowhere" / "log"), now_ms=lambda: 7)
@@ -178,13 +157,6 @@ def test_nothing_is_changed_that_cannot_be_written_down(tmp_path: Path) -> None:
 
     answer = asyncio.run(ask())
     assert (answer.status, json.loads(answer.body)["code"], queues.asked) == (503, "AuditLogUnavailable", [])
-
-
-@pytest.mark.parametrize("wrong", [1, "x", ["a"], [["a"]], [{}], None, True])
-def test_attributes_that_are_none_are_refused_by_the_queues(wrong: Any) -> None:
-    queues = Queues(GetQueueAttributes={"Attributes": {"DelaySeconds": "0"}}, SetQueueAttributes="InvalidAttribute")
-    (line,) = lines_of(queues, "SetQueueAttributes", 403, Attributes=wrong)
-    assert line.outcome == "InvalidAttribute"
 
 
 def test_who_does_not_wait_leaves_a_line_that_says_so() -> None:
@@ -255,11 +227,6 @@ def test_what_is_not_known_to_only_read_is_a_change(method: bytes, target: bytes
     assert change_of(Asked(method, target, headers, b"", None, None), account=OWN) is not None
 
 
-@pytest.mark.parametrize("target", [b"/v1/queues/-", b"/v1/queues/-/orders/show?x=1", b"/v1/messages/-/orders"])
-def test_what_our_api_reads_is_none(target: bytes) -> None:
-    assert change_of(Asked(b"GET", target, {}, b"", None, None), account=OWN) is None
-
-
 @pytest.mark.parametrize(
     ("fields", "queue"),
     [
@@ -279,12 +246,6 @@ def test_the_queue_is_the_one_that_the_action_finds(fields: dict[str, Any], queu
     change = change_of(posted(json.dumps(fields).encode(), DELETE_QUEUE), account=OWN)
     assert change is not None
     assert change.queue == queue
-
-
-def test_a_path_without_an_account_is_of_the_callers() -> None:
-    change = change_of(Asked(b"POST", b"/v1/queues/-/orders/set", {}, b"{}", None, None), account=OWN)
-    assert change is not None
-    assert change.queue == f"{OWN}/orders"
 
 
 @pytest.mark.parametrize("body", [b"\xff", b"[1]", b"[" * 100_000, b'{"a":' * 100_000, b"x" * 1_000])

@@ -110,22 +110,6 @@ async def test_pages_that_look_at_very_many_rows_look_more_seldom(world: World) 
     assert len(one.looks) == 4
 
 
-async def test_a_page_is_told_all_at_first_and_then_what_changed(world: World) -> None:
-    asked = Asked()
-    asked.rows, asked.rest = {"a": 1, "b": 2}, {"now": 3}
-    page = await world.page(asked)
-    assert page.told == [("counts", {"whole": True, "set": {"a": 1, "b": 2}, "now": 3})]
-    asked.rows = {"a": 1, "b": 5, "c": 7}
-    await world.turn(1_000)
-    assert page.last == {"set": {"b": 5, "c": 7}, "gone": []}
-    asked.rows = {"a": 1}
-    asked.rest = {"now": 4}
-    await world.turn(1_000)
-    assert page.last == {"set": {}, "gone": ["b", "c"], "now": 4}
-    await world.turn(1_000)
-    assert len(page.told) == 3, "nothing changed, so nothing was told"
-
-
 async def test_there_is_one_look_a_second_at_most_and_none_without_a_page(world: World) -> None:
     asked = Asked()
     page = await world.page(asked)

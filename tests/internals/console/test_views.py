@@ -1,10 +1,11 @@
-"""What pages show: bodies, ages, lists, lines, bars and policies, drawn or in words, whatever is in them."""
+"""What pages show: bodies, ages, lists, lines, bars and policies, whatever is in them; forms of settings and tags."""
 
 import json
 import random
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,15 +13,20 @@ from hypothesis import strategies as st
 from veilmq.console.bodies import CUT_CHARACTERS, HEX_BYTES_MAX, JSON_CHARACTERS_MAX, WHOLE_CHARACTERS, shown
 from veilmq.console.distribution import Histogram, histogram
 from veilmq.console.feeds import figures
+from veilmq.console.field_kinds import Unfit
 from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
 from veilmq.console.policy_words import in_words
 from veilmq.console.rendering import age
+from veilmq.console.setting_form import texts_of
+from veilmq.console.setting_rows import GROUPS, ROWS
 from veilmq.console.sparkline import HEIGHT, WIDTH, sparkline
+from veilmq.console.tag_rows import filled_tags, rows_of, was
 from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Timeline
 from veilmq.core.commands import BrowsedQueue, QueueOrder
-from veilmq.core.limits import LEASE_S_MAX
+from veilmq.core.limits import LEASE_S_MAX, SQS_TAGS_MAX
+from veilmq.core.settings import QueueSettings
 from veilmq.events import ProcessingTimes, bin_of
-from veilmq.wire.v1.queues import Lease
+from veilmq.wire.v1.queues import Lease, SettingFields
 
 # A body may be anything, and what is shown of it is bounded.
 
@@ -391,3 +397,67 @@ def test_of_very_many_that_ended_the_last_ones_stay() -> None:
     timeline = looked(*seen)
     assert len(timeline) == BARS_MAX + ENDED_MAX
     assert {bar.lease.message_id[0] for bar in timeline} == {"3", "4"}
+
+
+# The table of settings: none is forgotten, and what a field shows is read back as what it was.
+
+
+def test_every_setting_has_one_row_that_takes_part_in_a_form() -> None:
+    listed = [row.setting for group in GROUPS for row in group.rows]
+    assert sorted(listed) == sorted(SettingFields.__struct_fields__)
+    assert {*listed, "tags", "purges"} == {field.name for field in msgspec.structs.fields(QueueSettings)}
+    assert set(texts_of(QueueSettings(), ROWS.values())) == set(ROWS)
+
+
+@pytest.mark.parametrize("setting", ["fifo", "event_log", "redrive_permission"])
+def test_what_is_none_of_the_choices_is_refused(setting: str) -> None:
+    with pytest.raises(Unfit, match="Choose one of these"):
+        ROWS[setting].kind.read("<script>")
+
+
+# Tags: rows of keys and values.
+
+
+TAGS = {"team": "a", "a=b": "c d"}
+Rows = list[tuple[str, str]]
+
+
+def tagged(tags: dict[str, str], typed: Rows) -> dict[str, str]:
+    """Return the form that was opened with ``tags`` and has the rows ``typed`` now."""
+    fields = {"was.tags": was(tags)}
+    for number, (key, value) in enumerate(typed):
+        fields |= {f"tag.{number}.key": key, f"tag.{number}.value": value}
+    return fields
+
+
+def test_there_is_room_for_further_ones() -> None:
+    assert rows_of(TAGS) == [("team", "a"), ("a=b", "c d"), ("", ""), ("", ""), ("", "")]
+    full = {str(number): "" for number in range(SQS_TAGS_MAX)}
+    assert rows_of(full) == list(full.items())
+    assert filled_tags({}, TAGS).rows == rows_of(TAGS), "a form without tags leaves them"
+
+
+def test_what_both_tagged_is_asked_about() -> None:
+    found = filled_tags(tagged(TAGS, [("team", "b"), ("a=b", "c d")]), TAGS | {"team": "z"})
+    assert found.problem.startswith("team: Somebody has changed this")
+
+
+@pytest.mark.parametrize(
+    ("typed", "problem"),
+    [
+        ([("k", "1"), ("k", "2")], "The key k is there twice"),
+        ([("k", "1"), ("", "c d")], "A value needs a key; to remove a tag, empty both."),
+        ([("<b>", "1")], "A tag's key has 1 to 128 characters"),
+        ([("k", "<b>")], "A tag's value has up to 256 characters"),
+        ([("aws:k", "")], "does not begin with aws:"),
+    ],
+)
+def test_what_cannot_be_a_tag_is_said_and_stays_in_the_form(typed: Rows, problem: str) -> None:
+    found = filled_tags(tagged({}, typed), {})
+    assert problem in found.problem
+    assert found.rows[: len(typed)] == typed
+
+
+def test_a_form_whose_memory_is_broken_is_compared_with_what_is_there() -> None:
+    found = filled_tags(tagged(TAGS, [("team", "b")]) | {"was.tags": "{"}, TAGS)
+    assert (found.put, found.removed) == ({"team": "b"}, ["a=b"])
