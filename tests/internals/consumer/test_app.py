@@ -9,9 +9,8 @@ import pytest
 
 from tests.consumer import acting
 from veilmq.client import HttpQueueClient
-from veilmq.consumer import Adaptive, Batch, Consumer, Context, Fixed, NServiceBusPolicy
+from veilmq.consumer import Batch, Consumer
 from veilmq.consumer.context import Cause
-from veilmq.consumer.handlers import PAYLOAD
 from veilmq.consumer.pools import ProcessPool, Worker
 from veilmq.testing import RunningServer
 
@@ -24,33 +23,6 @@ def declared(function: Callable[..., Any], **options: Any) -> Any:
 
 async def plain(body: str) -> None:
     """Take a body."""
-
-
-def test_a_handler_needs_no_options() -> None:
-    app = Consumer("orders")
-    assert app.handler(plain) is plain
-    assert (app.handlers[0].options.queue, app.handlers[0].options.pool) == ("orders", "async")
-
-
-def test_a_plain_function_runs_in_threads_unless_it_says_otherwise() -> None:
-    assert declared(acting.act).options.pool == "thread"
-    assert declared(acting.act, pool="process").options.pool == "process"
-
-
-def test_payload_and_context_may_come_in_any_order() -> None:
-    async def turned(ctx: Context, body: str) -> None: ...
-
-    assert declared(turned).parameters == (Context, PAYLOAD)
-    assert declared(plain).parameters == (PAYLOAD,)
-
-
-@pytest.mark.parametrize(
-    ("lease", "kind"),
-    [("auto", Adaptive), (30, Fixed), ("2m", Fixed), (NServiceBusPolicy(), NServiceBusPolicy)],
-    ids=["auto", "number", "text", "policy"],
-)
-def test_a_lease_is_a_policy_or_one_length(lease: object, kind: type) -> None:
-    assert isinstance(declared(plain, lease=lease).options.policy, kind)
 
 
 @pytest.mark.parametrize("place", ["argument", "VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"])

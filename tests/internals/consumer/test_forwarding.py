@@ -305,13 +305,6 @@ def test_a_request_that_is_refused_as_a_whole_is_made_singly(server: RunningServ
     assert bodies_of(tampered, "fast.fifo") == ["b1"]
 
 
-def test_a_target_may_be_named_by_its_url(server: RunningServer, tampered: Tampered, way: str) -> None:
-    got = fill(tampered, "jobs", "a")
-    url = f"{server.endpoint}/000000000000/fast"
-    assert relay_of(way, tampered, server, "jobs").relay(to(url, got)) == [None]
-    assert bodies_of(tampered, "fast") == ["a"]
-
-
 # Sending and deleting.
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.consumer.simulation import received
 from veilmq.client.messages import ReceivedMessage
-from veilmq.consumer.forwarding_rules import RoutesError, TableRouter, read_rules
-from veilmq.core.settings import RoutingTable, TimeoutClass
+from veilmq.consumer.forwarding_rules import RoutesError, read_rules
 
 JOB = json.dumps(
     {"job": {"kind": "render", "pages": 120, "urgent": True, "note": None, "a/b": {"m~n": 1}}, "list": [1, {"x": "y"}]}
@@ -87,46 +86,10 @@ def test_fields_of_the_body(condition: str, expected: bool) -> None:
     assert holds(condition, received(JOB)) is expected
 
 
-@pytest.mark.parametrize("body", ["", "{", "plain text", "[" * 5_000, "\u0000"])
-def test_a_body_that_is_no_json_has_no_fields(body: str) -> None:
-    assert not holds('body."" = { present = true }', received(body))
-    assert holds('body."/a" = { present = false }', received(body))
-
-
 def test_the_size_is_that_of_the_body_in_utf_8() -> None:
     assert holds("size = 2", received("é"))
     assert holds("size = { min = 3 }", received("xyz"))
     assert not holds("size = { max = 2 }", received("xyz"))
-
-
-def test_the_group() -> None:
-    assert holds('group = ["a", "b"]', received(group="b"))
-    assert holds('group = { prefix = "tenant-" }', received(group="tenant-7"))
-    assert not holds('group = "a"', received())
-
-
-def test_the_first_rule_that_holds_decides_and_else_the_default() -> None:
-    text = """
-        default = "rest"
-        [[rules]]
-        queue = "long"
-        attributes.kind = "video"
-        size = { min = 3 }
-        [[rules]]
-        queue = "short"
-        attributes.kind = ["video", "audio"]
-        [[rules]]
-        queue = "never"
-        attributes.kind = "audio"
-        [queues.long]
-        visibility_timeout_s = 600
-    """
-    rules = read_rules(text)
-    messages = (received("xxx", kind="video"), received(kind="video"), received(), received(kind="audio"))
-    found = [rules.route(each) for each in messages]
-    assert [route.queue for route in found] == ["long", "short", "rest", "short"]
-    assert [route.rule for route in found] == ["1", "2", None, "2"]
-    assert rules.targets == {"rest": None, "long": 600, "short": None, "never": None}
 
 
 RULE = 'default = "d"\n\n[[rules]]\nqueue = "a"\nsize = 1\n\n[[ rules ]]\nqueue = "b"\n'
@@ -187,25 +150,3 @@ def test_a_pointer_finds_what_a_walk_finds(document: Any, path: list[str]) -> No
     condition = f"body.{json.dumps(pointer, ensure_ascii=True)} = {{ present = true }}"
     if all(0x20 <= ord(char) != 0x7F and not 0xD800 <= ord(char) < 0xE000 and ord(char) < 0x10000 for char in pointer):
         assert holds(condition, received(json.dumps(document))) is there
-
-
-SHORT = TimeoutClass(name="short", visibility_timeout_s=2, queue="jobs-short")
-LONG = TimeoutClass(name="long", visibility_timeout_s=200, queue="jobs-long")
-TABLE = RoutingTable(version=1, attribute="kind", classes=(SHORT, LONG), keys={"a": 0}, default=1)
-
-
-def test_a_message_goes_to_the_queue_of_its_class() -> None:
-    router = TableRouter(TABLE)
-    messages = [received(kind="a"), received(kind="b"), received(), received(kind=b"a")]
-    assert [router.route(each).queue for each in messages] == ["jobs-short", "jobs-long", "jobs-long", "jobs-long"]
-    assert router.targets == {"jobs-short": 2, "jobs-long": 200}
-
-
-def test_receives_in_the_intake_do_not_count() -> None:
-    """They were those of forwarders that were killed, and nobody's work."""
-    assert TableRouter(TABLE).route(received(kind="a", receive_count=9)).queue == "jobs-short"
-
-
-def test_a_class_must_have_a_queue() -> None:
-    with pytest.raises(RoutesError, match="class bare"):
-        TableRouter(RoutingTable(version=1, classes=(TimeoutClass(name="bare", visibility_timeout_s=1),), default=0))

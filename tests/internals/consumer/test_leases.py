@@ -91,7 +91,6 @@ POLICIES: list[RenewalPolicy] = [
     Fixed(43_200, 20),
     Adaptive(),
 ]
-STEPS = ["take", "take old", "settle", "withdraw", "confirm", "stall", "wait"]
 PAUSES_S = st.sampled_from([0.0, 0.1, 1.0, 9.9, 10.0, 19.9, 20.0, 29.9, 30.0, 31.0, 300.0])
 LATENCIES_S = st.sampled_from([0.0, 0.01, 0.5, 3.0, 30.0])
 

@@ -61,25 +61,6 @@ async def test_a_process_whose_message_is_lost_is_killed_if_so_wanted(bench: Wor
         assert running.runners[0].working == 0
 
 
-async def test_a_function_may_decide_about_a_loss(bench: Workbench) -> None:
-    told: list[str] = []
-    go_on = asyncio.Event()
-
-    def decide(ctx: Context) -> None:
-        told.append(ctx.message_id)
-        go_on.set()
-
-    async def work(body: str, ctx: Context) -> None:
-        await go_on.wait()
-        assert not ctx.cancelled.is_set()
-
-    async with bench.handling(work, "x", lease=BRISK, on_lost=decide) as running:
-        await until(lambda: running.runners[0].working)
-        bench.client.purge("orders")
-        await go_on.wait()
-        assert told == bench.sent
-
-
 async def test_a_fence_in_a_process_is_asked_of_the_parent(bench: Workbench) -> None:
     """A renewal proves the lease before the side effect."""
     async with bench.handling(acting.fenced, "x", pool="process", concurrency=1, lease="1h") as running:
@@ -107,18 +88,6 @@ async def test_a_batch_fails_in_part(bench: Workbench) -> None:
         assert (events["acked"], events["retried"], events["rejected"]) == (2, 1, 1)
     assert sizes == [3], "full at four, and one of them was never shown to the handler"
     assert bench.counts("rows") == (0, 1)
-
-
-async def test_a_batch_that_raises_fails_whole(bench: Workbench) -> None:
-    app = bench.consumer("whole")
-
-    @app.batch(max_size=10, linger="20ms", wait=WAIT)
-    def load(batch: Batch[str]) -> None:
-        raise LookupError(batch[0].body)
-
-    bench.client.send_batch("whole", [NewMessage(body=text) for text in "ab"])
-    async with bench.working(app) as running:
-        await until(lambda: event(running, "retried") == 2)
 
 
 async def test_a_message_whose_key_cannot_be_told_comes_back(bench: Workbench) -> None:

@@ -98,15 +98,6 @@ class Desk:
         return call(*args)
 
 
-async def test_deletes_share_a_request_and_end_their_leases() -> None:
-    desk = Desk()
-    leases = desk.leases(3)
-    answers = await asyncio.gather(*map(desk.settler.delete, leases))
-    assert answers == [True] * 3
-    assert desk.client.deleted == [["r0", "r1", "r2"]]
-    assert len(desk.table) == 0
-
-
 async def test_an_entry_that_failed_is_tried_again_alone() -> None:
     desk = Desk(None, THROTTLED, None, THROTTLED, None)
     answers = await asyncio.gather(*map(desk.settler.delete, desk.leases(3)))
@@ -242,44 +233,16 @@ async def test_a_release_waits_for_a_renewal_on_its_way_and_a_delete_does_not() 
     assert desk.client.changes == [VisibilityChange(receipt="r1", timeout_s=0)]
 
 
-REFUSED = ClientError("InternalError", "no", 500)
-
-
-class Sink:
-    """Takes batches, and answers each entry by its sign."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[int]] = []
-
-    async def take(self, entries: Sequence[int]) -> list[ClientError | None]:
-        """Refuse what is negative; a zero makes the whole call fail."""
-        self.batches.append(list(entries))
-        if 0 in entries:
-            raise Unreachable("http://nowhere", "made up")
-        return [REFUSED if entry < 0 else None for entry in entries]
-
-
 async def test_ten_are_sent_at_once_and_the_rest_a_moment_later() -> None:
-    sink = Sink()
-    batcher = Batcher(sink.take, linger_s=0.01)
+    batches: list[list[int]] = []
+
+    async def take(entries: Sequence[int]) -> list[ClientError | None]:
+        batches.append(list(entries))
+        return [None] * len(entries)
+
+    batcher = Batcher(take, linger_s=0.01)
     await asyncio.gather(*(batcher.put(number) for number in range(1, 13)))
-    assert sink.batches == [list(range(1, 11)), [11, 12]]
-
-
-async def test_nothing_waits_after_a_flush() -> None:
-    sink = Sink()
-    batcher = Batcher(sink.take, linger_s=3_600)
-    answer = batcher.put(1)
-    batcher.flush()
-    assert await answer is None
-
-
-async def test_entries_fail_alone_and_calls_fail_whole() -> None:
-    batcher = Batcher(Sink().take, linger_s=0)
-    answers = await asyncio.gather(batcher.put(1), batcher.put(-1), batcher.put(2))
-    assert list(answers) == [None, REFUSED, None]
-    errors = await asyncio.gather(batcher.put(1), batcher.put(0))
-    assert [type(error) for error in errors] == [Unreachable, Unreachable]
+    assert batches == [list(range(1, 11)), [11, 12]]
 
 
 async def test_the_one_untouched_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

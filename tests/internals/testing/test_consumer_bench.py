@@ -14,89 +14,13 @@ import msgspec
 import pydantic
 import pytest
 
-from tests.consumer.workbench import until
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer import ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy
+from veilmq.consumer import ByMessageId, Consumer, Context, InMemory, NServiceBusPolicy
 from veilmq.consumer.handlers import body_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import ConsumerBench, Renewal, RunningServer, SteppedClock, VirtualClock, faults
-from veilmq.testing.clocks import VirtualLoop
 from veilmq.testing.consumer_bench import Call, DirectTransport
-
-
-class Loop:
-    """A loop in a thread of its own."""
-
-    def __init__(self) -> None:
-        self.clock = SteppedClock()
-        self.loop = VirtualLoop(self.clock)
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.run_until_complete(self.loop.shutdown_default_executor())
-        self.loop.close()
-
-    def idle(self) -> None:
-        asyncio.run(until(lambda: self.loop.is_idle and not self.loop.in_executor))
-
-    def move(self, at_s: float) -> None:
-        self.clock.set(at_s)
-        self.loop.wake()
-
-
-@pytest.fixture
-def running() -> Iterator[Loop]:
-    made = Loop()
-    yield made
-    made.stop()
-
-
-def test_a_sleep_ends_when_the_clock_says_so(running: Loop) -> None:
-    woken = []
-
-    async def sleep() -> None:
-        await asyncio.sleep(600.1)
-        woken.append(asyncio.get_running_loop().time())
-
-    asyncio.run_coroutine_threadsafe(sleep(), running.loop)
-    running.idle()
-    assert running.loop.next_s == pytest.approx(600.1)
-    running.move(600)
-    running.idle()
-    assert woken == []
-    assert running.loop.next_s is not None
-    running.move(running.loop.next_s)
-    running.idle()
-    assert woken == [pytest.approx(600.1)]
-    assert running.loop.next_s is None
-
-
-def test_it_is_not_idle_while_there_is_something_to_hear(running: Loop) -> None:
-    """What another thread has told it counts from that moment on."""
-    heard = threading.Event()
-    go_on = threading.Event()
-    running.idle()
-    running.loop.call_soon_threadsafe(go_on.wait)
-    running.loop.call_soon_threadsafe(heard.set)
-    assert not running.loop.is_idle
-    go_on.set()
-    running.idle()
-    assert heard.is_set()
-
-
-def test_what_runs_in_its_executor_is_counted(running: Loop) -> None:
-    go_on = threading.Event()
-    done = asyncio.run_coroutine_threadsafe(asyncio.to_thread(go_on.wait), running.loop)
-    asyncio.run(until(lambda: running.loop.in_executor))
-    go_on.set()
-    assert done.result(10)
-    running.idle()
-    assert running.loop.in_executor == 0
-
 
 CHANGE = [VisibilityChange(receipt="none", timeout_s=1)]
 
@@ -131,19 +55,6 @@ def while_time_passes(server: RunningServer, clock: SteppedClock) -> threading.E
 
     threading.Thread(target=pass_time).start()
     return stop
-
-
-def test_messages_go_to_and_fro(server: RunningServer, client: QueueClient) -> None:
-    client.send("orders", "tea")
-    (message,) = client.receive("orders", wait_s=0)
-    client.delete("orders", message.receipt)
-    assert server.queue("orders").bodies == []
-    client.close()
-
-
-def test_a_refusal_is_the_servers(client: QueueClient) -> None:
-    with pytest.raises(ClientError, match="does not exist"):
-        client.show("nowhere")
 
 
 def test_what_fails_is_tried_three_times(server: RunningServer, clock: SteppedClock, client: QueueClient) -> None:
@@ -265,17 +176,6 @@ def test_each_step_sees_its_own_instant() -> None:
     assert bench.deleted == 1
 
 
-def test_an_answer_that_comes_late_is_waited_for_in_virtual_time() -> None:
-    """The renewal of 10 s is answered at 14 s; the next one is not due before 20 s."""
-
-    def script(t: ConsumerBench) -> None:
-        t.faults.script("ChangeMessageVisibilityBatch", faults.late_answer(seconds=4))
-
-    bench = play(working(25, lease=Fixed(30, 10)), script, "1m")
-    assert bench.renewals == [(10, 30), (20, 30)]
-    assert (bench.deleted, bench.faults.left) == (1, [])
-
-
 def test_a_connection_that_swallows_everything_costs_a_try() -> None:
     """The renewer gives up after its patience, by the virtual clock, and tries again."""
 
@@ -321,21 +221,6 @@ def test_threads_are_waited_for() -> None:
     assert (bench.deleted, len(threads)) == (1, 1)
 
 
-async def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
-    app = Consumer("orders")
-    done = threading.Event()
-
-    @app.handler
-    async def ship(order: Order) -> None:
-        await asyncio.to_thread(done.wait)
-
-    async with ConsumerBench(app) as t:
-        t.send(Order(1))
-        threading.Timer(0.05, done.set).start()
-        await t.advance("1s")
-        assert t.deleted == 1
-
-
 async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for ever, since the time waits for it."""
     monkeypatch.setattr("veilmq.testing.consumer_bench.PATIENCE_S", 0.2)
@@ -351,16 +236,6 @@ async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.Monke
         with pytest.raises(TimeoutError, match="make it async"):
             await t.advance("1s")
         go_on.set()
-
-
-async def test_the_queue_may_be_made_before() -> None:
-    """With settings of its own; the adaptive lease begins with its timeout."""
-    async with ConsumerBench(working(100)) as t:
-        t.queue(visibility_timeout_s=6)
-        t.send(Order(1), delay="10s")
-        await t.advance("2m")
-    assert t.renewals[0].at_s < 16
-    assert t.deleted == 1
 
 
 async def test_fifo_queues_are_made_as_such() -> None:
