@@ -3,36 +3,11 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from veilmq.core import limits
 from veilmq.core.errors import SettingsConflict
-from veilmq.core.limits import Range
-from veilmq.core.messages import Attribute, Properties, encode_properties, routing_key_of
 from veilmq.core.settings import RULES, QueueSettings, TableError, checked_settings, dead_letter_refusal, read_table
-
-RANGES = {name: value for name, value in vars(limits).items() if isinstance(value, Range)}
-
-
-@pytest.mark.parametrize("name", RANGES)
-def test_a_range_holds_its_ends_and_its_default(name: str) -> None:
-    """Both ends are allowed, what lies beyond is not."""
-    each = RANGES[name]
-    assert each.holds(each.minimum)
-    assert each.holds(each.maximum)
-    assert each.holds(each.default)
-    assert not each.holds(each.minimum - 1)
-    assert not each.holds(each.maximum + 1)
-
-
-@pytest.mark.parametrize(("narrow", "wide"), [
-    pytest.param(limits.SQS_DELAY_S, limits.DELAY_S, id="delay"),
-    pytest.param(limits.SQS_RECEIVE_WAIT_S, limits.RECEIVE_WAIT_S, id="wait"),
-])  # fmt: skip
-def test_a_protocol_narrows_the_engine(narrow: Range, wide: Range) -> None:
-    assert wide.holds(narrow.minimum)
-    assert wide.holds(narrow.maximum)
 
 
 def test_the_ranges_of_the_sqs_documentation() -> None:
@@ -50,44 +25,6 @@ def test_the_largest_request_fits_through_http() -> None:
     """A batch of the largest size fits into a body even if JSON escapes each of its bytes as six."""
     assert limits.HTTP_BODY_BYTES_MAX > 6 * limits.SQS_BATCH_BYTES_MAX
     assert limits.BATCH_BYTES_MAX >= limits.SQS_BATCH_BYTES_MAX
-
-
-def test_defaults() -> None:
-    """What a queue has when nobody says anything: 30 s, no delay, 4 days, no wait, 1 MiB."""
-    assert QueueSettings() == QueueSettings(
-        visibility_timeout_s=30, delay_s=0, retention_s=345_600, receive_wait_s=0, message_bytes_max=1_048_576
-    )
-    for name in ("visibility_timeout_s", "delay_s", "retention_s", "receive_wait_s"):
-        assert RANGES[name.upper()].holds(getattr(QueueSettings(), name))
-    assert limits.MESSAGE_BYTES.holds(QueueSettings().message_bytes_max)
-
-
-def test_changed_leaves_the_rest_and_the_original_alone() -> None:
-    """Only what is named changes, and in the copy only."""
-    before = QueueSettings(delay_s=5)
-    after = before.changed({"visibility_timeout_s": 60})
-    assert after == QueueSettings(visibility_timeout_s=60, delay_s=5)
-    assert before == QueueSettings(delay_s=5)
-
-
-def test_first_difference() -> None:
-    """Only supplied fields count, and the first one that differs is named."""
-    settings = QueueSettings(delay_s=5)
-    assert settings.first_difference({}) is None
-    assert settings.first_difference({"delay_s": 5, "retention_s": 345_600}) is None
-    assert settings.first_difference({"retention_s": 345_600, "delay_s": 6, "receive_wait_s": 1}) == "delay_s"
-
-
-def test_settings_survive_the_way_to_the_store_and_back() -> None:
-    """As JSON, also when an older version has stored fewer fields."""
-    settings = QueueSettings(visibility_timeout_s=0, delay_s=900)
-    assert msgspec.json.decode(msgspec.json.encode(settings), type=QueueSettings) == settings
-    assert msgspec.json.decode(b'{"delay_s":3}', type=QueueSettings) == QueueSettings(delay_s=3)
-
-
-def test_settings_cannot_be_changed_in_place() -> None:
-    with pytest.raises(AttributeError):
-        QueueSettings().delay_s = 5  # type: ignore[misc]
 
 
 LETTERS = "a/letters"
@@ -188,20 +125,6 @@ TABLE: dict[str, Any] = {
     "keys": {"mail": 0, "video": 1},
     "default": 2,
 }
-
-
-def _properties(**attributes: Attribute) -> bytes:
-    return encode_properties(Properties(attributes=attributes, group="g"))
-
-
-def test_the_key_is_the_text_of_the_attribute() -> None:
-    properties = _properties(Type=Attribute("String", "mail"), Blob=Attribute("Binary", data=b"mail"))
-    assert (
-        routing_key_of(properties),
-        routing_key_of(properties, "Blob"),
-        routing_key_of(properties, "Other"),
-        routing_key_of(b""),
-    ) == ("mail", "", "", "")
 
 
 def test_a_class_is_found_by_its_key_and_rises_with_each_receive() -> None:

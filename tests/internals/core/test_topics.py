@@ -3,8 +3,7 @@
 import pytest
 
 from veilmq.core.errors import EndpointRefused
-from veilmq.core.limits import SMQ_TOPIC_RETENTION_S
-from veilmq.core.topics import PushUrl, RetryStrategy, read_push_url, retry_delay_s
+from veilmq.core.topics import PushUrl, read_push_url
 
 
 @pytest.mark.parametrize(("text", "host", "port", "path", "authority"), [
@@ -57,25 +56,3 @@ def test_an_ipv4_address_has_one_form(text: str) -> None:
 def test_a_port_and_a_host_that_cannot_be(text: str, why: str) -> None:
     with pytest.raises(EndpointRefused, match=why):
         read_push_url(text)
-
-
-def delays(strategy: RetryStrategy, chance: float = 0.0) -> list[int]:
-    found: list[int] = []
-    while (delay_s := retry_delay_s(strategy, len(found) + 1, chance)) is not None:
-        found.append(delay_s)
-    return found
-
-
-def test_backoff_tries_three_times_after_ten_to_twenty_seconds() -> None:
-    assert delays(RetryStrategy.BACKOFF) == [10, 10, 10]
-    assert delays(RetryStrategy.BACKOFF, 0.999_999) == [20, 20, 20]
-    assert delays(RetryStrategy.BACKOFF, 0.5) == [15, 15, 15]
-
-
-def test_exponential_decay_tries_for_a_day_and_ends_within_it() -> None:
-    """1, 2, 4 … 512 s, then every 512 s: 176 times; the message is kept for longer than that."""
-    found = delays(RetryStrategy.EXPONENTIAL_DECAY, 0.9)
-    assert found[:11] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 512]
-    assert len(found) == 176
-    assert set(found[10:]) == {512}
-    assert SMQ_TOPIC_RETENTION_S - 512 < sum(found) < SMQ_TOPIC_RETENTION_S

@@ -332,28 +332,6 @@ def until(stage: Stage, done: Callable[[], bool], *, step_ms: int = 0) -> None:
         stage.host.advance(step_ms)
 
 
-def test_it_exports_once_in_a_period_and_goes_on(stage: Stage) -> None:
-    exporter = stage.exporter()
-    stage.host.in_loop(exporter.start)
-    stage.cycle(2)
-    stage.host.advance(30_000)
-    assert stage.files() == {}
-    stage.host.advance(30_000)
-    until(stage, lambda: len(stage.files()) == 1)
-    stage.cycle(1)
-    until(stage, lambda: len(stage.files()) == 2, step_ms=5_000)  # the next look is armed when all of this one is done
-    stage.host.run(exporter.close())
-
-
-def test_it_exports_at_once_when_much_waits(stage: Stage) -> None:
-    exporter = stage.exporter(events_per_range=3)
-    stage.host.in_loop(exporter.start)
-    stage.cycle(3)
-    stage.host.advance(5_000)
-    until(stage, lambda: len(stage.files()) == 1)
-    stage.host.run(exporter.close())
-
-
 def test_it_tries_again_after_a_failure(stage: Stage) -> None:
     stage.target.stop_before, stage.target.error = "write", OSError("on purpose")
     exporter = stage.exporter()
