@@ -161,6 +161,20 @@ def test_a_reader_that_goes_away_is_no_error(server: RunningServer, client: Http
     assert (answer.returncode, answer.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+@pytest.mark.parametrize("words", [["queue", "list", "--json"], ["queue", "--help"]], ids=["result", "help"])
+def test_an_output_that_is_full_is_an_error_of_one_line(
+    server: RunningServer, words: list[str], unbuffered: str
+) -> None:
+    where = environment(VEILMQ_ENDPOINT=server.endpoint, PYTHONUNBUFFERED=unbuffered)
+    with Path("/dev/full").open("wb") as full:
+        answer = subprocess.run(
+            [*COMMAND, *words], env=where, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    told = b"veilmq: The output cannot be written: No space left on device.\n"
+    assert (answer.returncode, answer.stderr) == (1, told)
+
+
 def test_an_interrupt_is_quiet(server: RunningServer, client: HttpQueueClient) -> None:
     client.create_queue("orders")
     with Forked(
@@ -312,6 +326,15 @@ def test_an_extra_that_is_missing_is_named(module: str, command: str, extra: str
     assert f"pip install 'veilmq[{extra}]'" in done.stderr
 
 
+@pytest.mark.parametrize("module", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
+def test_a_worker_that_cannot_export_names_the_extra(module: str, tmp_path: Path) -> None:
+    text = "from veilmq.consumer import Consumer\napp = Consumer('q')\n@app.handler\n"
+    (tmp_path / "shop.py").write_text(f"{text}async def handle(body: str) -> None: ...\n")
+    done = without(module, "worker", "shop:app", "--opentelemetry")
+    told = "veilmq: opentelemetry=True needs pip install 'veilmq[otlp]'.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
 @pytest.mark.parametrize("command", ["demo", "pipeline report --state s --to r.html"])
 def test_java_that_is_missing_is_told_in_one_line(
     veilmq: Veilmq, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -329,6 +352,16 @@ def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueu
     table.write_text('{"version": 1, "default": 0, "classes": [{"name": "x", "visibility_timeout_s": 1}]}')
     done = veilmq("pipeline", "route", "orders", "--table", str(table), "--checkpoint", "c", "--create")
     done.fails(1, "names no queue")
+    assert client.list_queues() == ["orders"]
+
+
+def test_wrong_options_make_no_queues(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
+    client.create_queue("orders")
+    classes = [{"name": "x", "visibility_timeout_s": 1, "queue": "orders-x"}]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({"version": 1, "default": 0, "classes": classes}))
+    words = ["--table", str(table), "--checkpoint", "c", "--create", "--conf", "spark.x"]
+    veilmq("pipeline", "route", "orders", *words).fails(2, "must look like NAME=VALUE")
     assert client.list_queues() == ["orders"]
 
 

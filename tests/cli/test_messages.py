@@ -352,6 +352,17 @@ def test_follow_outlives_the_server(tmp_path: Path) -> None:
     assert (process.returncode, out, "(QueueDoesNotExist)" in err, err.count("\n")) == (1, "", True, 1)
 
 
+def test_follow_ends_if_a_delete_is_refused(veilmq: Veilmq) -> None:
+    """It would be refused again: the messages would come again and again."""
+    system = {"SentTimestamp": "1", "ApproximateFirstReceiveTimestamp": "1", "ApproximateReceiveCount": "1"}
+    message = {"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "hello", "Attributes": system}
+    failure = {"Id": "0", "SenderFault": True, "Code": "AccessDenied", "Message": "No."}
+    answers = [{"QueueUrl": "http://h/1/orders"}, {"Messages": [message]}, {"Failed": [failure]}]
+    with ScriptedServer(*[reply(200, json.dumps(answer).encode()) for answer in answers]) as scripted:
+        answer = veilmq("receive", "orders", "--delete", "--follow", "--endpoint", scripted.endpoint)
+    assert (answer.code, answer.err) == (1, "veilmq: 1 of 1 messages were not deleted: No.\n")
+
+
 def test_follow_needs_a_wait(veilmq: Veilmq) -> None:
     veilmq("receive", "orders", "--follow", "--wait", "0").fails(2, "--follow needs a --wait of at least 1.")
 

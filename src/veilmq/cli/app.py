@@ -4,6 +4,7 @@ A command is a function; its arguments and options are its parameters. It return
 result, and raises when it fails. Its module is imported when it runs, so that `veilmq --help` needs none of them.
 """
 
+import errno
 import gc
 import os
 import re
@@ -46,6 +47,7 @@ COMMANDS = (
 DONE, FAILED, WRONG_USAGE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
 
 _UNDECODED = re.compile("[\ud800-\udfff]")  # bytes that the interpreter could not decode are halves of surrogate pairs
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NEGATED = "Unknown option: --no-"
 _EXTRAS = {
     "server": ("apsw", "filelock", "httptools", "prometheus_client", "starlette", "uvicorn", "uvloop"),
@@ -132,11 +134,11 @@ def run(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Another end for standard output, so that the interpreter's last flush has nothing to complain about.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return READER_GONE
     except Exception as error:
+        if isinstance(error, OSError):
+            _drop_output()
+        if isinstance(error, BrokenPipeError):
+            return READER_GONE
         if (known := _failure(error, given)) is None:
             raise
         code, text = known
@@ -144,14 +146,26 @@ def run(arguments: Sequence[str] | None) -> int:
     return code if isinstance(code, int) else DONE
 
 
+def _drop_output() -> None:
+    """Flush standard output; drop what cannot be written, or the interpreter's last flush would complain about it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _failure(error: Exception, given: Sequence[str]) -> tuple[int, str] | None:
     """Return the exit code for ``error``, and a line that says what to do about it; ``None`` for a defect of ours."""
     if isinstance(error, ModuleNotFoundError):
-        package = (error.name or "").partition(".")[0]
+        if error.name is None:  # raised by us: it says what to install
+            return FAILED, f"{error}."
+        package = error.name.partition(".")[0]
         lacks = f"veilmq {given[0]} needs the module {error.name}, which is not installed: pip install"
         return next(((FAILED, f"{lacks} 'veilmq[{extra}]'") for extra, has in _EXTRAS.items() if package in has), None)
     if isinstance(error, OSError) and error.filename is not None:
         return FAILED, f"{error.filename} cannot be used: {error.strerror}."
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return FAILED, f"The output cannot be written: {error.strerror}."
     ours = [each.__name__ for each in type(error).__mro__ if each.__module__.startswith(("veilmq.", "cyclopts."))]
     if not ours:
         return None

@@ -176,10 +176,12 @@ def receive(
                 if delete and messages:  # which are printed: those that no reader has seen return
                     results = client.delete_batch(queue, [message.receipt for message in messages])
                     if failed := [each for each in results if each is not None]:
-                        raise CommandFailed(f"{len(failed)} of {len(results)} messages were not deleted: {failed[0]}")
+                        text = f"{len(failed)} of {len(results)} messages were not deleted: {failed[0]}"
+                        raise CommandFailed(text) from failed[0]
                 failing = False
             except (ClientError, Unreachable, CommandFailed) as error:
-                if not follow or (isinstance(error, ClientError) and error.status < 500):
+                refusal = error.__cause__ if isinstance(error, CommandFailed) else error
+                if not follow or (isinstance(refusal, ClientError) and refusal.status < 500):
                     raise
                 if not failing:
                     print(f"veilmq: {error} Trying again every {AGAIN_S:g} s.", file=sys.stderr)

@@ -343,10 +343,10 @@ def route(
     options = ForwardOptions(intake=intake, table=checked(routing_table, intake), endpoint=server.endpoint, **chosen)
     client = QueueClient(server)
     visible = client.show(intake).visible
-    if create:
-        create_queues(client, routing_table, receives_max=receives_max)
     totals = {intake: None if stream.continuous else visible}
     with _streaming("route", cluster, totals) as (spark, stop, report):
+        if create:
+            create_queues(client, routing_table, receives_max=receives_max)
         forwarded = forward(spark, options, report=report, stop=stop)
     return Result({"queue": intake, "messages": forwarded}, f"{intake}: {forwarded} messages forwarded")
 
