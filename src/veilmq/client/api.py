@@ -6,7 +6,6 @@ Every call is idempotent, so all of them are tried again when a reply is lost. F
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from urllib.parse import quote, urlencode
 
@@ -148,23 +147,20 @@ class Claims(QueueApi):
 
         A page is requested when the previous one is consumed, and again if its reply is lost.
         """
-        cursor, more = "", True
-        while more:
-            batches, cursor = self.page(source, number=number, shard=shard, cursor=cursor)
-            more = bool(cursor)
-            yield from batches
-
-    def page(self, source: str, *, number: int, shard: int = 0, cursor: str = "") -> tuple[list[Any], str]:
-        """Return one page of ``read`` from ``cursor`` on, and the cursor of the next, empty after the last."""
         from pyarrow import ArrowException, ipc  # noqa: PLC0415 (an extra)
 
-        parameters = {"source": source, "number": number, "shard": shard, "format": "arrow", "cursor": cursor or None}
-        reply = self.request("GET", "read", parameters=parameters)
-        try:
-            with ipc.open_stream(reply.data) as batches:
-                return list(batches), reply.headers.get(CURSOR, "")
-        except (ArrowException, OSError) as error:
-            raise unexpected(reply) from error
+        parameters = {"source": source, "number": number, "shard": shard, "format": "arrow"}
+        while True:
+            reply = self.request("GET", "read", parameters=parameters)
+            try:
+                with ipc.open_stream(reply.data) as stream:
+                    batches = list(stream)
+            except (ArrowException, OSError) as error:
+                raise unexpected(reply) from error
+            yield from batches
+            parameters["cursor"] = reply.headers.get(CURSOR, "")
+            if not parameters["cursor"]:
+                return
 
     def heartbeat(
         self, source: str, *, epoch: int, lease_s: int | None = None, hold_s: int | None = None
@@ -229,18 +225,11 @@ class Publications(QueueApi):
         With ``messages_per_s_max`` they enter the queue no faster than that.
         Returns when all is in the queue; ``again``: the batch had been published before.
         """
-        rest = partial(self.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=messages_per_s_max)
-        first = last = rest()
-        while last.more:
-            last = rest()
-        return msgspec.structs.replace(last, again=first.again)
-
-    def publish_on(
-        self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
-    ) -> Published:
-        """Do the same for at most some seconds; ``more``: not all is in the queue yet, so call it again."""
         fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
-        return self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+        first = last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+        while last.more:
+            last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
+        return msgspec.structs.replace(last, again=first.again)
 
     def abandon(self, writer: str, *, batch: int) -> None:
         """Drop the messages that are staged for ``batch`` and not published."""

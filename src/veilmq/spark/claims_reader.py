@@ -21,7 +21,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import InputPartition
@@ -33,7 +33,7 @@ from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import EMPTY, SKIP, Connection, SourceOptions
-from veilmq.spark.retries import LOST, SourceFailed, advised, retrying
+from veilmq.spark.retries import LOST, SourceFailed, advised
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,15 +60,8 @@ class HeldSource:
     def open(cls, name: str, options: SourceOptions, *, hold_s: int) -> Self:
         """Open the source ``name`` and start its heartbeat thread; raises ``ClientError`` and ``Unreachable``."""
         claims = connect(options.connection)
-        view = retrying(
-            options.patience_s,
-            claims.open,
-            name,
-            consumer=options.consumer,
-            takeover=options.takeover,
-            hold_s=hold_s,
-            lease_s=options.lease_s,
-        )
+        consumer, takeover = options.consumer, options.takeover
+        view = claims.open(name, consumer=consumer, takeover=takeover, hold_s=hold_s, lease_s=options.lease_s)
         held = cls(claims, view, options)
         threading.Thread(target=held._beat, name="veilmq-heartbeat", daemon=True).start()
         return held
@@ -80,16 +73,13 @@ class HeldSource:
 
     def renew(self) -> SourceView:
         """Renew lease and hold, and return the state of the source."""
-        patience_s, epoch = self._options.patience_s, self.view.epoch
-        self.view = retrying(patience_s, self._claims.heartbeat, source=self.name, epoch=epoch)
+        self.view = self._claims.heartbeat(self.name, epoch=self.view.epoch)
         return self.view
 
     def claim(self, number: int, messages_max: int, *, wait_s: int) -> Bound:
         """Bind claim ``number``, or return its existing binding; waits up to ``wait_s`` for the first message."""
         options = self._options
-        return retrying(
-            options.patience_s,
-            self._claims.claim,
+        return self._claims.claim(
             self.name,
             epoch=self.view.epoch,
             number=number,
@@ -101,8 +91,7 @@ class HeldSource:
 
     def acknowledge(self, number: int) -> Acknowledged:
         """Delete the messages of all claims up to ``number``."""
-        patience_s, epoch = self._options.patience_s, self.view.epoch
-        return retrying(patience_s, self._claims.acknowledge, self.name, epoch=epoch, number=number)
+        return self._claims.acknowledge(self.name, epoch=self.view.epoch, number=number)
 
     def stop(self) -> None:
         """Stop the heartbeats: the source's hold starts to run."""
@@ -121,7 +110,7 @@ class HeldSource:
 
 def connect(at: Connection) -> Claims:
     """Return a client for the claims of a queue."""
-    return Claims(at.endpoint, at.queue, key=at.key)
+    return Claims(at.transport(), at.queue)
 
 
 _shared = lru_cache(connect)
@@ -152,12 +141,12 @@ class ClaimsStreamReader(QueueStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's names
         """Count the messages that are visible now; the query ends after as many messages."""
-        from veilmq.client.sqs import HttpQueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
+        from veilmq.client.sqs import QueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
 
         self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
         connection = self._options.connection
-        with HttpQueueClient(connection.endpoint, key=connection.key) as client:
-            self._budget = retrying(self._options.patience_s, client.show, connection.queue).visible
+        with QueueClient(connection.transport()) as client:
+            self._budget = client.show(connection.queue).visible
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Acknowledge ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
@@ -278,7 +267,7 @@ class ClaimsStreamReader(QueueStreamReader):
         """Warn if a new stream ends another one of its consumer, or if claims of a dead stream hold messages."""
         options = self._options
         with connect(options.connection) as claims:
-            views = retrying(options.patience_s, claims.sources)
+            views = claims.sources()
         for view in views:
             held = sum(claim.messages for claim in open_claims(view).values())
             if view.source != self._name and view.consumer == options.consumer != "" and view.alive and not held:
@@ -359,13 +348,10 @@ def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[p
     rows = 0
     with advised():
         try:
-            claims, cursor, more = _shared(options.connection), "", True
-            page = partial(claims.page, partition.source, number=partition.number, shard=partition.shard)
-            while more:
-                batches, cursor = retrying(options.patience_s, page, cursor=cursor)
-                more = bool(cursor)
-                rows += sum(batch.num_rows for batch in batches)
-                yield from batches
+            claims = _shared(options.connection)
+            for batch in claims.read(partition.source, number=partition.number, shard=partition.shard):
+                rows += batch.num_rows
+                yield batch
         except ClientError as error:
             if error.code not in LOST or options.on_lost_claim != SKIP:
                 raise

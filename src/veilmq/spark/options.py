@@ -19,6 +19,7 @@ from typing import Any, Self
 from veilmq.client.transport import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, SigningKey, endpoint_of, key_of
 from veilmq.core import limits
 from veilmq.core.limits import Range
+from veilmq.spark.retries import PatientTransport
 from veilmq.wire.exchange import DEFAULT_REGION
 
 
@@ -134,6 +135,7 @@ def _unknown(name: str, table: Sequence[Option]) -> str:
     return f"option {name}: does not exist; {''.join(meant) or f'the options are {names}'}"
 
 
+PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 _ENDPOINTS = f"{', '.join(f'`${name}`' for name in ENDPOINT_VARIABLES)} of the driver, else `{DEFAULT_ENDPOINT}`"
 _KEY_ID, _SECRET, _TOKEN = (
     f"`$AWS_{name}` of the driver" for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN")
@@ -159,6 +161,11 @@ class _ConnectionOptions:
     region: str | None = option(
         "region", TEXT, "Region in the signature.", shown=f"`$AWS_REGION`, else `{DEFAULT_REGION}`"
     )
+    patience_s: int = option(
+        "patience",
+        whole(PATIENCE_S),
+        "Seconds for which requests are retried, if the server does not answer, before the query fails.",
+    )
 
 
 CONNECTION_OPTIONS = options_of(_ConnectionOptions)
@@ -166,11 +173,19 @@ CONNECTION_OPTIONS = options_of(_ConnectionOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret."""
+    """An endpoint, a queue (name or URL) and an access key, whose ``repr`` hides the secret.
+
+    Requests are retried for ``patience_s``.
+    """
 
     endpoint: str
     queue: str
     key: SigningKey | None = None
+    patience_s: int = PATIENCE_S.default
+
+    def transport(self) -> PatientTransport:
+        """Return a new transport to the endpoint."""
+        return PatientTransport(self.endpoint, key=self.key, patience_s=self.patience_s)
 
     @property
     def queue_name(self) -> str:
@@ -192,7 +207,7 @@ class Connection:
         endpoint = taken["endpoint"] or endpoint_of(environment)
         if not endpoint.startswith(("http://", "https://")):
             raise OptionWrong(f"option endpoint = {endpoint!r}: must look like {DEFAULT_ENDPOINT}")
-        return cls(endpoint=endpoint, queue=queue, key=_key(taken, environment))
+        return cls(endpoint=endpoint, queue=queue, key=_key(taken, environment), patience_s=taken["patience_s"])
 
 
 def _key(taken: dict[str, Any], environment: Mapping[str, str]) -> SigningKey | None:
@@ -215,7 +230,6 @@ EMPTY = "empty"
 SNAPSHOT_HOLD_S = 600
 SNAPSHOT_CHARACTERS_MAX = 128
 SQS_MESSAGES_MAX = 5_000
-PATIENCE_S = Range(minimum=0, maximum=3_600, default=60)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,11 +292,6 @@ class SourceOptions:
         "Seconds after the last heartbeat after which unfinished messages return to the queue. It must be **longer "
         "than any downtime**: exactly once depends on it.",
         shown=f"`{limits.CLAIM_HOLD_S.default}`; `{SNAPSHOT_HOLD_S}` for snapshots",
-    )
-    patience_s: int = option(
-        "patience",
-        whole(PATIENCE_S),
-        "Seconds for which requests are retried, if the server does not answer, before the query fails.",
     )
     on_lost_claim: str = option(
         "onLostClaim",
@@ -355,11 +364,6 @@ class SinkOptions:
         name_of(_WRITER_CHARACTERS_MAX),
         "Batch writes only: its name. Writes with the same name are sent once, in `foreachBatch` once per batch.",
         shown="unique for each write",
-    )
-    patience_s: int = option(
-        "patience",
-        whole(PATIENCE_S),
-        "Seconds for which requests are retried, if the server does not answer, before the task fails.",
     )
 
     @classmethod

@@ -5,38 +5,42 @@ Only idempotent calls may be retried; all calls of claims and publications are i
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from typing import Any
 
 from veilmq.client.messages import ClientError, Unreachable
+from veilmq.client.transport import HttpReply, SigningKey, Transport, refusal
 
 _log = logging.getLogger("veilmq.spark")
 
 
 PAUSE_S_MAX = 2.0
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
+class PatientTransport(Transport):
+    """A transport that retries each request for at most ``patience_s`` while the server fails or does not answer."""
 
-def retrying(patience_s: float, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """Return the result of ``call``; retry it for at most ``patience_s`` while the server fails or does not answer.
+    def __init__(self, endpoint: str, *, key: SigningKey | None, patience_s: float) -> None:
+        super().__init__(endpoint, key=key)
+        self._patience_s = patience_s
 
-    Raises ``ClientError`` immediately for a 4xx status; ``ClientError`` or ``Unreachable`` after the last retry.
-    """
-    until_s = time.monotonic() + patience_s
-    pause_s = 0.1
-    while True:
-        try:
-            return call(*args, **named)
-        except (ClientError, Unreachable) as error:
-            refused = isinstance(error, ClientError) and error.status < 500
-            if refused or time.monotonic() + pause_s > until_s:
-                raise
-            _log.warning("%s Retrying.", error)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, PAUSE_S_MAX)
+    def request(self, *args: Any, **named: Any) -> HttpReply:
+        """Return the reply, the last one if all are failures (5xx); raises ``Unreachable`` after the last retry."""
+        until_s, pause_s = time.monotonic() + self._patience_s, 0.1
+        while True:
+            try:
+                reply = super().request(*args, **named)
+                if reply.status < 500 or time.monotonic() + pause_s > until_s:
+                    return reply
+                failure: Exception = refusal(reply)
+            except Unreachable as error:
+                if time.monotonic() + pause_s > until_s:
+                    raise
+                failure = error
+            _log.warning("%s Retrying.", failure)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
 
 class SourceFailed(Exception):

@@ -11,7 +11,6 @@ write, or are left out and optionally stored in a table with their position.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 from uuid import uuid4
 
@@ -27,7 +26,6 @@ from veilmq.client.api import Publications
 from veilmq.client.messages import ClientError
 from veilmq.core import limits
 from veilmq.spark.options import FAIL, SKIP, Connection, OptionWrong, SinkOptions
-from veilmq.spark.retries import retrying
 
 PART_BYTES = 2_097_152
 _TEXTS = pa.map_(pa.string(), pa.string())
@@ -135,7 +133,7 @@ class Written(WriterCommitMessage):
 
 def client(connection: Connection) -> Publications:
     """Return a client for the publications of a queue."""
-    return Publications(connection.endpoint, connection.queue, key=connection.key)
+    return Publications(connection.transport(), connection.queue)
 
 
 class PartitionWriter:
@@ -209,8 +207,7 @@ class PartitionWriter:
                 return
 
     def _stage(self, rows: Any) -> None:
-        stage = partial(self._queue.stage_arrow, self._writer, batch=self._batch, attempt=self._attempt)
-        retrying(self._options.patience_s, stage, part=self._parts, messages=rows)
+        self._queue.stage_arrow(self._writer, batch=self._batch, attempt=self._attempt, part=self._parts, messages=rows)
         self._parts += 1
         self._messages += rows.num_rows
 
@@ -340,17 +337,14 @@ def publish(options: SinkOptions, written: list[Written]) -> None:
             f"coalesce({limits.PUBLISH_ATTEMPTS_MAX}) or less."
         )
     with client(options.connection) as queue:
-        rate, patience_s = options.messages_per_s_max, options.patience_s
-        publish_part = partial(queue.publish_on, writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
-        first = last = retrying(patience_s, publish_part)
-        while last.more:
-            last = retrying(patience_s, publish_part)
-    if first.again:
+        rate = options.messages_per_s_max
+        published = queue.publish(writer, batch=batch, attempts=attempts, messages_per_s_max=rate)
+    if published.again:
         _log.warning("Batch %d of %s was sent before and is not sent again.", batch, writer)
-    if last.duplicates:
-        _log.warning("%d messages are duplicates and were not stored.", last.duplicates)
+    if published.duplicates:
+        _log.warning("%d messages are duplicates and were not stored.", published.duplicates)
 
 
 def _abandon(options: SinkOptions, writer: str, batch: int) -> None:
     with client(options.connection) as queue:
-        retrying(options.patience_s, queue.abandon, writer, batch=batch)
+        queue.abandon(writer, batch=batch)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
@@ -20,12 +21,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
-from veilmq.client.sqs import HttpQueueClient
+from veilmq.client.sqs import QueueClient
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
 from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
-from veilmq.spark.retries import retrying
 from veilmq.wire.v1.claims import texts, types
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class HeldReceipts:
         connection = options.connection
         self._options = options
         self._queue = connection.queue
-        self._client = HttpQueueClient(connection.endpoint, key=connection.key)
+        self._client = QueueClient(connection.transport())
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="veilmq-receive")
         self._batches: dict[int, list[ReceivedMessage]] = {}
         self._stopped = threading.Event()
@@ -57,7 +57,7 @@ class HeldReceipts:
 
     def visible(self) -> int:
         """Return the number of visible messages that the queue reports."""
-        return retrying(self._options.patience_s, self._client.show, self._queue).visible
+        return self._client.show(self._queue).visible
 
     def messages(self, number: int) -> list[ReceivedMessage] | None:
         """Return the messages of batch ``number``; ``None`` if another process received it."""
@@ -67,7 +67,7 @@ class HeldReceipts:
         """Receive batch ``number``, and return its size; wait up to ``wait_s``, only for the first message."""
         received = self._batches.setdefault(number, [])  # includes messages that exceeded the previous batch
         wait_s = 0 if received else wait_s
-        received += retrying(self._options.patience_s, self._take, count_max - len(received), wait_s)
+        received += self._take(count_max - len(received), wait_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
         while received and len(received) < count_max and sum(map(_size_bytes, received)) < bytes_max:
             missing, most = count_max - len(received), SQS_RECEIVE_COUNT.maximum
@@ -89,11 +89,8 @@ class HeldReceipts:
         """Delete the messages of all batches up to ``number``."""
         done = [each for each in self._batches if each <= number]
         receipts = [message.receipt for each in done for message in self._batches.pop(each)]
-
-        def deleted(some: Sequence[str]) -> list[ClientError | None]:
-            return retrying(self._options.patience_s, self._client.delete_batch, self._queue, some)
-
-        failed = [error for errors in self._threads.map(deleted, _chunks(receipts)) for error in errors if error]
+        delete = partial(self._client.delete_batch, self._queue)
+        failed = [error for errors in self._threads.map(delete, _chunks(receipts)) for error in errors if error]
         if failed:
             summary = f"{len(failed)} of {len(receipts)} messages were not deleted and will be delivered again"
             _log.warning("%s: %s", summary, failed[0])
