@@ -401,6 +401,7 @@ LOADED = "import sys; from veilmq.cli import main; main(sys.argv[1:]); print(*sy
         ("receive orders", set()),
         ("peek orders", set()),
         ("--help", {"rich"}),
+        ("pipeline tune --help", {"rich", "veilmq.pipeline"}),
     ],
 )
 def test_a_start_imports_what_the_command_needs(

@@ -1,21 +1,20 @@
 """How options are declared, read and refused.
 
 As in the tables of ``server.settings`` and ``spark.options``, an option is declared where its default would be: by a
-parameter of a command, or by a field of a class of ``options``.
+parameter of a command, or by a field of a dataclass, here or in ``pipeline.options``, that is a parameter of commands.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
+from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, dataclass_transform, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token
 
 from veilmq.core.limits import Range
-
-Value = TypeVar("Value")
 
 
 class UsageError(Exception):
@@ -29,19 +28,23 @@ class Option(NamedTuple):
     default: Any = None
 
 
-def option(text: str, metavar: str | None = None, *, default: Any = None, **rest: Any) -> Any:
+def option(text: str, metavar: str | None = None, *, default: Any = None, allowed: Any = None, **rest: Any) -> Any:
     """Declare an option that is named as what declares it, without the unit ``_s``; ``rest`` is as in cyclopts.
 
-    Without ``default`` it is a switch, may be repeated, or may be left out.
+    Without ``default`` it is a switch, may be repeated, or may be left out. ``allowed`` reads its value; the help names
+    a range, which has a default.
     """
+    if isinstance(allowed, Range):
+        text, metavar = f"{text} From {allowed.minimum} to {allowed.maximum}.", "N"
+        default = allowed.default if default is None else default
+    if allowed is not None:
+        rest["converter"] = read_by(allowed.read, allowed)
     return Option(Parameter(**{"negative": (), "metavar": metavar, "help": text, **rest}), default)
 
 
 def number(allowed: Range, text: str, *, default: int | None = None, **rest: Any) -> Any:
-    """Declare an option for a whole number in a range, which its help names, and which has the default."""
-    text = f"{text} From {allowed.minimum} to {allowed.maximum}."
-    default = allowed.default if default is None else default
-    return option(text, "N", converter=read_by(allowed.read, allowed), default=default, **rest)
+    """Declare an option for a whole number in a range."""
+    return option(text, allowed=allowed, default=default, **rest)
 
 
 def read_by(read: Callable[[str], Any], allowed: object) -> Callable[[Any, Sequence[Token]], Any]:
@@ -109,18 +112,27 @@ def signature_of(function: Callable[..., Any], **more: Option) -> inspect.Signat
         if isinstance(each.default, Option):
             annotation, default = _declared(name, each.annotation, each.default)
             parameters[name] = each.replace(annotation=annotation, default=default)
-        elif is_dataclass(each.annotation):  # one of ``options``
-            parameters[name] = each.replace(default=cast(Any, each.annotation)())
+        elif isinstance(each.annotation, type) and is_dataclass(each.annotation):
+            form = _form(each.annotation)
+            is_needed = any(part.default is MISSING for part in fields(form))
+            parameters[name] = each.replace(annotation=form, default=each.empty if is_needed else form())
     return inspect.Signature(sorted(parameters.values(), key=attrgetter("kind")))
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True)
-def options(kind: type[Value]) -> type[Value]:
-    """Return a class whose fields are options of every command that has a parameter of it."""
-    for name, annotation in kind.__annotations__.items():
-        kind.__annotations__[name], default = _declared(name, annotation, vars(kind)[name])
-        setattr(kind, name, default)
-    return Parameter(name="*")(dataclass(frozen=True, kw_only=True)(kind))
+@cache
+def _form(kind: type[Any]) -> Any:
+    """Return what cyclopts makes a ``kind`` with: a dataclass that has its options as fields, and gives a ``kind``."""
+    hints, defaults, made = get_type_hints(kind), dict[str, Any](), []
+    for each in fields(kind):
+        declared = each.default
+        if each.metadata:  # by pipeline.options
+            declared = option(default=each.default or None, **each.metadata)  # False, "" and () are not shown
+        if isinstance(declared, Option):
+            annotation, default = _declared(each.name, hints[each.name], declared)
+            made.append((each.name, annotation, field(default=default, kw_only=True)))
+            defaults |= {} if default is MISSING else {each.name: default}
+    namespace = {"__new__": lambda _, **given: kind(**defaults | given), "__module__": kind.__module__}
+    return Parameter(name="*")(make_dataclass(kind.__name__, made, namespace=namespace))
 
 
 JSON = option("Print one JSON document on one line.")

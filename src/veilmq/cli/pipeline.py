@@ -1,7 +1,4 @@
-"""``veilmq pipeline``: the jobs on Spark; and ``veilmq demo``, which runs all parts once.
-
-Options that are fields of a job's own options have their names, and come there as they are.
-"""
+"""``veilmq pipeline``: the jobs on Spark; and ``veilmq demo``, which runs all parts once."""
 
 import os
 import shutil
@@ -10,116 +7,62 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
 
 from veilmq.cli.command import Result, Rows, aligned, command, group, progress, stop_on_signals
 from veilmq.cli.connection import Server, environment
-from veilmq.cli.options import JSON, UsageError, number, option, options, pairs, read_by
+from veilmq.cli.options import JSON, UsageError, number, option, pairs
 from veilmq.client import QueueClient, Unreachable
 from veilmq.core import limits
-from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable
+from veilmq.core.settings import RoutingTable
+from veilmq.pipeline.options import (
+    ArchiveOptions,
+    ClassOptions,
+    Cluster,
+    ForwardOptions,
+    ReplayOptions,
+    Slice,
+    TuneOptions,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from veilmq.pipeline.cost import TuneOptions
     from veilmq.pipeline.demo import Worked
     from veilmq.pipeline.session import Report
     from veilmq.pipeline.tune import Change, QueueFacts, Recommendation
 
-CLASSES = limits.Range(minimum=1, maximum=32, default=4)
 MINUTES = limits.Range(minimum=1, maximum=60, default=2)
 RECORD = "changes.jsonl"
-_ENDLESS = 1e9
 
 State = Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state of tune.")]
-_BAD_ROWS = "If a row cannot be sent: fail, leave it out, or write it to files in PATH."
-BAD_ROWS = option(_BAD_ROWS, "fail|skip|table=PATH", default="fail")
-
-
-@options
-class ClusterOptions:
-    """Where the job runs: by default in this process, or where spark-submit started it."""
-
-    master: str = option("Spark master, such as local[4] or spark://HOST:7077.", "URL")
-    remote: str = option("Spark Connect server, sc://HOST:15002.", "URL")
-    conf: tuple[str, ...] = option("Spark setting NAME=VALUE; may be repeated.", "NAME=VALUE")
-    verbose: bool = option("Print Spark's log.")
-
-
-@options
-class StreamOptions:
-    """Fields of ``pipeline.session.ReadOptions``, for the jobs that read queues by claims."""
-
-    continuous: bool = option("Run until stopped, instead of until all visible messages are read.")
-    batch_messages: int | None = number(
-        limits.CLAIM_MESSAGES, "Maximum number of messages in a micro-batch.", name="--batch"
-    )
-    takeover: bool = option("Replace another such job of the same queues.")
-    hold_s: int | None = number(limits.CLAIM_HOLD_S, "Seconds for which messages stay claimed while the job is down.")
-    on_lost_claim: Literal["fail", "skip"] = option(
-        "After a longer downtime: fail, or continue and log the messages delivered twice.", default="fail"
-    )
-
-
-def _within(low: float, high: float, text: str, *, default: float) -> Any:
-    """Declare an option for a number between two bounds, both exclusive."""
-
-    def read(text: str) -> float:
-        if not low < (number := float(text)) < high:  # also rejects NaN
-            raise ValueError(text)
-        return number
-
-    allowed = f"a number, more than {low:g} and less than {high:g}"
-    return option(text, "X", converter=read_by(read, allowed), default=default)
-
-
-@options
-class StatisticsOptions:
-    """Options of the statistics; ``docs/pipeline.md`` explains them."""
-
-    quantile: float = _within(0.5, 0.9999, "Quantile of the processing times to estimate.", default=0.99)
-    half_life: float = _within(0, 3_650, "Days after which the weight of a receipt halves.", default=7.0)
-    gain_min: float = _within(0, 1, "Share of the cost that a change must save.", default=0.10)
-    price_work: float = _within(0, _ENDLESS, "Cost of a second of wasted work.", default=1.0)
-    price_wait: float = _within(0, _ENDLESS, "Cost of a second of waiting after a crash.", default=1.0)
-    price_dead_letter: float = _within(0, _ENDLESS, "Cost of a false dead letter.", default=60.0)
-
-    def values(self) -> "TuneOptions":
-        """Return the options of the jobs."""
-        from veilmq.pipeline.cost import Prices, TuneOptions
-
-        prices = Prices(work=self.price_work, wait=self.price_wait, dead_letter=self.price_dead_letter)
-        return TuneOptions(quantile=self.quantile, half_life_days=self.half_life, gain_min=self.gain_min, prices=prices)
 
 
 @contextmanager
-def _spark(name: str, options: ClusterOptions) -> Iterator["SparkSession"]:
-    """Run Spark for the job ``name``, where ``options`` specify; it finds the profile's key in the environment."""
-    if options.master and options.remote:
+def _spark(name: str, cluster: Cluster) -> Iterator["SparkSession"]:
+    """Run Spark for the job ``name``; it finds the profile's key in the environment."""
+    if cluster.master and cluster.remote:
         raise UsageError("--master and --remote: give only one of them.")
-    settings = pairs(options.conf, "--conf")
-    from veilmq.pipeline.session import Cluster, open_session
+    pairs(cluster.conf, "--conf")
+    from veilmq.pipeline.session import open_session
 
     os.environ.update(environment())
-    cluster = Cluster(master=options.master, remote=options.remote, settings=settings, verbose=options.verbose)
     with open_session(f"veilmq pipeline {name}", cluster) as spark:
         yield spark
 
 
 @contextmanager
 def _streaming(
-    name: str, options: ClusterOptions, totals: Mapping[str, int | None]
+    name: str, cluster: Cluster, totals: Mapping[str, int | None]
 ) -> Iterator[tuple["SparkSession", threading.Event, "Report"]]:
     """Give Spark, an event that signals set, and what shows the messages done of each of ``totals``."""
-    with _spark(name, options) as spark, stop_on_signals() as stop, progress("messages", totals) as report:
+    with _spark(name, cluster) as spark, stop_on_signals() as stop, progress("messages", totals) as report:
         yield spark, stop, report
 
 
@@ -137,17 +80,9 @@ def archive(
     queues: Annotated[tuple[str, ...], Parameter(negative=(), help="Names of the queues.")],
     /,
     *,
-    table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive; created if missing.")],
-    checkpoint: str = option("Folder or URL of the checkpoints.", "DIR"),
-    stream: StreamOptions,
-    consumer: str = option("Consumer name of the streams.", "NAME", default="archive"),
-    compact_minutes: int = number(
-        limits.ARCHIVE_COMPACT_MINUTES, "Minutes between compactions of small files; 0: never."
-    ),
-    keep_hours: int = number(limits.ARCHIVE_KEEP_H, "Hours until files that left the table are deleted."),
-    expire_days: int = number(limits.ARCHIVE_EXPIRE_DAYS, "Days after which messages leave the table; 0: never."),
+    options: ArchiveOptions,
     server: Server,
-    cluster: ClusterOptions,
+    cluster: Cluster,
 ) -> Result:
     """Move the messages of queues into a Delta table, each exactly once.
 
@@ -156,17 +91,14 @@ def archive(
     """
     client = QueueClient(server)
     visible: dict[str, int | None] = {queue: client.show(queue).visible for queue in queues}
-    from veilmq.pipeline.archive import ArchiveOptions, archive
+    from veilmq.pipeline.archive import archive
 
-    often: dict[str, Any] = {"compact_minutes": compact_minutes, "keep_h": keep_hours, "expire_days": expire_days}
-    chosen = {"checkpoint": checkpoint, "consumer": consumer, **often, **asdict(stream)}
-    options = ArchiveOptions(queues=queues, table=table, endpoint=server.endpoint, **chosen)
-    totals = dict.fromkeys(queues) if stream.continuous else visible
+    totals = dict.fromkeys(queues) if options.continuous else visible
     with _streaming("archive", cluster, totals) as (spark, stop, report):
-        result = archive(spark, options, report=report, stop=stop, clock_s=time.monotonic)
-    files = {"joined": result.compaction.removed, "expired": result.expired_files, "deleted": result.deleted_files}
+        result = archive(spark, server.endpoint, queues, options, report=report, stop=stop)
+    files = {each: result.files[each] for each in ("joined", "expired", "deleted")}
     text = "\n".join(f"{queue}: {messages} messages archived" for queue, messages in result.messages.items())
-    expired = f"{files['expired']} files expired, " if expire_days else ""
+    expired = f"{files['expired']} files expired, " if options.expire_days else ""
     note = f"{expired}{files['joined']} small files compacted, {files['deleted']} removed files deleted"
     return Result({"messages": result.messages, **files}, text, note)
 
@@ -175,28 +107,19 @@ def replay(
     to: Annotated[str, Parameter(help="Name of the destination queue.")],
     /,
     *,
-    table: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the archive.")],
-    run: Annotated[str, Parameter(metavar="NAME", help="Name of the replay; the same name continues it.")],
-    queue: tuple[str, ...] = option("Only messages of this queue; may be repeated.", "QUEUE"),
-    since: datetime | None = option("Only messages sent at this time (UTC) or later.", "TIME"),
-    until: datetime | None = option("Only messages sent before this time (UTC).", "TIME"),
-    where: str = option("Only messages that match this condition on the columns.", "SQL"),
-    id: tuple[str, ...] = option("Only the message with this id; may be repeated.", "ID"),  # noqa: A002 - as the option
-    batch: int = number(limits.REPLAY_BATCH_MESSAGES, "Approximate number of messages in a transaction."),
-    bad_rows: str = BAD_ROWS,
+    options: ReplayOptions,
+    part: Slice,
     server: Server,
-    cluster: ClusterOptions,
+    cluster: Cluster,
 ) -> Result:
     """Send a slice of the archive to a queue, each message once for each run.
 
     A job that was killed continues when it is started again with the same
     name and slice. With another name it sends the messages again.
     """
-    from veilmq.pipeline.archive import Replay, Slice
+    from veilmq.pipeline.archive import Replay
 
-    first, last = (at.replace(tzinfo=at.tzinfo or UTC) if at is not None else None for at in (since, until))
-    part = Slice(to=to, queues=queue, since=first, until=last, where=where, ids=id)
-    wanted = Replay(table=table, run=run, slice=part, endpoint=server.endpoint, batch_messages=batch, bad_rows=bad_rows)
+    wanted = Replay(endpoint=server.endpoint, to=to, slice=part, options=options)
     with _streaming("replay", cluster, {to: None}) as (spark, stop, report):
         result = wanted.send(spark, report=report, stop=stop)
     before = f", {result.before} of them earlier" if result.before else ""
@@ -216,8 +139,8 @@ def tune(
     map_tasks: int = number(limits.TUNE_MAP_TASKS, "Maximum number of tasks that read the event log."),
     json: bool = JSON,
     server: Server,
-    statistics: StatisticsOptions,
-    cluster: ClusterOptions,
+    options: TuneOptions,
+    cluster: Cluster,
 ) -> Result | None:
     """Recommend a visibility timeout for each queue and routing key from its event log.
 
@@ -243,10 +166,9 @@ def tune(
         undone = undo_last(client, record=changes, at_ms=at_ms)
         _print_changes(undone, would=False)
         return Result(undone, "")
-    known, options = _facts(server, needed=sets), statistics.values()
+    known = _facts(server, needed=sets)
     with _spark("tune", cluster) as spark:
-        found = tune(spark, events=events, state=state, options=options, facts=known, map_tasks=map_tasks)
-    rows = found.recommendations
+        rows = tune(spark, events=events, state=state, options=options, facts=known, map_tasks=map_tasks)
     note = "" if rows else "The event log has no receipts."
     result = Result(rows_of(rows), aligned(_recommended(rows)), note)
     if not sets:
@@ -282,14 +204,10 @@ def route_table(
     *,
     state: State,
     to: Annotated[Path, Parameter(metavar="FILE", help="JSON file to write.")],
-    classes: int = number(CLASSES, "Maximum number of classes."),
-    attribute: str = option("Message attribute with the kind of work.", "NAME", default=ROUTING_ATTRIBUTE_DEFAULT),
-    queue_pattern: str = option(
-        "Name of each class's queue; {queue} and {class} are replaced.", "TEXT", default="{queue}-{class}"
-    ),
+    classes: ClassOptions,
     server: Server,
-    statistics: StatisticsOptions,
-    cluster: ClusterOptions,
+    options: TuneOptions,
+    cluster: Cluster,
 ) -> Result:
     """Compute the routing table of a queue: classes of routing keys that share a timeout.
 
@@ -297,11 +215,10 @@ def route_table(
     """
     from veilmq.pipeline.route import route_table
 
-    chosen: dict[str, Any] = {"classes": classes, "attribute": attribute, "queue_pattern": queue_pattern}
-    facts, options = _facts(server).get(queue), statistics.values()
+    facts = _facts(server).get(queue)
     with _spark("route-table", cluster) as spark:
-        made = route_table(spark, state=state, queue=queue, path=to, options=options, facts=facts, **chosen)
-    return Result(made.table, aligned(_class_rows(made.table)))
+        table = route_table(spark, state=state, queue=queue, path=to, classes=classes, options=options, facts=facts)
+    return Result(table, aligned(_class_rows(table)))
 
 
 def _class_rows(table: RoutingTable) -> Rows:
@@ -317,16 +234,13 @@ def route(
     /,
     *,
     table: Annotated[Path, Parameter(metavar="FILE", help="Routing table, as written by route-table.")],
-    checkpoint: Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the checkpoint.")],
     create: bool = option("Create the class queues or change their settings."),
     receives_max: int = number(
         limits.SQS_RECEIVES_MAX, "With --create: receives in a class before the next longer class.", default=1
     ),
-    stream: StreamOptions,
-    consumer: str = option("Consumer name of the stream.", "NAME", default="route"),
-    bad_rows: str = BAD_ROWS,
+    options: ForwardOptions,
     server: Server,
-    cluster: ClusterOptions,
+    cluster: Cluster,
 ) -> Result:
     """Forward each message of a queue to the queue of its class, exactly once.
 
@@ -337,17 +251,16 @@ def route(
         routing_table = msgspec.json.decode(table.read_bytes(), type=RoutingTable)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"--table {table}: not a routing table: {error}") from error
-    from veilmq.pipeline.route import ForwardOptions, checked, create_queues, forward
+    from veilmq.pipeline.route import checked, create_queues, forward
 
-    chosen: dict[str, Any] = {"checkpoint": checkpoint, "consumer": consumer, "bad_rows": bad_rows, **asdict(stream)}
-    options = ForwardOptions(intake=intake, table=checked(routing_table, intake), endpoint=server.endpoint, **chosen)
+    checked(routing_table, intake)
     client = QueueClient(server)
     visible = client.show(intake).visible
-    totals = {intake: None if stream.continuous else visible}
+    totals = {intake: None if options.continuous else visible}
     with _streaming("route", cluster, totals) as (spark, stop, report):
         if create:
             create_queues(client, routing_table, receives_max=receives_max)
-        forwarded = forward(spark, options, report=report, stop=stop)
+        forwarded = forward(spark, server.endpoint, intake, routing_table, options, report=report, stop=stop)
     return Result({"queue": intake, "messages": forwarded}, f"{intake}: {forwarded} messages forwarded")
 
 
@@ -357,13 +270,13 @@ def report(
     to: Annotated[Path, Parameter(metavar="FILE", help="HTML file to write.")],
     title: str = option("Title of the report.", "TEXT", default="Visibility timeouts"),
     server: Server,
-    statistics: StatisticsOptions,
-    cluster: ClusterOptions,
+    options: TuneOptions,
+    cluster: Cluster,
 ) -> Result:
     """Write a report with charts of each queue, and print its path."""
     from veilmq.pipeline.report import report
 
-    known, options = _facts(server), statistics.values()
+    known = _facts(server)
     with _spark("report", cluster) as spark:
         at_ms = time.time_ns() // 1_000_000
         path = report(spark, state=state, path=to, at_ms=at_ms, title=title, options=options, facts=known)
@@ -436,7 +349,7 @@ def _play(folder: Path, messages: int) -> dict[str, Any]:
     os.environ.update(environment())
     with demonstration(folder, messages=messages, quantile=0.99 if messages >= _MANY else 0.9) as steps:
         print(f"Server: {steps.endpoint}. Starting Spark …", file=sys.stderr)
-        with _spark("demo", ClusterOptions(conf=(_JAVA,))) as spark:
+        with _spark("demo", Cluster(conf=(_JAVA,))) as spark:
             with beside(lambda stop: steps.archive(spark, stop)) as check:
                 one_queue = load(f"1. One queue with a guessed timeout of {GUESS_S} s.", steps.one_queue, check)
                 print("\n2. Timeouts and classes of work, learned from the event log.\n", flush=True)

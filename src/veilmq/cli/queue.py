@@ -1,7 +1,7 @@
 """``veilmq queue``, ``claims`` and ``apply``: queues, what readers have claimed of them, and what a file declares."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from veilmq.cli.command import CommandFailed, Result, Rows, aligned, command, confirm, group, instant
 from veilmq.cli.connection import Server, environment
-from veilmq.cli.options import JSON, YES, Queue, UsageError, content, number, option, options, pairs, read_by
+from veilmq.cli.options import JSON, YES, Queue, UsageError, content, number, option, pairs, read_by
 from veilmq.client import ClientError, Move, QueueClient, QueueStatus
 from veilmq.client.api import Claims, Settings
 from veilmq.client.transport import Transport, key_of
@@ -24,7 +24,7 @@ _SCOPE = Literal["queue", "group"] | None
 _EVENT_LOGS = {"off": "off", "closed": "closed", "": ""}
 
 
-@options
+@dataclass(frozen=True, kw_only=True)
 class QueueOptions:
     """Fields of ``QueueSettings``; '' is what the server does by itself."""
 

@@ -13,7 +13,9 @@ import itertools
 import math
 import re
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -23,12 +25,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from veilmq.core import Value
-from veilmq.core.limits import REPLAY_BATCH_MESSAGES
-from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveSink, ArchiveTable, Compaction, compact, now_ms
+from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveSink, ArchiveTable, compact, now_ms
 from veilmq.pipeline.folders import Place
+from veilmq.pipeline.options import ArchiveOptions, ReplayOptions, Slice
 from veilmq.pipeline.session import (
     PipelineFailed,
-    ReadOptions,
     Report,
     prepare,
     read_queue,
@@ -40,42 +41,16 @@ from veilmq.spark.datasource import SCHEMA as MESSAGE
 from veilmq.wire.sqs.names import is_fifo
 
 SPARK_SCHEMA = f"{MESSAGE}, date date"
-CONSUMER = "archive"
 CHECKPOINTS = "_checkpoints"
 MINUTE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions(ReadOptions):
-    """What to archive, and where.
-
-    ``table`` is the folder or URL of the archive, ``checkpoint`` that of the checkpoints (default: below ``table``).
-    Small files are compacted every ``compact_minutes`` and at the end; 0: never. Removed files are deleted after
-    ``keep_h`` hours. Messages leave the table ``expire_days`` whole days (UTC) after the day they were sent; 0: never.
-    """
-
-    queues: tuple[str, ...]
-    table: str
-    checkpoint: str = ""
-    consumer: str = CONSUMER
-    compact_minutes: int = 10
-    keep_h: int = 168
-    expire_days: int = 0
-
-    @property
-    def checkpoints(self) -> Place:
-        """Return the place of the checkpoints."""
-        return Place.at(self.checkpoint) if self.checkpoint else Place.at(self.table) / CHECKPOINTS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Archived:
-    """The result of a run: messages by queue, and the numbers of compacted, expired and deleted files."""
+    """The result of a run: messages by queue, and how many files were ``joined``, ``expired`` and ``deleted``."""
 
     messages: dict[str, int]
-    compaction: Compaction
-    deleted_files: int
-    expired_files: int = 0
+    files: Counter[str]
 
 
 def archived(messages: DataFrame) -> DataFrame:
@@ -86,60 +61,53 @@ def archived(messages: DataFrame) -> DataFrame:
 
 def archive(
     spark: SparkSession,
+    endpoint: str,
+    queues: Sequence[str],
     options: ArchiveOptions,
     *,
     report: Report = lambda name, rows: None,
     stop: threading.Event | None = None,
-    clock_s: Callable[[], float],
 ) -> Archived:
-    """Archive the queues; raises ``PipelineFailed`` if a stream fails. A restarted job continues where it stopped."""
-    table = ArchiveTable(options.table)
+    """Archive ``queues``; raises ``PipelineFailed`` if a stream fails. A restarted job continues where it stopped.
+
+    Small files are compacted also at the end. The day (UTC) of a message decides when it leaves the table.
+    """
+    checkpoints = Place.at(options.checkpoint or f"{options.table}/{CHECKPOINTS}")
+    table, files, period_s = ArchiveTable(options.table), Counter[str](), options.compact_minutes * MINUTE_S
+    due_s = time.monotonic() + (period_s or math.inf)
+
+    def maintain() -> None:
+        nonlocal due_s
+        if options.expire_days:
+            day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=options.expire_days)
+            files["expired"] += table.expire(writer=WRITER, before=day)
+        if period_s:
+            files["joined"] += compact(table, spark)
+        if period_s or options.expire_days:
+            files["deleted"] += table.vacuum(keep_h=options.keep_h)
+        due_s = time.monotonic() + (period_s or math.inf)
+
     table.create()
     prepare(spark, ArchiveSink)
-    maintenance = _Maintenance(spark, table, options, clock_s)
     queries = {
         queue: start_stream(
-            archived(read_queue(spark, queue, options)),
+            archived(read_queue(spark, endpoint, queue, options)),
             ArchiveSink,
             name=f"archive of {queue}",
-            checkpoint=options.checkpoints / queue,
+            checkpoint=checkpoints / queue,
             continuous=options.continuous,
             path=table.location,
         )
-        for queue in options.queues
+        for queue in queues
     }
-    counts = run_streams(queries, report=report, stop=stop or threading.Event(), every=maintenance.run_if_due)
-    maintenance.run()
-    done = maintenance
-    return Archived(messages=counts, compaction=done.compaction, deleted_files=done.deleted, expired_files=done.expired)
-
-
-class _Maintenance:
-    """Removes expired files, compacts small ones and deletes removed ones, every ``compact_minutes``."""
-
-    def __init__(
-        self, spark: SparkSession, table: ArchiveTable, options: ArchiveOptions, clock_s: Callable[[], float]
-    ) -> None:
-        self.compaction = Compaction()
-        self.deleted = self.expired = 0
-        self._spark, self._table, self._options, self._clock_s = spark, table, options, clock_s
-        self._due_s = clock_s() + options.compact_minutes * MINUTE_S
-
-    def run_if_due(self) -> None:
-        if self._options.compact_minutes and self._clock_s() >= self._due_s:
-            self.run()
-            self._due_s = self._clock_s() + self._options.compact_minutes * MINUTE_S
-
-    def run(self) -> None:
-        options, before = self._options, self.compaction
-        if options.expire_days:
-            day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=options.expire_days)
-            self.expired += self._table.expire(writer=WRITER, before=day)
-        if options.compact_minutes:
-            done = compact(self._table, self._spark)
-            self.compaction = Compaction(removed=before.removed + done.removed, added=before.added + done.added)
-        if options.compact_minutes or options.expire_days:
-            self.deleted += self._table.vacuum(keep_h=options.keep_h)
+    counts = run_streams(
+        queries,
+        report=report,
+        stop=stop or threading.Event(),
+        every=lambda: maintain() if time.monotonic() >= due_s else None,
+    )
+    maintain()
+    return Archived(counts, files)
 
 
 def read_archive(
@@ -180,28 +148,14 @@ _RUN = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _MICROS = "unix_micros(sent_at)"
 
 
-class Slice(Value):
-    """The queue that gets the messages (``to``), and the conditions on them; all conditions must hold.
-
-    Messages are sent at or after ``since`` and before ``until``; ``where`` is an SQL condition on the columns of the
-    archive; ``ids`` are message ids.
-    """
-
-    to: str
-    queues: tuple[str, ...] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    where: str = ""
-    ids: tuple[str, ...] = ()
-
-
 class Plan(Value):
-    """The batches of a run: all but the last end at ``ends_us`` (time of sending, inclusive).
+    """The batches of a run to the queue ``to``: all but the last end at ``ends_us`` (time of sending, inclusive).
 
     ``messages`` has the number of messages of each batch; ``published`` is the number of published batches.
     """
 
     version: int
+    to: str
     slice: Slice
     ends_us: tuple[int, ...]
     messages: tuple[int, ...]
@@ -235,21 +189,19 @@ def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A run of the job ``replay``, by its name: 1 to 40 letters, digits, ``-`` and ``_``.
+    """A run of the job ``replay`` to the queue ``to``; its name has 1 to 40 letters, digits, ``-`` and ``_``.
 
     Its plan and its progress are in a file in ``<table>/_replays``. Raises ``PipelineFailed`` for another name.
     """
 
-    table: str
-    run: str
-    slice: Slice
     endpoint: str
-    batch_messages: int = REPLAY_BATCH_MESSAGES.default
-    bad_rows: str = "fail"
+    to: str
+    slice: Slice
+    options: ReplayOptions
 
     def __post_init__(self) -> None:
-        if not _RUN.fullmatch(self.run):
-            raise PipelineFailed(f"The name of the run is {self.run!r}, and must be 1 to 40 letters, digits, - and _.")
+        if not _RUN.fullmatch(run := self.options.run):
+            raise PipelineFailed(f"The name of the run is {run!r}, and must be 1 to 40 letters, digits, - and _.")
 
     def send(
         self, spark: SparkSession, *, report: Report = lambda name, rows: None, stop: threading.Event | None = None
@@ -258,7 +210,7 @@ class Replay:
 
         Raises ``PipelineFailed``, also if a run of another slice has the same name.
         """
-        queue = self.slice.to
+        queue = self.to
         try:
             plan = self._plan(spark)
             before = plan.published
@@ -277,21 +229,21 @@ class Replay:
 
         Raises ``PipelineFailed`` if the recorded plan has another slice.
         """
-        records = Place.at(self.table) / RECORDS
-        content = records.read(f"{self.run}.json")
+        run, records = self.options.run, Place.at(self.options.table) / RECORDS
+        content = records.read(f"{run}.json")
         if content is not None:
             plan = msgspec.json.decode(content, type=Plan)
-            if plan.slice != self.slice:
-                file = f"{records.location}/{self.run}.json"
+            if (plan.to, plan.slice) != (self.to, self.slice):
+                file = f"{records.location}/{run}.json"
                 raise PipelineFailed(
-                    f"The run {self.run} was started with another slice or queue ({file}); start it with the same "
+                    f"The run {run} was started with another slice or queue ({file}); start it with the same "
                     "options, or choose another name with --run."
                 )
             return plan
-        version = ArchiveTable(self.table).snapshot().version
+        version = ArchiveTable(self.options.table).snapshot().version
         micros = self._rows(spark, version).select(F.expr(_MICROS).alias("us"))
         total = micros.count()
-        parts = max(1, math.ceil(total / self.batch_messages))
+        parts = max(1, math.ceil(total / self.options.batch_messages))
         cuts = [place / parts for place in range(1, parts)]
         ends: Sequence[int] = ()
         if cuts and total:
@@ -301,10 +253,11 @@ class Replay:
             number = number + (F.col("us") > end).cast("int")
         counted = {row["part"]: row["count"] for row in micros.groupBy(number.alias("part")).count().collect()}
         counts = tuple(counted.get(part, 0) for part in range(len(ends) + 1))
-        return self._written(Plan(version=version, slice=self.slice, ends_us=tuple(ends), messages=counts))
+        plan = Plan(version=version, to=self.to, slice=self.slice, ends_us=tuple(ends), messages=counts)
+        return self._written(plan)
 
     def _rows(self, spark: SparkSession, version: int) -> DataFrame:
-        part, table = self.slice, ArchiveTable(self.table)
+        part, table = self.slice, ArchiveTable(self.options.table)
         rows = read_archive(spark, table, queues=part.queues, since=part.since, until=part.until, version=version)
         if part.where:
             rows = rows.where(F.expr(part.where))
@@ -312,15 +265,15 @@ class Replay:
 
     def _send(self, spark: SparkSession, plan: Plan, number: int) -> None:
         after, end = [*itertools.pairwise([None, *plan.ends_us, None])][number]
-        rows, queue = self._rows(spark, plan.version), self.slice.to
+        rows, run = self._rows(spark, plan.version), self.options.run
         if after is not None:
             rows = rows.where(F.expr(_MICROS) > after)
         if end is not None:
             rows = rows.where(F.expr(_MICROS) <= end)
-        writer = replayed(rows, run=self.run, fifo=is_fifo(queue)).write.format("veilmq").mode("append")
-        options = {"endpoint": self.endpoint, "queue": queue, "badRows": self.bad_rows}
-        writer.options(writer=f"replay-{self.run}-{number}", **options).save()
+        writer = replayed(rows, run=run, fifo=is_fifo(self.to)).write.format("veilmq").mode("append")
+        options = {"endpoint": self.endpoint, "queue": self.to, "badRows": self.options.bad_rows}
+        writer.options(writer=f"replay-{run}-{number}", **options).save()
 
     def _written(self, plan: Plan) -> Plan:
-        (Place.at(self.table) / RECORDS).write(f"{self.run}.json", msgspec.json.encode(plan))
+        (Place.at(self.options.table) / RECORDS).write(f"{self.options.run}.json", msgspec.json.encode(plan))
         return plan

@@ -157,11 +157,10 @@ def now_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The table at ``version``: its files, and the last batch of each requested writer."""
+    """The files of the table at ``version``."""
 
     version: int
     files: tuple[ArchiveFile, ...]
-    batches: dict[str, int | None]
 
 
 class ArchiveTable:
@@ -196,15 +195,11 @@ class ArchiveTable:
         except (OSError, DeltaError) as error:
             raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
 
-    def snapshot(self, *, version: int | None = None, writers: Sequence[str] = ()) -> Snapshot:
+    def snapshot(self, *, version: int | None = None) -> Snapshot:
         """Return the current table, or that of an earlier ``version``; raises ``PipelineFailed`` if there is none."""
         table = self._open(version)
         rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-        return Snapshot(
-            version=table.version(),
-            files=tuple(_file(row) for row in rows),
-            batches={writer: table.transaction_version(writer) for writer in writers},
-        )
+        return Snapshot(version=table.version(), files=tuple(_file(row) for row in rows))
 
     def commit(self, *, writer: str, batch: int, files: Sequence[ArchiveFile]) -> bool:
         """Add ``files`` as ``batch`` of ``writer``; return ``False`` if the table has that batch already.
@@ -225,17 +220,18 @@ class ArchiveTable:
     def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile], since: Snapshot) -> bool:
         """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if another writer was first.
 
-        ``since`` is the snapshot that has ``old`` and the last batch of ``writer``. Only one of the processes with this
-        writer name can commit after it. (deltalake's own compaction lets two processes replace the same files.)
+        ``since`` is the snapshot that has ``old``. Only one of the processes with this writer name can commit after it.
+        (deltalake's own compaction lets two processes replace the same files.)
         """
-        last = since.batches[writer]
+        table = self._open(since.version)
+        last = table.transaction_version(writer)
         transaction = Transaction(writer, 0 if last is None else last + 1)
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, not new, now_ms(), file.size_bytes, file.partition) for file in old
         ]
         actions += [_added(file, new=False) for file in new]
         try:
-            self._append(self._open(since.version), transaction, actions)
+            self._append(table, transaction, actions)
         except CommitFailedError:
             return False
         return True
@@ -253,7 +249,7 @@ class ArchiveTable:
 
         Excludes compactions under the same ``writer`` (see ``replace``): returns 0 if one was first.
         """
-        snapshot = self.snapshot(writers=[writer])
+        snapshot = self.snapshot()
         old = [file for file in snapshot.files if file.day < before]
         return len(old) if old and self.replace(writer=writer, old=old, new=[], since=snapshot) else 0
 
@@ -392,22 +388,13 @@ _ROWS = 20_000  # in memory at a time
 _JOINED = "path string, queue string, day date, rows bigint, size_bytes bigint, statistics string"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
-    """The result of a compaction: the number of ``removed`` small files, and of ``added`` larger ones."""
-
-    removed: int = 0
-    added: int = 0
-
-
-def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> Compaction:
-    """Join files smaller than half of ``file_bytes`` into files of about that size, given at least two.
+def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> int:
+    """Join files smaller than half of ``file_bytes`` into files of about that size; return how many were joined.
 
     Tasks of ``spark`` join the files; without ``spark``, this process does. A repeated task writes another file, and
     the commit names only one of them. If another compaction commits meanwhile, this one ends early.
     """
-    removed = added = 0
-    place, snapshot = table.place, table.snapshot(writers=[WRITER])
+    count, place, snapshot = 0, table.place, table.snapshot()
     groups = list(_groups(snapshot, file_bytes=file_bytes))
     for start in range(0, len(groups), GROUPS_MAX):
         present = set(snapshot.files)
@@ -428,9 +415,9 @@ def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_byte
         old = [file for group in chunk for file in group]
         if not table.replace(writer=WRITER, old=old, new=joined, since=snapshot):
             break
-        removed, added = removed + len(old), added + len(joined)
-        snapshot = table.snapshot(writers=[WRITER])
-    return Compaction(removed=removed, added=added)
+        count += len(old)
+        snapshot = table.snapshot()
+    return count
 
 
 def _groups(snapshot: Snapshot, *, file_bytes: int) -> Iterator[Sequence[ArchiveFile]]:

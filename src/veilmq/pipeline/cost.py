@@ -27,25 +27,11 @@ import numpy as np
 
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.pipeline.cells import Array
+from veilmq.pipeline.options import Prices
 from veilmq.pipeline.survival import Tail
 
 RECEIVES_COUNTED_MAX = 20
 """Beyond so many receives a message costs no more here, or a queue without dead letters would cost without bound."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """Prices, in seconds of work.
-
-    ``work`` (w): a second of wasted work; ``wait`` (d): a second of waiting; ``dead_letter`` (D): a message that
-    becomes a dead letter only because its timeout is too short. If ``fenced``, only the receipt of the latest receive
-    deletes.
-    """
-
-    work: float = 1.0
-    wait: float = 1.0
-    dead_letter: float = 60.0
-    fenced: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,32 +115,6 @@ def best_s(load: Load, *, prices: Prices) -> tuple[int, float]:
     each = costs(load, timeouts, prices=prices)
     best = int(np.argmin(each))
     return int(timeouts[best]), float(each[best])
-
-
-DEFAULT_PRICES = Prices()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
-    """Options of the estimates and recommendations.
-
-    ``quantile`` is reported, and must be identifiable for a recommendation. The weight of a receipt halves every
-    ``half_life_days``. ``prior`` is the number of receipts of the queue that a key without receipts borrows.
-    ``gain_min`` is the share of the cost that a change must save. ``receives_max`` is the default for queues without
-    that setting.
-    """
-
-    quantile: float = 0.99
-    half_life_days: float = 7.0
-    prior: float = 30.0
-    prices: Prices = DEFAULT_PRICES
-    gain_min: float = 0.10
-    receives_max: int = 5
-
-    @property
-    def receipts_min(self) -> int:
-        """The number of first receipts required for the quantile: 3 / (1 − p), so that three lie beyond it."""
-        return round(3.0 / (1.0 - self.quantile))
 
 
 GROUPS_MAX = 120

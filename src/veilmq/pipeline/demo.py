@@ -26,12 +26,12 @@ from pyspark.sql import SparkSession
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import RoutingTable, SettingValue
-from veilmq.pipeline.archive import ArchiveOptions, archive
+from veilmq.pipeline.archive import archive
 from veilmq.pipeline.cells import ENDED
-from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.demo_worker import ATTRIBUTE, KINDS, SIGMA, Done, work
+from veilmq.pipeline.options import ArchiveOptions, ClassOptions, ForwardOptions, TuneOptions
 from veilmq.pipeline.report import report
-from veilmq.pipeline.route import ForwardOptions, create_queues, forward, route_table
+from veilmq.pipeline.route import create_queues, forward, route_table
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.pipeline.tune import Recommendation, facts_of, plain_name, tune
 
@@ -170,39 +170,39 @@ class Demo:
     def learn(self, spark: SparkSession) -> tuple[tuple[Recommendation, ...], RoutingTable]:
         """Recommend a timeout for the queue and each kind of work, and compute the classes, from the event log."""
         facts = facts_of(self.client, [ONE_QUEUE])
-        tuned = tune(spark, events=self._events, state=self._state, options=self.options, facts=facts)
-        made = route_table(
+        found = tune(spark, events=self._events, state=self._state, options=self.options, facts=facts)
+        table = route_table(
             spark,
             state=self._state,
             queue=ONE_QUEUE,
             path=self.folder / "routing-table.json",
-            attribute=ATTRIBUTE,
+            classes=ClassOptions(attribute=ATTRIBUTE),
             options=self.options,
             facts=facts[ONE_QUEUE],
         )
-        return tuple(each for each in tuned.recommendations if plain_name(each.queue) == ONE_QUEUE), made.table
+        return tuple(each for each in found if plain_name(each.queue) == ONE_QUEUE), table
 
     def routed(self, spark: SparkSession, table: RoutingTable, *, bar: Bar) -> Worked:
         """Process the same load again, forwarded by Spark to the queues of its classes."""
         self.client.create_queue(INTAKE)
         create_queues(self.client, table, receives_max=1)
         self.client.set(table.classes[-1].queue, _DEAD_LETTERS)
-        checkpoint = str(self.folder / "checkpoints" / "route")
-        options = ForwardOptions(
-            intake=INTAKE, table=table, endpoint=self.endpoint, checkpoint=checkpoint, continuous=True
-        )
+        options = ForwardOptions(checkpoint=str(self.folder / "checkpoints" / "route"), continuous=True)
         queues = tuple(each.queue for each in table.classes)
         forwarded = {INTAKE: 0}
-        with beside(lambda stop: forward(spark, options, report=forwarded.__setitem__, stop=stop)) as check:
+
+        def route(stop: threading.Event) -> int:
+            return forward(spark, self.endpoint, INTAKE, table, options, report=forwarded.__setitem__, stop=stop)
+
+        with beside(route) as check:
             return self._worked(
                 INTAKE, queues, first=self.messages, bar=checking(bar, check), arrived=lambda: forwarded[INTAKE]
             )
 
     def archive(self, spark: SparkSession, stop: threading.Event | None = None) -> None:
         """Archive the messages of finished work: until ``stop`` is set, or without ``stop``, those that are left."""
-        table = str(self.folder / "archive")
-        options = ArchiveOptions(queues=(DONE,), table=table, endpoint=self.endpoint, continuous=stop is not None)
-        archive(spark, options, stop=stop, clock_s=time.monotonic)
+        options = ArchiveOptions(table=str(self.folder / "archive"), continuous=stop is not None)
+        archive(spark, self.endpoint, (DONE,), options, stop=stop)
 
     def archive_counts(self) -> ArchiveCounts:
         """Count the archive as any reader of Delta tables sees it."""

@@ -27,7 +27,8 @@ from veilmq.pipeline.cells import (
     counted,
     whole_of,
 )
-from veilmq.pipeline.cost import Load, Prices, TuneOptions, costs
+from veilmq.pipeline.cost import Load, costs
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import (
     Completion,
     Curve,
@@ -127,11 +128,6 @@ class Quantile:
     why_not: str = ""
 
     @property
-    def best_s(self) -> float | None:
-        """The point estimate, or else the estimate from late deletes."""
-        return self.late_s if self.point_s is None else self.point_s
-
-    @property
     def width(self) -> float:
         """The distance of the bounds, divided by the lower one."""
         if self.lower_s is None or self.upper_s is None:
@@ -183,7 +179,7 @@ class Estimate:
         """The tails of all rows."""
         return tail_of(self.survival)
 
-    def load(self, *, receives_max: int, weight: float = 1.0) -> Load:
+    def load(self, receives_max: int, *, weight: float = 1.0) -> Load:
         """Return the load; ``weight`` is the share of messages of this kind.
 
         A cost is linear in tail and crash rate, so the cost of this load is the average cost over all draws.
@@ -198,12 +194,12 @@ class Estimate:
             unrenewed=float(np.mean(self.unrenewed)),
         )
 
-    def costs(self, timeouts_s: Array, *, receives_max: int, prices: Prices) -> Array:
+    def costs(self, timeouts_s: Array, options: TuneOptions) -> Array:
         """Return the cost of each of ``timeouts_s``, in a row for each draw."""
         unrenewed = np.reshape(self.unrenewed, (-1, 1))
-        load = self.load(receives_max=receives_max)
+        load = self.load(options.receives_max)
         load = replace(load, tail=self.tail, crash_rate=self.crash[:, None], unrenewed=unrenewed)
-        return costs(load, timeouts_s, prices=prices)
+        return costs(load, timeouts_s, prices=options)
 
     @property
     def renewed_from_s(self) -> float:

@@ -205,14 +205,6 @@ _TABLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The result of a run: the number of new ``files``, and the number of the last ``run`` (0: none yet)."""
-
-    files: int
-    run: int
-
-
 class CellStore:
     """The cells, the waits and the names of the counted files, under one folder or URL."""
 
@@ -220,10 +212,11 @@ class CellStore:
         self._spark = spark
         self._location = located(location)
 
-    def count(self, events: str, *, map_tasks: int = TUNE_MAP_TASKS.default, at_ms: int | None = None) -> Counted:
-        """Count the files under ``events`` that are not in the store; at most ``map_tasks`` tasks read them.
+    def count(self, events: str, *, map_tasks: int = TUNE_MAP_TASKS.default, at_ms: int | None = None) -> int:
+        """Count the files under ``events`` that are not in the store; return how many there were.
 
-        ``at_ms`` (default: now) determines the day; the first run of a day lists all files.
+        At most ``map_tasks`` tasks read them. ``at_ms`` (default: now) determines the day; the first run of a day lists
+        all files.
         """
         log = EventLog(self._spark, events)
         last = self._last()
@@ -234,13 +227,13 @@ class CellStore:
         now_ms = time.time_ns() // 1_000_000 if at_ms is None else at_ms
         new, record = next_run(last, log, at_ms=now_ms, counted=names)
         if record is last:
-            return Counted(files=0, run=last.run)
+            return 0
         receipts = log.read(new, tasks_max=map_tasks)
         self._write(cells(receipts), "cells", record.run)
         self._write(waits(receipts), "waits", record.run)
         self._write(self._spark.createDataFrame([(name,) for name in new], "file string"), "files", record.run)
         self._end(record)
-        return Counted(files=len(new), run=record.run)
+        return len(new)
 
     def cells(self) -> DataFrame:
         """Return the cells of all runs, unmerged (``cells.cells`` has the columns)."""
@@ -280,12 +273,9 @@ class CellStore:
             self.merge()
 
     def _last(self) -> RunRecord:
-        """Return the record of the last run; only its number if an earlier version, without records, made it."""
+        """Return the record of the last run; that of no run before the first one."""
         found = self._read("runs", _RECORDS).orderBy(fn.desc("run")).first()
-        if found is None:
-            named = self._read("files", _TABLES["files"]).agg(fn.max("run").alias("last")).first()
-            return RunRecord(run=(named and named["last"]) or 0)
-        return RunRecord(**found.asDict() | {"ahead": tuple(found["ahead"])})
+        return RunRecord() if found is None else RunRecord(**found.asDict() | {"ahead": tuple(found["ahead"])})
 
     def _table(self, name: str, last: RunRecord) -> DataFrame:
         """Return a table without merged runs and without an incomplete run."""

@@ -23,9 +23,10 @@ from pyspark.sql import SparkSession
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
-from veilmq.pipeline.cost import TuneOptions, parts
+from veilmq.pipeline.cost import parts
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import Curve
 from veilmq.pipeline.tune import (
     DEFAULTS,
@@ -35,7 +36,6 @@ from veilmq.pipeline.tune import (
     known,
     options_for,
     plain_name,
-    receives_max_of,
     recommended,
 )
 
@@ -87,8 +87,8 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
         "at": datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "half_life": options.half_life_days,
         "percentile": round(100 * options.quantile, 4),
-        "dead_letter": options.prices.dead_letter,
-        "wait": options.prices.wait,
+        "dead_letter": options.dead_letter,
+        "wait": options.wait,
     }
     environment = jinja2.Environment(loader=jinja2.PackageLoader("veilmq.pipeline", "."), autoescape=True)
     template = environment.get_template("report.html")
@@ -112,7 +112,7 @@ def _section(
     queue: str, keys: list[KeyCounts], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
 ) -> dict[str, Any]:
     """Return the data of one queue: the recommendations for it and its keys, and its charts."""
-    options = options_for(keys, options)
+    options = options_for(keys, options, facts)
     estimate, by_key = estimates(keys, options=options)
     of_queue, *each_key = recommended(keys, estimate, by_key, options=options, facts=facts)
     shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX] if len(each_key) > 1 else []
@@ -126,7 +126,7 @@ def _section(
         "keys": [_row(each) for each in sorted(shown, key=lambda each: each.key or "")],
         "left_out": len(each_key) - len(shown) if shown else 0,
         "work": _work(estimate.curve, [by_key[each.key].curve for each in frequent], of_queue),
-        "cost": _cost(estimate, of_queue, receives_max_of(facts, options), options),
+        "cost": _cost(estimate, of_queue, options),
         "days": _days(by_day),
         "waits": None if by_hour is None else _waits(by_hour),
     }
@@ -171,11 +171,11 @@ def _work(curve: Curve, keys: Sequence[Curve], marks: Recommendation) -> dict[st
     }
 
 
-def _cost(known: Estimate, marks: Recommendation, receives_max: int, options: TuneOptions) -> dict[str, Any]:
+def _cost(known: Estimate, marks: Recommendation, options: TuneOptions) -> dict[str, Any]:
     """Return the costs of timeouts around those observed and marked, on logarithmic scales."""
     last_s = max(2.0 * max(known.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
     timeouts_s = np.geomspace(1.0, min(last_s, VISIBILITY_TIMEOUT_S.maximum), POINTS)
-    found = parts(known.load(receives_max=receives_max), timeouts_s, prices=options.prices)
+    found = parts(known.load(options.receives_max), timeouts_s, prices=options)
     lines = [np.ravel(each) for each in (found.in_vain, found.dead, found.waiting)]
     total = np.sum(lines, axis=0)
     low, high = (float(total[total > 0].min()) / 6 if (total > 0).any() else 1e-6), float(total.max()) * 2 or 1.0

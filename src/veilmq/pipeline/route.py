@@ -14,7 +14,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -26,35 +26,20 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
-from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, RoutingTable, SettingValue, TimeoutClass
+from veilmq.core.settings import RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import KeyCounts
-from veilmq.pipeline.cost import TuneOptions, classes_of
+from veilmq.pipeline.cost import classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.session import PipelineFailed, ReadOptions, Report, prepare, read_queue, run_streams, start_stream
-from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name, receives_max_of
+from veilmq.pipeline.options import ClassOptions, ForwardOptions, TuneOptions
+from veilmq.pipeline.session import PipelineFailed, Report, prepare, read_queue, run_streams, start_stream
+from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish, task
 from veilmq.wire.sqs.names import FIFO_SUFFIX, is_fifo
 
-CONSUMER = "route"
 PINNED = "routing-table.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForwardOptions(ReadOptions):
-    """What to forward, and how.
-
-    ``checkpoint`` is the folder or URL of the stream's checkpoint, which also stores the routing table.
-    ``bad_rows`` is the sink option for rows that cannot be sent.
-    """
-
-    intake: str
-    table: RoutingTable
-    checkpoint: str
-    consumer: str = CONSUMER
-    bad_rows: str = "fail"
 
 
 def routed(messages: DataFrame, table: RoutingTable, *, fifo: bool) -> DataFrame:
@@ -91,17 +76,15 @@ def checked(table: RoutingTable, intake: str) -> RoutingTable:
     return table
 
 
-def create_queues(
-    client: QueueClient, table: RoutingTable, *, receives_max: int, settings: Mapping[str, SettingValue] | None = None
-) -> None:
+def create_queues(client: QueueClient, table: RoutingTable, *, receives_max: int) -> None:
     """Create the class queues or change their settings: the timeout, and the next class as dead-letter queue.
 
     So a message that was received ``receives_max`` times in a class and not deleted moves to the next longer class. The
-    last class keeps its dead-letter queue. ``settings`` are additional settings of all class queues.
+    last class keeps its dead-letter queue.
     """
     longer: dict[str, SettingValue] = {}
     for each in reversed(table.classes):
-        own = {**(settings or {}), "visibility_timeout_s": each.visibility_timeout_s, **longer}
+        own = {"visibility_timeout_s": each.visibility_timeout_s, **longer}
         if each.queue not in client.list_queues(each.queue):
             client.create_queue(each.queue, {**own, **({"fifo": True} if is_fifo(each.queue) else {})})
         else:
@@ -111,47 +94,46 @@ def create_queues(
 
 def forward(
     spark: SparkSession,
+    endpoint: str,
+    intake: str,
+    table: RoutingTable,
     options: ForwardOptions,
     *,
     report: Report = lambda name, rows: None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Forward the intake; return the number of messages. A restarted job continues where it stopped.
+    """Forward ``intake`` by ``table``; return the number of messages. A restarted job continues where it stopped.
 
     Raises ``PipelineFailed``.
     """
-    checked(options.table, options.intake)
+    checked(table, intake)
     prepare(spark, ForwardSink)
     stop = stop or threading.Event()
     folder = Place.at(options.checkpoint)
     content = folder.read(PINNED)
-    previous = options.table if content is None else msgspec.json.decode(content, type=RoutingTable)
+    previous = table if content is None else msgspec.json.decode(content, type=RoutingTable)
     started, finished = (  # Spark logs the starts of batches in ``offsets``, their ends in ``commits``
         max((int(name) for name in (folder / log).names() if name.isdigit()), default=-1)
         for log in ("offsets", "commits")
     )
-    messages_before = 0
-    if previous != options.table and started > finished:
-        finishing = replace(options, table=previous, continuous=False)
-        messages_before = _run(spark, finishing, folder, report, stop)
+
+    def run(by: RoutingTable, *, continuous: bool) -> int:
+        query = start_stream(
+            routed(read_queue(spark, endpoint, intake, options), by, fifo=is_fifo(intake)),
+            ForwardSink,
+            name=f"route {intake}",
+            checkpoint=folder,
+            continuous=continuous,
+            endpoint=endpoint,
+            badRows=options.bad_rows,
+        )
+        return run_streams({intake: query}, report=report, stop=stop)[intake]
+
+    messages_before = run(previous, continuous=False) if previous != table and started > finished else 0
     if stop.is_set():
         return messages_before
-    folder.write(PINNED, msgspec.json.encode(options.table))
-    return messages_before + _run(spark, options, folder, report, stop)
-
-
-def _run(spark: SparkSession, options: ForwardOptions, folder: Place, report: Report, stop: threading.Event) -> int:
-    intake = options.intake
-    query = start_stream(
-        routed(read_queue(spark, intake, options), options.table, fifo=is_fifo(intake)),
-        ForwardSink,
-        name=f"route {intake}",
-        checkpoint=folder,
-        continuous=options.continuous,
-        endpoint=options.endpoint,
-        badRows=options.bad_rows,
-    )
-    return run_streams({intake: query}, report=report, stop=stop)[intake]
+    folder.write(PINNED, msgspec.json.encode(table))
+    return messages_before + run(table, continuous=options.continuous)
 
 
 FORMAT = "veilmq_forward"
@@ -226,19 +208,7 @@ class ForwardWriter(DataSourceStreamArrowWriter):
         return SinkOptions.of({**self._sink_options, "queue": queue})
 
 
-CLASSES_DEFAULT = 4
-"""Three or four classes save nearly as much as one timeout per key."""
-
-QUEUE_PATTERN = "{queue}-{class}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routed:
-    """A routing table and its cost per message; ``cost_by_count`` has the costs with at most 1, 2, … classes."""
-
-    table: RoutingTable
-    cost: float
-    cost_by_count: tuple[float, ...]
+CLASSES = ClassOptions()
 
 
 def route_table(
@@ -247,21 +217,19 @@ def route_table(
     state: str,
     queue: str,
     path: Path | None = None,
-    classes: int = CLASSES_DEFAULT,
-    attribute: str = ROUTING_ATTRIBUTE_DEFAULT,
-    queue_pattern: str = QUEUE_PATTERN,
+    classes: ClassOptions = CLASSES,
     options: TuneOptions = DEFAULTS,
     facts: QueueFacts | None = None,
-) -> Routed:
+) -> RoutingTable:
     """Compute the routing table of ``queue`` from the cells of ``tune`` in ``state``; write it to ``path`` as JSON.
 
-    The version is that of the table at ``path``, plus 1 if the content differs. ``queue_pattern`` is the name of each
-    class queue, with placeholders ``{queue}`` and ``{class}``. Raises ``PipelineFailed`` if there is too little data.
+    The version is that of the table at ``path``, plus 1 if the content differs. Raises ``PipelineFailed`` if there is
+    too little data.
     """
     counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
-    options = options_for(counts, options)
+    options = options_for(counts, options, facts)
     _, found = estimates(counts, options=options)
-    made = routing_table_of(found, receives_max=receives_max_of(facts, options), classes=classes, options=options)
+    made = routing_table_of(found, classes.classes, options)
     if made is None:
         raise PipelineFailed(
             f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
@@ -269,12 +237,12 @@ def route_table(
     stem, ending = plain_name(queue).removesuffix(FIFO_SUFFIX), FIFO_SUFFIX if is_fifo(queue) else ""
     named = tuple(
         msgspec.structs.replace(
-            each, queue=queue_pattern.replace("{queue}", stem).replace("{class}", each.name) + ending
+            each, queue=classes.queue_pattern.replace("{queue}", stem).replace("{class}", each.name) + ending
         )
-        for each in made.table.classes
+        for each in made.classes
     )
-    table = msgspec.structs.replace(made.table, attribute=attribute, classes=named)
-    return replace(made, table=table if path is None else _written(path, table))
+    table = msgspec.structs.replace(made, attribute=classes.attribute, classes=named)
+    return table if path is None else _written(path, table)
 
 
 def _counts_of_queue(counts: list[KeyCounts], queue: str) -> list[KeyCounts]:
@@ -286,10 +254,8 @@ def _counts_of_queue(counts: list[KeyCounts], queue: str) -> list[KeyCounts]:
     return found
 
 
-def routing_table_of(
-    found: Mapping[str, Estimate], *, receives_max: int, classes: int, options: TuneOptions
-) -> Routed | None:
-    """Return the table of the keys in ``found``; ``None`` if no key has enough data.
+def routing_table_of(found: Mapping[str, Estimate], classes: int, options: TuneOptions) -> RoutingTable | None:
+    """Return the table of the keys in ``found``, with at most ``classes``; ``None`` if no key has enough data.
 
     Unlisted keys belong to the longest class, because a timeout that is too short is expensive. For the same reason,
     keys whose work never ended in the log get an additional class, unless another is as long as the timeout to try for
@@ -297,13 +263,10 @@ def routing_table_of(
     """
     useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
     total = sum(each.first.receipts for each in useful.values())
-    loads = {
-        key: each.load(receives_max=receives_max, weight=each.first.receipts / total) for key, each in useful.items()
-    }
+    loads = {key: each.load(options.receives_max, weight=each.first.receipts / total) for key, each in useful.items()}
     if not loads:
         return None
-    by_count = [classes_of([*loads.values()], count, prices=options.prices) for count in range(1, classes + 1)]
-    best = min(by_count, key=lambda each: each.cost)
+    best = classes_of([*loads.values()], classes, prices=options)
     renewing = {
         key: math.ceil(RENEWALS_IN_TIMEOUT * each.renewal_s)
         for key, each in found.items()
@@ -320,7 +283,7 @@ def routing_table_of(
     keys = dict(zip(loads, best.members, strict=True))
     for key, minimum_s in (renewing | unfinished).items():
         keys[key] = next((index for index, each in enumerate(timeouts_s) if each >= minimum_s), last)
-    table = RoutingTable(
+    return RoutingTable(
         version=1,
         classes=tuple(
             TimeoutClass(name=f"class-{number}", visibility_timeout_s=timeout_s)
@@ -329,7 +292,6 @@ def routing_table_of(
         keys=dict(sorted((key, index) for key, index in keys.items() if key)),
         default=last,
     )
-    return Routed(table=table, cost=best.cost, cost_by_count=tuple(each.cost for each in by_count))
 
 
 def _written(path: Path, table: RoutingTable) -> RoutingTable:

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 
 from veilmq.pipeline.folders import Place
+from veilmq.pipeline.options import Cluster, ReadOptions
 
 _RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
 _PLAN = "=== Streaming Query ==="  # a description of the query follows
@@ -99,20 +99,6 @@ ANSWER_S = 10.0
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
-    """Where a job runs: ``master`` as for spark-submit, or ``remote``, the URL of a Spark Connect server.
-
-    The default is the master chosen by spark-submit, else this process. ``settings`` are Spark settings by name.
-    ``verbose`` keeps Spark's own logging.
-    """
-
-    master: str = ""
-    remote: str = ""
-    settings: Mapping[str, str] = field(default_factory=dict)
-    verbose: bool = False
-
-
 @contextmanager
 def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
     """Run Spark inside the context, as the application ``name``.
@@ -157,13 +143,7 @@ def _connect(cluster: Cluster) -> SparkSession:
             ) from error
         finally:
             channel.close()
-    return _configured(SparkSession.builder.remote(remote), cluster.settings)
-
-
-def _configured(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    return SparkSession.builder.remote(remote).config(map=cluster.settings).getOrCreate()
 
 
 def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> SparkSession:
@@ -187,7 +167,7 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
         settings["spark.sql.warehouse.dir"] = str(folder / "warehouse")
         if not cluster.verbose:
             settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log_settings}"
-    return _configured(builder, {**settings, **cluster.settings})
+    return builder.config(map={**settings, **cluster.settings}).getOrCreate()
 
 
 POLL_S = 0.5
@@ -198,33 +178,16 @@ Report = Callable[[str, int], None]
 """Called with the name of a stream and the number of rows that it has finished in this run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
-    """How a job reads queues: with ``continuous`` until stopped, otherwise only the messages visible at its start.
-
-    ``consumer``, ``takeover``, ``hold_s`` and ``on_lost_claim`` are options of the source: a second job of a consumer
-    is refused unless it takes over; after a downtime of more than ``hold_s``, the job fails or continues (``skip``).
-    """
-
-    endpoint: str
-    consumer: str
-    continuous: bool = False
-    batch_messages: int | None = None
-    takeover: bool = False
-    hold_s: int | None = None
-    on_lost_claim: str = "fail"
-
-
 def prepare(spark: SparkSession, sink: type[DataSource]) -> None:
     """Register ``sink``, and make ``spark`` the active session of this thread: the JVM looks up formats in it."""
     spark.createDataFrame([], "nothing int")  # it is the one that last created a DataFrame from Python values
     spark.dataSource.register(sink)
 
 
-def read_queue(spark: SparkSession, queue: str, options: ReadOptions) -> DataFrame:
+def read_queue(spark: SparkSession, endpoint: str, queue: str, options: ReadOptions) -> DataFrame:
     """Return ``queue`` as a stream; ``prepare`` comes first."""
     options_by_name: dict[str, str | bool | int | None] = {
-        "endpoint": options.endpoint,
+        "endpoint": endpoint,
         "queue": queue,
         "consumer": options.consumer,
         "takeover": options.takeover,

@@ -25,10 +25,11 @@ from veilmq.core import Value
 from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import HELD, KeyCounts, ReceiptCounts, counts_by_key, decayed, shifts, whole_of
-from veilmq.pipeline.cost import TuneOptions, candidates_s
+from veilmq.pipeline.cost import candidates_s
 from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds, share
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import located
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import crossings_s
 from veilmq.wire.sqs.names import full_name
 
@@ -164,26 +165,21 @@ def recommended(
     facts: QueueFacts | None,
 ) -> Iterator[Recommendation]:
     """Yield the recommendation for the queue of ``keys``, then those for the keys."""
-    options = options_for(keys, options)
+    options = options_for(keys, options, facts)
     yield _recommendation(whole_of(keys), None, whole, facts, options)
     for each in keys:
         yield _recommendation(each, each.key, by_key[each.key], facts, options)
 
 
-def options_for(keys: Iterable[KeyCounts], options: TuneOptions) -> TuneOptions:
-    """Return ``options`` for the queue of ``keys``: if earlier receipts delete messages, receipts are not fenced.
+def options_for(keys: Iterable[KeyCounts], options: TuneOptions, facts: QueueFacts | None) -> TuneOptions:
+    """Return ``options`` for the queue of ``keys``: with its own maximum of receives, if ``facts`` has one.
 
-    The event log decides, not the setting of the server: SMQ and FIFO queues are always fenced.
+    If earlier receipts delete messages, receipts are not fenced. The event log decides that, not the setting of the
+    server: SMQ and FIFO queues are always fenced.
     """
     by_earlier = sum(float(each.all.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum()) for each in keys)
-    if by_earlier < BY_EARLIER_MIN:
-        return options
-    return replace(options, prices=replace(options.prices, fenced=False))
-
-
-def receives_max_of(facts: QueueFacts | None, options: TuneOptions) -> int:
-    """Return the maximum number of receives of a message: that of the queue, else that of the options."""
-    return (facts.receives_max if facts else 0) or options.receives_max
+    receives_max = (facts.receives_max if facts else 0) or options.receives_max
+    return replace(options, fenced=options.fenced and by_earlier < BY_EARLIER_MIN, receives_max=receives_max)
 
 
 def explore_s(first: ReceiptCounts) -> int:
@@ -212,14 +208,12 @@ def _recommendation(
         reason=known.quantile.why_not + since,
     )
     if known.is_known or known.renewal_s is not None:
-        return _chosen(unknown, known, receives_max_of(facts, options), options, since)
+        return _chosen(unknown, known, options, since)
     explores = found.first.receipts >= options.receipts_min
     return replace(unknown, explore_s=explore_s(found.first) if explores else None)
 
 
-def _chosen(
-    unknown: Recommendation, known: Estimate, receives_max: int, options: TuneOptions, since: str
-) -> Recommendation:
+def _chosen(unknown: Recommendation, known: Estimate, options: TuneOptions, since: str) -> Recommendation:
     """Recommend the timeout with about the least average cost over all draws, or to keep the current one.
 
     The naive timeout is the quantile of the receipts deleted in time.
@@ -230,11 +224,11 @@ def _chosen(
     naive_s = int(min(max(math.ceil(found_s), VISIBILITY_TIMEOUT_S.minimum, 1), VISIBILITY_TIMEOUT_S.maximum))
     renewed = [] if known.renewal_s is None else [math.ceil(renewed_from_s)]
     timeouts_s = np.unique(np.concatenate([candidates_s(), [max(current_s, 1), naive_s], renewed]))
-    costs = known.costs(timeouts_s, receives_max=receives_max, prices=options.prices)
+    costs = known.costs(timeouts_s, options)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive_s))
     # A small cost may lack half a receipt whose work is longer than all observed work.
-    unseen = 0.5 * receives_max * options.prices.work / (known.first.receipts + 1.0)
+    unseen = 0.5 * options.receives_max * options.work / (known.first.receipts + 1.0)
     unseen_costs = np.where(timeouts_s < renewed_from_s, unseen * timeouts_s, 0.0)
     least = costs.min(axis=1, keepdims=True)
     near = ((costs <= COST_FACTOR_NEAR * least) | (costs + unseen_costs - least <= COST_NEAR_S)).mean(axis=0)
@@ -335,14 +329,6 @@ def rows_of(found: Iterable[Recommendation]) -> list[dict[str, object]]:
 DEFAULTS = TuneOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The result of a run: the number of new files, and the recommendations, each queue before its keys."""
-
-    files: int
-    recommendations: tuple[Recommendation, ...]
-
-
 def tune(
     spark: SparkSession,
     *,
@@ -352,8 +338,10 @@ def tune(
     facts: Mapping[str, QueueFacts] | None = None,
     map_tasks: int = TUNE_MAP_TASKS.default,
     at_ms: int | None = None,
-) -> Tuned:
+) -> tuple[Recommendation, ...]:
     """Count the new files of ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
+
+    Returns the recommendations, each queue before its keys.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
     ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``facts_of``); without
@@ -361,11 +349,11 @@ def tune(
     determines the day; the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
-    counted = store.count(events, map_tasks=map_tasks, at_ms=at_ms)
+    store.count(events, map_tasks=map_tasks, at_ms=at_ms)
     found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
     rows = spark.createDataFrame([tuple(row.values()) for row in rows_of(found)], SCHEMA)
     rows.coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
-    return Tuned(files=counted.files, recommendations=found)
+    return found
 
 
 def known(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:

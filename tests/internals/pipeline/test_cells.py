@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.closed import LATE, row, table
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import EXTENDED, RATIO, KeyCounts, cells, counts_by_key, days, decayed, merged, waits
-from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.tune import known
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from tests.internals.pipeline import work_types
 from veilmq.pipeline.cells import BUCKETS, bucket_of
-from veilmq.pipeline.cost import Load, Prices, best_s, candidates_s, classes_of, cost, cost_of_classes, costs, mixed
+from veilmq.pipeline.cost import Load, best_s, candidates_s, classes_of, cost, cost_of_classes, costs, mixed
+from veilmq.pipeline.options import Prices
 from veilmq.pipeline.survival import tail_of
 
 SQS = Prices(fenced=False)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.internals.pipeline.made_counts import key_with, lognormal, made, renewed, scaled
 from veilmq.pipeline.cells import BUCKETS, EDGES_S, RATIO, Array, KeyCounts, ReceiptCounts, bucket_of
-from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.estimate import Estimate, estimate, estimates
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import FAMILIES, crossings_s, drawn_on, product_limit, remaining, renewal_of, tail_of
 
 OPTIONS = TuneOptions()
@@ -56,7 +56,7 @@ def test_where_consumers_give_up_too_early_nothing_is_said() -> None:
     """A third of the work still went on: crashes and work cannot be distinguished."""
     found = alone(lognormal(20.0, 10_000, crash_rate=CRASHES, finishing=False))
     assert not found.is_known
-    assert found.quantile.best_s is None
+    assert found.quantile.point_s is None
     assert found.quantile.upper_s is None
     assert (found.quantile.lower_s or math.inf) < 20.0 * P99
     assert found.quantile.why_not.startswith("not identifiable: 31 % of the receipts expired and were never deleted")
@@ -102,7 +102,7 @@ def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
     ]
     _, found = estimates(keys, options=OPTIONS)
     assert found["thin"].lent == pytest.approx(OPTIONS.prior * 2 / 3)
-    load = found["thin"].load(receives_max=5)
+    load = found["thin"].load(5)
     assert load.tail.beyond(np.array([4.0 * 2.0 * P99]))[0] < 0.01 < load.tail.beyond(np.array([2.0]))[0]
     assert load.crash_rate == pytest.approx(0.01, abs=0.006)
     assert found["new"].lent == pytest.approx(OPTIONS.prior)
@@ -120,7 +120,7 @@ def test_renewals_are_seen_and_take_the_work_out_of_the_cost() -> None:
     """Consumers that renew every 20 s lose nothing to a timeout with room for three renewals."""
     found = alone(renewed(20))
     assert found.renewal_s == pytest.approx(20, rel=0.06)
-    each = found.costs(np.array([20.0, 70.0]), receives_max=5, prices=OPTIONS.prices)
+    each = found.costs(np.array([20.0, 70.0]), OPTIONS)
     assert each[0, 0] > 100.0 * each[0, 1]
 
 
@@ -130,7 +130,7 @@ def test_work_of_consumers_that_do_not_renew_stays_in_the_cost() -> None:
     found, every = alone(scaled(renewed(20) + gave_up, 10.0)), alone(renewed(20))
     assert found.rates.crash < 0.02
     assert found.survival[0, bucket_of(150)] == pytest.approx(0.5, rel=0.1)
-    each, whole = (known.costs(np.array([70.0]), receives_max=5, prices=OPTIONS.prices) for known in (found, every))
+    each, whole = (known.costs(np.array([70.0]), OPTIONS) for known in (found, every))
     assert each.mean() > 100.0
     assert whole.mean() < 10.0
 
@@ -139,7 +139,7 @@ def test_light_tails_leave_little_beyond_the_timeout() -> None:
     """Work of 3 … 5 s under a timeout of 8 s: what is left are crashes, and 8 s clearly costs more than 6 s."""
     found = alone(made(timeout_s=8.0, deleted=[(3.0 + each / 100.0, 50.0) for each in range(200)], crashed=300.0))
     assert found.rates.crash == pytest.approx(300 / 10_300, rel=0.03)
-    each = found.costs(np.array([6.0, 8.0]), receives_max=5, prices=OPTIONS.prices)
+    each = found.costs(np.array([6.0, 8.0]), OPTIONS)
     assert (each[:, 1] > 1.25 * each[:, 0]).all()
 
 

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -23,19 +22,11 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.api import Claims
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import RoutingTable, TimeoutClass
-from veilmq.pipeline.archive import (
-    Archived,
-    ArchiveOptions,
-    Plan,
-    Replay,
-    Slice,
-    archive,
-    archived,
-    read_archive,
-)
-from veilmq.pipeline.archive_table import ArchiveTable, Compaction, compact
+from veilmq.pipeline.archive import Plan, Replay, archive, archived, read_archive
+from veilmq.pipeline.archive_table import ArchiveTable, compact
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.route import PINNED, ForwardOptions, create_queues, forward, routed
+from veilmq.pipeline.options import ArchiveOptions, ForwardOptions, ReplayOptions, Slice
+from veilmq.pipeline.route import PINNED, create_queues, forward, routed
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.spark.datasource import SCHEMA
 from veilmq.testing import RunningServer
@@ -101,25 +92,26 @@ def test_archive_and_replay(
     steps = [NewMessage(body=f"s{n:02}", group=f"g{n % 3}", dedup_id=str(n)) for n in range(10)]
     send_in_order(client, "steps.fifo", steps)
     folder = str(tmp_path / "archive")
-    options = ArchiveOptions(queues=("orders", "steps.fifo"), table=folder, endpoint=server.endpoint, batch_messages=10)
-    assert run(spark, options).messages == {"orders": 20, "steps.fifo": 10}
+    options = ArchiveOptions(table=folder, batch_messages=10)
+    queues = ("orders", "steps.fifo")
+    assert archive(spark, server.endpoint, queues, options).messages == {"orders": 20, "steps.fifo": 10}
     server.advance(1000)
     send_in_order(client, "orders", [NewMessage(body=f"o{n}") for n in range(20, 25)])
-    again = run(spark, replace(options, queues=("orders",)))
+    again = archive(spark, server.endpoint, ("orders",), options)
     assert again.messages == {"orders": 5}
-    assert again.compaction.removed > 0
+    assert again.files["joined"] > 0
     rows = DeltaTable(folder).to_pyarrow_table()
     assert sorted(rows["body"].to_pylist()) == sorted([f"o{n}" for n in range(25)] + [f"s{n:02}" for n in range(10)])
-    assert all(left(client, queue) == (0, 0) for queue in options.queues)
+    assert all(left(client, queue) == (0, 0) for queue in queues)
 
     client.create_queue("again")
     part = Slice(
-        to="again",
         queues=("orders",),
         where="body != 'o3'",
         until=datetime.fromtimestamp(rows.sort_by("sent_at")["sent_at"][-1].as_py().timestamp(), UTC),
     )
-    wanted = Replay(table=folder, run="one", slice=part, endpoint=server.endpoint, batch_messages=12)
+    how = ReplayOptions(table=folder, run="one", batch_messages=12)
+    wanted = Replay(endpoint=server.endpoint, to="again", slice=part, options=how)
     assert wanted.send(spark).messages == 19
     assert wanted.send(spark).before == 19
     record = tmp_path / "archive" / "_replays" / "one.json"
@@ -130,21 +122,16 @@ def test_archive_and_replay(
     assert Counter(message.body for message in back) == Counter(f"o{n}" for n in range(20) if n != 3)
     assert all(message.attributes == typed for message in back)
     with pytest.raises(PipelineFailed, match="started with another slice"):
-        Replay(table=folder, run="one", slice=Slice(to="again"), endpoint=server.endpoint).send(spark)
+        replace(wanted, slice=Slice()).send(spark)
 
     client.create_queue("again.fifo", {"fifo": True})
-    ordered = Replay(
-        table=folder, run="two", slice=Slice(to="again.fifo", queues=("steps.fifo",)), endpoint=server.endpoint
-    )
+    part, how = Slice(queues=("steps.fifo",)), replace(how, run="two")
+    ordered = Replay(endpoint=server.endpoint, to="again.fifo", slice=part, options=how)
     assert ordered.send(spark).messages == 10
     found: dict[str, list[str]] = {}
     for message in drained(client, "again.fifo"):
         found.setdefault(str(message.group), []).append(message.body)
     assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
-
-
-def run(spark: SparkSession, options: ArchiveOptions) -> Archived:
-    return archive(spark, options, clock_s=time.monotonic)
 
 
 @EVERYTHING
@@ -179,7 +166,7 @@ def test_compaction_runs_as_tasks(spark: SparkSession, tmp_path: Path) -> None:
     for number, queue in enumerate(("a", "b", "c")):
         table.commit(writer="w", batch=number, files=[written(table, [f"{queue}{n}"], queue=queue) for n in range(2)])
     spark.sparkContext.setJobGroup("compaction", "compaction")
-    assert compact(table, spark) == Compaction(removed=6, added=3)
+    assert compact(table, spark) == 6
     tracker = spark.sparkContext.statusTracker()
     jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("compaction")]
     stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
@@ -197,10 +184,8 @@ def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClie
     keys = ["a", "b", "c"]
     messages = [NewMessage(body=f"{key}{n}", attributes={"Type": text(key)}) for n in range(20) for key in keys]
     send_in_order(client, "intake", messages)
-    options = ForwardOptions(
-        intake="intake", table=TABLE, endpoint=server.endpoint, checkpoint=str(tmp_path / "at"), batch_messages=25
-    )
-    assert forward(spark, options) == 60
+    options = ForwardOptions(checkpoint=str(tmp_path / "at"), batch_messages=25)
+    assert forward(spark, server.endpoint, "intake", TABLE, options) == 60
     assert [client.show(each.queue).visible for each in CLASSES] == [20, 20, 20]
     assert client.dead_letter_sources("middle") == ["short"]
     assert client.show("middle").settings.visibility_timeout_s == 20
@@ -219,22 +204,20 @@ def test_route_keeps_what_it_cannot_send(
 ) -> None:
     """And goes on with the others; it starts although a kill has left the file of its first offset."""
     client.create_queue("intake")
-    create_queues(client, TABLE, receives_max=1, settings={"message_bytes_max": 1_024})
+    create_queues(client, TABLE, receives_max=1)
+    client.set("short", {"message_bytes_max": 1_024})
     bodies = ["short", "x" * 2_000]
     send_in_order(client, "intake", [NewMessage(body=body, attributes={"Type": text("a")}) for body in bodies])
     left_over = tmp_path / "at" / "offsets" / ".0.11111111-2222-3333-4444-555555555555.tmp"
     left_over.parent.mkdir(parents=True)
     left_over.write_text("v1\n{")
     options = ForwardOptions(
-        intake="intake",
-        table=TABLE,
-        endpoint=server.endpoint,
         checkpoint=str(tmp_path / "at"),
         bad_rows=f"table={tmp_path / 'bad'}",
         hold_s=7_200,
         on_lost_claim="skip",
     )
-    assert forward(spark, options) == 2
+    assert forward(spark, server.endpoint, "intake", TABLE, options) == 2
     assert [message.body for message in drained(client, "short")] == ["short"]
     (kept,) = spark.read.parquet(str(tmp_path / "bad")).collect()
     assert (kept["body"], kept["queue"], kept["row"]) == ("x" * 2_000, "short", 2)
@@ -255,8 +238,8 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     Place.at(folder).write(PINNED, msgspec.json.encode(TABLE))
     (folder / "offsets").mkdir()
     swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
-    options = ForwardOptions(intake="intake", table=swapped, endpoint=server.endpoint, checkpoint=str(folder))
-    assert forward(spark, options) == 5
+    options = ForwardOptions(checkpoint=str(folder))
+    assert forward(spark, server.endpoint, "intake", swapped, options) == 5
     assert client.show("middle").visible == 5
 
 
@@ -286,4 +269,4 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
 )
 def test_a_table_that_cannot_forward_is_refused(spark: SparkSession, table: RoutingTable, says: str) -> None:
     with pytest.raises(PipelineFailed, match=says):
-        forward(spark, ForwardOptions(intake="intake", table=table, endpoint="http://127.0.0.1:1", checkpoint="x"))
+        forward(spark, "http://127.0.0.1:1", "intake", table, ForwardOptions(checkpoint="x"))

@@ -20,8 +20,8 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import ReceiptCounts
-from veilmq.pipeline.cost import TuneOptions
 from veilmq.pipeline.estimate import estimates
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.route import _counts_of_queue, _written, create_queues, routing_table_of
 from veilmq.pipeline.session import PipelineFailed
 from veilmq.testing import RunningServer
@@ -32,9 +32,9 @@ OPTIONS = TuneOptions()
 def table_of(count: int, **firsts: ReceiptCounts) -> tuple[dict[str, int], tuple[int, ...], int]:
     """Return the keys, the timeouts and the default of the table of at most ``count`` classes."""
     _, found = estimates([key_with(first, key=key) for key, first in firsts.items()], options=OPTIONS)
-    made = routing_table_of(found, receives_max=5, classes=count, options=OPTIONS)
+    made = routing_table_of(found, count, OPTIONS)
     assert made is not None
-    table = made.table
+    table = made
     return table.keys, tuple(each.visibility_timeout_s for each in table.classes), table.default
 
 
@@ -74,9 +74,9 @@ def test_renewing_consumers_need_room_for_three_renewals() -> None:
 def test_messages_without_a_key_are_the_default() -> None:
     assert estimates([key_with(ReceiptCounts(), key="")], options=OPTIONS)[1].keys() == {""}
     _, found = estimates([key_with(lognormal(1.0, 1000), key="")], options=OPTIONS)
-    made = routing_table_of(found, receives_max=5, classes=2, options=OPTIONS)
+    made = routing_table_of(found, 2, OPTIONS)
     assert made is not None
-    assert made.table.keys == {}
+    assert made.keys == {}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_messages_without_a_key_are_the_default() -> None:
 )
 def test_nothing_known_is_no_table(first: ReceiptCounts) -> None:
     _, found = estimates([key_with(first)], options=OPTIONS)
-    assert routing_table_of(found, receives_max=5, classes=2, options=OPTIONS) is None
+    assert routing_table_of(found, 2, OPTIONS) is None
 
 
 def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:

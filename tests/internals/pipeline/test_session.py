@@ -18,7 +18,8 @@ from tests.spark.stream import ROOT
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.pipeline import session
-from veilmq.pipeline.session import MISSING, Cluster, PipelineFailed, has_java, open_session, reason_of
+from veilmq.pipeline.options import Cluster
+from veilmq.pipeline.session import MISSING, PipelineFailed, has_java, open_session, reason_of
 from veilmq.testing import RunningServer
 
 OURS = """[PYTHON_DATA_SOURCE_ERROR] Failed to initialize Python data source writer: Traceback (most recent call last):

@@ -19,7 +19,7 @@ from veilmq.client import HttpQueueClient
 from veilmq.core.receipts import Outcome
 from veilmq.core.settings import RoutingTable
 from veilmq.pipeline.cells import KeyCounts, ReceiptCounts
-from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.options import ClassOptions, TuneOptions
 from veilmq.pipeline.report import BYTES_MAX, page, report
 from veilmq.pipeline.route import route_table
 from veilmq.pipeline.session import PipelineFailed
@@ -52,9 +52,9 @@ def recommendation(first: ReceiptCounts, *, facts: QueueFacts | None = None) -> 
 def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
     """From 20,000 receipts, of which a part came back as their consumers died."""
     found = recommendation(lognormal(work_types.median_s(NUMBER), 20_000, crash_rate=work_types.CRASH_RATE))
-    best_s, best = work_types.true_best(NUMBER, prices=OPTIONS.prices)
+    best_s, best = work_types.true_best(NUMBER, prices=OPTIONS)
     assert found.recommended_s == pytest.approx(best_s, rel=0.15)
-    assert work_types.true_cost(NUMBER, found.recommended_s or 0, prices=OPTIONS.prices) < 1.05 * best
+    assert work_types.true_cost(NUMBER, found.recommended_s or 0, prices=OPTIONS) < 1.05 * best
     assert found.current_s == 30
     assert found.change
     assert found.gain > 0.5
@@ -238,30 +238,27 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     """
     log, state, page_at = ExportedLog(tmp_path / "log"), str(tmp_path / "state"), tmp_path / "report.html"
     facts = {"jobs": QueueFacts(visibility_timeout_s=60, full_name="1/jobs")}
-    assert tune(spark, events=log.events, state=state, facts=facts).recommendations == ()
+    assert tune(spark, events=log.events, state=state, facts=facts) == ()
     page = report(spark, state=state, path=page_at, at_ms=0).read_text(encoding="utf-8")
     assert content(page)["queues"] == []
 
     crashed = [row(Outcome.EXPIRED, 30_000, key=key) for key in ("fast", "slow")]
     log.export_rows(worked() + crashed, node="a0000001")
     tuned = tune(spark, events=log.events, state=state, facts=facts)
-    assert [(each.queue, each.key, each.current_s) for each in tuned.recommendations] == [
+    assert [(each.queue, each.key, each.current_s) for each in tuned] == [
         ("1/jobs", None, 60), ("1/jobs", "fast", 60), ("1/jobs", "slow", 60),
     ]  # fmt: skip
     written = spark.read.parquet(f"{state}/recommendations")
     assert tuple(written.columns) == COLUMNS
-    assert [each["recommended_s"] for each in rows_of(tuned.recommendations)] == [
-        each.recommended_s for each in tuned.recommendations
-    ]
+    assert [each["recommended_s"] for each in rows_of(tuned)] == [each.recommended_s for each in tuned]
 
     path = tmp_path / "routes.json"
-    made = route_table(spark, state=state, queue="jobs", path=path, classes=2)
-    assert made.table == msgspec.json.decode(path.read_bytes(), type=RoutingTable)
-    assert made.table.version == 1
-    assert [each.queue for each in made.table.classes] == ["jobs-class-1", "jobs-class-2"]
-    assert (made.table.keys, made.table.default) == ({"fast": 0, "slow": 1}, 1)
-    assert 3 <= made.table.classes[0].visibility_timeout_s < 10 < made.table.classes[1].visibility_timeout_s
-    assert made.cost == made.cost_by_count[1] < made.cost_by_count[0]
+    made = route_table(spark, state=state, queue="jobs", path=path, classes=ClassOptions(classes=2))
+    assert made == msgspec.json.decode(path.read_bytes(), type=RoutingTable)
+    assert made.version == 1
+    assert [each.queue for each in made.classes] == ["jobs-class-1", "jobs-class-2"]
+    assert (made.keys, made.default) == ({"fast": 0, "slow": 1}, 1)
+    assert 3 <= made.classes[0].visibility_timeout_s < 10 < made.classes[1].visibility_timeout_s
     with pytest.raises(PipelineFailed, match="The queue other has too few receipts"):
         route_table(spark, state=state, queue="other")
 
@@ -269,7 +266,7 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     assert not re.search(r"https?:|<script src|<link|@import|<img", page)
     (queue,) = content(page)["queues"]
     assert queue["name"] == "jobs"
-    assert [row[-1] for row in (queue["row"], *queue["keys"])] == [each.reason for each in tuned.recommendations]
+    assert [row[-1] for row in (queue["row"], *queue["keys"])] == [each.reason for each in tuned]
     assert [len(queue[chart]["lines"]) for chart in ("work", "cost", "days", "waits")] == [3, 4, 2, 2]
 
 
@@ -308,7 +305,7 @@ def test_where_earlier_receipts_delete_the_cost_is_that_without_fencing(spark: S
         events = tmp_path / stale_receipts
         work_beyond_its_timeout(events, stale_receipts)
         tuned = tune(spark, events=str(events / "receipt_closed"), state=str(tmp_path / f"state-{stale_receipts}"))
-        found[stale_receipts] = tuned.recommendations[0]
+        found[stale_receipts] = tuned[0]
     fenced, act = found["fenced"], found["act"]
     assert (fenced.current_s, act.current_s) == (10, 10)
     assert fenced.first_receipts == act.first_receipts == 400

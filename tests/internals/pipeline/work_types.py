@@ -10,7 +10,8 @@ from pyspark.sql import functions as fn
 
 from veilmq.core.receipts import Outcome
 from veilmq.pipeline.cells import EDGES_S, RATIO, Array
-from veilmq.pipeline.cost import Load, Prices, best_s, cost
+from veilmq.pipeline.cost import Load, best_s, cost
+from veilmq.pipeline.options import Prices
 from veilmq.pipeline.survival import Tail
 
 TYPES = 40

@@ -15,15 +15,16 @@ from pyspark.sql import functions as fn
 from tests.conftest import EVERYTHING
 from tests.internals.pipeline import work_types
 from veilmq.core.receipts import Outcome
-from veilmq.pipeline.cost import Load, Prices, TuneOptions, classes_of, cost_of_classes
+from veilmq.pipeline.cost import Load, classes_of, cost_of_classes
 from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
+from veilmq.pipeline.options import Prices, TuneOptions
 from veilmq.pipeline.tune import Confidence, Recommendation, known, tune
 
 WHOLE = os.environ.get("PROVE") == "whole"
 MESSAGES = 1_200_000 if WHOLE else 400_000
 PRICES = Prices()
-KEPT_FOR_LONG = TuneOptions(prices=PRICES, half_life_days=1e6, receives_max=work_types.RECEIVES_MAX)
+KEPT_FOR_LONG = TuneOptions(half_life_days=1e6, receives_max=work_types.RECEIVES_MAX)
 IDENTIFIABLE_MIN = 15
 DEAR_MAX = 1
 DEAR_FACTOR = 1.25
@@ -49,7 +50,7 @@ class Seen:
         return work_types.is_identifiable(self.number, self.first_receipts)
 
     def load(self, *, weight: float) -> Load:
-        return self.finding.load(receives_max=work_types.RECEIVES_MAX, weight=weight)
+        return self.finding.load(work_types.RECEIVES_MAX, weight=weight)
 
     @property
     def chosen_s(self) -> int:
@@ -76,7 +77,7 @@ def seen(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> list[
     events, state = str(folder / "events"), str(folder / "state")
     work_types.closed(receives).write.partitionBy("date", "hour").parquet(events)
     tuned = tune(spark, events=events, state=state, options=KEPT_FOR_LONG)
-    recommended = {each.key: each for each in tuned.recommendations}
+    recommended = {each.key: each for each in tuned}
     naive = naive_of(spark.read.parquet(events))
     _, found = estimates(known(CellStore(spark, state).cells(), KEPT_FOR_LONG), options=KEPT_FOR_LONG)
     return [

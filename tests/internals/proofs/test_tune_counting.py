@@ -152,11 +152,11 @@ def counted(spark: SparkSession, log: DataFrame, folder: Path) -> Counting:
     with a_task_for_each_file(spark):
         spark.sparkContext.setJobGroup(group, group)
         begin = time.perf_counter()
-        run = store.count(events, map_tasks=MAP_TASKS)
+        files = store.count(events, map_tasks=MAP_TASKS)
         took = time.perf_counter() - begin
         spark.sparkContext.setJobGroup("", "")
     rows = spark.read.parquet(events).count()
-    return Counting(rows, run.files, took, store.cells().count(), *metrics(spark, group))
+    return Counting(rows, files, took, store.cells().count(), *metrics(spark, group))
 
 
 @contextmanager

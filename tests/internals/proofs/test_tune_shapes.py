@@ -15,7 +15,7 @@ import pytest
 from tests.internals.proofs import work_shapes
 from tests.internals.proofs.work_shapes import Case
 from veilmq.pipeline.cells import KeyCounts
-from veilmq.pipeline.cost import TuneOptions
+from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.tune import Confidence, QueueFacts, Recommendation, recommendations
 
 WHOLE = os.environ.get("PROVE") == "whole"
@@ -78,7 +78,8 @@ class Advised:
     def __str__(self) -> str:
         quantile, (best_s, best) = self.recommended.quantile, self.case.best
         marks = ("" if self.is_covered else " NOT-COVERED") + ("" if self.is_near or not self.is_confident else " DEAR")
-        point = "-" if quantile.best_s is None else f"{quantile.best_s:.2f}"
+        point_s = quantile.late_s if quantile.point_s is None else quantile.point_s
+        point = "-" if point_s is None else f"{point_s:.2f}"
         upper = math.inf if quantile.upper_s is None else quantile.upper_s
         return (
             f"{self.case.name:72.72} p99 {self.case.quantile_s(0.99):8.2f} {point:>8} "

@@ -27,7 +27,8 @@ from veilmq.pipeline.cells import (
     counted,
     total,
 )
-from veilmq.pipeline.cost import Load, Prices, candidates_s, cost
+from veilmq.pipeline.cost import Load, candidates_s, cost
+from veilmq.pipeline.options import Prices
 from veilmq.pipeline.survival import Tail
 
 RECEIVES_MAX = 5
