@@ -18,21 +18,20 @@ server restarts, a policy during a change), so the thread continues.
 
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 
 from veilmq.client.api import Claims
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.offsets import Offset, QueueStreamReader
-from veilmq.spark.options import EMPTY, SKIP, Connection, SourceOptions
+from veilmq.spark.options import CLAIMS, EMPTY, SKIP, Connection, SourceOptions
 from veilmq.spark.retries import LOST, SourceFailed, advised
 
 if TYPE_CHECKING:
@@ -63,7 +62,8 @@ class HeldSource:
         consumer, takeover = options.consumer, options.takeover
         view = claims.open(name, consumer=consumer, takeover=takeover, hold_s=hold_s, lease_s=options.lease_s)
         held = cls(claims, view, options)
-        threading.Thread(target=held._beat, name="veilmq-heartbeat", daemon=True).start()
+        beats = connect(replace(options.connection, patience_s=0))  # the next heartbeat is the retry
+        threading.Thread(target=held._beat, args=(beats,), name="veilmq-heartbeat", daemon=True).start()
         return held
 
     @property
@@ -97,10 +97,10 @@ class HeldSource:
         """Stop the heartbeats: the source's hold starts to run."""
         self._stopped.set()
 
-    def _beat(self) -> None:
+    def _beat(self, claims: Claims) -> None:
         while not self._stopped.wait(self._options.lease_s / BEATS_PER_LEASE):
             try:
-                self._claims.heartbeat(source=self.name, epoch=self.view.epoch)
+                claims.heartbeat(source=self.name, epoch=self.view.epoch)
             except (ClientError, Unreachable) as error:
                 if isinstance(error, ClientError) and error.code in OVER:
                     _log.warning("Heartbeats of the source %s end: %s", self.name, error)
@@ -125,7 +125,9 @@ def open_claims(view: SourceView) -> dict[int, ClaimView]:
 class ClaimsStreamReader(QueueStreamReader):
     """Reads one queue as a stream."""
 
+    mode = CLAIMS
     messages_max = limits.CLAIM_MESSAGES.default
+    messages_all = limits.CLAIM_MESSAGES.maximum
     _held: HeldSource | None
 
     def __init__(self, options: SourceOptions) -> None:
@@ -139,38 +141,6 @@ class ClaimsStreamReader(QueueStreamReader):
         self._counters = {"acknowledged": 0, "duplicatesKeptAway": 0}  # messages of this run
         self._ready = 0  # visible messages that are not bound, by the last reply
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's names
-        """Count the messages that are visible now; the query ends after as many messages."""
-        from veilmq.client.sqs import QueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
-
-        self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
-        connection = self._options.connection
-        with QueueClient(connection.transport()) as client:
-            self._budget = client.show(connection.queue).visible
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Acknowledge ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
-        messages_max: int = getattr(limit, "max_rows", limits.CLAIM_MESSAGES.maximum)  # ReadAllAvailable has none
-        with advised():
-            held, begin = self._begin(self._offset(start))
-            if self._progress.finished(begin.number):
-                self._acknowledge(held, begin.number)
-            if self._budget is not None:
-                messages_max = min(messages_max, self._budget)
-            number, bound = self._claim_next(held, begin.number + 1, messages_max)
-            if not bound.shards:
-                unacknowledged = begin.number > self._acknowledged
-                if unacknowledged and self._progress.finished_when_idle(begin.number, time.monotonic()):
-                    self._acknowledge(held, begin.number)
-                return start
-        self._shards[number] = bound.shards
-        self._messages[number] = bound.messages
-        self._ready = max(0, self._ready - bound.messages)
-        self._counters["duplicatesKeptAway"] += bound.messages if bound.again else 0
-        self._progress.made(number)
-        first = None if number == start["n"] + 1 else number
-        return Offset(source=held.name, number=number, first=first, queue=self._options.connection.queue_name).json()
-
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Return metrics of queue and stream, in messages and seconds, for the progress of the query."""
         if self._held is None:
@@ -180,43 +150,13 @@ class ClaimsStreamReader(QueueStreamReader):
         claimed = sum(self._messages.values())
         return {"backlog": self._ready, "oldestAgeSeconds": age_ms / 1_000, "claimed": claimed, **self._counters}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the shards of the claims after ``start``, up to ``end``."""
-        begin, until = self._offset(start), self._offset(end)
-        numbers = begin.claims_to(until)
-        if not numbers:
-            return []
-        self._progress.planned(begin.number)
-        with advised():
-            held = self._hold(until.source)
-            if not all(number in self._shards for number in numbers):  # an earlier process has bound them
-                view = held.renew()
-                claims = open_claims(view)
-                messages = {number: claims[number].messages for number in numbers if number in claims}
-                self._messages |= messages
-                self._counters["duplicatesKeptAway"] += sum(messages.values())
-                self._shards |= {number: self._shards_of(number, claims.get(number), view) for number in numbers}
-        return [ShardPartition(held.name, number, shard) for number in numbers for shard in range(self._shards[number])]
-
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the messages of a shard."""
         assert isinstance(partition, ShardPartition)
         return read_shard(self._options, partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Acknowledge ``end``, which Spark has committed."""
-        until = self._offset(end)
-        if self._held is None or self._held.name != until.source:
-            return  # a source that the server has deleted
-        self._progress.committed(until.number)
-        with advised():
-            self._acknowledge(self._held, until.number)
-
-    def _offset(self, json: dict[str, Any]) -> Offset:
-        return Offset.of(json, queue=self._options.connection.queue_name)
-
-    def _begin(self, start: Offset) -> tuple[HeldSource, Offset]:
-        """Return the renewed source for the batch after ``start``, and the offset at which it starts.
+    def _begin(self, start: Offset) -> Offset:
+        """Renew the source for the batch after ``start``, and return the offset at which it starts.
 
         Where the server has deleted the source, with the state of its last batch, a new one takes its place. Lost
         claims of the batch that ends at ``start`` are an error, or logged; claims before ``start.first`` were in no
@@ -237,7 +177,8 @@ class ClaimsStreamReader(QueueStreamReader):
                 )
             held.stop()
             self._held, self._unknown_source = None, held.name
-            return self._hold(self._name), Offset(source=self._name)
+            self._hold(self._name)
+            return Offset(source=self._name)
         numbers = range(start.first or 0, start.number + 1)
         lost = [claim for claim in view.claims if claim.number in numbers and claim.state is not ClaimState.OPEN]
         if lost:
@@ -249,7 +190,7 @@ class ClaimsStreamReader(QueueStreamReader):
                     f"{loss} in the queue: they will be delivered twice. Restart with onLostClaim=skip."
                 )
             _log.warning("%s in the queue: they are delivered twice.", loss)
-        return held, start
+        return start
 
     def _hold(self, name: str) -> HeldSource:
         options = self._options
@@ -277,27 +218,26 @@ class ClaimsStreamReader(QueueStreamReader):
                 action = "they return to the queue when its hold ends, or at once with `veilmq claims close`"
                 _log.warning("The dead stream %s has %d claimed messages: %s.", view.source, held, action)
 
-    def _acknowledge(self, held: HeldSource, number: int) -> None:
+    def _finish(self, number: int) -> None:
         if number <= self._acknowledged:
             return
-        result = held.acknowledge(number)
+        assert self._held is not None, "batches are finished of the source that is read"
+        result = self._held.acknowledge(number)
         self._acknowledged = result.acknowledged
         deleted = sum(count for bound, count in self._messages.items() if bound <= number and bound not in result.lost)
         self._counters["acknowledged"] += deleted
         self._messages = {bound: count for bound, count in self._messages.items() if bound > number}
         self._shards = {bound: shards for bound, shards in self._shards.items() if bound > number}
 
-    def _claim_next(self, held: HeldSource, number: int, messages_max: int) -> tuple[int, Bound]:
-        """Bind ``number``, or the next number that is not lost: Spark has not logged the lost ones.
+    def _next(self, begin: Offset, messages_max: int) -> int | None:
+        """Bind the next number that is not lost: Spark has not logged the lost ones.
 
         A claim that an earlier process bound, and that Spark has not logged, is used regardless of ``messages_max``;
         otherwise it would stay bound for ever.
         """
+        held, number = self._hold(begin.source or self._name), begin.number + 1
         wait_s = 0 if self._budget is not None else self._options.wait_s
-        while True:
-            wanted = max(messages_max, 1) if number <= held.view.last else messages_max
-            if not wanted:
-                return number, Bound(number=number, messages=0, shards=0)
+        while wanted := max(messages_max, 1) if number <= held.view.last else messages_max:
             try:
                 bound = held.claim(number, wanted, wait_s=wait_s)
             except ClientError as error:
@@ -309,9 +249,27 @@ class ClaimsStreamReader(QueueStreamReader):
                 else:
                     raise
                 continue
+            if not bound.shards:
+                break
             if self._budget is not None and not bound.again:
                 self._budget -= bound.messages
-            return number, bound
+            self._shards[number] = bound.shards
+            self._messages[number] = bound.messages
+            self._ready = max(0, self._ready - bound.messages)
+            self._counters["duplicatesKeptAway"] += bound.messages if bound.again else 0
+            return number
+        return None
+
+    def _parts(self, until: Offset, numbers: range) -> Sequence[InputPartition]:
+        held = self._hold(until.source)
+        if not all(number in self._shards for number in numbers):  # an earlier process has bound them
+            view = held.renew()
+            claims = open_claims(view)
+            messages = {number: claims[number].messages for number in numbers if number in claims}
+            self._messages |= messages
+            self._counters["duplicatesKeptAway"] += sum(messages.values())
+            self._shards |= {number: self._shards_of(number, claims.get(number), view) for number in numbers}
+        return [ShardPartition(held.name, number, shard) for number in numbers for shard in range(self._shards[number])]
 
     def _shards_of(self, number: int, claim: ClaimView | None, view: SourceView) -> int:
         """Return the number of shards of a claim that an earlier process bound; 0 for a claim to skip."""

@@ -1,4 +1,4 @@
-"""Offsets of a stream in Spark's checkpoint: a source and the number of its last claim.
+"""Offsets of a stream in Spark's checkpoint: a source and the number of its last claim; when a batch is finished.
 
 The server fixes the messages of a number before Spark logs it. ``Progress`` determines which batches are certainly
 finished.
@@ -12,13 +12,16 @@ asynchronous tracking, so it is finished after some idle seconds. (Spark 4.3.0: 
 AsyncProgressTrackingMicroBatchExecution.)
 """
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from veilmq.spark.options import CLAIMS, SQS, SourceOptions
+from veilmq.spark.retries import advised
 
 VERSION = 1
 
@@ -119,10 +122,16 @@ class Progress:
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What the readers of both modes have in common; they run in planning processes and executors, too."""
+    """What the readers of both modes have in common; they run in planning processes and executors, too.
 
+    A mode binds batches (``_begin``, ``_next``), divides them (``_parts``), and deletes finished ones (``_finish``).
+    """
+
+    mode: str
     messages_max: int
     """The maximum size of a batch by default."""
+    messages_all: int
+    """The maximum size of a batch of all available messages."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -141,7 +150,72 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the maximum size of a batch from the options."""
         return ReadMaxRows(self._options.messages_max or self.messages_max)
 
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Count the messages that are visible now (on SQS about so many); the query ends after as many messages."""
+        from veilmq.client.sqs import QueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
+
+        self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
+        connection = self._options.connection
+        with QueueClient(connection.transport()) as client:
+            self._budget = client.show(connection.queue).visible
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Finish ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
+        messages_max: int = getattr(limit, "max_rows", self.messages_all)  # ReadAllAvailable has none
+        if self._budget is not None:
+            messages_max = min(messages_max, self._budget)
+        with advised():
+            begin = self._begin(self._offset(start))
+            if self._progress.finished(begin.number):
+                self._finish(begin.number)
+            number = self._next(begin, messages_max)
+            if number is None:
+                if self._progress.finished_when_idle(begin.number, time.monotonic()):
+                    self._finish(begin.number)
+                return start
+        self._progress.made(number)
+        first, queue = None if number == start["n"] + 1 else number, self._options.connection.queue_name
+        return Offset(source=self._held.name, number=number, first=first, queue=queue).json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the parts of the batch from ``start`` to ``end``."""
+        begin, until = self._offset(start), self._offset(end)
+        numbers = begin.claims_to(until)
+        if not numbers:
+            return []
+        self._progress.planned(begin.number)
+        with advised():
+            return self._parts(until, numbers)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Finish ``end``, which Spark has committed."""
+        until = self._offset(end)
+        if self._held is None or self._held.name != until.source:
+            return  # a source that the server has deleted
+        self._progress.committed(until.number)
+        with advised():
+            self._finish(until.number)
+
     def stop(self) -> None:
         """Stop to renew; Spark usually ends the process instead of calling this."""
         if self._held is not None:
             self._held.stop()
+
+    def _offset(self, json: dict[str, Any]) -> Offset:
+        return Offset.of(json, mode=self.mode, queue=self._options.connection.queue_name)
+
+    def _begin(self, start: Offset) -> Offset:
+        """Return the offset at which the batch after ``start`` starts: another one for a new source."""
+        raise NotImplementedError
+
+    def _next(self, begin: Offset, messages_max: int) -> int | None:
+        """Bind the batch after ``begin``, and return its number; ``None`` if there are no messages."""
+        raise NotImplementedError
+
+    def _parts(self, until: Offset, numbers: range) -> Sequence[InputPartition]:
+        """Return the partitions of the bound ``numbers``, the last of which is that of ``until``."""
+        raise NotImplementedError
+
+    def _finish(self, number: int) -> None:
+        """Delete the messages of all batches up to ``number``."""
+        raise NotImplementedError

@@ -9,6 +9,7 @@ write, or are left out and optionally stored in a table with their position.
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import ByteType, DataType, IntegerType, LongType, MapType, ShortType, StringType, StructType
+from pyspark.sql.types import StructType
 
 from veilmq.client.api import Publications
 from veilmq.client.messages import ClientError
@@ -40,7 +41,13 @@ TYPES = {
 }
 """Column → its Arrow type in requests."""
 
-_SAYS = {pa.string(): "string", _TEXTS: "map<string, string>", pa.int32(): "int"}
+_FITTING = {
+    pa.string(): ("string",),
+    _TEXTS: ("map<string,string>",),
+    pa.int32(): ("int", "tinyint", "smallint", "bigint"),
+}
+"""The types in Spark that become these; the first one is the usual one."""
+_COLLATION = re.compile(r" collate \w+")
 _HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
 
 
@@ -52,29 +59,21 @@ def check(schema: StructType) -> None:
     """Raise ``ColumnsWrong`` if ``schema`` has other columns than ``TYPES``, or no ``body``."""
     names = [field.name.lower() for field in schema]
     for field in schema:
-        name, kind = field.name.lower(), field.dataType
+        name, kind = field.name.lower(), field.dataType.simpleString()
         if name not in TYPES:
             keep = ", ".join(f'"{known}"' for known in [each for each in names if each in TYPES] or ["body"])
             raise ColumnsWrong(
                 f"The column {field.name} is not a column of messages ({', '.join(TYPES)}); add select({keep})."
             )
-        if not _fits(name, kind):
-            wanted = _SAYS[TYPES[name]]
-            hint = _HINTS.get(kind.simpleString(), f"CAST({{0}} AS {wanted})").format(field.name)
-            raise ColumnsWrong(f"The column {field.name} must be {wanted}, but is {kind.simpleString()}; use {hint}.")
+        fitting = _FITTING[TYPES[name]]
+        if _COLLATION.sub("", kind) not in fitting:
+            wanted = fitting[0].replace(",", ", ")
+            hint = _HINTS.get(kind, f"CAST({{0}} AS {wanted})").format(field.name)
+            raise ColumnsWrong(f"The column {field.name} must be {wanted}, but is {kind}; use {hint}.")
     if "body" not in names:
         raise ColumnsWrong("The column body is missing; add it as a string.")
     if len(set(names)) != len(names):
         raise ColumnsWrong(f"A column occurs twice in {', '.join(names)}; select each column once.")
-
-
-def _fits(name: str, kind: DataType) -> bool:
-    if name == "delay_s":
-        return isinstance(kind, ByteType | ShortType | IntegerType | LongType)
-    if TYPES[name] == _TEXTS:
-        pair = (kind.keyType, kind.valueType) if isinstance(kind, MapType) else ()
-        return bool(pair) and all(isinstance(each, StringType) for each in pair)
-    return isinstance(kind, StringType)
 
 
 def outgoing(batch: Any) -> Any:
@@ -317,15 +316,14 @@ def _stage(options: SinkOptions, batches: Iterator[Any], *, writer: str, batch: 
 
 
 def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
-    """Return the results of the tasks, in the order of their partitions."""
-    written = [message for message in messages if isinstance(message, Written)]
-    return sorted(written, key=lambda each: each.partition)
+    return [message for message in messages if isinstance(message, Written)]
 
 
-def publish(options: SinkOptions, written: list[Written]) -> None:
-    """Publish the staged rows; each outage of the server may last up to the option ``patience``."""
+def publish(options: SinkOptions, written: Sequence[Written]) -> None:
+    """Publish the staged rows in the order of their partitions; an outage may last up to the option ``patience``."""
     if not written:
         return
+    written = sorted(written, key=lambda each: each.partition)
     writer, batch = written[0].writer, written[0].batch
     if bad := sum(each.bad for each in written):
         where = "left out" if options.bad_rows == SKIP else f"written to {options.bad_rows}"

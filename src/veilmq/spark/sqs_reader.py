@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit
 
 from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
 from veilmq.client.sqs import QueueClient
@@ -45,6 +45,9 @@ T = TypeVar("T")
 class HeldReceipts:
     """The received messages by batch, until they are deleted."""
 
+    name = SQS
+    """That of the source in offsets."""
+
     def __init__(self, options: SourceOptions) -> None:
         connection = options.connection
         self._options = options
@@ -54,10 +57,6 @@ class HeldReceipts:
         self._batches: dict[int, list[ReceivedMessage]] = {}
         self._stopped = threading.Event()
         threading.Thread(target=self._renew, name="veilmq-renewal", daemon=True).start()
-
-    def visible(self) -> int:
-        """Return the number of visible messages that the queue reports."""
-        return self._client.show(self._queue).visible
 
     def messages(self, number: int) -> list[ReceivedMessage] | None:
         """Return the messages of batch ``number``; ``None`` if another process received it."""
@@ -107,11 +106,14 @@ class HeldReceipts:
 
     def _renew(self) -> None:
         lease_s = self._options.lease_s
+        client = QueueClient(
+            replace(self._options.connection, patience_s=0).transport()
+        )  # the next renewal is the retry
 
         def renew(receipts: Sequence[str]) -> ClientError | Unreachable | None:
             try:
                 changes = [VisibilityChange(receipt=receipt, timeout_s=lease_s) for receipt in receipts]
-                results = self._client.change_visibility_batch(self._queue, changes)
+                results = client.change_visibility_batch(self._queue, changes)
             except (ClientError, Unreachable) as error:
                 return error
             return next((result for result in results if isinstance(result, ClientError)), None)
@@ -149,56 +151,43 @@ class MessagesPartition(InputPartition):
 class SqsStreamReader(QueueStreamReader):
     """Reads one queue as a stream, at least once."""
 
-    messages_max = SQS_MESSAGES_MAX
+    mode = SQS
+    messages_max = messages_all = SQS_MESSAGES_MAX
     _held: HeldReceipts | None
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's names
-        """Count the messages that are visible now; on SQS the number is approximate."""
-        self._progress.ordered = True  # Spark refuses to track this trigger asynchronously
-        self._budget = self._hold().visible()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Delete the batch that ends at ``start``; return the end of the next batch, or ``start`` if there is none."""
-        begin, held = Offset.of(start, mode=SQS), self._hold()
-        if self._progress.finished(begin.number):
-            held.delete(begin.number)
-        number = begin.number + 1
-        count = self._receive(held, number, getattr(limit, "max_rows", SQS_MESSAGES_MAX))
-        if not count:
-            if self._progress.finished_when_idle(begin.number, time.monotonic()):
-                held.delete(begin.number)
-            return start
-        self._progress.made(number)
-        return Offset(source=SQS, number=number).json()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the messages of the batch; none if an earlier process received them."""
-        begin, until = Offset.of(start, mode=SQS), Offset.of(end, mode=SQS)
-        if until.number == begin.number:
-            return []
-        self._progress.planned(begin.number)
-        messages = self._hold().messages(until.number)
-        if messages is None:
-            _log.warning("Batch %s is repeated without its messages: the queue delivers them again.", until.number)
-            return []
-        return [MessagesPartition(self._columns(shard)) for shard in shards(messages, self._options.shard_messages)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yield the messages of ``partition``."""
         assert isinstance(partition, MessagesPartition)
         return iter([partition.batch])
 
-    def commit(self, end: dict[str, Any]) -> None:
-        """Delete the batch that ends at ``end``, which Spark has committed."""
-        number = Offset.of(end, mode=SQS).number
-        self._progress.committed(number)
-        self._hold().delete(number)
-
-    def _hold(self) -> HeldReceipts:
+    def _begin(self, start: Offset) -> Offset:
         if self._held is None:
             _log.warning("mode=sqs reads at least once: after a crash, messages may be delivered again (same id).")
             self._held = HeldReceipts(self._options)
-        return self._held
+        return start
+
+    def _next(self, begin: Offset, messages_max: int) -> int | None:
+        assert self._held is not None, "latestOffset begins a batch"
+        number = begin.number + 1
+        wait_s = self._options.wait_s if self._budget is None else AVAILABLE_NOW_WAIT_S
+        count = self._held.receive(number, messages_max, wait_s=wait_s)
+        if self._budget is not None:
+            self._budget = self._budget - count if count else 0
+        return number if count else None
+
+    def _parts(self, until: Offset, numbers: range) -> Sequence[InputPartition]:
+        """Return the messages of the batch; none if an earlier process received them."""
+        self._begin(until)
+        assert self._held is not None
+        messages = self._held.messages(until.number)
+        if messages is None:
+            _log.warning("Batch %s is repeated without its messages: the queue delivers them again.", until.number)
+            return []
+        return [MessagesPartition(self._columns(shard)) for shard in shards(messages, self._options.shard_messages)]
+
+    def _finish(self, number: int) -> None:
+        assert self._held is not None, "latestOffset begins a batch"
+        self._held.delete(number)
 
     def _columns(self, messages: Sequence[ReceivedMessage]) -> "pa.RecordBatch":
         import pyarrow as pa  # noqa: PLC0415 - an extra
@@ -216,13 +205,6 @@ class SqsStreamReader(QueueStreamReader):
             rows.append((*row, message.sequence, queue))
         columns = zip(zip(*rows, strict=True), SCHEMA.types, strict=True)
         return pa.RecordBatch.from_arrays([pa.array(column, kind) for column, kind in columns], schema=SCHEMA)
-
-    def _receive(self, held: HeldReceipts, number: int, count_max: int) -> int:
-        if self._budget is None:
-            return held.receive(number, count_max, wait_s=self._options.wait_s)
-        count = held.receive(number, min(count_max, self._budget), wait_s=AVAILABLE_NOW_WAIT_S)
-        self._budget = self._budget - count if count else 0
-        return count
 
 
 def shards(messages: Sequence[ReceivedMessage], size: int) -> list[list[ReceivedMessage]]:

@@ -225,7 +225,7 @@ def test_it_survives_what_may_pass() -> None:
         ClientError("InternalError", "a defect", 500),
     )
     source = held(claims)
-    thread = threading.Thread(target=source._beat, daemon=True)
+    thread = threading.Thread(target=source._beat, args=(claims,), daemon=True)
     thread.start()
     assert claims.well.wait(PATIENCE_S)
     source.stop()
@@ -236,7 +236,7 @@ def test_it_survives_what_may_pass() -> None:
 @pytest.mark.parametrize("code", ["EpochFenced", "SourceNotFound", "QueueNotFound"])
 def test_it_ends_with_the_epoch(code: str, caplog: pytest.LogCaptureFixture) -> None:
     claims = ScriptedClaims(ClientError(code, "it is over", 409))
-    held(claims)._beat()
+    held(claims)._beat(cast(Claims, claims))
     assert claims.beats == 1
     assert "end: it is over" in caplog.text
 
