@@ -8,7 +8,7 @@ bound that does not depend on the number of receipts, and Spark shuffles only ce
 **A late delete corrects its expiry without a join.** Both are counted on the day of the deadline, and in the same
 bucket of the axis of timeouts, so one is subtracted from the other: expired minus late is censored.
 
-The driver holds the cells of a queue or routing key as ``ReceiptCounts``: in sparse form, and as arrays over buckets.
+The driver holds the cells of a queue or routing key as ``ReceiptCounts``, which sums them into arrays over buckets.
 
 ``shifts`` finds the day since which the work of a routing key takes as long as it does now. Older days weigh less, but
 after a change even their reduced weight biases the estimate. So the latest days are compared with the day before them,
@@ -53,6 +53,7 @@ SUMS = ("n", "extensions")
 """The columns of a cell that are added: receipts, and how often their timeouts were extended."""
 
 DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "arm", "bucket")
+_TIMELESS = [name for name in DIMENSIONS if name != "day"]
 
 
 def cells(receipts: DataFrame) -> DataFrame:
@@ -123,10 +124,9 @@ def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None 
     latest = parts.agg(fn.max("day").alias("latest"))
     age = fn.datediff("latest", "day")
     weighted = parts.crossJoin(fn.broadcast(latest)).withColumn("weight", fn.pow(fn.lit(0.5), age / half_life_days))
-    timeless = [name for name in DIMENSIONS if name != "day"]
     squares = fn.sum(fn.col("n") * fn.col("weight") ** 2).alias("n2")
     sums = [fn.sum(fn.col(name) * fn.col("weight")).alias(name) for name in SUMS]
-    return weighted.groupBy(*timeless).agg(*sums, squares)
+    return weighted.groupBy(*_TIMELESS).agg(*sums, squares)
 
 
 def days(parts: DataFrame) -> DataFrame:
@@ -156,7 +156,8 @@ ENDED = (Outcome.DELETED, Outcome.EXPIRED, *RELEASED)
 """Every receipt has exactly one of these outcomes."""
 
 _KINDS = [(outcome.value, axis) for outcome in Outcome for axis in (HELD, VISIBILITY)]
-_ARMS = BUCKETS // ARM_BUCKETS + 2
+CELL = np.dtype([("kind", np.int64), ("arm", np.int64), ("bucket", np.int64), ("n", np.float64), ("n2", np.float64)])
+"""A cell in memory: an outcome on an axis (``kind``), an arm, a bucket, and sums of weights and of squared weights."""
 
 
 def bucket_of(time_s: float) -> int:
@@ -182,14 +183,9 @@ class Arms:
 
 @dataclass(frozen=True)
 class ReceiptCounts:
-    """Receipts by outcome, axis, arm and bucket: ``counts`` and, for variances, the sums of squared weights.
+    """Receipts in cells (``CELL``); ``extensions`` are those of the receipts that were deleted in time."""
 
-    ``codes`` are sorted, each once. ``extensions`` are those of the receipts that were deleted in time.
-    """
-
-    codes: Numbers = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    counts: Array = field(default_factory=lambda: np.zeros(0))
-    squares: Array = field(default_factory=lambda: np.zeros(0))
+    cells: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, CELL))
     extensions: float = 0.0
 
     def __add__(self, other: "ReceiptCounts") -> "ReceiptCounts":
@@ -197,19 +193,13 @@ class ReceiptCounts:
 
     def by_bucket(self, axis: str, *outcomes: Outcome) -> tuple[Array, Array]:
         """Return the counts and the sums of squared weights of ``outcomes`` on ``axis``, by bucket."""
-        kinds, _, places = _parts(self.codes)
-        wanted = np.isin(kinds, [_KINDS.index((each.value, axis)) for each in outcomes])
-        return _by_bucket(places[wanted], self.counts[wanted]), _by_bucket(places[wanted], self.squares[wanted])
+        found = _of(self.cells, axis, outcomes)
+        return _sums(found, "n"), _sums(found, "n2")
 
     def by_arm(self, outcome: Outcome, axis: str = HELD) -> dict[int, Array]:
         """Return the receipts of ``outcome`` on ``axis`` by bucket, for each arm."""
-        kinds, arms, places = _parts(self.codes)
-        wanted = kinds == _KINDS.index((outcome.value, axis))
-        return {
-            int(arm): _by_bucket(places[chosen], self.counts[chosen])
-            for arm in np.unique(arms[wanted])
-            for chosen in [wanted & (arms == arm)]
-        }
+        found = _of(self.cells, axis, [outcome])
+        return {int(arm): _sums(found[found["arm"] == arm], "n") for arm in np.unique(found["arm"])}
 
     @cached_property
     def deleted(self) -> Array:
@@ -266,26 +256,25 @@ class ReceiptCounts:
     @cached_property
     def arms(self) -> Arms:
         """The arms; receipts whose timeout was extended belong to none."""
-        kinds, arms, places = _parts(self.codes)
-        plain = arms != EXTENDED
-        numbers, index = np.unique(arms[plain], return_inverse=True)
-        counts, squares, kinds, places = self.counts[plain], self.squares[plain], kinds[plain], places[plain]
+        plain = self.cells[self.cells["arm"] != EXTENDED]
+        numbers = np.unique(plain["arm"])
 
-        def summed(values: Array, *outcomes: Outcome) -> Array:
-            wanted = np.isin(kinds, [_KINDS.index((each.value, VISIBILITY)) for each in outcomes])
-            return _by_bucket(index[wanted], values[wanted], numbers.size)
+        def summed(column: str, *outcomes: Outcome, times: Array | None = None) -> Array:
+            found = _of(plain, VISIBILITY, outcomes)
+            weights = found[column] if times is None else found[column] * times[found["bucket"]]
+            return np.bincount(np.searchsorted(numbers, found["arm"]), weights, numbers.size).astype(np.float64)
 
-        receipts = summed(counts, *ENDED)
-        late = summed(counts, Outcome.LATE_DELETED)
+        receipts = summed("n", *ENDED)
+        late = summed("n", Outcome.LATE_DELETED)
         known = receipts > 0
         divisor = np.maximum(receipts, 1e-9)
         return Arms(
             numbers=numbers[known],
-            timeouts_s=(summed(counts * MIDDLES_S[places], *ENDED) / divisor)[known],
+            timeouts_s=(summed("n", *ENDED, times=MIDDLES_S) / divisor)[known],
             receipts=receipts[known],
-            late=np.minimum(late, summed(counts, Outcome.EXPIRED))[known],
-            expired_only=np.maximum(summed(counts, Outcome.EXPIRED) - late, 0.0)[known],
-            spread=(summed(squares, *ENDED) / divisor)[known],
+            late=np.minimum(late, summed("n", Outcome.EXPIRED))[known],
+            expired_only=np.maximum(summed("n", Outcome.EXPIRED) - late, 0.0)[known],
+            spread=(summed("n2", *ENDED) / divisor)[known],
         )
 
 
@@ -319,15 +308,12 @@ def whole_of(keys: Sequence[KeyCounts]) -> KeyCounts:
 def total(parts: Iterable[ReceiptCounts]) -> ReceiptCounts:
     """Return the sum of ``parts``."""
     every = [ReceiptCounts(), *parts]
-    codes, counts, squares = (
-        np.concatenate([getattr(each, name) for each in every]) for name in ("codes", "counts", "squares")
-    )
-    return _merged(codes, counts, squares, sum(each.extensions for each in every))
+    return ReceiptCounts(np.concatenate([each.cells for each in every]), sum(each.extensions for each in every))
 
 
 def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None) -> Iterator[KeyCounts]:
     """Yield the counts of each queue and key in ``cells``, a pandas frame of decayed cells, sorted."""
-    ordered = cells.sort_values(["queue", "key"], kind="stable")
+    ordered = cells.sort_values(_TIMELESS)  # so that sums of equal cells are equal to the last bit
     for (queue, key), part in ordered.groupby(["queue", "key"], sort=False):
         first, later = counts_of(part[part["first"]]), counts_of(part[~part["first"]])
         yield KeyCounts(queue=queue, key=key, first=first, later=later, since=(since or {}).get((queue, key), ""))
@@ -335,40 +321,32 @@ def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None
 
 def counts_of(cells: Any) -> ReceiptCounts:
     """Return the sum of ``cells``, a pandas frame."""
-    kinds = np.array([_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)], dtype=np.int64)
-    arms, buckets = (cells[name].fillna(EXTENDED).to_numpy(dtype=np.int64) for name in ("arm", "bucket"))
-    codes = _code(kinds, arms, buckets)
-    counts = cells["n"].to_numpy(dtype=np.float64)
-    squares = cells["n2"].to_numpy(dtype=np.float64) if "n2" in cells else counts
+    made = np.zeros(len(cells), CELL)
+    made["kind"] = [_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)]
+    for name in ("arm", "bucket"):
+        made[name] = cells[name].fillna(EXTENDED)
+    made["n"] = cells["n"]
+    made["n2"] = cells["n2" if "n2" in cells else "n"]
     in_time = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
-    return _merged(codes, counts, squares, float(in_time["extensions"].sum()))
+    return ReceiptCounts(made, float(in_time["extensions"].sum()))
 
 
 def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> ReceiptCounts:
     """Return the counts of one outcome on one axis, from columns of equal length."""
-    kinds = np.full(len(buckets), _KINDS.index((outcome.value, axis)), dtype=np.int64)
-    codes = _code(kinds, np.asarray(arms, dtype=np.int64), np.asarray(buckets, dtype=np.int64))
-    each = np.asarray(counts, dtype=np.float64)
-    return _merged(codes, each, each)
+    made = np.zeros(len(buckets), CELL)
+    made["kind"] = _KINDS.index((outcome.value, axis))
+    made["arm"], made["bucket"], made["n"], made["n2"] = arms, buckets, counts, counts
+    return ReceiptCounts(made)
 
 
-def _code(kinds: Numbers, arms: Numbers, places: Numbers) -> Numbers:
-    return (kinds * _ARMS + arms + 1) * BUCKETS + places
+def _of(cells: npt.NDArray[Any], axis: str, outcomes: Iterable[Outcome]) -> npt.NDArray[Any]:
+    """Return those of ``cells`` that count ``outcomes`` on ``axis``."""
+    return np.asarray(cells[np.isin(cells["kind"], [_KINDS.index((each.value, axis)) for each in outcomes])])
 
 
-def _parts(codes: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    return codes // BUCKETS // _ARMS, codes // BUCKETS % _ARMS - 1, codes % BUCKETS
-
-
-def _by_bucket(places: Numbers, weights: Array, buckets: int = BUCKETS) -> Array:
-    return np.bincount(places, weights=weights, minlength=buckets).astype(np.float64)
-
-
-def _merged(codes: Numbers, counts: Array, squares: Array, extensions: float = 0.0) -> ReceiptCounts:
-    found, index = np.unique(codes, return_inverse=True)
-    return ReceiptCounts(
-        found, _by_bucket(index, counts, found.size), _by_bucket(index, squares, found.size), extensions
-    )
+def _sums(cells: npt.NDArray[Any], column: str) -> Array:
+    """Return the sums of ``column`` by bucket."""
+    return np.bincount(cells["bucket"], weights=cells[column], minlength=BUCKETS).astype(np.float64)
 
 
 RECEIPTS_MIN = 200.0

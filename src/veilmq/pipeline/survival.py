@@ -21,9 +21,9 @@ receipts to whole curves: an estimate, and draws of everything that the data lea
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -306,6 +306,20 @@ class Completion:
     why_not: str = ""
     is_plateau: bool = False
 
+    @classmethod
+    def of(cls, ended: Array, at_risk: Array, crash: Array, counted: Array, direct: Array | None = None) -> Self:
+        """Return the product-limit curves of receipts that ``ended``; by default all ``counted`` are ``direct``."""
+        seen = np.flatnonzero(ended[0] > 0)
+        return cls(
+            survival=product_limit(ended, at_risk),
+            crash=crash,
+            ended=ended[0],
+            at_risk=at_risk[0],
+            counted=counted,
+            direct=counted if direct is None else direct,
+            sight_s=float(EDGES_S[seen[-1]]) if seen.size else 0.0,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -369,15 +383,9 @@ def by_late_deletes(
     ended = deleted + late * weight[:, None]
     at_risk = remaining(ended + nacked)
     by_timeout, _ = first.by_bucket(VISIBILITY, Outcome.LATE_DELETED)
-    return Completion(
-        survival=product_limit(ended, at_risk),
-        crash=np.maximum(line.crash[chosen] + errors, 0.0),
-        ended=ended[0],
-        at_risk=at_risk[0],
-        counted=remaining(first.deleted + first.late + first.nacked),
-        direct=remaining(first.deleted + by_timeout),
-        sight_s=_last_s(ended[0]),
-    )
+    crash = np.maximum(line.crash[chosen] + errors, 0.0)
+    counted, direct = first.deleted + first.late + first.nacked, first.deleted + by_timeout
+    return Completion.of(ended, at_risk, crash, remaining(counted), remaining(direct))
 
 
 def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator) -> Completion:
@@ -426,16 +434,8 @@ def by_renewals(first: ReceiptCounts, renewing: Array, rng: np.random.Generator)
     counts, squares = first.by_bucket(VISIBILITY, Outcome.EXPIRED)
     share = np.divide(first.expired_only, counts, out=np.zeros_like(counts), where=counts > 0)
     crashed = np.maximum(resampled(counts * share, squares * share, rng).sum(axis=1) - gave_up, 0.0)
-    counted = remaining(first.deleted + first.nacked)
-    return Completion(
-        survival=product_limit(ended, at_risk),
-        crash=crashed / np.maximum(crashed + at_risk[:, 0], 1e-9),
-        ended=ended[0],
-        at_risk=at_risk[0],
-        counted=counted,
-        direct=counted,
-        sight_s=_last_s(ended[0]),
-    )
+    crash = crashed / np.maximum(crashed + at_risk[:, 0], 1e-9)
+    return Completion.of(ended, at_risk, crash, remaining(first.deleted + first.nacked))
 
 
 def renewal_of(first: ReceiptCounts) -> float | None:
@@ -490,17 +490,9 @@ def by_prior(first: ReceiptCounts, lent: ReceiptCounts, crash: float, rng: np.ra
     ended = deleted + late
     working = np.maximum(first.expired_only - crash * first.in_force, 0.0)
     at_risk = remaining(ended + nacked + resampled(working, working, rng))
-    survival = product_limit(ended, at_risk)
-    return Completion(
-        survival=survival,
-        crash=np.full(DRAWS + 1, crash),
-        ended=ended[0],
-        at_risk=at_risk[0],
-        counted=at_risk[0],
-        direct=at_risk[0],
-        sight_s=_last_s(ended[0]),
-        why_not="" if survival[0, -1] <= OPEN_MAX else "the work did not end within the time seen",
-    )
+    made = Completion.of(ended, at_risk, np.full(DRAWS + 1, crash), at_risk[0])
+    is_open = made.survival[0, -1] > OPEN_MAX
+    return replace(made, why_not="the work did not end within the time seen") if is_open else made
 
 
 def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
@@ -569,8 +561,3 @@ def _arms_differ(first: ReceiptCounts) -> str:
     pooled = numbers @ curves / numbers.sum()
     differ = np.abs(curves - pooled).max(axis=1, initial=0.0) - 1.7 / np.sqrt(numbers)
     return "the work takes longer under one timeout than under another" if differ.max() > _DIFFER_MAX else ""
-
-
-def _last_s(counts: Array) -> float:
-    seen = np.flatnonzero(counts > 0)
-    return float(EDGES_S[seen[-1]]) if seen.size else 0.0

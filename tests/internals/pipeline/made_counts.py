@@ -89,4 +89,7 @@ def renewed(every_s: int, held_s: Sequence[int] = range(1, 301)) -> ReceiptCount
 
 
 def scaled(counts: ReceiptCounts, weight: float) -> ReceiptCounts:
-    return ReceiptCounts(counts.codes, counts.counts * weight, counts.squares * weight**2, counts.extensions * weight)
+    cells = counts.cells.copy()
+    cells["n"] *= weight
+    cells["n2"] *= weight**2
+    return ReceiptCounts(cells, counts.extensions * weight)
