@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import KW_ONLY, dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -76,18 +75,18 @@ def top(
         admin = f"{here[1]}:{int(here[2]) + 1}"
     console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False)
     screen = Live(console=console, screen=True, auto_refresh=False) if live else nullcontext()
-    observer = Observer(QueueClient(server), prefix=prefix, admin=admin, elsewhere=workers)
+    client = QueueClient(server)
     with suppress(KeyboardInterrupt), _keys() as left, screen:
         while True:
             began_s, failure = time.monotonic(), None
             queues: tuple[list[QueueRow], int] = [], 0
             try:
-                queues = observer.queues()
+                queues = read_queues(client, prefix=prefix, admin=admin)
             except (ClientError, Unreachable) as error:
                 if not live:
                     raise
                 failure = str(error)  # the server may be back at the next update
-            seen = Snapshot(server.endpoint, time.time_ns() // 1_000_000, *queues, *observer.workers())
+            seen = Snapshot(server.endpoint, time.time_ns() // 1_000_000, *queues, *read_workers(workers))
             picture = view(seen, width=console.width, height=console.height if live else None, failure=failure)
             if isinstance(screen, Live):
                 screen.update(picture, refresh=True)
@@ -129,47 +128,41 @@ class Snapshot(msgspec.Struct, frozen=True):
     silent: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Observer:
-    """Reads queues and workers; ``admin`` is the URL of the server's metrics, ``workers`` are URLs of workers."""
+def read_queues(client: QueueClient, *, prefix: str, admin: str | None) -> tuple[list[QueueRow], int]:
+    """Return the rows of queues, and how many there are; ``admin`` is the URL of the server's metrics.
 
-    client: QueueClient
-    _: KW_ONLY
-    prefix: str
-    admin: str | None
-    elsewhere: Sequence[str]
+    Raises ``ClientError`` and ``Unreachable``.
+    """
+    names = client.list_queues(prefix)
+    text = (_page(f"{admin}/metrics") if admin else None) or b""
+    samples = {(name, queue): float(value) for name, queue, value in _SAMPLE.findall(text.decode(errors="replace"))}
+    rows = []
+    for name in names[:QUEUES_MAX]:
+        try:
+            status = client.show(name)
+        except ClientError as error:
+            if error.code.endswith(_GONE):  # it was deleted meanwhile
+                continue
+            raise
+        counts = {"visible": status.visible, "in_flight": status.in_flight, "delayed": status.delayed}
+        oldest_s, redeliveries = (samples.get((metric, full_name(status.url))) for metric in (_AGE, _REDELIVERIES))
+        received = None if redeliveries is None else int(redeliveries)
+        rows.append(QueueRow(queue=name, **counts, oldest_s=oldest_s, redeliveries=received))
+    return rows, len(names)
 
-    def queues(self) -> tuple[list[QueueRow], int]:
-        """Return the rows of queues, and how many there are; raises ``ClientError`` and ``Unreachable``."""
-        names = self.client.list_queues(self.prefix)
-        text = (_page(f"{self.admin}/metrics") if self.admin else None) or b""
-        samples = {(name, queue): float(value) for name, queue, value in _SAMPLE.findall(text.decode(errors="replace"))}
-        rows = []
-        for name in names[:QUEUES_MAX]:
-            try:
-                status = self.client.show(name)
-            except ClientError as error:
-                if error.code.endswith(_GONE):  # it was deleted meanwhile
-                    continue
-                raise
-            counts = {"visible": status.visible, "in_flight": status.in_flight, "delayed": status.delayed}
-            oldest_s, redeliveries = (samples.get((metric, full_name(status.url))) for metric in (_AGE, _REDELIVERIES))
-            received = None if redeliveries is None else int(redeliveries)
-            rows.append(QueueRow(queue=name, **counts, oldest_s=oldest_s, redeliveries=received))
-        return rows, len(names)
 
-    def workers(self) -> tuple[list[WorkerStatus], list[str]]:
-        """Return what workers do, and the places of those that did not reply."""
-        found: list[WorkerStatus] = []
-        silent: list[str] = []
-        here = ((path.stem, data) for path, data in replies())
-        elsewhere = ((url, _page(f"{url.rstrip('/')}/status")) for url in self.elsewhere)
-        for place, data in (*here, *elsewhere):
-            try:
-                found += msgspec.json.decode(data or b"", type=list[WorkerStatus])
-            except msgspec.DecodeError:
-                silent.append(place)
-        return sorted(found, key=attrgetter("worker")), silent
+def read_workers(urls: Sequence[str]) -> tuple[list[WorkerStatus], list[str]]:
+    """Return what workers do, on this machine and at ``urls``, and the places of those that did not reply."""
+    found: list[WorkerStatus] = []
+    silent: list[str] = []
+    here = ((path.stem, data) for path, data in replies())
+    elsewhere = ((url, _page(f"{url.rstrip('/')}/status")) for url in urls)
+    for place, data in (*here, *elsewhere):
+        try:
+            found += msgspec.json.decode(data or b"", type=list[WorkerStatus])
+        except msgspec.DecodeError:
+            silent.append(place)
+    return sorted(found, key=attrgetter("worker")), silent
 
 
 def _page(url: str) -> bytes | None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from tests.cli.conftest import COMMAND, Veilmq, environment
 from tests.proofs.forking import Forked
 from tests.tidy.tree import ROOT
-from veilmq.cli.top import Observer, QueueRow, Snapshot, pause_s, span, view
+from veilmq.cli.top import QueueRow, Snapshot, pause_s, read_queues, span, view
 from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, faults
@@ -233,7 +233,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(server: RunningServer) ->
 
     server.queue("alpha")
     with Late(server.endpoint) as client:
-        rows, in_all = Observer(client, prefix="", admin=None, elsewhere=()).queues()
+        rows, in_all = read_queues(client, prefix="", admin=None)
     assert ([row.queue for row in rows], in_all) == (["alpha"], 2)
 
 
