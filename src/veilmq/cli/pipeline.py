@@ -20,7 +20,7 @@ from veilmq.cli.connection import Server, environment
 from veilmq.cli.options import JSON, UsageError, number, option, pairs
 from veilmq.client import QueueClient, Unreachable
 from veilmq.core import limits
-from veilmq.core.settings import RoutingTable
+from veilmq.core.settings import QueueSettings, RoutingTable
 from veilmq.pipeline.options import (
     ArchiveOptions,
     ClassOptions,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from veilmq.pipeline.demo import Worked
     from veilmq.pipeline.session import Report
-    from veilmq.pipeline.tune import Change, QueueFacts, Recommendation
+    from veilmq.pipeline.tune import Change, Recommendation
 
 MINUTES = limits.Range(minimum=1, maximum=60, default=2)
 RECORD = "changes.jsonl"
@@ -66,13 +66,13 @@ def _streaming(
         yield spark, stop, report
 
 
-def _facts(server: Server, *, needed: bool = False) -> dict[str, "QueueFacts"]:
+def _settings(server: Server, *, needed: bool = False) -> dict[str, QueueSettings]:
     """Return the settings of all queues; none if the server does not reply, unless they are ``needed``."""
-    from veilmq.pipeline.tune import facts_of
+    from veilmq.pipeline.tune import settings_of
 
     client = QueueClient(server)
     with suppress(*(() if needed else (Unreachable,))):
-        return facts_of(client, client.list_queues())
+        return settings_of(client, client.list_queues())
     return {}
 
 
@@ -166,9 +166,9 @@ def tune(
         undone = undo_last(client, record=changes, at_ms=at_ms)
         _print_changes(undone, would=False)
         return Result(undone, "")
-    known = _facts(server, needed=sets)
+    settings = _settings(server, needed=sets)
     with _spark("tune", cluster) as spark:
-        rows = tune(spark, events=events, state=state, options=options, facts=known, map_tasks=map_tasks)
+        rows = tune(spark, events=events, state=state, options=options, settings=settings, map_tasks=map_tasks)
     note = "" if rows else "The event log has no receipts."
     result = Result(rows_of(rows), aligned(_recommended(rows)), note)
     if not sets:
@@ -215,9 +215,9 @@ def route_table(
     """
     from veilmq.pipeline.route import route_table
 
-    facts = _facts(server).get(queue)
+    known = _settings(server)
     with _spark("route-table", cluster) as spark:
-        table = route_table(spark, state=state, queue=queue, path=to, classes=classes, options=options, facts=facts)
+        table = route_table(spark, state=state, queue=queue, path=to, classes=classes, options=options, settings=known)
     return Result(table, aligned(_class_rows(table)))
 
 
@@ -276,10 +276,10 @@ def report(
     """Write a report with charts of each queue, and print its path."""
     from veilmq.pipeline.report import report
 
-    known = _facts(server)
+    known = _settings(server)
     with _spark("report", cluster) as spark:
         at_ms = time.time_ns() // 1_000_000
-        path = report(spark, state=state, path=to, at_ms=at_ms, title=title, options=options, facts=known)
+        path = report(spark, state=state, path=to, at_ms=at_ms, title=title, options=options, settings=known)
     return Result({"path": str(path)}, str(path))
 
 
@@ -329,14 +329,19 @@ def demo(
 
 def _play(folder: Path, messages: int) -> dict[str, Any]:
     """Run all parts; print and return what they found."""
-    from veilmq.pipeline.demo import GUESS_S, beside, checking, demonstration
+    from veilmq.pipeline.demo import GUESS_S, beside, demonstration
     from veilmq.pipeline.tune import rows_of
 
     def load(heading: str, step: Callable[..., "Worked"], check: Callable[[], None]) -> "Worked":
         """Process one load, and print its figures."""
         print(f"\n{heading} One worker is killed.\n", flush=True)
         with progress("messages", {"work": messages}) as report:
-            worked = step(bar=checking(partial(report, "work"), check))
+
+            def move(done: int) -> None:
+                check()
+                report("work", done)
+
+            worked = step(bar=move)
         print(
             f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} moved to the dead-letter "
             f"queue.\n   {worked.repeated:,} redeliveries: {worked.expired:,} receipts expired before the work ended, "

@@ -110,37 +110,34 @@ def archive(
     return Archived(counts, files)
 
 
-def read_archive(
-    spark: SparkSession,
-    table: ArchiveTable,
-    *,
-    queues: Sequence[str] = (),
-    since: datetime | None = None,
-    until: datetime | None = None,
-    version: int | None = None,
-) -> DataFrame:
-    """Return the messages of ``queues`` (default: all) that were sent at or after ``since`` and before ``until``.
+ALL = Slice()
 
-    ``version`` selects an earlier version of the table. Raises ``PipelineFailed`` if there is no table.
+
+def read_archive(
+    spark: SparkSession, table: ArchiveTable, part: Slice = ALL, *, version: int | None = None
+) -> DataFrame:
+    """Return the messages of ``part``, from the current or an earlier ``version`` of the table.
+
+    Raises ``PipelineFailed`` if there is no table.
     """
-    first = None if since is None else since.astimezone(UTC).date()
-    last = None if until is None else until.astimezone(UTC).date()
-    files = [
-        file
+    first, last = (at and at.astimezone(UTC).date() for at in (part.since, part.until))
+    paths = [
+        f"{table.location}/{file.path}"
         for file in table.snapshot(version=version).files
-        if (not queues or file.queue in queues)
+        if (not part.queues or file.queue in part.queues)
         and (first is None or file.day >= first)
         and (last is None or file.day <= last)
     ]
-    if not files:
+    if not paths:
         return spark.createDataFrame([], SPARK_SCHEMA)
-    paths = [f"{table.location}/{file.path}" for file in files]
     rows = spark.read.schema(SPARK_SCHEMA).option("basePath", table.location).parquet(*paths)
-    if since is not None:
-        rows = rows.where(F.col("sent_at") >= F.lit(since))
-    if until is not None:
-        rows = rows.where(F.col("sent_at") < F.lit(until))
-    return rows
+    if part.since is not None:
+        rows = rows.where(F.col("sent_at") >= F.lit(part.since))
+    if part.until is not None:
+        rows = rows.where(F.col("sent_at") < F.lit(part.until))
+    if part.where:
+        rows = rows.where(F.expr(part.where))
+    return rows.where(F.col("id").isin(list(part.ids))) if part.ids else rows
 
 
 RECORDS = "_replays"
@@ -257,11 +254,7 @@ class Replay:
         return self._written(plan)
 
     def _rows(self, spark: SparkSession, version: int) -> DataFrame:
-        part, table = self.slice, ArchiveTable(self.options.table)
-        rows = read_archive(spark, table, queues=part.queues, since=part.since, until=part.until, version=version)
-        if part.where:
-            rows = rows.where(F.expr(part.where))
-        return rows.where(F.col("id").isin(list(part.ids))) if part.ids else rows
+        return read_archive(spark, ArchiveTable(self.options.table), self.slice, version=version)
 
     def _send(self, spark: SparkSession, plan: Plan, number: int) -> None:
         after, end = [*itertools.pairwise([None, *plan.ends_us, None])][number]

@@ -84,6 +84,10 @@ class ArchiveFile:
         """The values of the partition columns."""
         return {"queue": self.queue, "date": self.day.isoformat()}
 
+    def added(self, *, new: bool) -> AddAction:
+        """Return the entry of the log that adds the file, with ``new`` rows or those of other files."""
+        return AddAction(self.path, self.size_bytes, self.partition, now_ms(), new, self.statistics)
+
 
 class FileWriter:
     """Writes one file of the table; the file is durable when ``finish`` returns."""
@@ -212,7 +216,7 @@ class ArchiveTable:
             last = table.transaction_version(writer)
             if last is not None and last >= batch:
                 return False
-            self._append(table, Transaction(writer, batch), [_added(file, new=True) for file in files])
+            self._append(table, Transaction(writer, batch), [file.added(new=True) for file in files])
             return True
 
         return self._retried(commit)
@@ -229,7 +233,7 @@ class ArchiveTable:
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(file.path, not new, now_ms(), file.size_bytes, file.partition) for file in old
         ]
-        actions += [_added(file, new=False) for file in new]
+        actions += [file.added(new=False) for file in new]
         try:
             self._append(table, transaction, actions)
         except CommitFailedError:
@@ -303,10 +307,6 @@ def _file(row: dict[str, object]) -> ArchiveFile:
     )
 
 
-def _added(file: ArchiveFile, *, new: bool) -> AddAction:
-    return AddAction(file.path, file.size_bytes, file.partition, now_ms(), new, file.statistics)
-
-
 FORMAT = "veilmq_archive"
 
 
@@ -361,8 +361,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                     chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
                     files[queue, day].add(rows.filter(chosen))
             _, query, _ = task()
-            if query is None:
-                raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
+            assert query is not None, "only a task of a streaming query writes here"
             return WrittenFiles(query, [writer.finish() for writer in files.values()])
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import urllib3
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -33,7 +34,7 @@ from veilmq.pipeline.options import ArchiveOptions, ClassOptions, ForwardOptions
 from veilmq.pipeline.report import report
 from veilmq.pipeline.route import create_queues, forward, route_table
 from veilmq.pipeline.session import PipelineFailed
-from veilmq.pipeline.tune import Recommendation, facts_of, plain_name, tune
+from veilmq.pipeline.tune import Recommendation, plain_name, settings_of, tune
 
 ONE_QUEUE, INTAKE, DONE, DEAD = "work", "routed", "done", "dead"
 GUESS_S = 2
@@ -52,11 +53,7 @@ _LOAD_S_MAX = 240.0
 _LOAD_PER_SEND_MAX = 12.0  # times the duration of sending
 _START_S_MAX = 60.0
 _END_S_MAX = 20.0
-_EXPORT_S_MAX = 60.0
-_EXPORT_S = 2.5
-"""The server exports the event log each second; an event that is missing after this time was never written."""
-
-_ENDPOINT = re.compile(r"at (http://\S+)")
+_STARTED = re.compile(r"^\{.*\}$", re.MULTILINE)  # what ``veilmq serve --json`` prints
 _DEAD_LETTERS: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": RECEIVES_MAX}
 
 Bar = Callable[[int], None]
@@ -88,50 +85,20 @@ class ArchiveCounts:
     work: int
 
 
-class Processes:
-    """The processes of the demonstration. Their output goes to files in ``logs``."""
-
-    def __init__(self, logs: Path) -> None:
-        """Create the folder of the logs."""
-        logs.mkdir(parents=True, exist_ok=True)
-        self._logs = logs
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a process of ``demo_worker``."""
-        command = [sys.executable, "-m", "veilmq.pipeline.demo_worker", *arguments]
-        with (self._logs / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
-        self._running.append(process)
-        return process
-
-    def serve(self, *, data: Path, events: Path) -> str:
-        """Start a server that stores ``data`` and exports ``events``; return its endpoint once it answers."""
-        options = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--data", str(data)]
-        exports = ["--events-to", str(events), "--events-period-s", "1"]
-        process = self.start("server", "veilmq", "serve", *options, *exports)
-        log = self._logs / "server.log"
-        deadline_s = time.monotonic() + _START_S_MAX
-        while time.monotonic() < deadline_s and process.poll() is None:
-            if found := _ENDPOINT.search(log.read_text(encoding="utf-8", errors="replace")):
-                return found[1]
-            time.sleep(0.05)
-        raise PipelineFailed(f"The server of the demonstration does not start; see {log}.")
-
-    def end(self, processes: Sequence[subprocess.Popen[bytes]] | None = None) -> None:
-        """Terminate ``processes`` (default: all, the last one first) and wait; kill those that do not end."""
-        ending = self._running[::-1] if processes is None else processes
-        for process in ending:
-            process.terminate()
-        for process in ending:
+@contextmanager
+def running(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process of ``demo_worker`` while the context is open; its output goes to ``log``."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "veilmq.pipeline.demo_worker", *arguments]
+    with log.open("ab") as output, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as it:
+        try:
+            yield it
+        finally:
+            it.terminate()
             try:
-                process.wait(_END_S_MAX)
+                it.wait(_END_S_MAX)
             except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-            self._running.remove(process)
+                it.kill()
 
 
 @contextmanager
@@ -140,13 +107,19 @@ def demonstration(folder: Path, *, messages: int, quantile: float) -> Iterator["
 
     ``messages`` is the size of each load, ``quantile`` an option of ``tune``.
     """
-    processes = Processes(folder / "logs")
-    try:
-        endpoint = processes.serve(data=folder / "data", events=folder / "events")
-        with HttpQueueClient(endpoint) as client:
-            yield Demo(folder, endpoint, client, processes, messages, TuneOptions(quantile=quantile))
-    finally:
-        processes.end()
+    log = folder / "logs" / "server.log"
+    folders = ["--data", str(folder / "data"), "--events-to", str(folder / "events")]
+    flags = ["--json", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--events-period-s", "1"]
+    with running(log, "veilmq", "serve", *flags, *folders) as server:
+        deadline_s = time.monotonic() + _START_S_MAX
+        while not (found := _STARTED.search(log.read_text(encoding="utf-8", errors="replace"))):
+            if time.monotonic() > deadline_s or server.poll() is not None:
+                raise PipelineFailed(f"The server of the demonstration does not start; see {log}.")
+            time.sleep(0.05)
+        places = msgspec.json.decode(found[0])
+        with HttpQueueClient(places["endpoint"]) as client:
+            options = TuneOptions(quantile=quantile)
+            yield Demo(folder, places["endpoint"], places["admin_endpoint"], client, messages, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +128,8 @@ class Demo:
 
     folder: Path
     endpoint: str
+    admin_endpoint: str
     client: HttpQueueClient
-    processes: Processes
     messages: int
     options: TuneOptions
 
@@ -169,8 +142,8 @@ class Demo:
 
     def learn(self, spark: SparkSession) -> tuple[tuple[Recommendation, ...], RoutingTable]:
         """Recommend a timeout for the queue and each kind of work, and compute the classes, from the event log."""
-        facts = facts_of(self.client, [ONE_QUEUE])
-        found = tune(spark, events=self._events, state=self._state, options=self.options, facts=facts)
+        settings = settings_of(self.client, [ONE_QUEUE])
+        found = tune(spark, events=self._events, state=self._state, options=self.options, settings=settings)
         table = route_table(
             spark,
             state=self._state,
@@ -178,7 +151,7 @@ class Demo:
             path=self.folder / "routing-table.json",
             classes=ClassOptions(attribute=ATTRIBUTE),
             options=self.options,
-            facts=facts[ONE_QUEUE],
+            settings=settings,
         )
         return tuple(each for each in found if plain_name(each.queue) == ONE_QUEUE), table
 
@@ -195,9 +168,12 @@ class Demo:
             return forward(spark, self.endpoint, INTAKE, table, options, report=forwarded.__setitem__, stop=stop)
 
         with beside(route) as check:
-            return self._worked(
-                INTAKE, queues, first=self.messages, bar=checking(bar, check), arrived=lambda: forwarded[INTAKE]
-            )
+
+            def arrived() -> int:
+                check()
+                return forwarded[INTAKE]
+
+            return self._worked(INTAKE, queues, first=self.messages, bar=bar, arrived=arrived)
 
     def archive(self, spark: SparkSession, stop: threading.Event | None = None) -> None:
         """Archive the messages of finished work: until ``stop`` is set, or without ``stop``, those that are left."""
@@ -212,11 +188,10 @@ class Demo:
 
     def report(self, spark: SparkSession) -> Path:
         """Count the new receipts, and write the report; return its path."""
-        facts = facts_of(self.client, self.client.list_queues())
-        tune(spark, events=self._events, state=self._state, options=self.options, facts=facts)
-        path, at_ms = self.folder / "report.html", time.time_ns() // 1_000_000
-        title = "veilmq demo"
-        return report(spark, state=self._state, path=path, at_ms=at_ms, title=title, options=self.options, facts=facts)
+        settings = settings_of(self.client, self.client.list_queues())
+        tune(spark, events=self._events, state=self._state, options=self.options, settings=settings)
+        how: dict[str, Any] = {"title": "veilmq demo", "at_ms": time.time_ns() // 1_000_000, "options": self.options}
+        return report(spark, state=self._state, path=self.folder / "report.html", settings=settings, **how)
 
     @property
     def _events(self) -> str:
@@ -236,10 +211,6 @@ class Demo:
         dead_before, begun_s = self.client.show(DEAD).visible, time.monotonic()
         mean_s = sum(share * median_s * math.exp(SIGMA**2 / 2) for median_s, share in KINDS.values())
         send_s = self.messages * mean_s / (WORKERS * THREADS) / 2  # half of the time that the workers need
-        workers = [
-            self.processes.start(f"worker-{number}", "work", self.endpoint, str(number), str(THREADS), DONE, *queues)
-            for number in range(WORKERS)
-        ]
         pieces = tuple(work(self.messages, seed=_SEED, first=first))
         sent = finished = 0
 
@@ -264,7 +235,13 @@ class Demo:
                     if stop.wait(max(0.0, begun_s + send_s * sent / len(pieces) - time.monotonic())):
                         return
 
-        with beside(produce) as check:
+        with ExitStack() as stack:
+            workers = []
+            for number in range(WORKERS):
+                log = self.folder / "logs" / f"worker-{number}.log"
+                worker = running(log, "work", self.endpoint, str(number), str(THREADS), DONE, *queues)
+                workers.append(stack.enter_context(worker))
+            check = stack.enter_context(beside(produce))
             while finished < self.messages:
                 time.sleep(_POLL_S)
                 reached = arrived() if arrived else sent
@@ -272,14 +249,13 @@ class Demo:
                 waiting = sum(status.visible + status.in_flight + status.delayed for status in shown)
                 finished = max(finished, reached - waiting)
                 bar(finished)
-                if finished >= KILL_AT * self.messages and len(workers) == WORKERS:
-                    workers.pop().kill()
+                if finished >= KILL_AT * self.messages:
+                    workers[0].kill()
                 check()
                 if time.monotonic() - begun_s > _LOAD_S_MAX + _LOAD_PER_SEND_MAX * send_s:
                     done = f"{finished} of {self.messages} messages are done"
                     raise PipelineFailed(f"The demonstration does not end: {done}.")
-        self.processes.end(workers)
-        seconds = time.monotonic() - begun_s
+            seconds = time.monotonic() - begun_s
         dead = self.client.show(DEAD).visible - dead_before
         logged = self._logged()
         names = pc.replace_substring_regex(logged["queue"], pattern="^.*/", replacement="")  # the log has account/name
@@ -297,29 +273,13 @@ class Demo:
         )
 
     def _logged(self) -> pa.Table:
-        """Return the exported event log once it has stopped growing; raises ``PipelineFailed``."""
-        events = self.folder / "events"
-        rows: Any = None
-        deadline_s = time.monotonic() + _EXPORT_S_MAX
-        while time.monotonic() <= deadline_s:
-            before = rows
-            if any(events.rglob("*.parquet")):
-                columns = ["queue", "outcome", "message_id", "held_ms"]
-                rows = ds.dataset(events, format="parquet", partitioning="hive").to_table(columns=columns)
-            if rows is not None and before is not None and rows.num_rows == before.num_rows:
-                return rows
-            time.sleep(_EXPORT_S)
-        raise PipelineFailed(f"The event log of the demonstration in {events} does not stop growing.")
-
-
-def checking(bar: Bar, check: Callable[[], None]) -> Bar:
-    """Return a bar that calls ``check`` each time it moves."""
-
-    def move(done: int) -> None:
-        check()
-        bar(done)
-
-    return move
+        """Have the server export its event log, and return it; raises ``PipelineFailed``."""
+        while (reply := urllib3.request("POST", f"{self.admin_endpoint}/events/flush")).status == 202:
+            continue  # it replies before its connection ends
+        if reply.status != 200:
+            raise PipelineFailed(f"The server of the demonstration exports no event log: {reply.data!r}")
+        columns = ["queue", "outcome", "message_id", "held_ms"]
+        return ds.dataset(self.folder / "events", format="parquet", partitioning="hive").to_table(columns=columns)
 
 
 @contextmanager

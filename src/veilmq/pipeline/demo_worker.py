@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
 import msgspec
@@ -60,26 +60,20 @@ def work(messages: int, *, seed: int, first: int = 0) -> Iterator[Work]:
         yield Work(number=number, kind=kind, seconds=round(seconds, 3))
 
 
-class Worker:
-    """Shared by the threads of one worker.
+def _work(endpoint: str, number: str, threads: str, done: str, *queues: str) -> None:
+    """Run a worker with its threads until SIGTERM; a received message is finished.
 
-    Each thread receives a message, works for the time in its body, sends a message to the queue ``done``, and deletes
-    the received one. With several queues a thread starts with one of them, and continues with the others when it is
-    empty.
+    A thread receives a message, works for the time in its body, sends a message to the queue ``done``, and deletes the
+    received one. With several queues a thread starts with one of them, at which alone it waits, and continues with the
+    others when it is empty.
     """
+    stop = threading.Event()
 
-    def __init__(self, endpoint: str, number: int, done: str, queues: Sequence[str]) -> None:
-        self._endpoint, self._number = endpoint, number
-        self._done, self._queues = done, list(queues)
-        self.stop = threading.Event()
-
-    def run(self, place: int) -> None:
-        """Work until ``stop`` is set; a received message is finished. A thread waits only at its first queue."""
-        own = place % len(self._queues)
-        queues = [*self._queues[own:], *self._queues[:own]]
-        waits = [*((queue, 0) for queue in queues if len(queues) > 1), (queues[0], IDLE_S)]
-        with HttpQueueClient(self._endpoint) as client:
-            while not self.stop.is_set():
+    def run(own: int) -> None:
+        ordered = [*queues[own:], *queues[:own]]
+        waits = [*((queue, 0) for queue in ordered if len(ordered) > 1), (ordered[0], IDLE_S)]
+        with HttpQueueClient(endpoint) as client:
+            while not stop.is_set():
                 try:
                     received = (
                         (queue, each) for queue, wait_s in waits for each in client.receive(queue, wait_s=wait_s)
@@ -87,20 +81,15 @@ class Worker:
                     for queue, message in islice(received, 1):
                         piece = msgspec.json.decode(message.body, type=Work)
                         time.sleep(piece.seconds)
-                        done = Done(
-                            number=piece.number, kind=piece.kind, attempt=message.receive_count, worker=self._number
-                        )
-                        client.send(self._done, msgspec.json.encode(done).decode())
+                        attempt = message.receive_count
+                        report = Done(number=piece.number, kind=piece.kind, attempt=attempt, worker=int(number))
+                        client.send(done, msgspec.json.encode(report).decode())
                         client.delete(queue, message.receipt)
                 except (ClientError, Unreachable):
-                    self.stop.wait(IDLE_S)  # the server is busy or starting; the message is delivered again
+                    stop.wait(IDLE_S)  # the server is busy or starting; the message is delivered again
 
-
-def _work(endpoint: str, number: str, threads: str, done: str, *queues: str) -> None:
-    """Run a worker until SIGTERM."""
-    worker = Worker(endpoint, int(number), done, queues)
-    signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
-    running = [threading.Thread(target=worker.run, args=(place,)) for place in range(int(threads))]
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    running = [threading.Thread(target=run, args=(place % len(queues),)) for place in range(int(threads))]
     for thread in running:
         thread.start()
     for thread in running:

@@ -20,13 +20,14 @@ The store is a folder, or a URL that Spark can write. Only one run at a time is 
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
 import msgspec
-from pyarrow import fs
+from pyarrow import ArrowException, fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -35,7 +36,7 @@ from veilmq.core.limits import TUNE_MAP_TASKS
 from veilmq.events import parquet
 from veilmq.events.parquet import RANGES, RangeEntry, entry_name
 from veilmq.pipeline.cells import cells, merged, waits
-from veilmq.pipeline.folders import existing, is_url, located, opened
+from veilmq.pipeline.folders import Place, existing, is_url, located
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +65,13 @@ class EventLog:
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._spark = spark
         self.root = located(place)
-        self._files: Any
-        self._files, self._path = opened(place) or (None, "")
+        self._files: Any = None  # for a path that may exist where Spark runs
         try:
-            if self._files and self._files.get_file_info(self._path).type == fs.FileType.NotFound:
-                self._files = None  # the path may exist where Spark runs
-        except OSError as error:
+            files = Place.at(place).files
+            if files.get_file_info("").type is not fs.FileType.NotFound:
+                self._files = files
+        except (ArrowException, OSError, ValueError) as error:
             log.warning("%s: pyarrow cannot read it, so Spark lists all files: %s", place, error)
-            self._files = None
 
     def after(self, positions: Mapping[str, int]) -> Found | None:
         """Return the files exported after ``positions``; ``None`` if the log has no entries and must be listed."""
@@ -112,13 +112,13 @@ class EventLog:
             while (entry := self._read(node, first)) is not None:
                 names += entry.files
                 first = reached[node] = entry.last + 1
-        infos = self._files.get_file_info([f"{self._path}/{name}" for name in names]) if self._files else []
+        infos = self._files.get_file_info(names) if self._files else []
         existing_names = [name for name, info in zip(names, infos, strict=True) if info.is_file]  # others are deleted
         return Found(files=tuple(existing_names), positions=reached, ahead=())
 
     def _read(self, node: str, first: int) -> RangeEntry | None:
         try:
-            with self._files.open_input_stream(f"{self._path}/{RANGES}/{node}/{entry_name(first)}") as stream:
+            with self._files.open_input_stream(f"{RANGES}/{node}/{entry_name(first)}") as stream:
                 return _entry(stream.read())
         except FileNotFoundError:
             return None
@@ -134,15 +134,15 @@ class EventLog:
     def _listed(self, folder: str) -> Any:
         if self._files is None:
             return []
-        return self._files.get_file_info(fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True))
+        return self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
 
     def _names(self) -> set[str]:
         """Return all data files; Spark lists them if pyarrow cannot."""
         if self._files is None:
             found = existing(self._spark.read.schema(SCHEMA), self.root)
             return set() if found is None else {self.below(unquote(name)) for name in found.inputFiles()}
-        every = self._files.get_file_info(fs.FileSelector(self._path, recursive=True, allow_not_found=True))
-        names = {info.path[len(self._path) + 1 :] for info in every if info.is_file}
+        every = self._files.get_file_info(fs.FileSelector("", recursive=True, allow_not_found=True))
+        names = {info.path for info in every if info.is_file}
         return {name for name in names if not any(part.startswith(_HIDDEN) for part in name.split("/"))}
 
     def below(self, name: str) -> str:
@@ -255,15 +255,12 @@ class CellStore:
         self._write(_added(self._table("waits", last)), "waits", run)
         self._write(self._table("files", last).coalesce(1), "files", run)
         self._end(replace(last, run=run, base=run))
-        place = opened(self._location)
-        if place is None:
-            return
-        files, root = place
-        for table in ("runs", *_TABLES):
-            for info in files.get_file_info(fs.FileSelector(f"{root}/{table}", allow_not_found=True)):
-                number = info.base_name.removeprefix("run=")
-                if number.isdecimal() and int(number) < last.base:
-                    files.delete_dir(info.path)
+        with suppress(ArrowException, OSError, ValueError):
+            for table in (Place(f"{self._location}/{name}") for name in ("runs", *_TABLES)):
+                for name in table.names():
+                    number = name.removeprefix("run=")
+                    if number.isdecimal() and int(number) < last.base:
+                        table.files.delete_dir(name)
 
     def _end(self, record: RunRecord) -> None:
         """Write the record, which completes the run; merge if there are many runs."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pyarrow import ArrowException, fs
+from pyarrow import fs
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameReader
 
@@ -28,14 +28,6 @@ def located(place: str) -> str:
     A relative folder is relative to the working directory of this process, not of a Spark Connect server.
     """
     return (place if is_url(place) else str(Path(place).absolute())).rstrip("/")
-
-
-def opened(place: str) -> tuple[fs.FileSystem, str] | None:
-    """Return the file system of ``pyarrow.fs`` for ``place``, and its path there; ``None`` if there is none."""
-    try:
-        return _opened(located(place))
-    except (ArrowException, OSError, ValueError):
-        return None
 
 
 def existing(reader: DataFrameReader, place: str) -> DataFrame | None:

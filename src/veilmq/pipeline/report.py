@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from veilmq.core.limits import VISIBILITY_TIMEOUT_S
 from veilmq.core.receipts import Outcome
+from veilmq.core.settings import QueueSettings
 from veilmq.pipeline.cells import EDGES_S, Array, KeyCounts, days
 from veilmq.pipeline.cost import parts
 from veilmq.pipeline.estimate import Estimate, estimates
@@ -30,9 +31,7 @@ from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import Curve
 from veilmq.pipeline.tune import (
     DEFAULTS,
-    QueueFacts,
     Recommendation,
-    facts_for,
     known,
     options_for,
     plain_name,
@@ -61,18 +60,18 @@ def report(
     at_ms: int,
     title: str = "Visibility timeouts",
     options: TuneOptions = DEFAULTS,
-    facts: Mapping[str, QueueFacts] | None = None,
+    settings: Mapping[str, QueueSettings] | None = None,
 ) -> Path:
     """Write the report on the cells of ``tune`` in ``state`` to ``path``, and return ``path``.
 
-    ``at_ms`` is the time shown in the report; ``facts`` has the settings of the queues, as for ``tune``.
+    ``at_ms`` is the time shown in the report; ``settings`` are those of the queues, as for ``tune``.
     """
     store = CellStore(spark, state)
     frames: list[Any] = [days(store.cells()).toPandas(), store.waits().toPandas()]
     by_day, by_hour = (dict(list(frame.groupby("queue"))) for frame in frames)
     found = known(store.cells(), options)
     queues = [
-        _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), facts_for(facts or {}, queue), options)
+        _section(queue, list(keys), by_day.get(queue), by_hour.get(queue), (settings or {}).get(queue), options)
         for queue, keys in groupby(found, key=lambda each: each.queue)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,12 +108,12 @@ def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: T
 
 
 def _section(
-    queue: str, keys: list[KeyCounts], by_day: Any, by_hour: Any, facts: QueueFacts | None, options: TuneOptions
+    queue: str, keys: list[KeyCounts], by_day: Any, by_hour: Any, settings: QueueSettings | None, options: TuneOptions
 ) -> dict[str, Any]:
     """Return the data of one queue: the recommendations for it and its keys, and its charts."""
-    options = options_for(keys, options, facts)
+    options = options_for(keys, options, settings)
     estimate, by_key = estimates(keys, options=options)
-    of_queue, *each_key = recommended(keys, estimate, by_key, options=options, facts=facts)
+    of_queue, *each_key = recommended(keys, estimate, by_key, options, settings)
     shown = sorted(each_key, key=lambda each: -each.first_receipts)[:KEY_ROWS_MAX] if len(each_key) > 1 else []
     frequent = sorted(keys, key=lambda each: -each.first.receipts)[:KEY_CURVES_MAX] if shown else []
     lost = (of_queue.cost_current or 0.0) - (of_queue.cost_recommended or 0.0) if of_queue.gain > 0 else 0.0

@@ -11,10 +11,9 @@ batch is finished.
 
 import math
 import threading
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -26,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
-from veilmq.core.settings import RoutingTable, SettingValue, TimeoutClass
+from veilmq.core.settings import QueueSettings, RoutingTable, SettingValue, TimeoutClass
 from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.cost import classes_of
 from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
@@ -34,7 +33,7 @@ from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ClassOptions, ForwardOptions, TuneOptions
 from veilmq.pipeline.session import PipelineFailed, Report, prepare, read_queue, run_streams, start_stream
-from veilmq.pipeline.tune import DEFAULTS, QueueFacts, explore_s, known, options_for, plain_name
+from veilmq.pipeline.tune import DEFAULTS, explore_s, known, options_for, plain_name
 from veilmq.spark.options import SinkOptions
 from veilmq.spark.sink import PartitionWriter, Written, publish, task
 from veilmq.wire.sqs.names import FIFO_SUFFIX, is_fifo
@@ -159,53 +158,44 @@ class ForwardSink(DataSource):
         """Return the writer of a stream."""
         if overwrite or COLUMN not in schema.names:
             raise PipelineFailed(f'format("{FORMAT}") requires rows with a column {COLUMN}, in append mode.')
-        return ForwardWriter(dict(self.options))
+        options = {name: text for name, text in self.options.items() if name.lower() != "path"}
+        return ForwardWriter(SinkOptions.of({**options, "queue": COLUMN}))
 
 
 class ForwardWriter(DataSourceStreamArrowWriter):
     """Stages rows in tasks, and publishes them on the driver."""
 
-    def __init__(self, options: Mapping[str, str]) -> None:
-        """Store only what can be pickled; raises ``OptionWrong``."""
-        self._sink_options = {name: text for name, text in options.items() if name.lower() not in (COLUMN, "path")}
-        self._options(COLUMN)
+    def __init__(self, options: SinkOptions) -> None:
+        """Store only what can be pickled."""
+        self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQueue:
         """Stage the rows of one task in their queues."""
-        partition, query, batch_number = task()
-        if query is None:
-            raise PipelineFailed(f'format("{FORMAT}") takes streams only: use writeStream instead of write.')
-        staged: dict[str, Written] = {}
+        partition, query, number = task()
+        assert query is not None, "only a task of a streaming query writes here"
+        writers: dict[str, PartitionWriter] = {}
         with ExitStack() as closing:
-            writers: dict[str, PartitionWriter] = {}
             for batch in iterator:
                 queues = batch.column(COLUMN)
                 rest = batch.select([name for name in batch.schema.names if name != COLUMN])
                 for queue in pc.unique(queues).to_pylist():
                     if queue not in writers:
-                        writer = PartitionWriter(
-                            self._options(queue), writer=query, batch=batch_number, partition=partition
-                        )
+                        writer = PartitionWriter(self._to(queue), writer=query, batch=number, partition=partition)
                         writers[queue] = closing.enter_context(writer)
                     writers[queue].add(rest.filter(pc.equal(queues, queue)))
-            staged |= {queue: each.finish() for queue, each in writers.items()}
-        return WrittenByQueue(queues=staged)
+            return WrittenByQueue(queues={queue: each.finish() for queue, each in writers.items()})
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the staged rows, one queue after the other."""
-        tasks: dict[str, list[Written]] = defaultdict(list)
-        for message in messages:
-            if isinstance(message, WrittenByQueue):
-                for queue, written in message.queues.items():
-                    tasks[queue].append(written)
-        for queue in sorted(tasks):
-            publish(self._options(queue), sorted(tasks[queue], key=lambda each: each.partition))
+        tasks = [message.queues for message in messages if isinstance(message, WrittenByQueue)]
+        for queue in sorted({queue for queues in tasks for queue in queues}):
+            publish(self._to(queue), [queues[queue] for queues in tasks if queue in queues])
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave the staged rows to the next publication, which drops them."""
 
-    def _options(self, queue: str) -> SinkOptions:
-        return SinkOptions.of({**self._sink_options, "queue": queue})
+    def _to(self, queue: str) -> SinkOptions:
+        return replace(self._options, connection=replace(self._options.connection, queue=queue))
 
 
 CLASSES = ClassOptions()
@@ -219,7 +209,7 @@ def route_table(
     path: Path | None = None,
     classes: ClassOptions = CLASSES,
     options: TuneOptions = DEFAULTS,
-    facts: QueueFacts | None = None,
+    settings: Mapping[str, QueueSettings] | None = None,
 ) -> RoutingTable:
     """Compute the routing table of ``queue`` from the cells of ``tune`` in ``state``; write it to ``path`` as JSON.
 
@@ -227,7 +217,7 @@ def route_table(
     too little data.
     """
     counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
-    options = options_for(counts, options, facts)
+    options = options_for(counts, options, (settings or {}).get(counts[0].queue) if counts else None)
     _, found = estimates(counts, options=options)
     made = routing_table_of(found, classes.classes, options)
     if made is None:
@@ -295,15 +285,12 @@ def routing_table_of(found: Mapping[str, Estimate], classes: int, options: TuneO
 
 
 def _written(path: Path, table: RoutingTable) -> RoutingTable:
-    """Write ``table`` with its version atomically, and return it."""
+    """Write ``table`` with its version, and return it."""
     if path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=RoutingTable)
         table = msgspec.structs.replace(table, version=before.version)
         if table == before:
             return before
         table = msgspec.structs.replace(table, version=before.version + 1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
-    part.replace(path)
+    Place.at(path.parent).write(path.name, msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
     return table

@@ -24,6 +24,7 @@ from veilmq.client.sqs import QueueClient
 from veilmq.core import Value
 from veilmq.core.limits import TUNE_MAP_TASKS, VISIBILITY_TIMEOUT_S
 from veilmq.core.receipts import Outcome
+from veilmq.core.settings import QueueSettings
 from veilmq.pipeline.cells import HELD, KeyCounts, ReceiptCounts, counts_by_key, decayed, shifts, whole_of
 from veilmq.pipeline.cost import candidates_s
 from veilmq.pipeline.estimate import Estimate, Quantile, Rates, estimates, seconds, share
@@ -48,27 +49,9 @@ class Confidence(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFacts:
-    """Settings of a queue: its timeout, and the maximum number of receives of a message (0: unlimited).
-
-    ``full_name`` is the name in the event log, ``account/name``; empty matches every account.
-    """
-
-    visibility_timeout_s: int
-    receives_max: int = 0
-    full_name: str = ""
-
-
 def plain_name(queue: str) -> str:
     """Return the name of ``queue`` without its account."""
     return queue.rpartition("/")[2]
-
-
-def facts_for(facts: Mapping[str, QueueFacts], queue: str) -> QueueFacts | None:
-    """Return the entry of ``facts`` (by plain name) for ``queue``; ``None`` if it belongs to another account."""
-    found = facts.get(plain_name(queue))
-    return found if found is not None and found.full_name in {"", queue} else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +128,16 @@ _ONE_SIDE = 0.05
 
 
 def recommendations(
-    found: Iterable[KeyCounts], *, options: TuneOptions, facts: Mapping[str, QueueFacts]
+    found: Iterable[KeyCounts], *, options: TuneOptions, settings: Mapping[str, QueueSettings]
 ) -> Iterator[Recommendation]:
     """Yield the recommendation for each queue in ``found``, followed by those for its keys.
 
-    ``found`` is sorted by queue; ``facts``, by plain name, may lack queues.
+    ``found`` is sorted by queue; ``settings``, by the names in the event log, may lack queues.
     """
     for queue, keys in groupby(found, key=lambda each: each.queue):
         its_keys = list(keys)
         whole, by_key = estimates(its_keys, options=options)
-        yield from recommended(its_keys, whole, by_key, options, facts_for(facts, queue))
+        yield from recommended(its_keys, whole, by_key, options, settings.get(queue))
 
 
 def recommended(
@@ -162,23 +145,23 @@ def recommended(
     whole: Estimate,
     by_key: Mapping[str, Estimate],
     options: TuneOptions,
-    facts: QueueFacts | None,
+    settings: QueueSettings | None,
 ) -> Iterator[Recommendation]:
     """Yield the recommendation for the queue of ``keys``, then those for the keys."""
-    options = options_for(keys, options, facts)
-    yield _recommendation(whole_of(keys), None, whole, facts, options)
+    options = options_for(keys, options, settings)
+    yield _recommendation(whole_of(keys), None, whole, settings, options)
     for each in keys:
-        yield _recommendation(each, each.key, by_key[each.key], facts, options)
+        yield _recommendation(each, each.key, by_key[each.key], settings, options)
 
 
-def options_for(keys: Iterable[KeyCounts], options: TuneOptions, facts: QueueFacts | None) -> TuneOptions:
-    """Return ``options`` for the queue of ``keys``: with its own maximum of receives, if ``facts`` has one.
+def options_for(keys: Iterable[KeyCounts], options: TuneOptions, settings: QueueSettings | None) -> TuneOptions:
+    """Return ``options`` for the queue of ``keys``: with its own maximum of receives, if it has one.
 
     If earlier receipts delete messages, receipts are not fenced. The event log decides that, not the setting of the
     server: SMQ and FIFO queues are always fenced.
     """
     by_earlier = sum(float(each.all.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum()) for each in keys)
-    receives_max = (facts.receives_max if facts else 0) or options.receives_max
+    receives_max = (settings.receives_max if settings else 0) or options.receives_max
     return replace(options, fenced=options.fenced and by_earlier < BY_EARLIER_MIN, receives_max=receives_max)
 
 
@@ -188,9 +171,9 @@ def explore_s(first: ReceiptCounts) -> int:
 
 
 def _recommendation(
-    found: KeyCounts, key: str | None, known: Estimate, facts: QueueFacts | None, options: TuneOptions
+    found: KeyCounts, key: str | None, known: Estimate, settings: QueueSettings | None, options: TuneOptions
 ) -> Recommendation:
-    current_s = facts.visibility_timeout_s if facts else max(round(found.all.usual_s), 1)
+    current_s = settings.visibility_timeout_s if settings else max(round(found.all.usual_s), 1)
     crash_lower, crash_upper = (float(each) for each in np.quantile(known.crash, (_LOWER, _UPPER)))
     since = f"; the work changed: only receipts since {found.since} count" if found.since else ""
     unknown = Recommendation(
@@ -335,7 +318,7 @@ def tune(
     events: str,
     state: str,
     options: TuneOptions = DEFAULTS,
-    facts: Mapping[str, QueueFacts] | None = None,
+    settings: Mapping[str, QueueSettings] | None = None,
     map_tasks: int = TUNE_MAP_TASKS.default,
     at_ms: int | None = None,
 ) -> tuple[Recommendation, ...]:
@@ -344,13 +327,13 @@ def tune(
     Returns the recommendations, each queue before its keys.
 
     Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
-    ``<state>/recommendations`` as Parquet. ``facts`` has the settings of the queues (``facts_of``); without
+    ``<state>/recommendations`` as Parquet. ``settings`` are those of the queues (``settings_of``); without
     it, the log determines the current timeouts. At most ``map_tasks`` tasks read the log. ``at_ms`` (default: now)
     determines the day; the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
     store.count(events, map_tasks=map_tasks, at_ms=at_ms)
-    found = tuple(recommendations(known(store.cells(), options), options=options, facts=facts or {}))
+    found = tuple(recommendations(known(store.cells(), options), options=options, settings=settings or {}))
     rows = spark.createDataFrame([tuple(row.values()) for row in rows_of(found)], SCHEMA)
     rows.coalesce(1).write.mode("overwrite").parquet(f"{located(state)}/recommendations")
     return found
@@ -385,14 +368,9 @@ class Change(Value):
     undoes_ms: int = 0
 
 
-def facts_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueFacts]:
-    """Return the settings of ``queues`` by plain name."""
-    found = {}
-    for queue in queues:
-        status = client.show(queue)
-        settings = status.settings
-        found[queue] = QueueFacts(settings.visibility_timeout_s, settings.receives_max, full_name(status.url))
-    return found
+def settings_of(client: QueueClient, queues: Iterable[str]) -> dict[str, QueueSettings]:
+    """Return the settings of ``queues`` by their names in the event log, ``account/name``."""
+    return {full_name(status.url): status.settings for status in map(client.show, queues)}
 
 
 def apply(
@@ -462,8 +440,8 @@ def undo(client: QueueClient, *, record: Path, at_ms: int) -> list[Change]:
 
 def _timeout_s(client: QueueClient, queue: str) -> int | None:
     """Return the timeout of ``queue``, a full name; ``None`` if it belongs to another account."""
-    facts = facts_for(facts_of(client, [plain_name(queue)]), queue)
-    return None if facts is None else facts.visibility_timeout_s
+    settings = settings_of(client, [plain_name(queue)]).get(queue)
+    return None if settings is None else settings.visibility_timeout_s
 
 
 def _set(client: QueueClient, change: Change, record: Path) -> None:

@@ -1,6 +1,7 @@
 """Retries while the server does not answer, because it restarts or is replaced, and the action to take for each error.
 
-Only idempotent calls may be retried; all calls of claims and publications are idempotent.
+Only idempotent calls may be retried; all calls of claims and publications are idempotent. With ``mode=sqs``, messages
+of a receive whose reply was lost are delivered again when their timeout ends.
 """
 
 import logging

@@ -174,7 +174,10 @@ def test_compaction_runs_as_tasks(spark: SparkSession, tmp_path: Path) -> None:
     files = pa.table(DeltaTable(table.location).get_add_actions(flatten=True)).to_pylist()
     known = sorted((file["num_records"], file["min.id"], file["max.id"]) for file in files)
     assert known == [(2, f"{queue}0", f"{queue}1") for queue in "abc"]
-    assert [row["id"] for row in read_archive(spark, table, queues=["b"]).orderBy("id").collect()] == ["b0", "b1"]
+    assert [row["id"] for row in read_archive(spark, table, Slice(queues=("b",))).orderBy("id").collect()] == [
+        "b0",
+        "b1",
+    ]
 
 
 def test_route(spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path) -> None:

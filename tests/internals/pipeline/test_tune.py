@@ -17,7 +17,7 @@ from tests.pipeline.closed import ExportedLog, row, worked
 from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from veilmq.client import HttpQueueClient
 from veilmq.core.receipts import Outcome
-from veilmq.core.settings import RoutingTable
+from veilmq.core.settings import QueueSettings, RoutingTable
 from veilmq.pipeline.cells import KeyCounts, ReceiptCounts
 from veilmq.pipeline.options import ClassOptions, TuneOptions
 from veilmq.pipeline.report import BYTES_MAX, page, report
@@ -28,12 +28,11 @@ from veilmq.pipeline.tune import (
     DEFAULTS,
     Change,
     Confidence,
-    QueueFacts,
     Recommendation,
     apply,
-    facts_of,
     recommendations,
     rows_of,
+    settings_of,
     tune,
     undo,
 )
@@ -43,10 +42,10 @@ OPTIONS = TuneOptions()
 NUMBER = 20  # median 8.6 s, p99 55 s
 
 
-def recommendation(first: ReceiptCounts, *, facts: QueueFacts | None = None) -> Recommendation:
+def recommendation(first: ReceiptCounts, *, settings: QueueSettings | None = None) -> Recommendation:
     """Return what is recommended for a queue with one key."""
-    given = {} if facts is None else {"jobs": facts}
-    return next(recommendations([key_with(first)], options=OPTIONS, facts=given))
+    given = {} if settings is None else {"jobs": settings}
+    return next(recommendations([key_with(first)], options=OPTIONS, settings=given))
 
 
 def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
@@ -65,13 +64,13 @@ def test_the_recommended_timeout_costs_little_more_than_the_true_best() -> None:
 def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
     """The queue is set a little beside the best: the bounds of both costs overlap, and nothing is recommended."""
     seen = lognormal(2.0, 20_000, crash_rate=work_types.CRASH_RATE)
-    best_s = recommendation(seen, facts=QueueFacts(visibility_timeout_s=400)).recommended_s or 0
-    near = recommendation(seen, facts=QueueFacts(visibility_timeout_s=best_s + 1))
+    best_s = recommendation(seen, settings=QueueSettings(visibility_timeout_s=400)).recommended_s or 0
+    near = recommendation(seen, settings=QueueSettings(visibility_timeout_s=best_s + 1))
     assert near.recommended_s is None
     assert near.keeps
     assert near.reason.startswith(f"keep {best_s + 1} s: {best_s} s would not surely cost less")
     assert not near.change
-    far = recommendation(seen, facts=QueueFacts(visibility_timeout_s=best_s * 10))
+    far = recommendation(seen, settings=QueueSettings(visibility_timeout_s=best_s * 10))
     assert far.change
     assert (far.cost_recommended_upper or 0.0) < (far.cost_current_lower or 0.0)
     assert (far.cost_recommended or 0.0) < (far.cost_current or 0.0)
@@ -80,8 +79,8 @@ def test_a_timeout_that_may_be_as_cheap_is_kept() -> None:
 def test_the_receives_of_the_queue_count() -> None:
     """A message that may be received twice only must not be late."""
     seen = lognormal(8.0, 20_000, crash_rate=0.05)
-    often = recommendation(seen, facts=QueueFacts(visibility_timeout_s=30, receives_max=10))
-    rarely = recommendation(seen, facts=QueueFacts(visibility_timeout_s=30, receives_max=2))
+    often = recommendation(seen, settings=QueueSettings(visibility_timeout_s=30, receives_max=10))
+    rarely = recommendation(seen, settings=QueueSettings(visibility_timeout_s=30, receives_max=2))
     assert often.cost_current is not None
     assert rarely.cost_current is not None
     assert often.cost_current > 2 * rarely.cost_current
@@ -92,7 +91,7 @@ def test_renewing_consumers_get_three_renewals() -> None:
     assert found.recommended_s in range(59, 63)
     assert "renew about every" in found.reason
     assert found.confidence is Confidence.HIGH
-    nearly = recommendation(renewed(20), facts=QueueFacts(visibility_timeout_s=53))
+    nearly = recommendation(renewed(20), settings=QueueSettings(visibility_timeout_s=53))
     assert nearly.recommended_s is None, "the period is not known as well as that"
 
 
@@ -119,7 +118,7 @@ def test_queues_come_before_their_keys_and_rare_keys_borrow() -> None:
         counts("a", "rare", lognormal(2.0, 20)),
         counts("b", "", lognormal(5.0, 1000)),
     ]
-    made = list(recommendations(found, options=OPTIONS, facts={}))
+    made = list(recommendations(found, options=OPTIONS, settings={}))
     assert [(each.queue, each.key) for each in made] == [
         ("a", None), ("a", "common"), ("a", "rare"), ("b", None), ("b", ""),
     ]  # fmt: skip
@@ -141,9 +140,9 @@ def client() -> Iterator[HttpQueueClient]:
 
 def recommended(client: HttpQueueClient, first: ReceiptCounts) -> Recommendation:
     """Return what is recommended for the queue as the event log names it."""
-    facts = facts_of(client, [QUEUE])
-    found = key_with(first, queue=facts[QUEUE].full_name)
-    return next(recommendations([found], options=TuneOptions(), facts=facts))
+    settings = settings_of(client, [QUEUE])
+    found = key_with(first, queue=next(iter(settings)))
+    return next(recommendations([found], options=TuneOptions(), settings=settings))
 
 
 def timeout_s(client: HttpQueueClient) -> int:
@@ -226,9 +225,9 @@ def test_a_change_that_was_changed_again_is_not_undone(client: HttpQueueClient, 
 def test_the_queue_says_how_often_a_message_is_received(client: HttpQueueClient) -> None:
     client.create_queue("dead")
     client.set(QUEUE, {"dead_letter_queue": "dead", "receives_max": 3})
-    facts = facts_of(client, [QUEUE])[QUEUE]
-    assert facts == QueueFacts(visibility_timeout_s=30, receives_max=3, full_name=facts.full_name)
-    assert facts.full_name.endswith("/jobs")
+    ((queue, settings),) = settings_of(client, [QUEUE]).items()
+    assert (settings.visibility_timeout_s, settings.receives_max) == (30, 3)
+    assert queue.endswith("/jobs")
 
 
 def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_path: Path) -> None:
@@ -237,14 +236,14 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     Before anything is exported there is nothing to recommend, and the report has no queue.
     """
     log, state, page_at = ExportedLog(tmp_path / "log"), str(tmp_path / "state"), tmp_path / "report.html"
-    facts = {"jobs": QueueFacts(visibility_timeout_s=60, full_name="1/jobs")}
-    assert tune(spark, events=log.events, state=state, facts=facts) == ()
+    settings = {"1/jobs": QueueSettings(visibility_timeout_s=60)}
+    assert tune(spark, events=log.events, state=state, settings=settings) == ()
     page = report(spark, state=state, path=page_at, at_ms=0).read_text(encoding="utf-8")
     assert content(page)["queues"] == []
 
     crashed = [row(Outcome.EXPIRED, 30_000, key=key) for key in ("fast", "slow")]
     log.export_rows(worked() + crashed, node="a0000001")
-    tuned = tune(spark, events=log.events, state=state, facts=facts)
+    tuned = tune(spark, events=log.events, state=state, settings=settings)
     assert [(each.queue, each.key, each.current_s) for each in tuned] == [
         ("1/jobs", None, 60), ("1/jobs", "fast", 60), ("1/jobs", "slow", 60),
     ]  # fmt: skip
@@ -262,7 +261,7 @@ def test_advice_table_and_report_come_from_one_state(spark: SparkSession, tmp_pa
     with pytest.raises(PipelineFailed, match="The queue other has too few receipts"):
         route_table(spark, state=state, queue="other")
 
-    page = report(spark, state=state, path=page_at, at_ms=0, facts=facts).read_text(encoding="utf-8")
+    page = report(spark, state=state, path=page_at, at_ms=0, settings=settings).read_text(encoding="utf-8")
     assert not re.search(r"https?:|<script src|<link|@import|<img", page)
     (queue,) = content(page)["queues"]
     assert queue["name"] == "jobs"

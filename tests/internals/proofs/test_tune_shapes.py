@@ -14,9 +14,10 @@ import pytest
 
 from tests.internals.proofs import work_shapes
 from tests.internals.proofs.work_shapes import Case
+from veilmq.core.settings import QueueSettings
 from veilmq.pipeline.cells import KeyCounts
 from veilmq.pipeline.options import TuneOptions
-from veilmq.pipeline.tune import Confidence, QueueFacts, Recommendation, recommendations
+from veilmq.pipeline.tune import Confidence, Recommendation, recommendations
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RANDOM_CASES = 200 if WHOLE else 40
@@ -95,8 +96,8 @@ def advised(case: Case, rng: np.random.Generator) -> Advised:
     played = case.played(rng)
     found = KeyCounts(queue="jobs", key="", first=played.first, later=played.later)
     usual = max(case.parts[0].timeouts, key=lambda each: each[1])[0]
-    facts = {"jobs": QueueFacts(visibility_timeout_s=round(usual))}
-    return Advised(case, math.ceil(played.naive_s), next(recommendations([found], options=OPTIONS, facts=facts)))
+    settings = {"jobs": QueueSettings(visibility_timeout_s=round(usual))}
+    return Advised(case, math.ceil(played.naive_s), next(recommendations([found], options=OPTIONS, settings=settings)))
 
 
 @pytest.fixture(scope="module", params=seeds(), ids=lambda seed: f"seed-{seed}")
