@@ -275,16 +275,14 @@ class ClaimsStreamReader(QueueStreamReader):
         """Return the number of shards of a claim that an earlier process bound; 0 for a claim to skip."""
         if claim is not None:
             return claim.shards
-        skips = self._options.on_lost_claim == SKIP
+        is_skipped, messages = self._options.on_lost_claim == SKIP, 0
         if number <= view.acknowledged:
-            return self._missing(number, "ClaimAcknowledged", skipped=self._options.on_acked_replay == EMPTY)
-        if number > view.last:
-            return self._missing(number, "ClaimGap", skipped=skips and not view.last)
-        messages = sum(each.messages for each in view.claims if each.number == number)
-        return self._missing(number, "ClaimLost", skipped=skips, messages=messages)
-
-    def _missing(self, number: int, code: str, *, skipped: bool, messages: int = 0) -> int:
-        if not skipped:
+            code, is_skipped = "ClaimAcknowledged", self._options.on_acked_replay == EMPTY
+        elif number > view.last:
+            code, is_skipped = "ClaimGap", is_skipped and not view.last
+        else:
+            code, messages = "ClaimLost", sum(each.messages for each in view.claims if each.number == number)
+        if not is_skipped:
             raise ClientError(code, f"Claim {number} of the repeated batch cannot be read.", 410)
         again = f"its {messages:,} messages are back in the queue and are read by a later batch"
         _log.warning("Claim %s is skipped (%s): %s, twice if the sink has them already.", number, code, again)

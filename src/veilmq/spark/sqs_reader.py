@@ -24,6 +24,7 @@ from veilmq.client.messages import ClientError, ReceivedMessage, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT
+from veilmq.core.messages import attributes_bytes
 from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import SQS, SQS_MESSAGES_MAX, SourceOptions
 from veilmq.wire.v1.claims import texts, types
@@ -54,17 +55,13 @@ class HeldReceipts:
         self._queue = connection.queue
         self._client = QueueClient(connection.transport())
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="veilmq-receive")
-        self._batches: dict[int, list[ReceivedMessage]] = {}
+        self.batches: dict[int, list[ReceivedMessage]] = {}
         self._stopped = threading.Event()
         threading.Thread(target=self._renew, name="veilmq-renewal", daemon=True).start()
 
-    def messages(self, number: int) -> list[ReceivedMessage] | None:
-        """Return the messages of batch ``number``; ``None`` if another process received it."""
-        return self._batches.get(number)
-
     def receive(self, number: int, count_max: int, *, wait_s: int) -> int:
         """Receive batch ``number``, and return its size; wait up to ``wait_s``, only for the first message."""
-        received = self._batches.setdefault(number, [])  # includes messages that exceeded the previous batch
+        received = self.batches.setdefault(number, [])  # includes messages that exceeded the previous batch
         wait_s = 0 if received else wait_s
         received += self._take(count_max - len(received), wait_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
@@ -76,18 +73,18 @@ class HeldReceipts:
                 break
             received += more
         if not received:
-            del self._batches[number]
+            del self.batches[number]
         elif self._options.bytes_max:
             totals = accumulate(map(_size_bytes, received))
             fits = max(1, sum(total <= self._options.bytes_max for total in totals))
             if fits < len(received):
-                received[fits:], self._batches[number + 1] = [], received[fits:]
+                received[fits:], self.batches[number + 1] = [], received[fits:]
         return len(received)
 
     def delete(self, number: int) -> None:
         """Delete the messages of all batches up to ``number``."""
-        done = [each for each in self._batches if each <= number]
-        receipts = [message.receipt for each in done for message in self._batches.pop(each)]
+        done = [each for each in self.batches if each <= number]
+        receipts = [message.receipt for each in done for message in self.batches.pop(each)]
         delete = partial(self._client.delete_batch, self._queue)
         failed = [error for errors in self._threads.map(delete, _chunks(receipts)) for error in errors if error]
         if failed:
@@ -119,16 +116,14 @@ class HeldReceipts:
             return next((result for result in results if isinstance(result, ClientError)), None)
 
         while not self._stopped.wait(lease_s / BEATS_PER_TIMEOUT):
-            receipts = [message.receipt for batch in list(self._batches.values()) for message in list(batch)]
+            receipts = [message.receipt for batch in list(self.batches.values()) for message in list(batch)]
             for failure in self._threads.map(renew, _chunks(receipts)):
                 if failure:
                     _log.warning("Timeouts were not renewed, so messages may be delivered again: %s", failure)
 
 
 def _size_bytes(message: ReceivedMessage) -> int:
-    return len(message.body.encode()) + sum(
-        len(name.encode()) + len(each.data or (each.text or "").encode()) for name, each in message.attributes.items()
-    )
+    return len(message.body.encode()) + attributes_bytes(message.attributes)
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -179,7 +174,7 @@ class SqsStreamReader(QueueStreamReader):
         """Return the messages of the batch; none if an earlier process received them."""
         self._begin(until)
         assert self._held is not None
-        messages = self._held.messages(until.number)
+        messages = self._held.batches.get(until.number)  # none of another process
         if messages is None:
             _log.warning("Batch %s is repeated without its messages: the queue delivers them again.", until.number)
             return []
