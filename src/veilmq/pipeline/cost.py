@@ -49,15 +49,6 @@ class Load:
     unrenewed: float | Array = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """The summands of the cost of each of several timeouts: wasted work, false dead letters, waiting after a crash."""
-
-    in_vain: Array
-    dead: Array
-    waiting: Array
-
-
 def mixed(loads: Sequence[Load]) -> Load:
     """Return one load with the cost of all ``loads`` together, for any timeout; they have equal receives."""
     weights = np.array([load.weight for load in loads])
@@ -85,23 +76,19 @@ def costs(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
     ``then_s`` are the timeouts after each expiry; the last one, or the first one if there are none, applies to
     further receives.
     """
-    found = parts(load, timeouts_s, prices=prices, then_s=then_s)
-    return found.in_vain + found.dead + found.waiting
+    return np.asarray(parts(load, timeouts_s, prices=prices, then_s=then_s).sum(axis=0))
 
 
-def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Parts:
-    """Return the summands of ``costs``."""
+def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Array:
+    """Return the summands of ``costs``: wasted work, false dead letters, and waiting after a crash."""
     receives = min(max(load.receives_max, 1), RECEIVES_COUNTED_MAX)
     rows = [timeouts_s, *(np.full_like(timeouts_s, each) for each in then_s[: receives - 1])]
     in_force = np.stack(rows + [rows[-1]] * (receives - len(rows)))  # a row for each receive; the last one is repeated
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
     outlived = load.weight * np.where(timeouts_s < load.renewed_from_s, 1.0, load.unrenewed)
-    in_vain: Array = load.tail.work_beyond(reached[:-1]).sum(axis=-2)
-    return Parts(
-        in_vain=outlived * prices.work * in_vain,
-        dead=outlived * prices.dead_letter * load.tail.beyond(reached[-1]),
-        waiting=load.weight * prices.wait * load.crash_rate * timeouts_s,
-    )
+    in_vain = outlived * prices.work * load.tail.work_beyond(reached[:-1]).sum(axis=-2)
+    dead = outlived * prices.dead_letter * load.tail.beyond(reached[-1])
+    return np.stack([in_vain, dead, load.weight * prices.wait * load.crash_rate * timeouts_s])
 
 
 def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:

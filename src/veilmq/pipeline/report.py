@@ -174,9 +174,8 @@ def _cost(known: Estimate, marks: Recommendation, options: TuneOptions) -> dict[
     """Return the costs of timeouts around those observed and marked, on logarithmic scales."""
     last_s = max(2.0 * max(known.sight_s, marks.current_s, marks.recommended_s or 0.0), 10.0)
     timeouts_s = np.geomspace(1.0, min(last_s, VISIBILITY_TIMEOUT_S.maximum), POINTS)
-    found = parts(known.load(options.receives_max), timeouts_s, prices=options)
-    lines = [np.ravel(each) for each in (found.in_vain, found.dead, found.waiting)]
-    total = np.sum(lines, axis=0)
+    lines = parts(known.load(options.receives_max), timeouts_s, prices=options)
+    total = lines.sum(axis=0)
     low, high = (float(total[total > 0].min()) / 6 if (total > 0).any() else 1e-6), float(total.max()) * 2 or 1.0
     coded = [_coded(each, low, high) for each in (*lines, total)]
     return {"x": [1, _short(float(timeouts_s[-1]))], "y": [_short(low), _short(high)], "lines": coded}
