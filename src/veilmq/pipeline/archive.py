@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from veilmq.core import Value
+from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES
 from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveSink, ArchiveTable, compact, now_ms
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ArchiveOptions, ReplayOptions, Slice
@@ -73,19 +74,20 @@ def archive(
     Small files are compacted also at the end. The day (UTC) of a message decides when it leaves the table.
     """
     checkpoints = Place.at(options.checkpoint or f"{options.table}/{CHECKPOINTS}")
-    table, files, period_s = ArchiveTable(options.table), Counter[str](), options.compact_minutes * MINUTE_S
-    due_s = time.monotonic() + (period_s or math.inf)
+    table, files, has_work = ArchiveTable(options.table), Counter[str](), options.compact_minutes or options.expire_days
+    period_s = MINUTE_S * (options.compact_minutes or ARCHIVE_COMPACT_MINUTES.default) if has_work else math.inf
+    due_s = time.monotonic() + period_s
 
     def maintain() -> None:
         nonlocal due_s
         if options.expire_days:
             day = datetime.fromtimestamp(now_ms() / 1000, UTC).date() - timedelta(days=options.expire_days)
             files["expired"] += table.expire(writer=WRITER, before=day)
-        if period_s:
+        if options.compact_minutes:
             files["joined"] += compact(table, spark)
-        if period_s or options.expire_days:
+        if has_work:
             files["deleted"] += table.vacuum(keep_h=options.keep_h)
-        due_s = time.monotonic() + (period_s or math.inf)
+        due_s = time.monotonic() + period_s
 
     table.create()
     prepare(spark, ArchiveSink)

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -132,6 +133,24 @@ def test_archive_and_replay(
     for message in drained(client, "again.fifo"):
         found.setdefault(str(message.group), []).append(message.body)
     assert found == {f"g{group}": [f"s{n:02}" for n in range(group, 10, 3)] for group in range(3)}
+
+
+def test_messages_leave_the_table_also_while_nothing_is_compacted(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that runs until it is stopped, which is when there is no file any more."""
+    monkeypatch.setattr("veilmq.pipeline.archive.MINUTE_S", 0.0)
+    client.create_queue("orders")
+    table, stop = ArchiveTable(tmp_path), threading.Event()
+    table.create()
+    table.commit(writer="w", batch=0, files=[written(table, ["old"])])
+
+    def report(queue: str, rows: int) -> None:
+        if not table.snapshot().files:
+            stop.set()
+
+    options = ArchiveOptions(table=table.location, continuous=True, compact_minutes=0, expire_days=1)
+    assert archive(spark, server.endpoint, ("orders",), options, report=report, stop=stop).files["expired"] == 1
 
 
 @EVERYTHING
