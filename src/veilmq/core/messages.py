@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b, sha256
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -201,6 +203,15 @@ _HALF_LIFE_MS = FAIR_RECENT_S * SECOND_MS
 _SILENCE_MS = FAIR_SILENCE_S * SECOND_MS
 _FORGOTTEN_MS = 1.0  # less processing time than this is none
 _TENANTS_MIN = 1_024
+_LANDINGS_SPARE = 1_000
+
+
+class Flight(NamedTuple):
+    """A message in flight, which lands by itself when it is visible or kept no longer; others have no group."""
+
+    lands_at_ms: int
+    group: int | None
+    since_ms: int
 
 
 class Decaying:
@@ -232,13 +243,18 @@ class Tenant(msgspec.Struct, eq=False):
 
 
 class Fairness:
-    """The tenants of one queue. Groups that have nothing in flight and are not noisy are forgotten in time."""
+    """The tenants of one queue. Groups that have nothing in flight and are not noisy are forgotten in time.
 
-    __slots__ = ("_forget_at", "_in_flight", "_processed", "_tenants")
+    ``flights`` are messages in flight by position; ``others`` counts those that are not among them.
+    """
+
+    __slots__ = ("_forget_at", "_landings", "_processed", "_tenants", "flights", "others")
 
     def __init__(self) -> None:
+        self.flights: dict[int, Flight] = {}
+        self.others = 0
+        self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
         self._tenants: dict[int, Tenant] = {}
-        self._in_flight = 0
         self._processed = Decaying()
         self._forget_at = _TENANTS_MIN
 
@@ -259,23 +275,52 @@ class Fairness:
         if tenant is not None:
             tenant.sent_at_ms = max(tenant.sent_at_ms, sent_at_ms)
 
-    def received(self, group: int, now_ms: int) -> None:
-        """Count a message of the group in flight."""
+    def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
+        """Count a message in flight, as was seen at ``now_ms``; an earlier flight of it ends with that."""
+        if position in self.flights:
+            self.land(position, now_ms)
+        self._await_landing(position, flight)
+        group = flight.group
+        if group is None:
+            return
         tenant = self._tenants.get(group)
         if tenant is None:
             if len(self._tenants) >= self._forget_at:
                 self._forget(now_ms)
             tenant = self._tenants[group] = Tenant(processed=Decaying(), sent_at_ms=now_ms)
         tenant.in_flight += 1
-        self._in_flight += 1
 
-    def ended(self, group: int, held_ms: int, ended_at_ms: int) -> None:
-        """Count a message of the group out, deleted or returned after ``held_ms`` in flight."""
-        tenant = self._tenants[group]
-        tenant.in_flight -= 1
-        self._in_flight -= 1
-        tenant.processed.add(held_ms, ended_at_ms)
-        self._processed.add(held_ms, ended_at_ms)
+    def move(self, position: int, lands_at_ms: int) -> bool:
+        """Note another deadline; return whether the message is known to be in flight."""
+        flight = self.flights.get(position)
+        if flight is not None:
+            self._await_landing(position, flight._replace(lands_at_ms=lands_at_ms))
+        return flight is not None
+
+    def land(self, position: int, at_ms: int) -> Flight | None:
+        """Count a message out, deleted or returned at that instant, and return its flight, if one is known."""
+        flight = self.flights.pop(position, None)
+        if flight is not None and flight.group is not None:
+            tenant, held_ms = self._tenants[flight.group], max(0, at_ms - flight.since_ms)
+            tenant.in_flight -= 1
+            tenant.processed.add(held_ms, at_ms)
+            self._processed.add(held_ms, at_ms)
+        return flight
+
+    def pass_time(self, now_ms: int) -> None:
+        """Count out what has become visible since."""
+        while self._landings and self._landings[0][0] <= now_ms:
+            lands_at_ms, position = heappop(self._landings)
+            flight = self.flights.get(position)
+            if flight is not None and flight.lands_at_ms == lands_at_ms:
+                self.land(position, lands_at_ms)
+
+    def _await_landing(self, position: int, flight: Flight) -> None:
+        self.flights[position] = flight
+        if len(self._landings) > 2 * len(self.flights) + _LANDINGS_SPARE:  # most of them have landed before
+            self._landings = sorted((each.lands_at_ms, at) for at, each in self.flights.items())
+        else:
+            heappush(self._landings, (flight.lands_at_ms, position))
 
     def drained(self, group: int) -> None:
         """Note that the group has no waiting messages: it is quiet."""
@@ -283,18 +328,18 @@ class Fairness:
         if tenant is not None:
             tenant.is_noisy = False
 
-    def is_noisy(self, group: int, others_in_flight: int, now_ms: int) -> bool:
-        """Return whether the group is noisy now, and keep that; ``others_in_flight`` have no group."""
+    def is_noisy(self, group: int, now_ms: int) -> bool:
+        """Return whether the group is noisy now, and keep that."""
         tenant = self._tenants.get(group)
         if tenant is None:
             return False
-        tenant.is_noisy = self._judge(tenant, others_in_flight, now_ms)
+        tenant.is_noisy = self._judge(tenant, now_ms)
         return tenant.is_noisy
 
-    def would_be_noisy(self, group: int, others_in_flight: int, now_ms: int) -> bool:
+    def would_be_noisy(self, group: int, now_ms: int) -> bool:
         """Return the same without keeping it."""
         tenant = self._tenants.get(group)
-        return tenant is not None and self._judge(tenant, others_in_flight, now_ms)
+        return tenant is not None and self._judge(tenant, now_ms)
 
     def in_flight(self, group: int) -> int:
         """Return how many messages of the group are in flight."""
@@ -305,10 +350,10 @@ class Fairness:
         """Return whether the group has enough messages in flight to be noisy when others have few."""
         return self.in_flight(group) >= FAIR_IN_FLIGHT_MIN
 
-    def _judge(self, tenant: Tenant, others_in_flight: int, now_ms: int) -> bool:
+    def _judge(self, tenant: Tenant, now_ms: int) -> bool:
         if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
             return False
-        in_flight_max = (self._in_flight + others_in_flight) * FAIR_SHARE_PERCENT
+        in_flight_max = (len(self.flights) + self.others) * FAIR_SHARE_PERCENT
         if tenant.is_noisy or (tenant.in_flight >= FAIR_IN_FLIGHT_MIN and tenant.in_flight * 100 > in_flight_max):
             return True
         processed = tenant.processed.at(now_ms)

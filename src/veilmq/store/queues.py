@@ -5,14 +5,14 @@ the counters since start are lost with it, which nothing promises.
 ``in_flight`` and ``delayed`` count the messages hidden at ``counted_at_ms``.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Any
 
 from veilmq.core.commands import SendOptions, Wake
 from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.messages import NewMessage, group_of, require_id
+from veilmq.core.messages import Fairness, NewMessage, group_of, require_id
 from veilmq.core.settings import QueueSettings, RoutingTable, read_table
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.transaction import Options, read_settings
@@ -101,7 +101,8 @@ class Queue:
         self.options, self.wake = options, wake
         self.throttle: Throttle | None = None
         self.lanes: tuple[int, ...] = ()
-        self.fair: object | None = None
+        self.fair: defaultdict[int, Fairness] | None = None
+        """The accounts of its groups by lane, where they are needed."""
         self.shares = False
         """Whether messages have groups, among which receives are shared."""
         self.touched = False

@@ -10,6 +10,7 @@ from veilmq.core.messages import (
     Attribute,
     Decaying,
     Fairness,
+    Flight,
     IdSource,
     Properties,
     decode_properties,
@@ -59,6 +60,7 @@ def test_ids_are_version_4_uuids_and_never_repeat() -> None:
 
 NOW_MS = 1_000_000
 MINUTE_MS = 60_000
+HOUR_MS = NOW_MS + 60 * MINUTE_MS
 A, B = 1, 2
 
 
@@ -66,31 +68,47 @@ def in_flight(**groups: int) -> Fairness:
     fairness = Fairness()
     for name, count in groups.items():
         for _ in range(count):
-            fairness.received({"a": A, "b": B}[name], NOW_MS)
+            take_off(fairness, {"a": A, "b": B}[name])
+    return fairness
+
+
+def take_off(fairness: Fairness, group: int, since_ms: int = NOW_MS) -> None:
+    fairness.take_off(len(fairness.flights), Flight(HOUR_MS, group, since_ms), NOW_MS)
+
+
+def land_all(fairness: Fairness) -> None:
+    for position in list(fairness.flights):
+        fairness.land(position, NOW_MS)
+
+
+def beside(others: int, **groups: int) -> Fairness:
+    fairness = in_flight(**groups)
+    fairness.others = others
     return fairness
 
 
 def test_thirty_in_flight_and_more_than_a_tenth_are_noisy() -> None:
-    assert in_flight(a=30).is_noisy(A, 269, NOW_MS)
-    assert not in_flight(a=30).is_noisy(A, 270, NOW_MS), "exactly a tenth is not more than a tenth"
-    assert not in_flight(a=29).is_noisy(A, 0, NOW_MS), "fewer than thirty are never noisy"
+    assert beside(269, a=30).is_noisy(A, NOW_MS)
+    assert not beside(270, a=30).is_noisy(A, NOW_MS), "exactly a tenth is not more than a tenth"
+    assert not in_flight(a=29).is_noisy(A, NOW_MS), "fewer than thirty are never noisy"
 
 
 def test_the_share_is_of_all_groups_together() -> None:
     fairness = in_flight(a=30, b=270)
-    assert not fairness.is_noisy(A, 0, NOW_MS)
-    assert fairness.is_noisy(B, 0, NOW_MS)
+    assert not fairness.is_noisy(A, NOW_MS)
+    assert fairness.is_noisy(B, NOW_MS)
 
 
 def test_more_than_a_tenth_of_the_processing_time_is_noisy() -> None:
-    fairness = in_flight(a=1, b=1)
-    fairness.ended(A, 1_000, NOW_MS)
-    fairness.ended(B, 9_000, NOW_MS)
-    assert not fairness.is_noisy(A, 0, NOW_MS)
-    assert fairness.is_noisy(B, 0, NOW_MS)
-    fairness.received(A, NOW_MS)
-    fairness.ended(A, 1, NOW_MS)
-    assert fairness.is_noisy(A, 0, NOW_MS), "1,001 of 10,001 ms is more than a tenth"
+    fairness = Fairness()
+    take_off(fairness, A, NOW_MS - 1_000)
+    take_off(fairness, B, NOW_MS - 9_000)
+    land_all(fairness)
+    assert not fairness.is_noisy(A, NOW_MS)
+    assert fairness.is_noisy(B, NOW_MS)
+    take_off(fairness, A, NOW_MS - 1)
+    land_all(fairness)
+    assert fairness.is_noisy(A, NOW_MS), "1,001 of 10,001 ms is more than a tenth"
 
 
 def test_processing_time_is_forgotten_by_halves() -> None:
@@ -104,35 +122,33 @@ def test_processing_time_is_forgotten_by_halves() -> None:
 
 def test_a_noisy_group_stays_noisy_until_it_is_drained() -> None:
     fairness = in_flight(a=30)
-    assert fairness.is_noisy(A, 0, NOW_MS)
-    for _ in range(30):
-        fairness.ended(A, 0, NOW_MS)
-    assert fairness.is_noisy(A, 0, NOW_MS), "its share fell, its backlog did not"
+    assert fairness.is_noisy(A, NOW_MS)
+    land_all(fairness)
+    assert fairness.is_noisy(A, NOW_MS), "its share fell, its backlog did not"
     fairness.drained(A)
-    assert not fairness.is_noisy(A, 0, NOW_MS)
+    assert not fairness.is_noisy(A, NOW_MS)
 
 
 def test_a_group_that_sent_nothing_for_five_minutes_is_quiet() -> None:
     fairness = in_flight(a=30)
     fairness.sent(A, NOW_MS)
-    assert fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS - 1)
-    assert not fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+    assert fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS - 1)
+    assert not fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
     fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
-    assert fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+    assert fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
 
 
 def test_five_minutes_of_silence_count_also_when_nobody_looked() -> None:
     fairness = in_flight(a=30)
-    assert fairness.is_noisy(A, 0, NOW_MS)
-    for _ in range(30):
-        fairness.ended(A, 0, NOW_MS)
+    assert fairness.is_noisy(A, NOW_MS)
+    land_all(fairness)
     fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
-    assert not fairness.is_noisy(A, 0, NOW_MS + 5 * MINUTE_MS)
+    assert not fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
 
 
 def test_groups_that_ended_are_forgotten() -> None:
     fairness = Fairness()
     for group in range(10_000):
-        fairness.received(group, NOW_MS)
-        fairness.ended(group, 0, NOW_MS)
+        take_off(fairness, group)
+        land_all(fairness)
     assert len(fairness) < 2_000

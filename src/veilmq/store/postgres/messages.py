@@ -69,7 +69,7 @@ async def insert(
     by_id = {row["id"]: row for row in rows}
     stored = [by_id[each] for each in ids]
     if is_fair:
-        node.fair[queue.partition].sent(groups, stored)
+        node.fair[queue.partition].stored(groups, stored)
     return stored
 
 

@@ -26,15 +26,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from hashlib import blake2b
-from heapq import heappop, heappush
 from operator import itemgetter
 from random import getrandbits
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from veilmq.core.commands import Clock, Command
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.messages import Fairness, IdSource, NewMessage
+from veilmq.core.messages import Fairness, Flight, IdSource, NewMessage
 from veilmq.core.receipts import ReceiptBook
 from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
@@ -249,40 +248,30 @@ LANE = 100
 
 _FLIGHTS_READ_MAX = 3_000
 _HIDDEN_READ_MAX = 20_000
-_LANDINGS_SPARE = 1_000
 
 
-class Flight(NamedTuple):
-    """A message in flight, which lands by itself when it is visible or kept no longer; others have no group."""
+class FairShares(Fairness):
+    """The groups of one partition, and who is noisy among them. Instants are of the database's clock."""
 
-    lands_at_ms: int
-    group: int | None
-    since_ms: int
-
-
-class FairShares:
-    """The groups of one partition. Instants are of the database's clock."""
+    __slots__ = ("_ahead_ms", "_clock", "refresh_at_ms", "suspects", "touched")
 
     def __init__(self, clock: Clock) -> None:
-        self.fairness = Fairness()
+        super().__init__()
         self.suspects: set[int] = set()
         """The groups that are noisy, or may be soon."""
         self.refresh_at_ms = 0
         """From when on, by the node's clock, there may be another look at what other nodes do."""
-        self._flights: dict[int, Flight] = {}
-        self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
-        self._alone = 0
         self.touched: set[int] | None = None  # positions of which something was heard during a look
         self._clock = clock
         self._ahead_ms = 0  # the database's clock, of this node's
 
     # What happens.
 
-    def sent(self, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
+    def stored(self, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
         """Note what was stored; a group that took much and was silent may be noisy again by that."""
         for group, row in zip(groups, rows, strict=True):
             if group is not None:
-                self.fairness.sent(group, row["sent_at"])
+                self.sent(group, row["sent_at"])
                 self._suspect(group, row["sent_at"])
 
     def received(self, queue: Queue, rows: Sequence[Any]) -> None:
@@ -293,10 +282,10 @@ class FairShares:
         for row in rows:
             self.take_off(row["seq"], flight_of(queue, row, row["visible_at"], row["now"]), row["now"])
 
-    def drained(self, rows: Iterable[Any]) -> None:
+    def passed_over(self, rows: Iterable[Any]) -> None:
         """Note which of the groups that had to wait have nothing to give any more."""
         for group in {row["group_key"] for row in rows if row["is_drained"]}:
-            self.fairness.drained(group)
+            self.drained(group)
 
     def ended(self, positions: Iterable[int], now_ms: int) -> None:
         """Note messages that are gone."""
@@ -313,51 +302,22 @@ class FairShares:
             self.take_off(row["seq"], flight, row["now"])
 
     def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
-        """Count a message in flight; ``now_ms`` is when that was seen."""
+        self._touch(position)
         self.pass_time(now_ms)
-        self.land(position, now_ms)
-        self._await_landing(position, flight)
-        if flight.group is None:
-            self._alone += 1
-            return
-        self.fairness.received(flight.group, now_ms)
-        if self.fairness.has_many(flight.group):
+        super().take_off(position, flight, now_ms)
+        if flight.group is not None and self.has_many(flight.group):
             self.suspects.add(flight.group)
 
     def move(self, position: int, lands_at_ms: int) -> bool:
-        """Note another deadline; tell whether the message was known to be in flight."""
         self._touch(position)
-        flight = self._flights.get(position)
-        if flight is not None:
-            self._await_landing(position, flight._replace(lands_at_ms=lands_at_ms))
-        return flight is not None
+        return super().move(position, lands_at_ms)
 
-    def land(self, position: int, now_ms: int) -> None:
-        """Count a message out, if it is known to be in flight."""
+    def land(self, position: int, at_ms: int) -> Flight | None:
         self._touch(position)
-        flight = self._flights.pop(position, None)
-        if flight is None:
-            return
-        if flight.group is None:
-            self._alone -= 1
-            return
-        self.fairness.ended(flight.group, max(0, now_ms - flight.since_ms), now_ms)
-        self._suspect(flight.group, now_ms)
-
-    def pass_time(self, now_ms: int) -> None:
-        """Count out what has become visible since."""
-        while self._landings and self._landings[0][0] <= now_ms:
-            lands_at_ms, position = heappop(self._landings)
-            flight = self._flights.get(position)
-            if flight is not None and flight.lands_at_ms == lands_at_ms:
-                self.land(position, lands_at_ms)
-
-    def _await_landing(self, position: int, flight: Flight) -> None:
-        self._flights[position] = flight
-        if len(self._landings) > 2 * len(self._flights) + _LANDINGS_SPARE:  # most of them have landed before
-            self._landings = sorted((each.lands_at_ms, at) for at, each in self._flights.items())
-        else:
-            heappush(self._landings, (flight.lands_at_ms, position))
+        flight = super().land(position, at_ms)
+        if flight is not None and flight.group is not None:
+            self._suspect(flight.group, at_ms)
+        return flight
 
     def correct(self, found: Mapping[int, Flight], now_ms: int, *, whole: bool) -> None:
         """Take over what was seen in flight, by positions; ``whole`` tells that these are all."""
@@ -365,13 +325,13 @@ class FairShares:
         self.pass_time(now_ms)
         for position in found.keys() - touched:
             flight = found[position]
-            known = self._flights.get(position)
+            known = self.flights.get(position)
             if known is None or known.since_ms < flight.since_ms:
                 self.take_off(position, flight, now_ms)
             elif known.lands_at_ms != flight.lands_at_ms:
                 self.move(position, flight.lands_at_ms)
         if whole:
-            for position in self._flights.keys() - found.keys() - touched:
+            for position in self.flights.keys() - found.keys() - touched:
                 self.land(position, now_ms)
 
     def _touch(self, position: int) -> None:
@@ -379,17 +339,17 @@ class FairShares:
             self.touched.add(position)
 
     def _suspect(self, group: int, now_ms: int) -> None:
-        if self.fairness.would_be_noisy(group, self._alone, now_ms):
+        if self.would_be_noisy(group, now_ms):
             self.suspects.add(group)
 
     def noisy(self, now_ms: int, *, judge: bool = True) -> list[int]:
         """Return the groups that are noisy now, by a judgement or as one would be: the one that comes first, first."""
         self.pass_time(now_ms)
-        is_noisy = self.fairness.is_noisy if judge else self.fairness.would_be_noisy
-        noisy = [group for group in self.suspects if is_noisy(group, self._alone, now_ms)]
+        is_noisy = self.is_noisy if judge else self.would_be_noisy
+        noisy = [group for group in self.suspects if is_noisy(group, now_ms)]
         if judge:
-            self.suspects = {*noisy, *filter(self.fairness.has_many, self.suspects)}
-        return sorted(noisy, key=lambda group: (self.fairness.in_flight(group), group))
+            self.suspects = {*noisy, *filter(self.has_many, self.suspects)}
+        return sorted(noisy, key=lambda group: (self.in_flight(group), group))
 
     async def find_noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
         """Do so with what other nodes do, as far as it is known."""
@@ -411,9 +371,9 @@ class FairShares:
         self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _FLIGHTS_READ_MAX)
         if self.suspects:
             for row in await connection.fetch(FAIR["turns"], queue.partition, list(self.suspects), kept_ms):
-                self.fairness.last_sent(row["group_key"], row["sent_at"])
+                self.last_sent(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
-                    self.fairness.drained(row["group_key"])
+                    self.drained(row["group_key"])
         self.refresh_at_ms = now_ms + _interval_ms(began_s)
 
 

@@ -360,7 +360,7 @@ class _Taking:
         if shares is not None:
             noisy = await shares.find_noisy(self.connection, queue)
             rows: list[Any] = await fetch((_FAIR_LOGGED if of_log else FAIR)["receive"], *first, noisy, *rest)
-            shares.drained(rows)
+            shares.passed_over(rows)
             return sorted(rows, key=itemgetter("place"))
         statement, low_water = sql(queue)["receive"], node.low_water[queue.partition]
         rows = await fetch(statement, *first, low_water.begin(), *rest)

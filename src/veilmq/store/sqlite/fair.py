@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from veilmq.core.limits import PRIORITY
-from veilmq.core.messages import Fairness
+from veilmq.core.messages import Fairness, Flight
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.session import Row, Session, group_hash
@@ -30,70 +30,34 @@ Group = tuple[int, int]
 """A group, as its lane and number."""
 
 
-class Sharing:
-    """The accounts of one queue by lane, and the messages of groups in flight."""
-
-    __slots__ = ("_ends", "accounts", "flights")
-
-    def __init__(self) -> None:
-        self.accounts: defaultdict[int, Fairness] = defaultdict(Fairness)
-        self._ends: list[tuple[int, int]] = []  # when flights end, also some that have ended otherwise
-        self.flights: dict[int, tuple[Group, int, int]] = {}  # by seq: group, end, and since when
-
-    def pass_time(self, now_ms: int) -> None:
-        """Count out what became visible again."""
-        while self._ends and self._ends[0][0] <= now_ms:
-            end_ms, seq = heappop(self._ends)
-            flight = self.flights.get(seq)
-            if flight is not None and flight[1] == end_ms:
-                self.land(seq, end_ms)
-
-    def take_off(self, seq: int, group: Group, end_ms: int, since_ms: int, now_ms: int) -> None:
-        """Count a message in flight until ``end_ms``, unless it is already: then it lands at another time."""
-        flight = self.flights.get(seq)
-        if flight is None:
-            self.accounts[group[0]].received(group[1], now_ms)
-        else:
-            since_ms = flight[2]
-        self.flights[seq] = group, end_ms, since_ms
-        heappush(self._ends, (end_ms, seq))
-
-    def land(self, seq: int, at_ms: int) -> None:
-        """Count a message out, if it is in flight."""
-        flight = self.flights.pop(seq, None)
-        if flight is not None:
-            (lane, group), _, since_ms = flight
-            self.accounts[lane].ended(group, at_ms - since_ms, at_ms)
-
-
 def priorities(queue: Queue) -> list[int]:
     """Return the priorities that messages have, in the order of receives."""
     return sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes})
 
 
-def sharing_of(session: Session, queue: Queue) -> Sharing:
-    """Return the sharing of a queue, begun where there is none with what is in flight.
+def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
+    """Return the accounts of a queue by lane as they are now, begun where there are none with what is in flight.
 
-    It begins before a receipt changes that: what a message ends with has to have been counted.
+    They begin before a receipt changes that: what a message ends with has to have been counted.
     """
-    if isinstance(queue.fair, Sharing):
-        return queue.fair
-    sharing = queue.fair = Sharing()
-    now_ms = queue.counted_at_ms
-    for lane in [lane for lane in queue.lanes if lane > GROUPED]:
-        rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
-        for seq, visible_at_ms, group, received_at_ms in rows:
-            sharing.take_off(seq, (lane, group), visible_at_ms, received_at_ms, now_ms)
-    return sharing
+    if queue.fair is None:
+        queue.fair = defaultdict(Fairness)
+        now_ms = queue.counted_at_ms
+        for lane in [lane for lane in queue.lanes if lane > GROUPED]:
+            rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
+            for seq, visible_at_ms, group, received_at_ms in rows:
+                queue.fair[lane].take_off(seq, Flight(visible_at_ms, group, received_at_ms), now_ms)
+    for account in queue.fair.values():
+        account.pass_time(session.now_ms)
+    return queue.fair
 
 
 def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int, int]:
     """Note a new message of the group ``name``; return its lane and the group's number."""
     queue.shares = True
-    sharing: Any = queue.fair
     lane, group = GROUPED + priority, group_hash(session.group_numbers.key, name)
-    if sharing is not None:
-        sharing.accounts[lane].sent(group, session.now_ms)
+    if queue.fair is not None:
+        queue.fair[lane].sent(group, session.now_ms)
     return lane, group
 
 
@@ -102,12 +66,12 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, judges: 
 
     ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
     """
-    sharing, now_ms = sharing_of(session, queue), session.now_ms
-    sharing.pass_time(now_ms)
-    partition, execute, others = queue.partition, session.execute, max(0, queue.in_flight - len(sharing.flights))
+    accounts, now_ms, partition, execute = accounts_of(session, queue), session.now_ms, queue.partition, session.execute
+    others = max(0, queue.in_flight - sum([len(account.flights) for account in accounts.values()]))
     for priority in priorities(queue):
         lane = GROUPED + priority
-        account = sharing.accounts[lane]
+        account = accounts[lane]
+        account.others = others
         noisy: list[int] = []
         heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
         groups = execute(SQL["fair_groups"], (partition, lane, now_ms))
@@ -121,7 +85,7 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, judges: 
                 _push(heads, source)
                 continue
             group = group_head[2]
-            if (account.is_noisy if judges else account.would_be_noisy)(group, others, now_ms):
+            if (account.is_noisy if judges else account.would_be_noisy)(group, now_ms):
                 noisy.append(group)
             else:
                 _push(heads, execute(sql["fair_of_group"], (partition, lane, group, now_ms)))
@@ -138,46 +102,43 @@ def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row
 
 def received(session: Session, queue: Queue, given: list[tuple[Row, int]]) -> None:
     """Count messages that were given, with their deadlines."""
-    sharing, now_ms = sharing_of(session, queue), session.now_ms
-    sharing.pass_time(now_ms)
+    accounts, now_ms = accounts_of(session, queue), session.now_ms
     for row, end_ms in given:
         if row[_GROUP] is not None:
-            sharing.take_off(row[0], (row[_LANE], row[_GROUP]), end_ms, now_ms, now_ms)
+            accounts[row[_LANE]].take_off(row[0], Flight(end_ms, row[_GROUP], now_ms), now_ms)
     refile(session, queue, {(row[_LANE], row[_GROUP]) for row, _ in given if row[_GROUP] is not None})
 
 
 def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
     """Find the first message of each group; one that has no more to give is quiet."""
-    sharing: Any = queue.fair
+    accounts = queue.fair
     for lane, group in groups:
         row = session.row("put_fair_group", queue.partition, lane, group)
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
-        if sharing is not None and (row is None or row[0] > session.now_ms or row[1] in sharing.flights):
-            sharing.accounts[lane].drained(group)  # what is visible and still a flight was just given for 0 s
+        if accounts is not None and (row is None or row[0] > session.now_ms or row[1] in accounts[lane].flights):
+            accounts[lane].drained(group)  # what is visible and still a flight was just given for 0 s
 
 
 def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
     """Count out deleted messages: seq, lane and group of each."""
-    sharing: Any = queue.fair
-    if sharing is not None:
-        sharing.pass_time(session.now_ms)
-        for seq, _, _ in rows:
-            sharing.land(seq, session.now_ms)
+    if queue.fair is not None:
+        accounts = accounts_of(session, queue)
+        for seq, lane, group in rows:
+            if group is not None:
+                accounts[lane].land(seq, session.now_ms)
     refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None})
 
 
 def changed(session: Session, queue: Queue, rows: Iterable[Any]) -> None:
     """Follow new deadlines: rows that begin as those of ``standard_find``."""
-    sharing: Any = queue.fair
-    now_ms = session.now_ms
-    sharing.pass_time(now_ms)
+    accounts, now_ms = accounts_of(session, queue), session.now_ms
     groups: set[Group] = set()
     for seq, visible_at_ms, receive_count, _, _, _, group, lane, *_ in rows:
         if group is None:
             continue
         groups.add((lane, group))
-        if receive_count:
-            sharing.take_off(seq, (lane, group), visible_at_ms, now_ms, now_ms)
-    sharing.pass_time(now_ms)  # those that are visible at once have something to give
+        if receive_count and not accounts[lane].move(seq, visible_at_ms):
+            accounts[lane].take_off(seq, Flight(visible_at_ms, group, now_ms), now_ms)
+    accounts_of(session, queue)  # those that are visible at once have something to give
     refile(session, queue, groups)

@@ -155,7 +155,7 @@ def _count_out(session: Session, queue: Queue, deleted: list[Row]) -> None:
 def _look_up(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
     """Apply commands to their messages in order, and write what has become of these; return the new deadlines."""
     if queue.shares:
-        fair.sharing_of(session, queue)  # with what is in flight before these end it
+        fair.accounts_of(session, queue)  # with what is in flight before these end it
     rows = _find(session, queue, [receipt for _, _, receipt, _ in items])
     gone: list[Row] = []
     changes: dict[int, list[Any]] = {}
@@ -255,7 +255,7 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
 def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
     """Do what deletes by live receipts do but delete: their messages are about to be moved."""
     if queue.shares:
-        fair.sharing_of(session, queue)
+        fair.accounts_of(session, queue)
     rows = {} if queue.log is None else _find(session, queue, receipts)
     for receipt in receipts:
         session.events.deleted(queue, receipt, rows.get(receipt.position), acts=True)

@@ -14,10 +14,11 @@ from tests.internals.store.postgres.nodes import TwoNodes
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
+from veilmq.core.messages import Flight
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.node import FairShares, Flight, Known, LowWater, flight_of, keys_of
+from veilmq.store.postgres.node import FairShares, Known, LowWater, flight_of, keys_of
 from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
 from veilmq.testing import VirtualClock
 
@@ -153,7 +154,7 @@ def shares(number: int) -> FairShares:
 def test_what_a_whole_look_has_not_seen_has_ended(whole: bool, noisy: list[int]) -> None:
     seen = shares(40)
     assert seen.noisy(0) == [BUSY]
-    seen.fairness.drained(BUSY)
+    seen.drained(BUSY)
     seen.correct(flights(0, 29), 0, whole=whole)
     assert seen.noisy(0) == noisy
 
@@ -161,7 +162,7 @@ def test_what_a_whole_look_has_not_seen_has_ended(whole: bool, noisy: list[int])
 def test_what_was_heard_during_a_look_is_the_later_news() -> None:
     """Eleven were deleted after the look had seen them: they do not come back."""
     seen = shares(40)
-    seen.fairness.drained(BUSY)
+    seen.drained(BUSY)
     seen.touched = set()
     for position in range(11):
         seen.land(position, 0)
@@ -221,7 +222,7 @@ def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> Non
     seen = shares(1)
     seen.land(0, 100_000)
     assert seen.noisy(300_000) == []
-    seen.sent([BUSY], [{"sent_at": 300_001}])
+    seen.stored([BUSY], [{"sent_at": 300_001}])
     assert seen.noisy(300_001) == [BUSY]
 
 
