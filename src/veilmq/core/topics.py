@@ -269,7 +269,7 @@ def read_push_url(text: str) -> PushUrl:
         raise EndpointRefused(
             text,
             "it must be http:// or https://, a host name or address, optionally a port and a path, at most "
-            "{_URL_CHARACTERS_MAX} ASCII characters, and no user name, fragment, space or backslash",
+            f"{_URL_CHARACTERS_MAX} ASCII characters, and no user name, fragment, space or backslash",
         )
     scheme = match["scheme"].lower()
     port = int(match["port"] or _PORTS[scheme])
