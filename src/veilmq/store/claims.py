@@ -107,9 +107,6 @@ class ClaimTransaction(Transaction, Protocol):
         The one that brings bodies and properties to ``bytes_max`` is the last.
         """
 
-    async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
-        """Return the seq of the message of that id, if the claim has it; reads all that the claim has."""
-
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
 
@@ -457,7 +454,7 @@ async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> Non
 async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceView:
     queue, source = await _source(tx, command.queue, command.source)
     bound = source.open_claim(command.number)
-    seq = await tx.find_claimed(bound, command.message)
+    seq = await tx.value("find_claimed", bound.partition, bound.id, command.message)
     if seq is None:
         raise errors.MessageNotClaimed(command.number)
     name = queue.settings.dead_letter_queue

@@ -27,10 +27,6 @@ WHERE msg.qp = $1 AND msg.seq = ANY($3) AND msg.seq = chosen.seq
 -- name: bind_fifo
 SELECT * FROM mq.fifo_bind($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
--- name: find
--- Where a message of the claim $2 is.
-SELECT seq FROM mq.message WHERE qp = $1 AND claim = $2 AND id = $3
-
 -- name: read
 -- Up to $5 messages of the shard $3 of the claim $2, from position $4 on.
 SELECT seq, id, body, properties, sent_at, receive_count + receives_before AS receive_count, source FROM mq.msg

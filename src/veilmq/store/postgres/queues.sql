@@ -35,6 +35,10 @@ SELECT FROM mq.topic WHERE name = $1 FOR UPDATE
 -- Those of a queue, as far as two of one consumer are not opened at one time.
 SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))
 
+-- name: find_claimed
+-- By its id, among all messages of the claim $2.
+SELECT seq FROM mq.message WHERE qp = $1 AND claim = $2 AND id = $3
+
 -- name: lock_writer
 SELECT FROM writer WHERE qp = $1 AND name = $2 FOR UPDATE
 

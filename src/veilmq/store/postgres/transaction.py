@@ -353,10 +353,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
                 break
         return page
 
-    async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
-        position: int | None = await self.connection.fetchval(CLAIMS["find"], claim.partition, claim.id, message)
-        return position
-
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
             await queues.hold(self.connection, target)

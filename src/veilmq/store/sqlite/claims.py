@@ -72,10 +72,6 @@ class SqliteClaimed(ClaimTransaction):
                 break
         return page
 
-    async def find_claimed(self, claim: BoundClaim, message: bytes) -> int | None:
-        row = self._session.row("find_claimed", claim.id, message)
-        return None if row is None else int(row[0])
-
     async def evict(self, queue: Any, claim: BoundClaim, seq: int, target: Any) -> None:
         """Move a message of the claim to ``target``: it comes back, and dies."""
         session, partition = self._session, queue.partition

@@ -413,9 +413,9 @@ FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN max(c
 WHERE c.claim_id = ?1 AND c.shard = ?2 AND c.last_seq >= ?3 ORDER BY c.last_seq LIMIT ?4;
 
 -- name: find_claimed
--- By its id, among all messages of a claim.
+-- By its id, among all messages of a claim (?2).
 SELECT m.seq FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
-WHERE c.claim_id = ?1 AND m.id = ?2 LIMIT 1;
+WHERE c.claim_id = ?2 AND m.id = ?3 LIMIT 1;
 
 -- name: claimed_of
 -- With the size of a body that is to be deleted (?3); that of a run is measured by itself.
