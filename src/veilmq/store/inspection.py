@@ -117,7 +117,7 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
     is_received = each.receive_count > 0 and not each.is_claimed
     receipt = None
     if with_receipt and is_received and state is MessageState.IN_FLIGHT:
-        receipt = tx.book.issue(queue.number, each.seq, each.generation, each.epoch, each.visible_at_ms)
+        receipt = tx.book.issue(*each.receipt(queue))
     # A message is or was hidden if it was received or came delayed; a dead letter comes to its queue visible.
     came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.read_at_ms
     was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > came_at_ms)

@@ -29,7 +29,7 @@ from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
 from veilmq.store.queues import NEVER_MS
-from veilmq.store.transaction import Leased, QueueRow, Transaction, Waiting, changes, made_of, reads
+from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, Waiting, changes, made_of, reads
 
 _SLICES_PER_S = 10  # of a task with a rate
 _PAUSE_MS = 10  # at least, between two slices
@@ -158,7 +158,7 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
     tx.need_room()
     answers: list[Any] = [None] * len(command.entries)
     going = await _forwardable(tx, intake, command, answers)
-    moved: list[Leased] = []
+    moved: list[StoredMessage] = []
     for target in {target.number: target for target, *_ in going}.values():
         here = [each for each in going if each[0].number == target.number]
         for is_dead, run in groupby(here, itemgetter(1)):
@@ -178,7 +178,7 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
 
 async def _forwardable(
     tx: Transaction, intake: QueueRow, command: Forward, answers: list[Any]
-) -> list[tuple[QueueRow, bool, int, Leased, NewMessage]]:
+) -> list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]]:
     """Return what is forwarded, in order; put the error of each other entry among ``answers``.
 
     That is where it goes, whether as a dead letter, the place of its answer, what it was, and what is sent.
@@ -191,8 +191,8 @@ async def _forwardable(
             if receipt.queue == intake.number:
                 receipts[place] = receipt
     leased = await tx.leased(intake, sorted({receipt.position for receipt in receipts.values()}))
-    found = {each.receipt.position: each for each in leased}
-    going: list[tuple[QueueRow, bool, int, Leased, NewMessage]] = []
+    found = {each.seq: each for each in leased}
+    going: list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]] = []
     held: set[str | None] = set()
     targets: dict[str, QueueRow] = {}
     for place, receipt in receipts.items():
@@ -207,8 +207,8 @@ async def _forwardable(
             if group in held:
                 raise errors.GroupHeld
             state = receipt_state(
-                current=(receipt.generation, receipt.epoch) == (message.receipt.generation, message.receipt.epoch),
-                visible_at_ms=message.receipt.visible_at_ms,
+                current=(receipt.generation, receipt.epoch) == (message.generation, message.epoch),
+                visible_at_ms=message.visible_at_ms,
                 now_ms=message.read_at_ms,
             )
             if state is not errors.ReceiptState.LIVE:

@@ -108,22 +108,6 @@ class Waiting(NamedTuple):
     row: Any
 
 
-class Leased(NamedTuple):
-    """A message with its latest receipt, as it was at ``read_at_ms``; ``row`` is the dialect's.
-
-    One with ``receive_count`` 0 is delayed. ``properties`` are as a receive returns them.
-    """
-
-    receipt: Receipt
-    receive_count: int
-    id: bytes
-    body: str
-    properties: bytes
-    priority: int
-    read_at_ms: int
-    row: Any
-
-
 class Given(SendOptions, frozen=True, kw_only=True, gc=False):
     """The options of messages that the store itself sends: they were checked, and have ids."""
 
@@ -131,7 +115,7 @@ class Given(SendOptions, frozen=True, kw_only=True, gc=False):
 
 
 class StoredMessage(NamedTuple):
-    """A message of a queue as it is at ``read_at_ms``, without its body.
+    """A message of a queue as it is at ``read_at_ms``; it has a ``body`` where that is said.
 
     ``visible_at_ms`` includes a delay of the queue. ``receive_count`` and what follows a receive are of this queue,
     ``receives_before`` of the queue ``source`` that a dead letter came from, and ``first_received_at_ms`` of the first
@@ -155,6 +139,7 @@ class StoredMessage(NamedTuple):
     log: int
     is_claimed: bool
     read_at_ms: int
+    body: str = ""
 
     @property
     def state(self) -> MessageState:
@@ -162,6 +147,10 @@ class StoredMessage(NamedTuple):
         if not self.is_claimed and self.visible_at_ms <= self.read_at_ms:
             return MessageState.VISIBLE
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
+
+    def receipt(self, queue: QueueRow) -> Receipt:
+        """Return its latest receipt in that queue."""
+        return Receipt(queue.number, self.seq, self.generation, self.epoch, self.visible_at_ms)
 
 
 class Transaction(Protocol):
@@ -285,14 +274,17 @@ class Transaction(Protocol):
         that are still there.
         """
 
-    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[Leased]:
-        """Return those of some messages (in order) that are in a queue and were received or have their own delay."""
+    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
+        """Return those of some messages (in order) that are in a queue and were received or have their own delay.
 
-    async def delete(self, queue: QueueRow, messages: Sequence[Leased]) -> None:
+        They have their bodies.
+        """
+
+    async def delete(self, queue: QueueRow, messages: Sequence[StoredMessage]) -> None:
         """Delete messages in flight as their receipts do."""
 
     async def bury(
-        self, queue: QueueRow, target: QueueRow, messages: Sequence[Leased], new: Sequence[NewMessage]
+        self, queue: QueueRow, target: QueueRow, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         """Do so, and make them dead letters of ``queue`` in another queue of its type, visible at once.
 

@@ -23,7 +23,6 @@ from veilmq.core.claims import ClaimedMessage
 from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import InternalError
 from veilmq.core.messages import NewMessage
-from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
 from veilmq.store import claims
 from veilmq.store.claims import Backlog, BoundClaim, Part, Wish
@@ -39,7 +38,7 @@ from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRet
 from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Leased, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
@@ -198,27 +197,14 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.notify(target.name)
         return moved
 
-    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
+    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         """Lock the messages; of a FIFO queue, their groups."""
         if queue.settings.fifo:
             await self.connection.execute(FIFO["lock"], queue.partition, seqs)
-        rows = await self._fetch(sql(queue)["found"], queue.partition, seqs, retention_ms(queue))
-        return [
-            Leased(
-                receipt=Receipt(queue.number, row["seq"], row["generation"], row["epoch"], row["visible_at"]),
-                receive_count=row["receive_count"],
-                id=row["id"],
-                body=row["body"],
-                properties=properties_of(queue, row),
-                priority=limits.PRIORITY.default if queue.settings.fifo else row["priority"] % LANE,
-                read_at_ms=row["now"],
-                row=row,
-            )
-            for row in rows
-        ]
+        return await self._stored(queue, sql(queue)["found"], seqs, has_bodies=True)
 
-    async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
-        seqs = [each.receipt.position for each in messages]
+    async def delete(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+        seqs = [each.seq for each in messages]
         await queues.note_ends(self.connection, queue, "delete", seqs)
         await self.connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
         self._on_commit(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
@@ -226,15 +212,14 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             self.notify(queue.name)
 
     async def bury(
-        self, queue: Queue, target: Queue, messages: Sequence[Leased], new: Sequence[NewMessage]
+        self, queue: Queue, target: Queue, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         """What is buried is no duplicate of anything."""
-        was = [each.row for each in messages]
         rows = await self._insert(target, new, [each.id for each in messages], [None] * len(new))
-        receives = [row["receives_before"] + row["receive_count"] for row in was]
-        first, sent = [row["first_received_at"] for row in was], rows if target.settings.fifo else was
-        seqs = [row["seq"] for row in rows]
-        terms = (target.partition, seqs, queue.name, receives, first, [row["sent_at"] for row in sent])
+        receives = [each.receives_before + each.receive_count for each in messages]
+        first = [each.first_received_at_ms for each in messages]
+        sent = [row["sent_at"] for row in rows] if target.settings.fifo else [each.sent_at_ms for each in messages]
+        terms = target.partition, [row["seq"] for row in rows], queue.name, receives, first, sent
         await self.connection.execute(sql(target)["bury"], *terms)
         self.node.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
@@ -259,9 +244,12 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         noisy = await shares.find_noisy(self.connection, queue, judge=False)
         return await self._stored(queue, FAIR["peek"], count, noisy)
 
-    async def _stored(self, queue: Queue, statement: str, which: Any, *rest: Any) -> list[StoredMessage]:
+    async def _stored(
+        self, queue: Queue, statement: str, which: Any, *rest: Any, has_bodies: bool = False
+    ) -> list[StoredMessage]:
+        statement = _stored(statement, fifo=queue.settings.fifo, body=", body" if has_bodies else "")
         terms = queue.partition, which, retention_ms(queue), *rest
-        found = [StoredMessage(*row) for row in await self._fetch(_stored(statement, fifo=queue.settings.fifo), *terms)]
+        found = [StoredMessage(*row) for row in await self._fetch(statement, *terms)]
         return [
             each._replace(properties=properties_of(queue, each._asdict())) if each.source else each for each in found
         ]
@@ -426,7 +414,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
 
 @cache
-def _stored(statement: str, *, fifo: bool) -> str:
+def _stored(statement: str, *, fifo: bool, body: str) -> str:
     """Return the statement with the columns of ``StoredMessage`` alone. (No body is read to know how long it is.)"""
     priority, due = f"priority % {LANE}", "visible_at"
     if fifo:
@@ -435,7 +423,7 @@ def _stored(statement: str, *, fifo: bool) -> str:
     return f"""
         SELECT seq, id, coalesce(properties, ''), octet_length(body), {priority}, source, sent_at, {due}, receive_count,
             receives_before, generation, epoch, received_at, first_received_at, coalesce(log, 0), claim IS NOT NULL,
-            mq.now_ms()
+            mq.now_ms(){body}
         FROM ({statement}
         ) AS found
     """

@@ -246,10 +246,11 @@ FROM (
 WHERE w.in_flight > 0 AND o.visible_at = w.fixed_at AND o.receive_count > 0 AND NOT o.apart AND o.seq >= ?4 LIMIT ?5;
 
 -- name: standard_stored
--- A message as StoredMessage has it; ?3 is its lane if it is of the ready list.
+-- A message as StoredMessage has it; ?3 is its lane if it is of the ready list. No receipt has the generation of a claimed one.
 SELECT m.seq, m.id, m.properties, octet_length(m.body), (coalesce(v.lane, c.lane, ?3) - 1) % 16 + 1, m.source, m.seq >> 20,
        coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, c.receive_count, 0),
-       coalesce(m.receives_before, 0), coalesce(v.generation, 0), coalesce(v.epoch, 0), coalesce(v.received_at, k.bound_at, 0),
+       coalesce(m.receives_before, 0), coalesce(v.generation, -(k.claim_id IS NOT NULL)), coalesce(v.epoch, 0),
+       coalesce(v.received_at, k.bound_at, 0),
        coalesce(m.first_received_at_ms, v.first_received_at), coalesce(v.log, 0), k.claim_id IS NOT NULL AS is_claimed
 FROM message m LEFT JOIN visibility v ON v.partition = ?1 AND v.seq = m.seq
     LEFT JOIN claimed c ON c.partition = ?1 AND c.first_seq <= m.seq AND c.last_seq = (
@@ -391,11 +392,6 @@ SELECT bytes, ahead FROM claim WHERE claim_id = ?;
 
 -- name: grow_claim
 UPDATE claim SET remaining = remaining + ?1, bytes = bytes + ?2, ahead = coalesce(?3, ahead) WHERE claim_id = ?4;
-
--- name: claimed_leased
--- As standard_leased, of a claimed message that had a row of its own; no receipt has the generation.
-SELECT m.seq, o.lane, {offered}, 4611686018427387903, -1, NULL FROM claimed o CROSS JOIN message m ON m.seq = o.last_seq
-WHERE o.partition = ?1 AND o.last_seq = ?2 AND o.first_received_at IS NOT NULL;
 
 -- name: claimed_count
 -- How many messages of a partition are claimed, or are being given back.

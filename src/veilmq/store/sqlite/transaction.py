@@ -19,7 +19,6 @@ from veilmq.core import commands, limits
 from veilmq.core.commands import Command, MessageState, QueueCounts, SentMessage
 from veilmq.core.errors import StoreFull
 from veilmq.core.messages import NewMessage
-from veilmq.core.receipts import Receipt
 from veilmq.core.settings import QueueSettings
 from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
@@ -31,7 +30,7 @@ from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle_time
-from veilmq.store.transaction import Given, Leased, Row, StoredMessage, Waiting
+from veilmq.store.transaction import Given, Row, StoredMessage, Waiting
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
@@ -126,31 +125,23 @@ class _Transaction(SqliteClaimed):
         settling.move(session, queue, target, rows, [(self.ids.next(), row[7], None, None, None) for row in rows])
         return len(rows)
 
-    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[Leased]:
-        session, now_ms = self._session, self._session.now_ms
-        settle_time(session, queue)
-        session.flush()
-        places = [(queue.partition, seq) for seq in seqs if seq >= queue.floor(now_ms)]
-        leased: list[Leased] = []
-        queries = [f"{KIND[queue.fifo]}_leased"] + ["claimed_leased"] * (queue.claims and not queue.fifo)
-        rows = chain.from_iterable(session.executemany(SQL[query], places) for query in queries)
-        for *row, generation, _ in rows:
-            seq, lane, receive_count, epoch, _, message_id, body, properties, *_, visible_at_ms = row
-            receipt = Receipt(queue.number, seq, generation, epoch, visible_at_ms)
-            priority = lane if lane <= limits.PRIORITY.maximum else lane - limits.PRIORITY.maximum
-            leased.append(Leased(receipt, receive_count, message_id, body, properties, priority, now_ms, row))
-        return leased
+    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
+        found = self._at(queue, seqs)
+        bodies = await self.bodies(queue, [each.seq for each in found])
+        return [each._replace(body=bodies[each.seq]) for each in found]
 
-    async def delete(self, queue: Queue, messages: Sequence[Leased]) -> None:
-        receipts = tuple([self.book.issue(*each.receipt) for each in messages])
+    async def delete(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
+        receipts = tuple([self.book.issue(*each.receipt(queue)) for each in messages])
         settling.settle(self._session, queue, [(0, commands.Delete(queue=queue.name, receipts=receipts))], [None])
 
     async def bury(
-        self, queue: Queue, target: Queue, messages: Sequence[Leased], new: Sequence[NewMessage]
+        self, queue: Queue, target: Queue, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         session = self._session
-        settling.end_leases(session, queue, [each.receipt for each in messages])
-        rows = [(*each.row[:7], its.properties, *each.row[8:]) for each, its in zip(messages, new, strict=True)]
+        settling.end_leases(session, queue, [each.receipt(queue) for each in messages])
+        query = f"{KIND[queue.fifo]}_leased"
+        was = [row for each in messages for row in session.rows(query, queue.partition, each.seq)]
+        rows = [(*row[:7], its.properties, *row[8:]) for row, its in zip(was, new, strict=True)]
         moved = zip(rows, settling.bury(session, queue, target, rows), strict=True)
         settling.free_places(session, queue)
         return [SentMessage(id=row[5], sequence=seq if target.fifo else None) for row, seq in moved]
@@ -183,9 +174,12 @@ class _Transaction(SqliteClaimed):
         return self._stored(queue, found[:count])
 
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
+        return [each for each in self._at(queue, seqs) if each.receive_count > 0]
+
+    def _at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         settle_time(self._session, queue)
-        found: list[Any] = [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)]
-        return [each for each in self._stored(queue, found) if each.receive_count > 0]
+        self._session.flush()
+        return self._stored(queue, [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)])
 
     async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
         session = self._session
@@ -200,7 +194,9 @@ class _Transaction(SqliteClaimed):
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
         query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
         places = [(queue.partition, seq, queue.delay_ms if queue.fifo else lane) for seq, lane in found]
-        return [StoredMessage._make((*row, self._session.now_ms)) for row in self._session.executemany(query, places)]
+        return [
+            StoredMessage._make((*row, self._session.now_ms, "")) for row in self._session.executemany(query, places)
+        ]
 
     def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
         session, now_ms = self._session, self._session.now_ms
