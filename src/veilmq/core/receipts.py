@@ -101,16 +101,6 @@ class ReceiptBook:
 # before it (SQS Developer Guide, "Visibility timeout"; SMQ reference section 5, "Boundary").
 
 
-def deadline_ms(now_ms: int, timeout_s: int) -> int:
-    """Return the instant at which a message hidden now for ``timeout_s`` becomes visible."""
-    return now_ms + timeout_s * SECOND_MS
-
-
-def lease_end_ms_max(requested_at_ms: int, lease_s_max: int = LEASE_S_MAX) -> int:
-    """Return the latest deadline of a lease whose receive was requested at that instant."""
-    return requested_at_ms + lease_s_max * SECOND_MS
-
-
 def changed_deadline_ms(
     now_ms: int, timeout_s: int, requested_at_ms: int, lease_s_max: int | None = LEASE_S_MAX
 ) -> int:
@@ -120,8 +110,8 @@ def changed_deadline_ms(
     ``lease_s_max`` (12 hours) since its receive was requested (SQS Developer Guide, "Visibility timeout"); a release
     always passes. ``None`` (SMQ) is no maximum.
     """
-    visible_at_ms = deadline_ms(now_ms, timeout_s)
-    if timeout_s and lease_s_max is not None and visible_at_ms > lease_end_ms_max(requested_at_ms, lease_s_max):
+    visible_at_ms = now_ms + timeout_s * SECOND_MS
+    if timeout_s and lease_s_max is not None and visible_at_ms > requested_at_ms + lease_s_max * SECOND_MS:
         raise LeaseTooLong(lease_s_max)
     return visible_at_ms
 

@@ -14,7 +14,6 @@ from veilmq.core.receipts import (
     Receipt,
     ReceiptBook,
     changed_deadline_ms,
-    deadline_ms,
     receipt_acts,
     receipt_state,
 )
@@ -114,11 +113,6 @@ def test_every_field_is_signed(field: str) -> None:
 
 
 NOW_MS = 1_700_000_000_000
-
-
-def test_a_deadline_counts_from_now() -> None:
-    assert deadline_ms(NOW_MS, 30) == NOW_MS + 30_000
-    assert deadline_ms(NOW_MS, 0) == NOW_MS
 
 
 def test_twelve_hours_since_the_receive_are_the_most() -> None:

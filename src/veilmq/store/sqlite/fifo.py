@@ -22,7 +22,6 @@ from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
 from veilmq.core.messages import check_together, dedup_id_of, deduplication_key, group_of, routing_key_of
-from veilmq.core.receipts import deadline_ms, lease_end_ms_max
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import BARE, SQL
@@ -264,9 +263,9 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
             if queue.rules is not None:
                 kind = routing_key_of(encoded, queue.rules.attribute)
                 timeout_s = queue.rules.timeout_s(kind, receive_count - 1)  # it is the same receive
-        visible_at_ms = deadline_ms(now_ms, timeout_s)
+        visible_at_ms = now_ms + timeout_s * SECOND_MS
         if command.lease_s_max is not None:
-            visible_at_ms = min(visible_at_ms, lease_end_ms_max(received_at_ms, command.lease_s_max))
+            visible_at_ms = min(visible_at_ms, received_at_ms + command.lease_s_max * SECOND_MS)
         queue.unhide(was_visible_at_ms, received=True)
         queue.hide(visible_at_ms, received=True)
         session.run("ordered_change", queue.partition, group, seq, visible_at_ms, epoch, None)
