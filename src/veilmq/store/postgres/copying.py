@@ -144,12 +144,10 @@ class DatabaseSource(Source):
         return source
 
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
-        """Return the rows of a statement."""
         rows: list[Any] = await self._lock.connection.fetch(text, *values)
         return rows
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
-        """See ``Source``."""
         fifo = queue.settings.fifo
         terms = SQL["fifo" if fifo else "standard"], queue.number, queue.retained_ms(self.now_ms)
         cursor = await self._lock.connection.cursor(*terms)
@@ -170,7 +168,7 @@ _COLUMNS = ("qp", "seq", *(name.removesuffix("_ms") for name in _ALIKE))
 _VALUES = attrgetter(*_ALIKE)
 
 
-class DatabaseTarget:
+class DatabaseTarget(copying.Target):
     """``store.copying.Target`` of a database without queues."""
 
     def __init__(self, lock: CopyLock) -> None:
@@ -196,7 +194,6 @@ class DatabaseTarget:
             await connection.execute(SQL["number_behind"], "mq.queue", "queue_id", last_queue)
 
     async def add_queue(self, queue: CopiedQueue) -> None:
-        """See ``Target``."""
         connection = self._lock.connection
         delay_ms = queue.settings.delay_s * SECOND_MS if queue.settings.fifo else 0
         partition = await connection.fetchval(SQL["add_part"], queue.number, delay_ms)
@@ -207,7 +204,6 @@ class DatabaseTarget:
             self._fifo[queue.number] = queue.settings.retention_s * SECOND_MS
 
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
-        """See ``Target``."""
         connection = self._lock.connection
         partition = self._partitions[queue.number]
         if queue.settings.fifo:
@@ -250,14 +246,12 @@ class DatabaseTarget:
         await self._lock.connection.copy_records_to_table("accepted", columns=columns, records=records)
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """See ``Target``."""
         connection, columns = self._lock.connection, TABLES[table]
         await connection.copy_records_to_table(table, columns=columns, records=rows)
         if rows and table in ("move", "topic"):  # which are numbered
             await connection.execute(SQL["number_behind"], f"mq.{table}", columns[0], max(row[0] for row in rows))
 
     async def finish(self) -> None:
-        """See ``Target``."""
         for number, partition in self._partitions.items():
             if number in self._fifo:
                 await self._lock.connection.execute(SQL["add_groups"], partition, self._fifo[number])
