@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from hashlib import blake2b, sha256
 from heapq import heappop, heappush
 from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
@@ -79,6 +81,20 @@ def routing_key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT
         return ""
     found = decode_properties(properties).attributes.get(attribute)
     return "" if found is None else found.text or ""
+
+
+def buried_properties(properties: bytes, message_id: bytes) -> bytes:
+    """Return the encoded ``properties`` of a dead letter of a FIFO queue: its deduplication id is its message id.
+
+    So two messages that shared a deduplication id are told apart (SQS Developer Guide, "Using dead-letter queues").
+    """
+    return encode_properties(replace(decode_properties(properties), dedup_id=str(UUID(bytes=message_id))))
+
+
+@lru_cache(maxsize=16_384)  # senders name the same groups again and again
+def group_hash(group: str, key: bytes = b"") -> int:
+    """Return a positive 63-bit hash of a group's name; under a secret ``key`` no sender makes two equal."""
+    return int.from_bytes(blake2b(group.encode(), key=key, digest_size=8).digest()) >> 1
 
 
 # Message ids: random 128-bit UUIDs (RFC 9562, version 4). One call of ``os.urandom`` serves 256 ids, and their fixed

@@ -24,8 +24,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from hashlib import blake2b
+from functools import partial
 from operator import itemgetter
 from random import getrandbits
 from typing import Any, TypeVar
@@ -33,7 +32,7 @@ from typing import Any, TypeVar
 from veilmq.core.commands import Clock, Command
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.messages import Fairness, Flight, IdSource, NewMessage
+from veilmq.core.messages import Fairness, Flight, IdSource, NewMessage, group_hash
 from veilmq.core.receipts import ReceiptBook
 from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
@@ -378,19 +377,13 @@ class FairShares(Fairness):
 
 
 def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:
-    """Return the number of each message's group."""
-    return [None if each.group is None else group_key(each.group) for each in messages]
+    """Return the number of each message's group, a hash: two groups that have one number count as one, and no more."""
+    return [None if each.group is None else group_hash(each.group) for each in messages]
 
 
 def flight_of(queue: Queue, row: Any, visible_at_ms: int, since_ms: int) -> Flight:
     """Return the flight of a message that is hidden until then, or until its retention ends."""
     return Flight(min(visible_at_ms, row["sent_at"] + retention_ms(queue)), row["group_key"], since_ms)
-
-
-@lru_cache(maxsize=16_384)  # senders name the same groups again and again
-def group_key(group: str) -> int:
-    """Return the number of a group, a hash: two groups that have one number count as one group, and no more."""
-    return int.from_bytes(blake2b(group.encode(), digest_size=8).digest()) >> 1
 
 
 class Node:

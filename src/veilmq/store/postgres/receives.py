@@ -24,16 +24,14 @@ from hashlib import blake2b
 from operator import itemgetter
 from random import getrandbits
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from asyncpg import QueryCanceledError
-from msgspec.structs import replace
 
 from veilmq.core import limits
 from veilmq.core.commands import Receive, Received, ReceivedMessage
 from veilmq.core.errors import ReceivesThrottled, StoreUnavailable, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.messages import decode_properties, encode_properties, routing_key_of
+from veilmq.core.messages import buried_properties, routing_key_of
 from veilmq.core.settings import dead_letter_refusal, read_table
 from veilmq.store.events import log_begun, log_placed
 from veilmq.store.postgres import queues
@@ -101,15 +99,9 @@ async def move(connection: Any, node: Node, queue: Queue, target: Queue, seqs: l
 
 
 def properties_of(queue: Queue, row: Any) -> bytes:
-    """Return the properties of a message as its receiver sees them.
-
-    A dead letter of a FIFO queue has its id in place of the deduplication id that its sender gave: two messages that
-    shared one are told apart (SQS Developer Guide, "Using dead-letter queues").
-    """
-    if not (queue.settings.fifo and row["source"]):
-        return row["properties"] or b""
-    sent = decode_properties(row["properties"] or b"")
-    return encode_properties(replace(sent, dedup_id=str(UUID(bytes=row["id"]))))
+    """Return the properties of a message as its receiver sees them."""
+    properties: bytes = row["properties"] or b""
+    return buried_properties(properties, row["id"]) if queue.settings.fifo and row["source"] else properties
 
 
 async def receive(node: Node, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:

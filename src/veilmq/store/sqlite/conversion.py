@@ -12,7 +12,6 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from hashlib import blake2b
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import apsw
 import msgspec
 
 from veilmq.core.claims import ClaimState
-from veilmq.core.messages import decode_properties
+from veilmq.core.messages import decode_properties, group_hash
 from veilmq.store.copying import CopiedMessage, CopiedQueue, Progress
 from veilmq.store.events import log_is_open
 from veilmq.store.named_queries import load
@@ -155,7 +154,7 @@ def _message(row: Row) -> CopiedMessage:
         return message
     # The sender's name of the group is among the properties; the key is its hash.
     name = decode_properties(message.properties).group
-    if name is None or int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 != key:
+    if name is None or group_hash(name) != key:
         name = f"group {key:x}"
     return message._replace(group=name)
 

@@ -19,6 +19,7 @@ import apsw
 import msgspec
 
 from veilmq.core.limits import BATCH_BYTES_MAX, DEDUPLICATION_S, SECOND_MS
+from veilmq.core.messages import group_hash
 from veilmq.store import copying
 from veilmq.store.clock import SystemClock
 from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, Progress, Source
@@ -27,7 +28,7 @@ from veilmq.store.queues import SEQ_SHIFT
 from veilmq.store.sqlite import database, fifo
 from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError, FolderLock
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.session import ENTRY, Row, Session, group_hash
+from veilmq.store.sqlite.session import ENTRY, Row, Session
 from veilmq.store.sqlite.standard import runs_of
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
@@ -359,7 +360,7 @@ class FolderTarget(copying.Target):
             visible_at_ms = message.visible_at_ms if message.has_history else None
             session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
         elif message.group is not None:
-            group = group_hash(session.group_numbers.key, message.group)
+            group = group_hash(message.group, session.group_numbers.key)
         past: Any = (None, None, None, None)
         if message.source is not None:
             moved_at_ms = None if message.came_at_ms == message.sent_at_ms else message.came_at_ms

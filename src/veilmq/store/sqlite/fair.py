@@ -15,10 +15,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 from veilmq.core.limits import PRIORITY
-from veilmq.core.messages import Fairness, Flight
+from veilmq.core.messages import Fairness, Flight, group_hash
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
-from veilmq.store.sqlite.session import Row, Session, group_hash
+from veilmq.store.sqlite.session import Row, Session
 
 GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
@@ -55,7 +55,7 @@ def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
 def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int, int]:
     """Note a new message of the group ``name``; return its lane and the group's number."""
     queue.shares = True
-    lane, group = GROUPED + priority, group_hash(session.group_numbers.key, name)
+    lane, group = GROUPED + priority, group_hash(name, session.group_numbers.key)
     if queue.fair is not None:
         queue.fair[lane].sent(group, session.now_ms)
     return lane, group

@@ -7,8 +7,6 @@ the next operation reads what the database has. The deduplication log is here, t
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
-from hashlib import blake2b
 from mmap import mmap
 from os import urandom
 from struct import Struct
@@ -19,7 +17,7 @@ import apsw
 from veilmq.core.commands import Command, Wake
 from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import PRIORITY
-from veilmq.core.messages import IdSource
+from veilmq.core.messages import IdSource, group_hash
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
 from veilmq.store.cold import Scheduler
 from veilmq.store.queues import SEQ_SHIFT, Queue
@@ -282,7 +280,7 @@ class GroupNumbers:
         if number is None:
             if len(self._numbers) >= _NUMBERS_MAX:
                 self._numbers.clear()
-            number = self._numbers[partition, name] = self.of_hash(partition, group_hash(self.key, name), seq)
+            number = self._numbers[partition, name] = self.of_hash(partition, group_hash(name, self.key), seq)
         return number
 
     def of_hash(self, partition: int, name_hash: int, seq: int) -> int:
@@ -307,12 +305,6 @@ class GroupNumbers:
         if ended:
             self.forget()
         return is_slice and len(ended) * 2 > count
-
-
-@lru_cache(maxsize=16_384)  # senders name the same groups again and again
-def group_hash(key: bytes, group: str) -> int:
-    """Return the hash of a group's name under the store's secret ``key``, so that no sender makes two equal."""
-    return int.from_bytes(blake2b(group.encode(), key=key, digest_size=8).digest()) >> 1
 
 
 class _RenumberingBook(ReceiptBook):
