@@ -68,10 +68,6 @@ class Subscription(Value):
     strategy: RetryStrategy = RetryStrategy.BACKOFF
     format: NotificationFormat = NotificationFormat.XML
 
-    def wants(self, tag: str) -> bool:
-        """Tell whether a message with ``tag`` goes to this subscription."""
-        return not self.filter_tag or self.filter_tag == tag
-
 
 def push_queue(topic: str, subscription: str) -> str:
     """Return the full name of the queue of a push subscription; no protocol has an account of that form."""

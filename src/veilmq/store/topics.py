@@ -204,7 +204,7 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
     if not subscriptions:
         await _find(tx, topic.topic)  # they may have gone with the topic since it was looked up
     for each in subscriptions:
-        if not each.wants(command.tag):
+        if each.filter_tag not in ("", command.tag):
             continue
         name = each.queue or topics.push_queue(topic.topic, each.name)
         try:
