@@ -50,35 +50,29 @@ def checked(
 
 
 class Throttle:
-    """Lets no more than so many receives pass in any second, counted by the millisecond in which they came.
+    """Lets no more than so many receives pass in any second.
 
     What is refused does not count: a client that receives too often gets as many as the queue allows, and not none.
     """
 
-    __slots__ = ("_counts", "_passed", "per_s_max")
+    __slots__ = ("_admitted", "per_s_max")
 
     def __init__(self, *, per_s_max: int) -> None:
         self.per_s_max = per_s_max
-        self._counts: deque[tuple[int, int]] = deque()  # instant and how many, the oldest first
-        self._passed = 0
+        self._admitted: deque[int] = deque()  # instants, the oldest first
 
     def admit(self, now_ms: int) -> None:
         """Count a receive; raises ``ReceivesThrottled`` when it is one too many."""
-        counts = self._counts
-        while counts and counts[0][0] <= now_ms - SECOND_MS:
-            self._passed -= counts.popleft()[1]
-        if self._passed >= self.per_s_max:
+        admitted = self._admitted
+        while admitted and admitted[0] <= now_ms - SECOND_MS:
+            admitted.popleft()
+        if len(admitted) >= self.per_s_max:
             raise ReceivesThrottled(self.per_s_max)
-        before = counts.pop()[1] if counts and counts[-1][0] == now_ms else 0
-        counts.append((now_ms, before + 1))
-        self._passed += 1
+        admitted.append(now_ms)
 
     def take_back(self) -> None:
         """Forget the receive that was counted last: it is left to a later batch, which counts it."""
-        at_ms, count = self._counts.pop()
-        if count > 1:
-            self._counts.append((at_ms, count - 1))
-        self._passed -= 1
+        self._admitted.pop()
 
 
 class Queue:
