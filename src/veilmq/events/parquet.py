@@ -161,23 +161,13 @@ def _rows(path: Path, queue: str) -> list[_Row]:
 def _counted(rows: list[_Row], *, is_cut: bool) -> ProcessingTimes:
     """A late delete corrects the expiry of its receipt, which is then not counted: the work did end."""
     corrected = {receipt for outcome, _, _, receipt in rows if outcome == "late_deleted"}
-    deleted, late, expired = Counter[int](), Counter[int](), Counter[int]()
+    counted = {outcome: Counter[int]() for outcome in ("deleted", "late_deleted", "expired")}
     since_ms = None
     for outcome, held_ms, closed_ms, receipt in rows:
-        if outcome == "deleted":
-            deleted[bin_of(held_ms)] += 1
-        elif outcome == "late_deleted":
-            late[bin_of(held_ms)] += 1
-        elif outcome == "expired" and receipt not in corrected:
-            expired[bin_of(held_ms)] += 1
-        else:
-            continue
-        since_ms = closed_ms if since_ms is None else min(since_ms, closed_ms)
-    return ProcessingTimes(
-        deleted=dict(deleted),
-        late=dict(late),
-        expired=dict(expired),
-        receipts=deleted.total() + late.total() + expired.total(),
-        since_ms=since_ms,
-        is_cut=is_cut,
-    )
+        if outcome in counted and (outcome != "expired" or receipt not in corrected):
+            counted[outcome][bin_of(held_ms)] += 1
+            since_ms = closed_ms if since_ms is None else min(since_ms, closed_ms)
+    deleted, late, expired = counted.values()
+    receipts = deleted.total() + late.total() + expired.total()
+    bins = {"deleted": dict(deleted), "late": dict(late), "expired": dict(expired)}
+    return ProcessingTimes(**bins, receipts=receipts, since_ms=since_ms, is_cut=is_cut)
