@@ -6,8 +6,8 @@ that receipts name: receipts issued before act after the copy.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import decode_properties
@@ -28,8 +28,6 @@ TABLES: Mapping[str, Sequence[str]] = {
     "subscription": ("topic_id", "name", "content", "pushed", "created_at", "modified_at"),
 }  # fmt: skip
 """Tables that are copied as they are, with their columns, which both dialects have; instants end in ``_at``."""
-
-Row = TypeVar("Row")
 
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
@@ -138,14 +136,14 @@ class Source(ABC):
     async def deduplication_log(self) -> list[CopiedDeduplication]:
         """Return the entries of the deduplication interval."""
 
-    def shown(self, row: Row) -> Row:
-        """Return a row, a named tuple, with its instants as users see them; 0 is none, as ``None`` is."""
-        if not self.ahead_ms:
-            return row
-        fields: Any = row
-        names = [name for name in fields._fields if name.endswith(("_at_ms", "_until_ms")) and getattr(row, name)]
-        later: Row = fields._replace(**{name: getattr(row, name) + self.ahead_ms for name in names})
-        return later
+    def shown(self, names: Sequence[str], values: Sequence[Any]) -> Iterator[Any]:
+        """Yield the values of these fields or columns, instants as users see them; 0 is none, as ``None`` is.
+
+        A boolean (``pushed``) is a number in SQLite.
+        """
+        for name, value in zip(names, values, strict=True):
+            is_instant = bool(value) and name.endswith(("_at", "_at_ms"))
+            yield value + self.ahead_ms if is_instant else bool(value) if name == "pushed" else value
 
     async def refusals(self) -> list[str]:
         """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
@@ -161,21 +159,14 @@ class Source(ABC):
     async def queues(self) -> list[CopiedQueue]:
         """Return all queues, by number."""
         rows = await self.fetch("SELECT queue_id, name, settings, created_at, modified_at FROM queue ORDER BY queue_id")
-        return [
-            self.shown(CopiedQueue(number, name, read_settings(text), *times)) for number, name, text, *times in rows
-        ]
+        queues = [(number, name, read_settings(text), *times) for number, name, text, *times in rows]
+        return [CopiedQueue._make(self.shown(CopiedQueue._fields, queue)) for queue in queues]
 
     async def rows(self, table: str) -> list[tuple[Any, ...]]:
         """Return the rows of one of ``TABLES``."""
         columns = TABLES[table]
         rows = await self.fetch(f"SELECT {', '.join(columns)} FROM {table} ORDER BY 1, 2")
-
-        def shown(column: str, value: Any) -> Any:
-            if column == "pushed":  # a number in SQLite
-                return bool(value)
-            return value + self.ahead_ms if value and column.endswith("_at") else value
-
-        return [tuple(map(shown, columns, row)) for row in rows]
+        return [tuple(self.shown(columns, row)) for row in rows]
 
 
 class Target(Protocol):

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from importlib.resources import files
 from itertools import groupby
 from operator import attrgetter
@@ -263,12 +264,13 @@ class FolderSource(Source):
         (row,) = await self.fetch(SQL["queue_by_name"], queue.name)
         partition, floor_seq = row[6], max(row[11], (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
         query = SQL["copied_ordered" if queue.settings.fifo else "copied_standard"]
+        shown = partial(self.shown, CopiedMessage._fields)
         for rows in slices(self._connection.execute(query, (partition, floor_seq))):
             yield [  # with a position of the shown time, unless a receipt may name it
                 each
                 if queue.settings.fifo or each.has_history
                 else each._replace(position=each.position + (self.ahead_ms << SEQ_SHIFT))
-                for each in [self.shown(CopiedMessage(*row).named()) for row in rows]
+                for each in [CopiedMessage._make(shown(row)).named() for row in rows]
             ]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
