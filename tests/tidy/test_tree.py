@@ -166,6 +166,7 @@ ASKING = {"locked", "many", "row", "rows", "run", "value"}
 """The methods of a transaction that take the name of a query."""
 TWO_TEXTS = {
     "event_state": "the last number is in the last batch of SQLite, whose row every batch of commands would write",
+    "find_claimed": "claims have runs of messages on SQLite",
     "insert_publication": "stages are an array on PostgreSQL",
     "put_publication": "stages are an array on PostgreSQL",
     "queue_sources": "SQLite finds them by an index of a generated column",
