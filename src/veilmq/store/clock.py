@@ -133,7 +133,6 @@ class SystemClock(Clock):
         return self._ahead_ms
 
     def shown_ms(self, at_ms: int | None = None) -> int:
-        """Return the instant ``at_ms``, the present one without it, as users see it."""
         now_ms = self.now_ms()
         return (now_ms if at_ms is None else at_ms) + self.ahead_ms(now_ms)
 

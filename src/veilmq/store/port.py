@@ -7,6 +7,7 @@ opens one (``server/stores.py``).
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from veilmq.core.commands import Clock, Command, Engine
@@ -46,14 +47,12 @@ async def execute(engine: Engine, command: Command) -> Any:
             engine.withdraw(done)
 
 
+@dataclass(slots=True, eq=False)
 class Series:
     """Durations: ``buckets`` by length, the last one without a bound, and their sum."""
 
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(LATENCY_BOUNDS_S) + 1)
-        self.seconds = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
+    seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Count one."""
@@ -65,10 +64,8 @@ class Series:
         return self + Series()
 
     def __add__(self, other: "Series") -> "Series":
-        both = Series()
-        both.buckets = [sum(pair) for pair in zip(self.buckets, other.buckets, strict=True)]
-        both.seconds = self.seconds + other.seconds
-        return both
+        buckets = [sum(pair) for pair in zip(self.buckets, other.buckets, strict=True)]
+        return Series(buckets, self.seconds + other.seconds)
 
     @property
     def count(self) -> int:
@@ -132,9 +129,8 @@ class SurveyQueues(Command, frozen=True, kw_only=True):
 class Store(Engine, Protocol):
     """An open engine, and what its server needs of it beyond commands."""
 
-    @property
-    def clock(self) -> Clock:
-        """Return the time of this store: what is due is due by this clock."""
+    clock: Clock
+    """The time of this store: what is due is due by this clock."""
 
     @property
     def kept(self) -> str:

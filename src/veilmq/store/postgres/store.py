@@ -27,7 +27,7 @@ from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.store.clock import SystemClock
-from veilmq.store.port import NOTHING_HELD_BACK, Figure, StoreError, Survey, SurveyQueues, execute
+from veilmq.store.port import NOTHING_HELD_BACK, Figure, Store, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
@@ -49,8 +49,8 @@ _TRIES_MAX = 5
 _NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 
 
-class Shards:
-    """``store.port.Store`` on several databases. Every method belongs to the event loop's thread."""
+class Shards(Store):
+    """The store on one database or several. Every method belongs to the event loop's thread."""
 
     def __init__(self, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions) -> None:
         self._machine_clock = clock
@@ -316,12 +316,10 @@ class Shards:
 
     @property
     def token_key(self) -> bytes:
-        """Return the secret of the store."""
         assert self._identity is not None, "the store is known"
         return self._identity.token_key
 
     def submit(self, command: Command, done: Done) -> None:
-        """Take ``command``; call ``done`` with its result or error once that is durable."""
         if self._closing:
             done(ShuttingDown())
             return
@@ -381,13 +379,11 @@ class Shards:
             done(failure_of(error, type(command).__name__))
 
     def withdraw(self, done: Done) -> None:
-        """Drop the command submitted with ``done`` if it has not been begun."""
         self._finding = [routed for routed in self._finding if routed != done]
         for engine in self._open_ones():
             engine.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` when ``queue`` may have a message, wherever it is; see ``core.commands.Engine``."""
         self._watched[queue] = wake
         place = self._places.get(queue)
         for engine in self._open_ones():
@@ -395,7 +391,6 @@ class Shards:
                 engine.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
-        """End the watch on ``queue``."""
         self._watched.pop(queue, None)
         for engine in self._open_ones():
             engine.unwatch(queue)
@@ -483,7 +478,6 @@ class Shards:
 
     @property
     def kept(self) -> str:
-        """Where messages are kept."""
         return f"in PostgreSQL, {' and '.join(engine.database.place for engine in self.shards.values())}"
 
     async def readiness_failures(self) -> list[str]:
@@ -492,7 +486,6 @@ class Shards:
         return found[0] if all(found) else []
 
     def warnings(self) -> list[str]:
-        """Return what is wrong although requests are answered."""
         return list(dict.fromkeys(text for engine in self._open_ones() for text in engine.clock_guard.warnings()))
 
     async def trust_clock(self) -> str:
@@ -530,7 +523,6 @@ class Shards:
             await asyncio.wait(under_way)
 
     async def close(self) -> None:
-        """Answer what was submitted, and end all connections."""
         self._closing = True
         self._refresher.stop()
         for engine in self.shards.values():

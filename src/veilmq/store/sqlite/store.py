@@ -31,7 +31,7 @@ from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
-from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, execute, gauge
+from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Store, execute, gauge
 from veilmq.store.sqlite import database
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.database import Database, EngineOptions, FolderLock
@@ -115,8 +115,8 @@ class Committer:
             self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
 
 
-class SqliteStore:
-    """``store.port.Store`` on one machine. Every method belongs to the event loop's thread."""
+class SqliteStore(Store):
+    """The store on one machine. Every method belongs to the event loop's thread."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SqliteStore:
             connection = database.open_connection(folder, options)
             self._database = Database(connection, folder, options=options)
             self._session = Session(connection, options=options, database=self._database)
-            self.token_key = self._session.kept_key("token_key")
+            self._token_key = self._session.kept_key("token_key")
             ((floor_ms, _, mark),) = self._session.rows("progress")
             clock.resume(mark, floor_ms=floor_ms)
             self._batch = Batch(self._session)
@@ -168,8 +168,11 @@ class SqliteStore:
 
     # The port.
 
+    @property
+    def token_key(self) -> bytes:
+        return self._token_key
+
     def submit(self, command: Command, done: Done) -> None:
-        """Take ``command``; call ``done`` with its result or error once that is durable."""
         if self._batch.applying:
             self._batch.insert((command, done))
         elif self._refusal is not None:
@@ -181,18 +184,15 @@ class SqliteStore:
                 self._loop.call_soon(self._run)
 
     def withdraw(self, done: Done) -> None:
-        """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""
         for entry in [each for each in self._pending if each[1] == done]:
             self._pending.remove(entry)
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` whenever ``queue`` may have a message; see ``core.commands.Engine``."""
         self._session.wakes[queue] = wake
         if queue in self._session.queues:
             self._session.queues[queue].wake = wake
 
     def unwatch(self, queue: str) -> None:
-        """End the watch on ``queue``."""
         self._session.wakes.pop(queue, None)
         if queue in self._session.queues:
             self._session.queues[queue].wake = None
@@ -227,21 +227,17 @@ class SqliteStore:
 
     @property
     def kept(self) -> str:
-        """Where messages are kept; see ``store.port.Store``."""
         return "in memory only, lost when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
     async def readiness_failures(self) -> list[str]:
-        """Return why no requests should be sent here."""
         return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.is_short}.items() if holds]
 
     def warnings(self) -> list[str]:
-        """Return what is wrong although requests are answered."""
         held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
         held = [f"{_span(held_ms)} {_HELD_BACK}{_UNTIL[doubt.synchronised]}"] if doubt is not None and held_ms else []
         return held + [database.LONG_LOG] * self._database.log_is_long
 
     async def trust_clock(self) -> str:
-        """Take the present time for right; see ``store.port.Store``."""
         if self.clock.doubt is None:
             return NOTHING_HELD_BACK
         applied_ms = self.clock.trust()
@@ -250,7 +246,6 @@ class SqliteStore:
         return f"{_span(applied_ms)} that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
     def figures(self) -> list[Figure]:
-        """Return what there is to tell beside the counts of queues."""
         held_s = self.clock.held_back_ms() / SECOND_MS
         return [
             gauge("store_time_held_back_seconds", "Time that is held back, because the clock is doubted.", held_s),
