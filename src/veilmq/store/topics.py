@@ -99,8 +99,8 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
 async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
     """Return the topic with the count of what waits to be pushed."""
     waiting = 0
-    for each in await _subscriptions(tx, number):
-        queue = await tx.find(topics.push_queue(topic.topic, each.name)) if each.push_url else None
+    for (name,) in await tx.rows("pushed_subscriptions", number):
+        queue = await tx.find(topics.push_queue(topic.topic, name))
         if queue is not None:
             counts = await tx.counts(queue)
             waiting += counts.visible + counts.in_flight + counts.delayed
