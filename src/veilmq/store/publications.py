@@ -109,10 +109,7 @@ async def publish(tx: Transaction, command: Publish) -> Published:
     """Decide, unless it was, and do a slice."""
     queue = await tx.queue(command.queue, lock="queue_shared")
     key = queue.origin, command.writer, "writer"
-    writer = await _find(tx, *key)
-    if writer is None:
-        _named((), command)  # before anything is written
-        writer = await _added(tx, *key)
+    writer = await _find(tx, *key) or await _added(tx, *key)
     now_ms = await tx.now()
     again = writer.has_published(command.batch)
     stages: list[int] = []
