@@ -12,8 +12,8 @@ of the quota of receives, and no retention ends it.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing, suppress
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -99,13 +99,10 @@ class ClaimTransaction(Transaction, Protocol):
     async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
         """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
 
-    async def read_claim(
-        self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
-    ) -> Sequence[tuple[int, ClaimedMessage]]:
-        """Return up to ``count`` messages of a shard from ``seq`` on, each behind its seq, in order.
-
-        The one that brings bodies and properties to ``bytes_max`` is the last.
-        """
+    def read_claim(
+        self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int
+    ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
+        """Yield up to ``count`` messages of a shard from ``seq`` on, each behind its seq, in order."""
 
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
@@ -406,10 +403,15 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
     if found is None or (seq := int(found[1] or 0)) > _SEQ_MAX:
         raise errors.CursorInvalid
     count = max(1, min(command.messages_max, limits.CLAIM_PAGE_MESSAGES))
-    page = await tx.read_claim(queue, bound, command.shard, seq, count, limits.CLAIM_PAGE_BYTES)
-    messages = [message for _, message in page]
-    is_full = sum(len(each.body) + len(each.properties) for each in messages) >= limits.CLAIM_PAGE_BYTES
-    return claims.ClaimPage(messages=messages, cursor=f"u{page[-1][0] + 1}" if is_full or len(page) == count else "")
+    bytes_left, page = limits.CLAIM_PAGE_BYTES, list[tuple[int, ClaimedMessage]]()
+    async with aclosing(tx.read_claim(queue, bound, command.shard, seq, count)) as messages:
+        async for at, message in messages:
+            page.append((at, message))
+            bytes_left -= len(message.body) + len(message.properties)
+            if bytes_left <= 0:
+                break
+    cursor = f"u{page[-1][0] + 1}" if bytes_left <= 0 or len(page) == count else ""
+    return claims.ClaimPage(messages=[message for _, message in page], cursor=cursor)
 
 
 async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadClaim) -> BoundClaim:

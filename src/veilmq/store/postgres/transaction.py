@@ -10,7 +10,7 @@ lock of the source's row, and holds a purge off; a slice of an end has the lock 
 
 from asyncio import get_running_loop
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import accumulate
 from random import getrandbits
@@ -326,20 +326,14 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return moved
 
     async def read_claim(
-        self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
-    ) -> Sequence[tuple[int, ClaimedMessage]]:
+        self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int
+    ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
         statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
         terms = (claim.partition, claim.id, shard, seq, count)
-        page: list[tuple[int, ClaimedMessage]] = []
         async for row in self.connection.cursor(statement, *terms, prefetch=_PREFETCHED):
             seq, content = row["seq"], (row["id"], row["body"], properties_of(queue, row))
             sequence = seq if queue.settings.fifo else None
-            shown = ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
-            page.append((seq, shown))
-            bytes_max -= len(shown.body) + len(shown.properties)
-            if bytes_max <= 0:
-                break
-        return page
+            yield seq, ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
 
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:

@@ -6,7 +6,7 @@ the hot path sees a claimed message, and its queue does not count it. In a FIFO 
 and blocks its group. What comes back has a row in ``visibility``, as a message that was received once more.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from heapq import merge
 from itertools import chain
 from random import getrandbits
@@ -55,22 +55,16 @@ class SqliteClaimed(ClaimTransaction):
         return _Binding(self._session, queue, claim, wish).bind()
 
     async def read_claim(
-        self, queue: Any, claim: BoundClaim, shard: int, seq: int, count: int, bytes_max: int
-    ) -> Sequence[tuple[int, ClaimedMessage]]:
+        self, queue: Any, claim: BoundClaim, shard: int, seq: int, count: int
+    ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
         if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
             raise CursorInvalid  # it is of the store that this one was converted from; reading begins anew
         ((_, ahead_ms),) = self._session.rows("claim_terms", claim.id)
         rows = self._session.execute(SQL["read_claimed"], (claim.id, shard, seq, count))
-        page: list[tuple[int, ClaimedMessage]] = []
         for at, message_id, body, properties, receive_count in rows:
             sequence = at if queue.settings.fifo else None
-            sent_at_ms, received_at_ms = (at >> SEQ_SHIFT) + ahead_ms, claim.bound_at_ms + ahead_ms
-            shown = ClaimedMessage(message_id, body, properties, sent_at_ms, received_at_ms, receive_count, sequence)
-            page.append((at, shown))
-            bytes_max -= len(body) + len(properties)
-            if bytes_max <= 0:
-                break
-        return page
+            times = (at >> SEQ_SHIFT) + ahead_ms, claim.bound_at_ms + ahead_ms
+            yield at, ClaimedMessage(message_id, body, properties, *times, receive_count, sequence)
 
     async def evict(self, queue: Any, claim: BoundClaim, seq: int, target: Any) -> None:
         """Move a message of the claim to ``target``: it comes back, and dies."""
