@@ -261,16 +261,6 @@ def refusal_of_itself(queue: str) -> DeadLetterQueueRefused:
     return DeadLetterQueueRefused(queue, f"The queue {queue} cannot be its own dead-letter queue; name another one.")
 
 
-def check_dead_letter_queue(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> None:
-    """Raise ``DeadLetterQueueRefused`` unless ``target`` may be set as the dead-letter queue of ``source``.
-
-    Amazon SQS lets a queue name itself. Its messages then stay in it, whatever their receive count.
-    """
-    why = None if target == source and theirs is not None else dead_letter_refusal(source, ours, target, theirs)
-    if why is not None:
-        raise DeadLetterQueueRefused(target, why, missing=theirs is None)
-
-
 def check_destination(source: str, ours: QueueSettings, target: str, theirs: QueueSettings, *, verb: str) -> None:
     """Raise ``DestinationRefused`` unless ``target`` can get what is "moved" or "forwarded" (``verb``) from ``source``.
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from veilmq.core import commands
 from veilmq.core.commands import QueueCounts, QueuePage, QueueView, SetAccount, ShowAccount
-from veilmq.core.errors import PurgeInProgress, QueueDeletedRecently, QueueExists
+from veilmq.core.errors import DeadLetterQueueRefused, PurgeInProgress, QueueDeletedRecently, QueueExists
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.settings import AccountSettings, QueueSettings, check_dead_letter_queue, checked_settings, tagged
+from veilmq.core.settings import AccountSettings, QueueSettings, checked_settings, dead_letter_refusal, tagged
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
 from veilmq.store.port import Survey, SurveyQueues
@@ -63,10 +63,15 @@ async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
 
 
 async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSettings) -> None:
-    """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``."""
+    """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``.
+
+    Amazon SQS lets a queue name itself. Its messages then stay in it, whatever their receive count.
+    """
     target = settings.dead_letter_queue
-    if target:
-        check_dead_letter_queue(name, settings, target, await tx.settings(target))
+    if target and ((theirs := await tx.settings(target)) is None or target != name):
+        why = dead_letter_refusal(name, settings, target, theirs)
+        if why is not None:
+            raise DeadLetterQueueRefused(target, why, missing=theirs is None)
 
 
 @changes
