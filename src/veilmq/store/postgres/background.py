@@ -237,7 +237,7 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
                         for _, _, queue, properties, *what in kept
                     ]
                 )
-                await connection.execute(EVENTS["insert_batch"], state["recorded"] + 1, len(kept), encoded)
+                await connection.execute(SQL["insert_event_batch"], state["recorded"] + 1, len(kept), encoded)
             if dropped and not state["dropped"]:
                 log.warning("events are dropped: too many wait to be exported")
             expired = [(row["qp"], row["number"]) for row in dropped if row["outcome"] == "expired"]

@@ -36,9 +36,6 @@ WHERE number = ANY(ARRAY(SELECT number FROM mq.event ORDER BY number LIMIT $1 FO
 RETURNING number, qp, queue, properties, group_hash, size, id, generation, came_at, received_at, visible_at, receive_count, log,
     outcome, closed_at
 
--- name: insert_batch
-INSERT INTO mq.event_batch (number, events, encoded) VALUES ($1, $2, $3)
-
 -- name: number
 UPDATE mq.event_state SET recorded = recorded + $1, dropped = dropped + $2
 

@@ -1,4 +1,7 @@
--- The export of events.
+-- Events that are numbered, and their export.
+
+-- name: insert_event_batch
+INSERT INTO event_batch (number, events, encoded) VALUES ($1, $2, $3);
 
 -- name: events_planned_to
 -- Where a range ends that is to end before a number: at the end of a batch.

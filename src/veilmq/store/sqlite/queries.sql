@@ -324,9 +324,6 @@ DELETE FROM ordered WHERE partition = ?1 AND seq = 0
 SELECT max(exported, coalesce((SELECT number + events - 1 FROM event_batch ORDER BY number DESC LIMIT 1), 0)),
        planned, exported, dropped FROM event_state;
 
--- name: insert_event_batch
-INSERT INTO event_batch (number, events, encoded) VALUES (?, ?, ?);
-
 -- name: drop_events
 UPDATE event_state SET dropped = dropped + ?;
 
@@ -435,6 +432,5 @@ DELETE FROM message WHERE seq BETWEEN ? AND ?;
 INSERT INTO visibility SELECT ?1, seq, ?7, ?2, ?8, ?9, ?3, ?10, ?4, ?11, 0 FROM message WHERE seq BETWEEN ?5 AND ?6;
 
 -- name: grow_ordered_run
-UPDATE ordered_run SET messages = messages + 1
-WHERE partition = ?1 AND first_seq <= ?2
+UPDATE ordered_run SET messages = messages + 1 WHERE partition = ?1 AND first_seq <= ?2
     AND last_seq = (SELECT min(last_seq) FROM ordered_run WHERE partition = ?1 AND last_seq >= ?2);
