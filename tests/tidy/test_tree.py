@@ -162,7 +162,7 @@ def test_the_rule_lets_ordinary_paths_pass() -> None:
 # with messages that stand in other tables in each.
 
 
-ASKING = {"locked", "many", "row", "rows", "run", "value"}
+ASKING = {"many", "row", "rows", "run", "value"}
 """The methods of a transaction that take the name of a query."""
 TWO_TEXTS = {
     "event_state": "the last number is in the last batch of SQLite, whose row every batch of commands would write",

@@ -274,7 +274,7 @@ async def _source(
     Raises ``QueueNotFound``, ``SourceNotFound``, and ``EpochFenced`` if its epoch is another one.
     """
     queue = await tx.queue(queue_name)
-    rows = await tx.locked("source", queue.origin, name)
+    rows = await tx.rows("source", queue.origin, name, lock="update")
     if not rows:
         raise errors.SourceNotFound(name)
     source = await _Source.of(tx, rows[0], await tx.now())
@@ -286,9 +286,9 @@ async def _source(
 
 @changes
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
-    queue = await tx.queue(command.queue, lock="queue_shared")
+    queue = await tx.queue(command.queue, lock="share")
     await tx.lock("sources", queue.origin)  # two sources of one consumer are not opened at one time
-    rows = list(await tx.locked("sources_of_consumer", queue.origin, command.source, command.consumer))
+    rows = list(await tx.rows("sources_of_consumer", queue.origin, command.source, command.consumer, lock="update"))
     now_ms = await tx.now()
     if all(name != command.source for _, name, *_ in rows):
         rows += await tx.rows("insert_source", queue.origin, command.source, now_ms)
@@ -363,7 +363,7 @@ async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
 
 async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, more: bool) -> claims.Bound:
     if not more and queue.settings.fifo:  # all groups may be blocked by a claim that ends
-        for row in await tx.locked("ending_claim", queue.origin):
+        for row in await tx.rows("ending_claim", queue.origin, lock="update"):
             await _advance(tx, queue, BoundClaim(*row))
             more = True
     due_ms = await tx.next_visible_ms(queue) if places and not more else None  # else the end of a claim notifies
@@ -395,7 +395,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
     queue = await tx.queue(command.queue)
     bound = await _readable(tx, queue, command)
     if bound.state == _BINDING:
-        await tx.locked("source", queue.origin, command.source)
+        await tx.rows("source", queue.origin, command.source, lock="update")
         bound = await _whole(tx, await _readable(tx, queue, command))
     if not 0 <= command.shard < bound.shards:
         raise errors.ShardNotFound(command.shard, bound.shards)
@@ -496,9 +496,9 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
     Raises ``StoreFull`` where messages should come back: that takes room. What is acknowledged is deleted before.
     """
     now_ms = await tx.now()
-    ending = [BoundClaim(*row) for row in await tx.unlocked("ending_claim", None)]
+    ending = [BoundClaim(*row) for row in await tx.rows("ending_claim", None, lock="update skip locked")]
     if not ending or ending[0].state != ACKNOWLEDGED:
-        for row in await tx.unlocked("due_source", now_ms):
+        for row in await tx.rows("due_source", now_ms, lock="update skip locked"):
             if await _check_hold(tx, await _Source.of(tx, row[:-1], now_ms)):
                 ending = []
     for bound in ending:

@@ -124,8 +124,7 @@ _cached_key = lru_cache(maxsize=4_096)(routing_key_of)
 
 @changes
 async def plan_export(tx: Transaction, command: receipts.PlanExport) -> receipts.EventRange | None:
-    await tx.lock("event_state")
-    ((_, last, exported, _),) = await tx.rows("event_state")
+    ((_, last, exported, _),) = await tx.rows("event_state", lock="update")
     first = exported + 1
     if last < first:
         last = await tx.value("events_planned_to", first + max(1, command.events_max)) or 0

@@ -57,7 +57,7 @@ class _Task(NamedTuple):
 
 @changes
 async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
-    source = await tx.queue(command.source, lock="queue_shared")
+    source = await tx.queue(command.source, lock="share")
     if not await tx.has_sources(source.name):
         raise errors.NotADeadLetterQueue(source.name)
     if command.destination is not None:
@@ -97,7 +97,7 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     Raises ``StoreFull``: moving takes room before it gives any back.
     """
     now_ms = await tx.now()
-    for row in await tx.unlocked("due_move", now_ms):
+    for row in await tx.rows("due_move", now_ms, lock="update skip locked"):
         tx.need_room()
         await _advance(tx, _Task(*row), now_ms)
     following = await tx.row("due_move", NEVER_MS)

@@ -28,7 +28,7 @@ from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.queues import NEVER_MS, checked
-from veilmq.store.transaction import QueueRow, Row, Transaction, changes, made_of, reads
+from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, made_of, reads
 
 PIECE_MESSAGES = 500
 """Of a piece, and of a slice."""
@@ -85,13 +85,13 @@ class _Publication(NamedTuple):
 
 @changes
 async def stage(tx: Transaction, command: Stage) -> Staged:
-    queue = await tx.queue(command.queue, lock="queue_shared")
+    queue = await tx.queue(command.queue, lock="share")
     tx.need_room()
     messages = _kept(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
-    key = queue.origin, command.writer, "writer_shared"
-    writer = await _find(tx, *key) or await _added(tx, *key)
+    key = queue.origin, command.writer
+    writer = await _find(tx, *key, "share") or await _added(tx, *key, "share")
     if writer.has_published(command.batch):
         return Staged(messages=0, again=True)
     terms = writer.number, command.batch, command.attempt, command.part
@@ -107,9 +107,9 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
 @changes
 async def publish(tx: Transaction, command: Publish) -> Published:
     """Decide, unless it was, and do a slice."""
-    queue = await tx.queue(command.queue, lock="queue_shared")
-    key = queue.origin, command.writer, "writer"
-    writer = await _find(tx, *key) or await _added(tx, *key)
+    queue = await tx.queue(command.queue, lock="share")
+    key = queue.origin, command.writer
+    writer = await _find(tx, *key, "update") or await _added(tx, *key, "update")
     now_ms = await tx.now()
     again = writer.has_published(command.batch)
     stages: list[int] = []
@@ -122,12 +122,12 @@ async def publish(tx: Transaction, command: Publish) -> Published:
     is_taken = False  # by another transaction
     first = await _entering(tx, writer) if len(stages) <= _DECIDED_WITH_SLICE else None
     if first is not None and first.is_due(now_ms):
-        rows = [_Publication(*row) for row in await tx.unlocked("entering", writer.number)]
+        rows = [_Publication(*row) for row in await tx.rows("entering", writer.number, lock="update skip locked")]
         mine = [each for each in rows if each.number == first.number and each.is_due(now_ms)]
         is_taken = not mine
         for each in mine:
             await _enter(tx, each, queue, now_ms, CLIENT_MS)
-    writer = await _find(tx, queue.origin, command.writer) or writer
+    writer = await _find(tx, *key) or writer
     first = await _entering(tx, writer)
     due_ms = None
     if first is not None:
@@ -140,8 +140,8 @@ async def publish(tx: Transaction, command: Publish) -> Published:
 
 @changes
 async def abandon(tx: Transaction, command: Abandon) -> None:
-    queue = await tx.queue(command.queue, lock="queue_shared")
-    writer = await _find(tx, queue.origin, command.writer, "writer")
+    queue = await tx.queue(command.queue, lock="share")
+    writer = await _find(tx, queue.origin, command.writer, "update")
     if writer is not None:
         await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
@@ -188,12 +188,12 @@ def _pack(messages: Sequence[NewMessage]) -> bytes:
     return msgspec.msgpack.encode([_columns(new) for new in messages])
 
 
-async def _find(tx: Transaction, origin: int, name: str, lock: str | None = None) -> _Writer | None:
-    row = await tx.row("writer", origin, name) if lock is None or await tx.lock(lock, origin, name) else None
-    return None if row is None else _Writer(*row)
+async def _find(tx: Transaction, origin: int, name: str, lock: Lock | None = None) -> _Writer | None:
+    rows = await tx.rows("writer", origin, name, lock=lock)
+    return _Writer(*rows[0]) if rows else None
 
 
-async def _added(tx: Transaction, origin: int, name: str, lock: str) -> _Writer:
+async def _added(tx: Transaction, origin: int, name: str, lock: Lock) -> _Writer:
     """Add a writer, unless another transaction was faster, and lock it."""
     await tx.run("add_writer", origin, name, await tx.now())
     tx.schedule(PublicationStep)
@@ -245,10 +245,12 @@ def _text(stages: list[int]) -> str:
 async def step(tx: Transaction, command: PublicationStep) -> int | None:
     """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
     now_ms = await tx.now()
-    for writer, origin, _ in await tx.unlocked("silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS):
+    for writer, origin, _ in await tx.rows(
+        "silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS, lock="update skip locked"
+    ):
         await _hand_over(tx, origin, writer, _ALL_BATCHES, now_ms)
         await tx.run("delete_writer", writer)
-    due = await tx.unlocked("due_publication", now_ms)
+    due = await tx.rows("due_publication", now_ms, lock="update skip locked")
     for row in due:
         await _advance(tx, _Publication(*row), now_ms)
     times_ms = [row[-1] for row in await tx.rows("due_publication", NEVER_MS)]

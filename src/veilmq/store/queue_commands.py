@@ -76,7 +76,7 @@ async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSetting
 
 @changes
 async def delete_queue(tx: Transaction, command: commands.DeleteQueue) -> None:
-    await remove(tx, await tx.queue(command.queue, lock="queue"))
+    await remove(tx, await tx.queue(command.queue, lock="update"))
     await tx.run("end_cooldown", _PURGED, command.queue)
     await tx.run("begin_cooldown", _DELETED, command.queue, await tx.now())
 
@@ -94,7 +94,7 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
 @changes
 async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     """Delete all messages: the queue goes on with a new partition."""
-    queue = await tx.queue(command.queue, lock="queue")
+    queue = await tx.queue(command.queue, lock="update")
     pause_s = tx.options.purge_pause_s
     if await _rests(tx, _PURGED, queue.name, pause_s):
         raise PurgeInProgress(queue.name, pause_s)
@@ -109,7 +109,7 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
 
 async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None:
     """Retire the partition of a queue once other transactions are held off, in the order of locks."""
-    await tx.locked("source_names", queue.origin)
+    await tx.rows("source_names", queue.origin, lock="update")
     await tx.run("empty_publications", queue.origin)  # what is staged and not published is not the queue's yet
     log = (queue.origin, queue.name) if is_logged(queue.settings, tx.options.event_log) else (None, None)
     await tx.run("retire_part", queue.partition, await tx.now(), *log)  # the janitor records the ends of its receipts
@@ -130,7 +130,7 @@ async def forget_cooldowns(tx: Transaction) -> None:
 
 @changes
 async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
-    queue = await tx.queue(command.queue, lock="queue")
+    queue = await tx.queue(command.queue, lock="update")
     settings = checked_settings(queue.settings, command.settings)
     if "dead_letter_queue" in command.settings:
         await _check_dead_letters(tx, queue.name, settings)
@@ -139,7 +139,7 @@ async def set_queue(tx: Transaction, command: commands.SetQueue) -> None:
 
 @changes
 async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
-    queue = await tx.queue(command.queue, lock="queue")
+    queue = await tx.queue(command.queue, lock="update")
     value = command.edit(getattr(queue.settings, command.setting))
     await tx.change(queue, checked_settings(queue.settings, {command.setting: value}), await tx.now())
 
@@ -147,7 +147,7 @@ async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
 @changes
 async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
     """Remove and put tags; that is no change of the queue's settings, whose time stays."""
-    queue = await tx.queue(command.queue, lock="queue")
+    queue = await tx.queue(command.queue, lock="update")
     kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
     await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)
 

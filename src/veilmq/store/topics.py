@@ -18,7 +18,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
 from veilmq.store.queues import checked
-from veilmq.store.transaction import LAST, QueueRow, Row, Transaction, changes, reads
+from veilmq.store.transaction import LAST, Lock, QueueRow, Row, Transaction, changes, reads
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -34,11 +34,11 @@ def _topic(row: Row) -> tuple[int, topics.TopicView]:
     return number, topics.TopicView(topic=name, settings=_read_settings(settings), **times)
 
 
-async def _find(tx: Transaction, name: str, *, lock: bool = False) -> tuple[int, topics.TopicView]:
-    row = await tx.row("topic", name) if not lock or await tx.lock("topic", name) else None
-    if row is None:
+async def _find(tx: Transaction, name: str, *, lock: Lock | None = None) -> tuple[int, topics.TopicView]:
+    rows = await tx.rows("topic", name, lock=lock)
+    if not rows:
         raise errors.TopicNotFound(name)
-    return _topic(row)
+    return _topic(rows[0])
 
 
 async def _subscriptions(tx: Transaction, number: int) -> list[topics.Subscription]:
@@ -68,14 +68,14 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
 
 @changes
 async def set_topic(tx: Transaction, command: topics.SetTopic) -> None:
-    number, topic = await _find(tx, command.topic, lock=True)
+    number, topic = await _find(tx, command.topic, lock="update")
     settings = topic.settings.changed(command.settings)
     await tx.run("update_topic", number, msgspec.json.encode(settings), await tx.now())
 
 
 @changes
 async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
-    number, _ = await _find(tx, command.topic, lock=True)
+    number, _ = await _find(tx, command.topic, lock="update")
     for each in await _subscriptions(tx, number):
         await _end(tx, each)
     await tx.run("delete_subscriptions", number, None)
@@ -110,7 +110,7 @@ async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> top
 @changes
 async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.SubscriptionView:
     wanted = command.subscription
-    number, _ = await _find(tx, wanted.topic, lock=True)
+    number, _ = await _find(tx, wanted.topic, lock="update")
     for row in await tx.rows("subscription", number, wanted.name):
         existing = _subscribed(row)
         for field in topics.Subscription.__struct_fields__:
@@ -132,7 +132,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
 
 @changes
 async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> None:
-    number, view = await _subscription(tx, command.topic, command.name, lock=True)
+    number, view = await _subscription(tx, command.topic, command.name, lock="update")
     changed = replace(view.subscription, strategy=command.strategy)
     await tx.run("update_subscription", number, command.name, msgspec.json.encode(changed), await tx.now())
     _changed(tx, changed)
@@ -140,7 +140,7 @@ async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> 
 
 @changes
 async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
-    number, view = await _subscription(tx, command.topic, command.name, lock=True)
+    number, view = await _subscription(tx, command.topic, command.name, lock="update")
     await _end(tx, view.subscription)
     await tx.run("delete_subscriptions", number, command.name)
 
@@ -165,7 +165,7 @@ async def list_pushes(tx: Transaction, command: topics.ListPushes) -> list[topic
 
 
 async def _subscription(
-    tx: Transaction, topic: str, name: str, *, lock: bool = False
+    tx: Transaction, topic: str, name: str, *, lock: Lock | None = None
 ) -> tuple[int, topics.SubscriptionView]:
     """Return the number of a topic, and one of its subscriptions."""
     number, _ = await _find(tx, topic, lock=lock)
@@ -179,7 +179,7 @@ async def _end(tx: Transaction, subscription: topics.Subscription) -> None:
     """Delete the own queue of a subscription, if it has one."""
     if subscription.push_url:
         name = topics.push_queue(subscription.topic, subscription.name)
-        queue = await tx.find(name) if await tx.lock("queue", name) else None
+        queue = await tx.find(name, "update")
         if queue is not None:
             await queue_commands.remove(tx, queue)
         _changed(tx, subscription)

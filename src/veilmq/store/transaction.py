@@ -5,14 +5,14 @@ A cold command (everything but send, receive, delete and change) is written once
 
 On SQLite nothing suspends, and nothing comes between: the function is driven to its end inside the batch. On PostgreSQL
 it waits at each statement, other transactions go on meanwhile, and what two of them may not do at a time is guarded by
-``lock``. There a function may be called again when two transactions were in each other's way.
+locks. There a function may be called again when two transactions were in each other's way.
 
 A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -43,6 +43,10 @@ def reads(cold: AnyCold) -> AnyCold:
     READS.add(cold.__annotations__["command"])
     return changes(cold)
 
+
+Lock = Literal["update", "share", "update skip locked"]
+"""How rows are locked until the end of the transaction: once no other one has them locked, or has to change them, or as
+far as none has."""
 
 Row = Sequence[Any]
 """The columns of a query, in its order."""
@@ -162,8 +166,8 @@ class Transaction(Protocol):
 
     # Rows.
 
-    async def rows(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return the rows of a named query."""
+    async def rows(self, query: str, *values: Any, lock: Lock | None = None) -> Sequence[Row]:
+        """Return the rows of a named query, as they are when they are locked."""
 
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
@@ -171,17 +175,8 @@ class Transaction(Protocol):
     async def many(self, query: str, rows: Sequence[Row]) -> None:
         """Run a named query that changes something, once for each of ``rows``."""
 
-    async def locked(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return the rows of a named query once no other transaction has them locked, and lock them until the end."""
-
-    async def unlocked(self, query: str, *values: Any) -> Sequence[Row]:
-        """Return those rows of a named query that no other transaction has locked, and lock them until the end."""
-
-    async def lock(self, kind: str, *key: Any) -> bool:
-        """Wait until no other transaction has this row, and keep it until the end: query ``lock_<kind>``.
-
-        What was read of it before is to be read again. ``False``: there is no such row on PostgreSQL.
-        """
+    async def lock(self, kind: str, *key: Any) -> None:
+        """Wait until no other transaction has this lock, and keep it until the end: query ``lock_<kind>``."""
 
     async def now(self) -> int:
         """Return the present instant of the store, in ms."""
@@ -200,15 +195,15 @@ class Transaction(Protocol):
 
     # Queues. What may be in another database of the store raises ``StoreUnavailable`` where that cannot be reached.
 
-    async def find(self, name: str) -> QueueRow | None:
-        """Look up the queue of that full name in this database."""
+    async def find(self, name: str, lock: Lock | None = None) -> QueueRow | None:
+        """Look up the queue of that full name in this database, as it is when its row is locked.
 
-    async def queue(self, name: str, *, lock: str | None = None) -> QueueRow:
-        """Look up the queue of that full name, and ``lock`` its row before; raises ``QueueNotFound``.
-
-        ``"queue"``: to change it. ``"queue_shared"``: so that it is not purged or deleted meanwhile.
+        ``"update"``: to change it. ``"share"``: so that it is not purged or deleted meanwhile.
         """
-        found = await self.find(name) if lock is None or await self.lock(lock, name) else None
+
+    async def queue(self, name: str, *, lock: Lock | None = None) -> QueueRow:
+        """Do so; raises ``QueueNotFound``."""
+        found = await self.find(name, lock)
         if found is None:
             raise QueueNotFound(name)
         return found

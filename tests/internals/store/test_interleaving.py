@@ -17,6 +17,7 @@ from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
 from veilmq.store.postgres.transaction import PostgresTransaction
+from veilmq.store.transaction import Lock
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RUNS_WHOLE = 30
@@ -182,11 +183,11 @@ def test_what_was_found(interleaving: Interleaving, calls: str, schedules: list[
 
 
 @pytest.mark.parametrize(("interleaving", "kind", "pair"), [
-    ("queues", "queue", ("set", "tag")), ("claims", "queue_shared", ("open newer", "delete")),
+    ("queues", "queue update", ("set", "tag")), ("claims", "queue share", ("open newer", "delete")),
     ("claims", "sources", ("open newer", "open newest")), ("claims", "source", ("beat", "acknowledge")),
     ("claims", "sources_of_consumer", ("open", "acknowledge")),
-    ("claims", "source_names", ("purge", "acknowledge all")), ("publications", "writer", ("publish", "publish")),
-    ("publications", "writer_shared", ("stage", "publish")), ("publications", "due_publication", ("enter", "enter")),
+    ("claims", "source_names", ("purge", "acknowledge all")), ("publications", "writer update", ("publish", "publish")),
+    ("publications", "writer share", ("stage", "publish")), ("publications", "due_publication", ("enter", "enter")),
     ("publications", "entering", ("publish first", "enter")),
     ("publications late", "silent_writers", ("enter", "publish")), ("topics", "topic", ("set", "set rest")),
     ("moves fifo", "due_move", ("move", "move")),
@@ -201,16 +202,21 @@ def test_a_lock_that_is_missing_shows(
 
 
 def without(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = PostgresTransaction.lock
+    """Have no lock of that name, and no row of that query (or queue, locked so) locked."""
+    lock, find = PostgresTransaction.lock, PostgresTransaction.find
 
-    async def no_lock(tx: PostgresTransaction, wanted: str, *key: Any) -> bool:
-        return wanted == kind or await lock(tx, wanted, *key)
+    async def no_lock(tx: PostgresTransaction, wanted: str, *key: Any) -> None:
+        if wanted != kind:
+            await lock(tx, wanted, *key)
+
+    async def no_row(tx: PostgresTransaction, name: str, how: Lock | None = None) -> Any:
+        return await find(tx, name, None if kind == f"queue {how}" else how)
 
     monkeypatch.setattr(PostgresTransaction, "lock", no_lock)
-    for name in ("locked", "unlocked"):
-        rows = getattr(PostgresTransaction, name)
+    monkeypatch.setattr(PostgresTransaction, "find", no_row)
+    rows = PostgresTransaction.rows
 
-        async def no_rows(tx: PostgresTransaction, query: str, *values: Any, rows: Any = rows) -> Any:
-            return await (tx.rows(query, *values) if query == kind else rows(tx, query, *values))
+    async def no_rows(tx: PostgresTransaction, query: str, *values: Any, lock: Lock | None = None) -> Any:
+        return await rows(tx, query, *values, lock=None if kind in (query, f"{query} {lock}") else lock)
 
-        monkeypatch.setattr(PostgresTransaction, name, no_rows)
+    monkeypatch.setattr(PostgresTransaction, "rows", no_rows)

@@ -134,7 +134,7 @@ async def arrive(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch
 
 async def _end(tx: PostgresTransaction, name: str, number: int) -> Queue | None:
     """Return the queue where a way begins or ends, which stays as it is in this transaction; ``None`` if it is gone."""
-    queue = await tx.node.catalog.find(tx.connection, name, query="find_queue_shared")
+    queue = await tx.node.catalog.find(tx.connection, name, "share")
     return None if queue is None or queue.number != number else queue
 
 

@@ -23,7 +23,7 @@ from veilmq.core.settings import QueueSettings
 from veilmq.store.events import is_logged
 from veilmq.store.named_queries import load, shared
 from veilmq.store.postgres.database import PostgresOptions
-from veilmq.store.transaction import read_settings
+from veilmq.store.transaction import Lock, read_settings
 
 STANDARD = load("veilmq.store.postgres", "messages.sql")
 
@@ -47,6 +47,11 @@ def locking(statements: Mapping[str, str], columns: str) -> str:
     """
 
 
+def with_lock(text: str, lock: Lock | None) -> str:
+    """Return a statement that locks the rows that it returns."""
+    return text if lock is None else f"{text} FOR {lock.upper()}"
+
+
 _ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "note", "received_at")
 FIFO = {
     **{name: of_fifo(STANDARD[name]) for name in _ALIKE},
@@ -60,9 +65,7 @@ EVENTS = load("veilmq.store.postgres", "events.sql")
 WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 
 SQL = {**shared(), **load("veilmq.store.postgres", "queues.sql")}
-SQL |= {f"{name}_shared": SQL[name].replace("UPDATE", "SHARE") for name in ("lock_queue", "lock_writer")}
-SQL["find_queue_shared"] = f"{SQL['find_queue']} FOR SHARE"
-SQL["lock_event_state"] = EVENTS["lock_state"] = f"{SQL['event_state']} FOR UPDATE"
+EVENTS["lock_state"] = f"{SQL['event_state']} FOR UPDATE"
 
 
 class Queue(NamedTuple):
@@ -112,10 +115,10 @@ class Catalog:
             raise QueueNotFound(name)
         return queue
 
-    async def find(self, connection: Any, name: str, *, query: str = "find_queue") -> Queue | None:
-        """Look the queue up; ``None`` when there is none of that name."""
+    async def find(self, connection: Any, name: str, lock: Lock | None = None) -> Queue | None:
+        """Look the queue up, and lock its row; ``None`` when there is none of that name."""
         self.forget(name)
-        row = await connection.fetchrow(SQL[query], name)
+        row = await connection.fetchrow(with_lock(SQL["find_queue"], lock), name)
         if row is None:
             return None
         queue = queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)

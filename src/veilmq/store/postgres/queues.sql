@@ -6,10 +6,6 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin,
     (SELECT 100 < ANY(priorities) FROM mq.part WHERE part.qp = queue.qp)
 FROM mq.queue WHERE name = $1
 
--- name: lock_queue
--- Holds off purge and deletion, as lock_queue_shared does (see queues.py).
-SELECT FROM mq.queue WHERE name = $1 FOR UPDATE
-
 -- name: end_what_has_ended
 -- What the retention ($2, in ms) has ended stays ended, however long the next one is.
 UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
@@ -28,9 +24,6 @@ SELECT mq.now_ms()
 -- name: event_state
 SELECT recorded, planned, exported, dropped FROM mq.event_state
 
--- name: lock_topic
-SELECT FROM mq.topic WHERE name = $1 FOR UPDATE
-
 -- name: lock_sources
 -- Those of a queue, as far as two of one consumer are not opened at one time.
 SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))
@@ -38,9 +31,6 @@ SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))
 -- name: find_claimed
 -- By its id, among all messages of the claim $2.
 SELECT seq FROM mq.message WHERE qp = $1 AND claim = $2 AND id = $3
-
--- name: lock_writer
-SELECT FROM writer WHERE qp = $1 AND name = $2 FOR UPDATE
 
 -- name: insert_publication
 INSERT INTO publication (qp, writer_id, batch, stages, messages_per_s_max, next_at)

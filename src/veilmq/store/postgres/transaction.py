@@ -38,7 +38,7 @@ from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRet
 from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Lock, Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
@@ -84,8 +84,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.book = node.book
         self.options = node.options
 
-    async def rows(self, query: str, *values: Any) -> list[Row]:
-        return await self._fetch(SQL[query], *values)
+    async def rows(self, query: str, *values: Any, lock: Lock | None = None) -> list[Row]:
+        return await self._fetch(queues.with_lock(SQL[query], lock), *values)
 
     async def run(self, query: str, *values: Any) -> None:
         await self.connection.execute(SQL[query], *values)
@@ -93,14 +93,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def many(self, query: str, rows: Sequence[Row]) -> None:
         await self.connection.executemany(SQL[query], rows)
 
-    async def locked(self, query: str, *values: Any) -> list[Row]:
-        return await self._fetch(f"{SQL[query]} FOR UPDATE", *values)
-
-    async def unlocked(self, query: str, *values: Any) -> list[Row]:
-        return await self._fetch(f"{SQL[query]} FOR UPDATE SKIP LOCKED", *values)
-
-    async def lock(self, kind: str, *key: Any) -> bool:
-        return bool(await self._fetch(SQL[f"lock_{kind}"], *key))
+    async def lock(self, kind: str, *key: Any) -> None:
+        await self._fetch(SQL[f"lock_{kind}"], *key)
 
     async def now(self) -> int:
         return int(await self.connection.fetchval(SQL["now"]))
@@ -108,8 +102,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     def shown(self, at_ms: int) -> int:
         return at_ms
 
-    async def find(self, name: str) -> Queue | None:
-        return await self.node.catalog.find(self.connection, name)
+    async def find(self, name: str, lock: Lock | None = None) -> Queue | None:
+        return await self.node.catalog.find(self.connection, name, lock)
 
     async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the queue as the node knows it, or look it up."""

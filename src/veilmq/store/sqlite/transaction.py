@@ -30,7 +30,7 @@ from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle_time
-from veilmq.store.transaction import Given, Row, StoredMessage, Waiting
+from veilmq.store.transaction import Given, Lock, Row, StoredMessage, Waiting
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
@@ -48,10 +48,8 @@ class _Transaction(SqliteClaimed):
         self.book = session.book
         self.options = session.options
 
-    async def rows(self, query: str, *values: Any) -> Sequence[Row]:
-        return self._session.rows(query, *values)
-
-    locked = unlocked = rows  # no other transaction is open
+    async def rows(self, query: str, *values: Any, lock: Lock | None = None) -> Sequence[Row]:
+        return self._session.rows(query, *values)  # no other transaction is open
 
     async def run(self, query: str, *values: Any) -> None:
         self._session.run(query, *values)
@@ -60,8 +58,7 @@ class _Transaction(SqliteClaimed):
         self._session.many(query, [tuple(row) for row in rows])
         self._session.write_bytes_left -= sum(len(each) for row in rows for each in row if isinstance(each, bytes))
 
-    async def lock(self, kind: str, *key: Any) -> bool:
-        return True  # no other transaction is open
+    async def lock(self, kind: str, *key: Any) -> None: ...
 
     async def now(self) -> int:
         return self._session.now_ms
@@ -69,7 +66,7 @@ class _Transaction(SqliteClaimed):
     def shown(self, at_ms: int) -> int:
         return at_ms + self._session.ahead_ms
 
-    async def find(self, name: str) -> Queue | None:
+    async def find(self, name: str, lock: Lock | None = None) -> Queue | None:
         return self._session.find(name)
 
     async def counts(self, queue: Queue) -> QueueCounts:
