@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pydantic  # noqa: F401 - where it is loaded, the library for commands checks with it what it makes
 import pytest
 
 from tests.proofs.forking import run

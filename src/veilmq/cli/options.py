@@ -10,7 +10,7 @@ from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token
 
@@ -121,8 +121,8 @@ def signature_of(function: Callable[..., Any], **more: Option) -> inspect.Signat
 
 @cache
 def _form(kind: type[Any]) -> Any:
-    """Return what cyclopts makes a ``kind`` with: a dataclass that has its options as fields, and gives a ``kind``."""
-    hints, defaults, made = get_type_hints(kind), dict[str, Any](), []
+    """Return what cyclopts makes: a ``kind`` whose fields are declared as cyclopts has them."""
+    hints, made = get_type_hints(kind), []
     for each in fields(kind):
         declared = each.default
         if each.metadata:  # by pipeline.options
@@ -130,9 +130,10 @@ def _form(kind: type[Any]) -> Any:
         if isinstance(declared, Option):
             annotation, default = _declared(each.name, hints[each.name], declared)
             made.append((each.name, annotation, field(default=default, kw_only=True)))
-            defaults |= {} if default is MISSING else {each.name: default}
-    namespace = {"__new__": lambda _, **given: kind(**defaults | given), "__module__": kind.__module__}
-    return Parameter(name="*")(make_dataclass(kind.__name__, made, namespace=namespace))
+        else:  # it stays as it is
+            made.append((each.name, ClassVar[hints[each.name]], declared))
+    namespace = {"__module__": kind.__module__}
+    return Parameter(name="*")(make_dataclass(kind.__name__, made, bases=(kind,), namespace=namespace, frozen=True))
 
 
 JSON = option("Print one JSON document on one line.")
