@@ -146,6 +146,15 @@ def test_what_cannot_be_is_said(server: RunningServer) -> None:
         assert caught.value.code == "DeadLetterQueueRefused"
 
 
+def test_a_setting_that_is_none_is_refused(server: RunningServer) -> None:
+    """Else the call would succeed, and change nothing."""
+    nothing: Any = None
+    with Settings(server.endpoint, "jobs") as settings:
+        settings.create()
+        with pytest.raises(ClientError, match="dead_letter_queue: expected `str`, got `null`"):
+            settings.set({"dead_letter_queue": nothing})
+
+
 def test_settings_are_their_owners(tmp_path: Path) -> None:
     """Others may read them by a policy; nobody makes a queue in another account."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:

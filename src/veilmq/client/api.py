@@ -54,8 +54,8 @@ class QueueApi:
         self._transport.close()
 
     def post(self, verb: str, fields: Mapping[str, Any], reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
-        """Return the reply to those of ``fields`` that are not ``None``; raises ``ClientError`` and ``Unreachable``."""
-        body = msgspec.json.encode(given(**fields))
+        """Return the reply to ``fields``; raises ``ClientError`` and ``Unreachable``."""
+        body = msgspec.json.encode(fields)
         return decode(self.request("POST", verb, body=body, content_type=_JSON, wait_s=wait_s), reply_type)
 
     def get(self, verb: str, parameters: Mapping[str, Any], reply_type: type[Reply]) -> Reply:
@@ -139,7 +139,7 @@ class Claims(QueueApi):
     ) -> Bound:
         """Bind claim ``number``, or return it if it is bound; wait up to ``wait_s`` (0 to 20) for a first message."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
-        fields |= {"shard_messages": shard_messages, "wait_s": wait_s, "bytes_max": bytes_max}
+        fields |= given(shard_messages=shard_messages, wait_s=wait_s, bytes_max=bytes_max)  # as earlier servers know it
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
