@@ -266,6 +266,26 @@ async def test_context_variables_of_startup_functions_reach_handlers(bench: Work
     assert seen == ["first", "second", "second"]
 
 
+async def test_what_a_handler_sets_in_context_variables_reaches_no_other_call(bench: Workbench) -> None:
+    """Whichever call made room for the next one."""
+    app = bench.consumer("orders")
+    seen: list[str] = []
+
+    @app.on_startup
+    async def start() -> None:
+        TENANT.set("start")
+
+    @app.handler(wait=WAIT, concurrency=1)
+    async def note(body: str) -> None:
+        seen.append(TENANT.get())
+        TENANT.set(body)
+
+    for body in "abc":
+        bench.client.send("orders", body)
+    await settled(bench, app)
+    assert seen == ["start"] * 3
+
+
 async def test_what_a_startup_function_returns_may_be_none(bench: Workbench) -> None:
     app = bench.consumer("orders")
     got: list[object] = []

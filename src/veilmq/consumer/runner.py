@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from contextvars import copy_context
 from typing import Any
 
 from veilmq.client.sqs import QueueClient
@@ -172,8 +173,9 @@ class Runner(Watcher):
         return self._intake.polling
 
     def start(self) -> None:
-        """Begin to receive."""
+        """Begin to receive; each call of the handler has a copy of the context variables of now."""
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
         self._intake.fill()
 
     # ------------------------------------------------------------------------------------------------- its end
@@ -342,7 +344,8 @@ class Runner(Watcher):
                 break
             self._calls += 1
             self.working += len(deliveries)
-            self._spawn(self._work(deliveries))
+            # Not with the context of the caller, which may be the task of another call.
+            self._context.copy().run(self._spawn, self._work(deliveries))
 
     async def _work(self, deliveries: list[Context]) -> None:
         try:
