@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -112,6 +113,7 @@ class Consumer(Lifespan):
         signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
         self._connect: Callable[[], QueueClient] = lambda: client or HttpQueueClient(server, key=signing_key)
         self._traces = is_installed("opentelemetry.trace")
+        self._connecting = threading.Lock()
         self.sender: QueueClient | None = None
 
     @overload
@@ -169,12 +171,12 @@ class Consumer(Lifespan):
         function that is no handler.
         """
         queue = self.queue_of(to)
-        if self.sender is None:
-            self.sender = self._connect()
+        with self._connecting:
+            sender = self.sender = self.sender or self._connect()
         attributes = attributes_of(options.get("attributes", {}))
         if self._traces and len(named := traced(attributes)) <= _ATTRIBUTES_MAX:
             attributes = named
-        return self.sender.send(
+        return sender.send(
             queue,
             body_of(message),
             attributes=attributes,

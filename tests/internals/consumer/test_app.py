@@ -2,13 +2,17 @@
 
 import asyncio
 import multiprocessing
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.consumer import acting
-from veilmq.client import HttpQueueClient
+from veilmq.client import HttpQueueClient, QueueClient
 from veilmq.consumer import Batch, Consumer
 from veilmq.consumer.context import Cause
 from veilmq.consumer.pools import ProcessPool, Worker
@@ -162,3 +166,22 @@ def test_a_stop_that_meets_a_process_which_has_just_died_goes_on() -> None:
 
 def test_a_process_pool_starts_no_process_before_it_is_needed() -> None:
     ProcessPool(declared(acting.act, pool="process"), (), {}).close()
+
+
+def test_threads_that_send_first_at_the_same_time_share_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one would be left with its connections."""
+    both, made = threading.Barrier(2), list[QueueClient]()
+
+    def connect() -> QueueClient:
+        with suppress(threading.BrokenBarrierError):  # as only one thread has come
+            both.wait(0.2)
+        made.append(HttpQueueClient(server.endpoint))
+        return made[-1]
+
+    with RunningServer() as server, ThreadPoolExecutor(2) as threads:
+        server.queue("orders")
+        app = Consumer("orders")
+        monkeypatch.setattr(app, "_connect", connect)
+        assert len({sent.id for sent in threads.map(partial(app.send, "orders"), "ab")}) == 2
+        (client,) = made
+        client.close()
