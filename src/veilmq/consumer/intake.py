@@ -271,7 +271,8 @@ def body_bytes(message: ReceivedMessage) -> int:
 # The rest of a group waits behind the one in work. When that fails, the rest is handed back to be released at once: the
 # queue gives nothing of the group until the head returns, so the order holds without a wait here.
 #
-# A batch stays open until it is full, or its first message has lingered and a call could begin.
+# A batch stays open until it is full, or its first message has lingered and a call could begin. The one that began
+# first is given first: a backlog of one key does not keep the messages of another from the handler.
 
 
 class Schedule:
@@ -284,8 +285,8 @@ class Schedule:
         self._wake = wake
         self._ready: deque[list[Context]] = deque()
         self._groups: dict[str, deque[Context]] = {}
-        self._open: dict[object, list[Context]] = {}
-        self._due_s: dict[object, float] = {}
+        self._open: dict[object, tuple[float, list[Context]]] = {}
+        """When each is due, with its messages, by key; the first is due first."""
         self._timer: asyncio.TimerHandle | None = None
         self.ready = 0
         """How many could begin now, or when their batch is full or has waited."""
@@ -311,12 +312,12 @@ class Schedule:
         if batching is None:
             self._ready.append([delivery])
         else:
-            key = self._key(batching, delivery)
-            self._due_s.setdefault(key, asyncio.get_running_loop().time() + batching.linger_s)
-            members = self._open.setdefault(key, [])
+            key, due_s = self._key(batching, delivery), asyncio.get_running_loop().time() + batching.linger_s
+            _, members = self._open.setdefault(key, (due_s, []))
             members.append(delivery)
             if len(members) >= batching.size_max:
-                self._close(key)
+                self._ready.append(members)
+                del self._open[key]
         self.ready += 1
 
     def next(self) -> list[Context]:
@@ -324,18 +325,19 @@ class Schedule:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while True:
-            if not self._ready and self._due_s:
-                loop, key = asyncio.get_running_loop(), min(self._due_s, key=self._due_s.__getitem__)
-                if loop.time() < self._due_s[key]:
-                    self._timer = loop.call_at(self._due_s[key], self._wake)
-                    return []
-                self._close(key)
-            if not self._ready:
-                return []
-            if taken := self._ready.popleft():  # of a batch, all may have been removed
-                self.ready -= len(taken)
-                return taken
+        if self._open:
+            loop, (key, (due_s, members)) = asyncio.get_running_loop(), next(iter(self._open.items()))
+            is_first = not self._ready or members[0].lease.received_at_s < self._ready[0][0].lease.received_at_s
+            if is_first and loop.time() >= due_s:
+                self._ready.appendleft(members)
+                del self._open[key]
+            elif not self._ready:
+                self._timer = loop.call_at(due_s, self._wake)
+        if not self._ready:
+            return []
+        taken = self._ready.popleft()
+        self.ready -= len(taken)
+        return taken
 
     def done(self, delivery: Context) -> None:
         """Let the next of the group begin: ``delivery`` is settled for good."""
@@ -358,10 +360,13 @@ class Schedule:
 
     def remove(self, delivery: Context) -> list[Context]:
         """Take out ``delivery``, which waits and is ours no more, with what waits behind it: that is returned."""
-        for members in (*self._ready, *self._open.values()):
+        for members in (*self._ready, *(members for _, members in self._open.values())):
             if delivery in members:
                 members.remove(delivery)
                 self.ready -= 1
+                if not members:
+                    self._ready = deque(filter(None, self._ready))
+                    self._open = {key: batch for key, batch in self._open.items() if batch[1]}
                 return self.failed(delivery)
         waiting = self._waiting(delivery)
         if waiting is None or delivery not in waiting:
@@ -374,20 +379,18 @@ class Schedule:
 
     def drain(self) -> list[Context]:
         """Take out everything that waits; groups with a message in work stay closed."""
-        waiting = (*self._open.values(), *self._ready, *self._groups.values())
+        waiting = (*(members for _, members in self._open.values()), *self._ready, *self._groups.values())
         drained = [delivery for members in waiting for delivery in members]
-        for members in waiting:
-            members.clear()
+        self._open.clear()
+        self._ready.clear()
+        for behind in self._groups.values():
+            behind.clear()
         self.ready = self.behind = 0
         return drained
 
     def _waiting(self, delivery: Context) -> "deque[Context] | None":
         group = delivery.message.group
         return self._groups.get(group) if self._ordered and group is not None else None
-
-    def _close(self, key: object) -> None:
-        del self._due_s[key]
-        self._ready.append(self._open.pop(key))
 
     def _key(self, batching: Batching, delivery: Context) -> object:
         if batching.key is None:

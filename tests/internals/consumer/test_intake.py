@@ -12,7 +12,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.context import Context
-from veilmq.consumer.handlers import Batching, Options, make_handler
+from veilmq.consumer.handlers import Batching, Handler, Options, make_handler
 from veilmq.consumer.intake import Intake, Outstanding, Prefetch, Schedule, is_fatal
 from veilmq.consumer.leases import LeaseTable, Subscription
 from veilmq.consumer.renewal_policies import Adaptive, NServiceBusPolicy, RenewalPolicy
@@ -307,17 +307,23 @@ async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_se
     assert max(held) <= 3
 
 
-def deliveries(*texts: str) -> list[Context]:
-    """Return deliveries whose group is the first letter of their text, none for a digit."""
+def deliveries(*texts: str, at_s: float = 0) -> list[Context]:
+    """Return deliveries, received at ``at_s``, whose group is the first letter of their text, none for a digit."""
     table = LeaseTable(SystemClock())
     messages = [message(text, body=text, group=text[0] if text[0].isalpha() else None) for text in texts]
     leases = table.take(
-        Subscription(table, "q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=0, timeout_s=30
+        Subscription(table, "q", NServiceBusPolicy()), messages, requested_at_s=0, answered_at_s=at_s, timeout_s=30
     )
     return [Context(lease.message, lease) for lease in leases]
 
 
 HANDLER = make_handler(lambda body: None, queue=QUEUE)
+
+
+def keyed(linger_s: float) -> Handler:
+    """Return a handler of batches of two messages with the same first letter."""
+    batching = Batching(size_max=2, linger_s=linger_s, key=lambda item: item.context.message.body[0])
+    return make_handler(lambda batch: None, batching=batching, queue=QUEUE)
 
 
 def filled(given: list[Context], *, ordered: bool = True) -> Schedule:
@@ -410,3 +416,37 @@ async def test_a_batch_is_given_when_it_is_full_or_its_first_message_has_waited(
     assert (schedule.remove(fourth), len(schedule)) == ([], len(rest) - 1)
     assert schedule.next() == rest[:-1]
     assert schedule.drain() == []
+
+
+async def test_a_batch_that_has_waited_is_given_before_full_ones_that_began_later() -> None:
+    """Else a key of few messages would wait for as long as there is a backlog of another."""
+    schedule = Schedule(keyed(0.0), ordered=False, wake=int)
+    (first,), later = deliveries("a1"), deliveries("b1", "b2", at_s=1)
+    for delivery in (first, *later):
+        schedule.add(delivery)
+    assert [schedule.next(), schedule.next(), schedule.next()] == [[first], later, []]
+
+
+async def test_a_full_batch_is_given_before_one_that_began_later() -> None:
+    schedule = Schedule(keyed(0.0), ordered=False, wake=int)
+    first, second, third, fourth = deliveries("a1", "a2", "b1", "b2")
+    for delivery in (first, second, third):
+        schedule.add(delivery)
+    assert (schedule.next(), schedule.ready) == ([first, second], 1)
+    schedule.add(fourth)
+    assert schedule.next() == [third, fourth], "it was filled while it waited"
+
+
+async def test_what_was_taken_out_of_a_batch_has_no_part_in_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+    schedule = Schedule(keyed(1.0), ordered=False, wake=int)
+    first, second = deliveries("a1", "a2")
+    schedule.add(first)
+    assert (schedule.remove(first), len(schedule)) == ([], 0)
+    now_s = 0.9
+    schedule.add(second)
+    now_s = 1.1
+    assert schedule.next() == []
+    now_s = 1.9
+    assert schedule.next() == [second]
