@@ -259,11 +259,13 @@ class Runner(Watcher):
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
         """Extend records, call the hooks in the event loop's thread, and trace renewals."""
         for request, result in zip(requests, results, strict=True):
-            if result in (RenewalResult.RENEWED, RenewalResult.PROVEN):
-                if self._keeper is not None:
-                    self._keeper.renewed(request.lease)
-                if self._hooks.has("renew"):
-                    self._in_loop(self._call_hooks, "renew", request.lease)
+            lease = request.lease
+            if result not in (RenewalResult.RENEWED, RenewalResult.PROVEN) or lease.renewed_at_s != request.sent_at_s:
+                continue  # it failed, or the lease was lost or given up before the reply came
+            if self._keeper is not None:
+                self._keeper.renewed(lease)
+            if self._hooks.has("renew"):
+                self._in_loop(self._call_hooks, "renew", lease)
         if self._tracing is not None:
             self._tracing.renewed(requests, results)
 

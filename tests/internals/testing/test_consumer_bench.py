@@ -16,7 +16,7 @@ import pytest
 
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
-from veilmq.consumer import ByMessageId, Consumer, Context, InMemory, NServiceBusPolicy
+from veilmq.consumer import ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy, RetryLater
 from veilmq.consumer.handlers import body_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import ConsumerBench, Renewal, RunningServer, SteppedClock, VirtualClock, faults
@@ -174,6 +174,23 @@ def test_each_step_sees_its_own_instant() -> None:
     assert at_50 == [(1, 50)], "the delete waits ten milliseconds for others"
     assert bench.renewals == [Renewal(15, 30), Renewal(30, 30), Renewal(45, 30)]
     assert bench.deleted == 1
+
+
+def test_a_renewal_that_is_answered_after_its_handler_has_given_up_renews_nothing() -> None:
+    """Neither for the hooks of the consumer nor for the bench: the message is being released."""
+    app, renewed = Consumer("orders"), list[float]()
+    app.on("renew", lambda context: renewed.append(context.lease.remaining))
+
+    @app.handler(lease=Fixed(30, 10))
+    async def give_up(order: Order) -> None:
+        await asyncio.sleep(12)
+        raise RetryLater("1h")
+
+    def script(t: ConsumerBench) -> None:
+        t.faults.script("ChangeMessageVisibilityBatch", faults.late_answer(seconds=4))
+
+    bench = play(app, script, "1m")
+    assert (bench.renewals, renewed, bench.faults.left) == ([], [], [])
 
 
 def test_a_connection_that_swallows_everything_costs_a_try() -> None:
