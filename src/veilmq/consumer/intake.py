@@ -6,6 +6,7 @@ import random
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import islice
 from typing import Any
 
 from veilmq.client.messages import ClientError, ReceivedMessage
@@ -285,6 +286,7 @@ class Schedule:
         self._wake = wake
         self._ready: deque[list[Context]] = deque()
         self._groups: dict[str, deque[Context]] = {}
+        """The message of each group that is ready or in work, with those that wait behind it."""
         self._open: dict[object, tuple[float, list[Context]]] = {}
         """When each is due, with its messages, by key; the first is due first."""
         self._timer: asyncio.TimerHandle | None = None
@@ -308,7 +310,7 @@ class Schedule:
                 self._groups[group].append(delivery)
                 self.behind += 1
                 return
-            self._groups[group] = deque()
+            self._groups[group] = deque([delivery])
         if batching is None:
             self._ready.append([delivery])
         else:
@@ -341,22 +343,22 @@ class Schedule:
 
     def done(self, delivery: Context) -> None:
         """Let the next of the group begin: ``delivery`` is settled for good."""
-        waiting = self._waiting(delivery)
-        if waiting:
+        group = self._headed_by(delivery)
+        if len(group) > 1:
+            group.popleft()
             self.behind -= 1
             self.ready += 1
-            self._ready.append([waiting.popleft()])
-        elif waiting is not None:
+            self._ready.append([group[0]])
+        elif group:
             del self._groups[delivery.message.group or ""]
 
     def failed(self, delivery: Context) -> list[Context]:
         """Return what waited behind ``delivery``, which returns later; it waits here no more."""
-        waiting = self._waiting(delivery)
-        if waiting is None:
-            return []
-        del self._groups[delivery.message.group or ""]
-        self.behind -= len(waiting)
-        return list(waiting)
+        group = self._headed_by(delivery)
+        if group:
+            del self._groups[delivery.message.group or ""]
+            self.behind -= len(group) - 1
+        return list(group)[1:]
 
     def remove(self, delivery: Context) -> list[Context]:
         """Take out ``delivery``, which waits and is ours no more, with what waits behind it: that is returned."""
@@ -368,29 +370,30 @@ class Schedule:
                     self._ready = deque(filter(None, self._ready))
                     self._open = {key: batch for key, batch in self._open.items() if batch[1]}
                 return self.failed(delivery)
-        waiting = self._waiting(delivery)
-        if waiting is None or delivery not in waiting:
+        group = self._groups.get(delivery.message.group or "", deque())
+        if delivery not in islice(group, 1, None):
             return []
         behind = []
-        while (last := waiting.pop()) is not delivery:
+        while (last := group.pop()) is not delivery:
             behind.append(last)
         self.behind -= len(behind) + 1
         return behind[::-1]
 
     def drain(self) -> list[Context]:
         """Take out everything that waits; groups with a message in work stay closed."""
-        waiting = (*(members for _, members in self._open.values()), *self._ready, *self._groups.values())
+        waiting = [*(members for _, members in self._open.values()), *self._ready]
+        waiting += [list(group)[1:] for group in self._groups.values()]
         drained = [delivery for members in waiting for delivery in members]
         self._open.clear()
         self._ready.clear()
-        for behind in self._groups.values():
-            behind.clear()
+        self._groups = {name: deque([group[0]]) for name, group in self._groups.items()}
         self.ready = self.behind = 0
         return drained
 
-    def _waiting(self, delivery: Context) -> "deque[Context] | None":
-        group = delivery.message.group
-        return self._groups.get(group) if self._ordered and group is not None else None
+    def _headed_by(self, delivery: Context) -> deque[Context]:
+        """Return the group that ``delivery`` heads; none where it has come again before the reply to the release."""
+        group = self._groups.get(delivery.message.group or "")
+        return group if group and group[0] is delivery else deque()
 
     def _key(self, batching: Batching, delivery: Context) -> object:
         if batching.key is None:

@@ -391,6 +391,20 @@ def test_one_that_could_begin_is_taken_out_with_its_group() -> None:
     assert schedule.remove(given[0]) == []
 
 
+def test_a_group_that_comes_again_is_not_opened_by_the_message_that_failed_before() -> None:
+    """Its release was answered after the queue had given the group once more."""
+    first, *behind = deliveries("a1", "a2")
+    schedule = filled([first, *behind])
+    assert taken(schedule) == ["a1"]
+    assert schedule.failed(first) == behind
+    for delivery in deliveries("a1", "a2", "a3"):
+        schedule.add(delivery)
+    assert taken(schedule) == ["a1"]
+    assert schedule.failed(first) == []
+    schedule.done(first)
+    assert (taken(schedule), schedule.behind) == ([], 2)
+
+
 def test_draining_leaves_the_group_of_a_running_message_closed() -> None:
     given = deliveries("a1", "a2", "b1", "b2")
     schedule = filled(given)
