@@ -405,6 +405,7 @@ def test_a_timeout_is_announced_at_four_fifths(caplog: pytest.LogCaptureFixture)
         assert "has used" not in caplog.text
         played(app, span="16m")
     assert "the handler has used 960 of its 1200 s" in caplog.text
+    assert [record.module for record in caplog.records] == ["runner"]
 
 
 def unreachable(bench: ConsumerBench) -> None:

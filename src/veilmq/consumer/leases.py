@@ -52,7 +52,7 @@ def with_traceback(record: logging.LogRecord) -> bool:
     A filter of loggers, and lets all pass. The exception itself may have been raised in another process.
     """
     trace = getattr(record, "trace", "")
-    if trace and not record.exc_info:
+    if trace and record.exc_info is None:
         record.exc_text = trace.rstrip()
     return True
 
@@ -189,7 +189,7 @@ class Lease(LeaseTerms):
             "attempt": self.message.receive_count,
         }
         fields |= {"trace": trace} if trace else {}
-        _log.log(level, text, self.message.id, *values, extra=fields, exc_info=exc_info)
+        _log.log(level, text, self.message.id, *values, extra=fields, exc_info=exc_info or None, stacklevel=2)
 
     @property
     def is_renewable(self) -> bool:
