@@ -142,7 +142,7 @@ async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str,
     """Store messages in their order."""
     if not messages:
         return
-    connection, counter, due_ms = tx.connection, tx.node.positions.take(len(messages) + 1), None
+    connection, counter, due_ms = tx.connection, tx.node.positions.take(len(messages) + 1), 0
     if queue.settings.fifo:
         rows = await insert_fifo(connection, queue, counter, *_fifo_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):

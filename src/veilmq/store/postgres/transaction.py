@@ -376,8 +376,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     def schedule(self, step: type[Command]) -> None:
         self._on_commit(self.node.schedulers[step])
 
-    def notify(self, name: str, due_ms: int | None = None) -> None:
-        due_ms = self.node.clock.now_ms() if due_ms is None else due_ms
+    def notify(self, name: str, due_ms: int = 0) -> None:
+        """``due_ms`` is by the database's clock, 0 at once: the node's may differ from it."""
         self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
 
     async def end(self) -> None:
@@ -396,7 +396,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     def wake(self) -> None:
         """Wake the waiters, here and at other nodes."""
         for name in self._changed:
-            self.node.watches.changed(name, self.node.clock.now_ms())
+            self.node.watches.changed(name)
         for name, due_ms in self._due_ms.items():
             self.node.watches.wake(name, due_ms)
 

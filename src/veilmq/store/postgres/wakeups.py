@@ -267,9 +267,9 @@ class Watches:
         if due_ms is not None:
             self.wake(queue.name, due_ms)
 
-    def changed(self, queue: str, now_ms: int = 0) -> None:
+    def changed(self, queue: str) -> None:
         """Notify the waiters, and all nodes that know the queue, that it was changed, purged or deleted."""
-        self.wake_here(queue, now_ms)
+        self.wake_here(queue, 0)
         self._say("changed", queue, None)
 
     def found_full(self, queue: str) -> None:

@@ -13,6 +13,7 @@ from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
 from tests.store.dead_letters import DEAD, kill, pair, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
+from tests.store.test_claims import claim, open_source
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.postgres import PostgresOptions
@@ -153,6 +154,24 @@ def test_a_move_task_is_known_to_all(nodes: TwoNodes) -> None:
     nodes.told()
     start(nodes.host, rate=2)
     assert any(notice.moves for notice in nodes.told())
+
+
+def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
+    """What it has moved or purged is so now, not at an instant that this node alone takes for the present."""
+    pair(nodes.host, receives_max=1)
+    nodes.host.send("a")
+    nodes.host.receive_one(timeout_s=0)
+    open_source(nodes.host)
+    now_ms = nodes.host.clock.now_ms()
+    woken_ms: list[int] = []
+    nodes.first.clock.saw(now_ms + 300_000, sent_ms=now_ms)
+    nodes.watch(DEAD)
+    assert claim(nodes.host).messages == 0  # the only one is a dead letter
+    nodes.until(lambda: nodes.woken_ms)
+    nodes.first.watch(QUEUE, woken_ms.append)
+    nodes.host.purge()
+    assert len(woken_ms) == 1
+    assert max(nodes.woken_ms + woken_ms) <= nodes.host.clock.now_ms()
 
 
 def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
