@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE
-from tests.store.postgres_host import hosting_postgres, set_clock
+from tests.store.postgres_host import RESTLESS, empty, hosting_postgres, set_clock
 from veilmq.core.errors import InternalError
 from veilmq.store.clock import SystemClock, kernel_synchronised
 from veilmq.store.cold import Scheduler
+from veilmq.store.postgres import Shards
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.testing import VirtualClock
 from veilmq.testing.clocks import START_MS
@@ -355,3 +356,14 @@ def test_after_the_stop_nothing_is_begun() -> None:
     work.scheduler.stop()
     work.scheduler.schedule(1)
     assert work.counts(1_000) == [0]
+
+
+@pytest.mark.parametrize("ahead_ms", [-300_000, 300_000])
+async def test_a_node_begins_at_the_databases_time(postgres_url: str, ahead_ms: int) -> None:
+    """Not at its machine's: a clock that came to stand later would stop all timers for that long."""
+    machine = VirtualClock()
+    await empty(postgres_url)
+    await set_clock(postgres_url, machine.now_ms() + ahead_ms)
+    store = await Shards.open([postgres_url], clock=machine, options=RESTLESS)
+    assert abs(store.clock.now_ms() - machine.now_ms() - ahead_ms) <= 1
+    await store.close()

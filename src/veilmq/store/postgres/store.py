@@ -200,6 +200,8 @@ class Shards(Store):
             await engine.database.open()
             async with engine.database.connection() as connection:
                 await databases.join(connection, home, place)
+                sent_ms = self._machine_clock.now_ms()
+                engine.clock.saw(await connection.fetchval(SQL["now"]), sent_ms=sent_ms)
             # Numbers of queues are of one database, and receipts of no other.
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
