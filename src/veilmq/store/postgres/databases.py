@@ -101,7 +101,8 @@ async def join(connection: Any, home: Identity, place: int) -> None:
     """Have a database be at ``place`` of the store that ``home`` tells of; raises ``PlaceRefused`` if it cannot be."""
     async with connection.transaction():
         for _ in range(2):  # the second time no other node can come between
-            await require_place(connection, store=home.store, place=place)
+            if not await require_place(connection, store=home.store, place=place) and place == 0:
+                raise PlaceRefused("it knows no store, and is named as the home of one: correct its URL or restore it.")
             await _keep_identity(connection, home._replace(place=place))
         for name in ("receipt_key", "token_key"):
             await connection.execute(SQL["put_setting"], name, getattr(home, name))

@@ -316,27 +316,43 @@ def test_a_node_starts_without_it(frail: tuple[ShardsHost, PostgresServer]) -> N
     assert host.receive_one(queue=names(2)[1]).body == "c"
 
 
-def test_a_node_without_the_home_serves_what_is_elsewhere(new_database: str) -> None:
-    """What it knows, and what the others know; nothing else, and no new queues."""
+@pytest.fixture
+def homeless(new_database: str) -> Iterator[tuple[ShardsHost, PostgresServer]]:
+    """Return a node that has started while the home, on that server, is down; each of the databases has a queue."""
     with temporary_folder() as folder, PostgresServer(folder / "home", settings={"fsync": "off"}) as server:
-        asyncio.run(prepare(new_database))
-        asyncio.run(prepare(server.url))
+        for url in (new_database, server.url):
+            asyncio.run(prepare(url))
         with hosting_shards([server.url, new_database], options=IMPATIENT) as host:
-            _without_home(host, server)
+            for name in names(2):
+                host.create(name)
+            host.down.add(0)
+            server.kill()
+            host.reopen()
+            yield host, server
 
 
-def _without_home(host: ShardsHost, server: PostgresServer) -> None:
-    for name in names(2):
-        host.create(name)
-    host.down.add(0)
-    server.kill()
-    host.reopen()
+def test_a_node_without_the_home_serves_what_is_elsewhere(homeless: tuple[ShardsHost, PostgresServer]) -> None:
+    """What it knows, and what the others know; nothing else, and no new queues."""
+    host, _ = homeless
     host.send("a", queue=names(2)[1])
     assert host.receive_one(queue=names(2)[1]).body == "a"
     with pytest.raises(StoreUnavailable):
         host.send("a", queue=names(2)[0])
     with pytest.raises(StoreUnavailable):
         host.create(LATER)
+
+
+def test_an_empty_database_does_not_take_the_place_of_the_home(homeless: tuple[ShardsHost, PostgresServer]) -> None:
+    """It knows of no queue: those of the home would seem to be deleted, and new ones would take their names."""
+    host, server = homeless
+    server.start()
+    host.run(empty(server.url))
+    host.values("INSERT INTO mq.test_clock VALUES ($1)", host.clock.now_ms(), url=server.url)
+    host.advance(REFRESH_MS)
+    host.advance(REFRESH_MS)
+    with pytest.raises(StoreUnavailable):
+        host.send("a", queue=names(2)[0])
+    assert host.values("SELECT count(*) FROM mq.setting WHERE name = 'store'", url=server.url) == [0]
 
 
 # What the doctor says about several databases together.
