@@ -127,6 +127,7 @@ async def arrive(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch
     if await tx.connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
         number, token = await tx.connection.fetchrow(OUTBOX["arrived"], *whence)
         is_ours = (number, token) == (batch.number, batch.token)
+        tx.notify(queue.name)  # what stored it may have ended before it did so
         return Arrived(is_there=True, last_number=None if is_ours else number)
     await _store(tx, queue, batch.messages)
     return Arrived(is_there=True)

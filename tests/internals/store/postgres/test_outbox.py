@@ -123,6 +123,29 @@ def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
     assert drained(host) == ["a", "b", "c"]
 
 
+def test_what_has_arrived_wakes_though_its_relay_did_not_see_it(host: ShardsHost) -> None:
+    """The connection or the node has ended behind the commit and before the wake: the batch comes again."""
+    stop_relays(host)
+    kill(host, "a")
+
+    async def come_twice() -> tuple[list[int], Arrived]:
+        outbox = await one_outbox(host)
+        batch = await taken(host, outbox)
+        assert batch is not None
+        async with host.engine.shards[0].database.connection() as target, target.transaction():
+            await arrive(PostgresTransaction(target, host.engine.shards[0]), outbox, 1, batch)
+        woken_ms: list[int] = []
+        host.engine.watch(DEAD, woken_ms.append)
+        again = await arrived(host, outbox, batch)
+        await asyncio.sleep(0)
+        return woken_ms, again
+
+    woken_ms, again = host.run(come_twice())
+    assert again == Arrived(is_there=True)
+    assert woken_ms
+    assert max(woken_ms) <= host.clock.now_ms()
+
+
 def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHost) -> None:
     kill(host, "a")
     kill(host, "b")
