@@ -368,6 +368,8 @@ class Shards(Store):
 
     async def _find_place(self, place: int) -> None:
         """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
+        if place in self.shards:
+            return
         async with self._looking:
             if place not in self.shards:
                 await self.refresh()

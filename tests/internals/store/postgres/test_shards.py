@@ -214,6 +214,35 @@ def test_the_events_of_all_databases_are_exported(shard_urls: list[str]) -> None
         assert (counts.recorded, counts.exported) == (6, 6)
 
 
+def test_a_look_for_a_new_database_keeps_no_other_queue_waiting(
+    host: ShardsHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It also tries to open those that are down, which takes its time."""
+    host.create(QUEUE)
+    host.values("INSERT INTO mq.shard_of (name, place) VALUES ($1, 7)", LATER)
+    host.reopen()
+
+    async def play() -> None:
+        begun, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def refresh() -> None:
+            begun.set()
+            await goes_on.wait()
+
+        monkeypatch.setattr(host.engine, "refresh", refresh)
+        elsewhere = asyncio.ensure_future(execute(host.engine, commands.ShowQueue(queue=LATER)))
+        await begun.wait()
+        try:
+            async with asyncio.timeout(10):
+                await execute(host.engine, commands.ShowQueue(queue=QUEUE))
+        finally:
+            goes_on.set()
+        with pytest.raises(StoreUnavailable):
+            await elsewhere
+
+    host.run(play())
+
+
 # While one of them is down.
 
 
