@@ -295,10 +295,6 @@ class Admin:
                 Figure("http_bytes", HTTP_BYTES_TEXT, "gauge", server.connections.budget.parts(), "what"),
                 *server.topics.figures(),
             ]
-            text = "Exports that failed; each is retried."
-            figures.append(
-                counter("event_export_failures", text, 0 if server.exports is None else server.exports.failures)
-            )
             if (counts := await events) is not None:
                 figures += event_figures(counts)
             if survey is not None:

@@ -91,6 +91,12 @@ def test_a_server_that_others_reach_has_names_that_it_does_not_know() -> None:
         assert get(server, "/health/live", Origin="http://evil.example")[0] == 403
 
 
+def test_each_metric_is_shown_once(server: RunningServer) -> None:
+    """A scraper refuses a page that describes one twice."""
+    kinds = [line for line in get(server, "/metrics")[1].splitlines() if line.startswith("# TYPE ")]
+    assert 10 < len(kinds) == len(set(kinds))
+
+
 def test_metrics_tell_a_quota_and_where_dead_letters_come(server: RunningServer) -> None:
     """With these a rule of Prometheus finds queues near their quota, and queues that should be empty."""
     server.queue("dead")
