@@ -192,7 +192,7 @@ class Poll(msgspec.Struct, eq=False):
         if line is None:
             return  # withdrawn after it was begun
         in_vain = isinstance(result, self.result_type) and not result.messages
-        if in_vain and self.polls.clock.now_ms() < self.deadline_ms:
+        if in_vain and not self.polls.closing and self.polls.clock.now_ms() < self.deadline_ms:
             self.note_result()
             line.keep(self, result)
         else:

@@ -210,6 +210,17 @@ async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) ->
     assert bench.polls.parked == 0
 
 
+async def test_a_poll_that_waited_for_room_waits_for_nothing_else_when_the_server_closes(bench: Bench) -> None:
+    """Its request came whole while the others were being finished, so that nothing hurries it."""
+    bench.polls.close()
+    bench.polls.budget.count_answers(HTTP_BYTES.default)
+    bench.poll("late")
+    assert bench.polls.parked == 1
+    bench.polls.budget.count_answers(-HTTP_BYTES.default)
+    await bench.settle()
+    assert bench.heard == [("late", 0, [])]
+
+
 async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
     """While a hundred wait on an empty queue there is no timer before their deadline, and nothing is asked."""
     await bench.parked(*(str(number) for number in range(100)))
