@@ -148,13 +148,13 @@ class SystemResolver:
 
 
 def _look_up(found: "Future[list[str]]", name: str, port: int) -> None:
-    with suppress(RuntimeError):  # the loop has ended
-        try:
-            addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            found.set_exception(error if isinstance(error, OSError) else OSError(str(error)))
-        else:
-            found.set_result([str(address[0]).partition("%")[0] for *_, address in addresses])
+    """Look a name up; what is found after the loop has ended is dropped by asyncio."""
+    try:
+        addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        found.set_exception(error if isinstance(error, OSError) else OSError(str(error)))
+    else:
+        found.set_result([str(address[0]).partition("%")[0] for *_, address in addresses])
 
 
 _HEAD_BYTES_MAX = 65_536

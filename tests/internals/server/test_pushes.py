@@ -143,6 +143,27 @@ def test_the_system_is_asked_for_so_many_names_at_once_and_no_more() -> None:
     assert "too many names" in str(refused[0])
 
 
+def test_a_look_up_that_outlasts_the_server_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end = threading.Event()
+
+    def slow(name: str, port: int, **_: object) -> list[object]:
+        assert may_end.wait(60)
+        return []
+
+    async def begin() -> None:
+        asking = asyncio.ensure_future(SystemResolver()("hook.example", 80))
+        await asyncio.wait({asking}, timeout=0)
+
+    monkeypatch.setattr("socket.getaddrinfo", slow)
+    asyncio.run(begin())
+    (thread,) = [each for each in threading.enumerate() if each.name == "veilmq-push-hook.example"]
+    may_end.set()
+    thread.join(60)
+    assert caplog.records == []
+
+
 def test_the_system_does_not_know_what_is_no_name() -> None:
     with pytest.raises(OSError, match=r".*"):
         asyncio.run(SystemResolver()("a" * 64 + ".invalid", 80))
