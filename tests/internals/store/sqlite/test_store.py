@@ -24,6 +24,7 @@ from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
 from veilmq.store.sqlite import database as folders
+from veilmq.store.sqlite import store as sqlite_store
 from veilmq.store.sqlite.batch import Batch
 from veilmq.store.sqlite.database import (
     DATABASE_NAME,
@@ -168,14 +169,22 @@ async def together(store: SqliteStore, *commands: Command) -> list[Any]:
     return list(await asyncio.gather(*(execute(store, each) for each in commands), return_exceptions=True))
 
 
+@pytest.fixture(params=[True, False], ids=["in-place", "in-the-thread"])
+def commits_in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Say where commits are made but for the first one, which is made in place."""
+    monkeypatch.setattr(sqlite_store, "_QUICK_S", 3_600 if request.param else 1e-9)
+    return bool(request.param)
+
+
 async def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, commits_in_place: bool
 ) -> None:
     with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
         store = await opened(tmp_path, fatal)
 
         def fail(database: Database) -> None:
+            assert (threading.current_thread() is threading.main_thread()) == commits_in_place
             raise apsw.IOError("the sync failed")
 
         monkeypatch.setattr(Database, "commit", fail)
@@ -188,6 +197,7 @@ async def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
         await store.close()
 
 
+@pytest.mark.usefixtures("commits_in_place")
 async def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +217,7 @@ async def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(
     await store.close()
 
 
+@pytest.mark.usefixtures("commits_in_place")
 async def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
