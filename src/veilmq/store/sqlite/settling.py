@@ -403,6 +403,8 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
     They keep their ids, and count receives and the time since the first one on.
     """
     settle_time(session, target)
+    if not source.fifo and session.now_ms < target.expires_at_ms:  # it has nothing before its floor
+        target.floor_seq = min([target.floor_seq, *[row[0] for row in rows]])
     what: list[Row] = [
         (row[5], row[7], source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows
     ]
