@@ -15,7 +15,7 @@ version NoSuchVersion (API Reference, "Common Errors").
 import re
 from base64 import b64encode
 from binascii import a2b_qp
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, NamedTuple, Union
 
@@ -154,15 +154,9 @@ _INDEX = re.compile("[1-9][0-9]{0,8}")
 _MISPLACED = "Start of list found where not expected"
 
 
-class _Member(NamedTuple):
-    name: str
-    parameter: str
-    kind: inspect.Type
-    always: bool  # a list of structures: there is no other way to say that it is empty than to leave it out
-
-
 @cache
-def _members_of(request: type[msgspec.Struct], action: str) -> list[_Member]:
+def _members_of(request: type[msgspec.Struct], action: str) -> list[tuple[str, str, Any, bool]]:
+    """Return the members of ``request``: name, parameter, type, and whether it is one that is left out if empty."""
     members = []
     for field in msgspec.structs.fields(request):
         kind: Any = inspect.type_info(field.type)
@@ -170,15 +164,15 @@ def _members_of(request: type[msgspec.Struct], action: str) -> list[_Member]:
         is_list = isinstance(kind, inspect.ListType)
         name = field.encode_name
         parameter = element_name(name, action) if is_list or isinstance(kind, inspect.DictType) else name
-        members.append(_Member(name, parameter, kind, is_list and isinstance(kind.item_type, inspect.StructType)))
+        members.append((name, parameter, kind, is_list and isinstance(kind.item_type, inspect.StructType)))
     return members
 
 
 def read_members(request: type[msgspec.Struct], node: Tree, action: str) -> dict[str, Any]:
     """Return what the parameters ``node`` of ``action`` have for the members of ``request``."""
     members = _members_of(request, action)
-    for name, parameter, *_ in members:
-        if name != parameter and isinstance(node.get(name), dict):
+    for name, parameter, _, _ in members:
+        if name in node and name != parameter and isinstance(node[name], dict):
             if name not in OLDER_NAMES or parameter in node:
                 raise malformed(_MISPLACED)
             node = {**node, parameter: node[name]}
@@ -191,10 +185,12 @@ def read_members(request: type[msgspec.Struct], node: Tree, action: str) -> dict
 
 def _read(kind: Any, node: Node, element: str, action: str) -> Any:
     """Return what a member is converted from, whose elements are called ``element``; as it is where it cannot fit."""
+    if isinstance(kind, inspect.StrType):
+        return node
     if isinstance(kind, inspect.StructType):
         return node if isinstance(node, str) else read_members(kind.cls, node, action)
     if isinstance(kind, inspect.ListType):
-        items = [node] if isinstance(node, str) else [item for _, item in _numbered(node)]
+        items = [node] if isinstance(node, str) else [node[index] for index in _indices(node)]
         return [_read(kind.item_type, item, element, action) for item in items] if node else []
     if isinstance(kind, inspect.DictType):
         return _read_map(kind, node, element, action)
@@ -207,8 +203,9 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
     if isinstance(node, str):
         return node or {}
     key = key_name(element)
+    entries = {element: node} if key in node else {f"{element}.{index}": node[index] for index in _indices(node)}
     read = {}
-    for name, entry in [(element, node)] if key in node else _numbered(node, f"{element}."):
+    for name, entry in entries.items():
         if isinstance(entry, str) or key not in entry:
             raise errors.missing_parameter(f"{name}.{key}")
         if VALUE not in entry and not isinstance(kind.value_type, inspect.StructType):
@@ -220,13 +217,12 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
     return read
 
 
-def _numbered(node: Tree, prefix: str = "") -> Iterator[tuple[str, Node]]:
-    """Yield the elements of a list in the order of their numbers, each with its name."""
+def _indices(node: Tree) -> list[str]:
+    """Return the numbers of the elements of a list, in their order."""
     for index in node:
         if not _INDEX.fullmatch(index):
             raise malformed(f"{shown(index)} is not a valid index")
-    for index in sorted(node, key=int):
-        yield prefix + index, node[index]
+    return sorted(node, key=int)
 
 
 # Replies to Query requests: XML, or JSON for a GET that accepts JSON and nothing else, as Amazon SQS answers it.
@@ -244,13 +240,24 @@ _NAMESPACE = ' xmlns="http://queue.amazonaws.com/doc/2012-11-05/"'
 _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 
 
+@cache
+def _names(shape: type[Shape]) -> list[tuple[str, str]]:
+    """Return the fields of ``shape``, each with its name in the tree."""
+    names = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
+    return [(field, _JSON_NAMES.get(name, name)) for field, name in names]
+
+
 def _members(shape: Shape, action: str) -> dict[str, Any]:
     """Return the tree of the members of ``shape``."""
-    names = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
-    return {_JSON_NAMES.get(name, name): _content(getattr(shape, field), name, action) for field, name in names}
+    return {
+        name: value if (value := getattr(shape, field)) is None else _content(value, name, action)
+        for field, name in _names(type(shape))
+    }
 
 
 def _content(value: Any, name: str, action: str) -> Any:
+    if isinstance(value, str):
+        return value
     if isinstance(value, Shape):
         return _members(value, action)
     if isinstance(value, list):
@@ -265,14 +272,20 @@ def _xml(tree: dict[str, Any], action: str) -> str:
     """Return the elements of ``tree``."""
     parts = []
     for name, value in tree.items():
-        element, items = (element_name(name, action), value) if isinstance(value, list) else (name, [value])
-        for item in items:
-            if isinstance(item, dict):
-                parts.append(f"<{element}>{_xml(item, action)}</{element}>")
-            elif item is not None:
-                text = str(item).lower() if isinstance(item, bool) else str(item)
-                parts.append(f"<{element}>{escaped(text)}</{element}>")
+        if isinstance(value, list):
+            element = element_name(name, action)
+            parts += [_element(element, item, action) for item in value]
+        elif value is not None:
+            parts.append(_element(name, value, action))
     return "".join(parts)
+
+
+def _element(name: str, value: Any, action: str) -> str:
+    if isinstance(value, str):
+        content = escaped(value)
+    else:
+        content = _xml(value, action) if isinstance(value, dict) else str(value).lower()
+    return f"<{name}>{content}</{name}>"
 
 
 def _write_xml(root: str, tree: dict[str, Any], action: str) -> bytes:
@@ -286,8 +299,6 @@ def _write_json(root: str, tree: dict[str, Any], action: str) -> bytes:
 VERSION = "2012-11-05"
 
 _NO_QUEUE = "The specified queue does not exist for this wsdl version."
-
-
 _ERROR = "ErrorResponse"
 
 
