@@ -447,6 +447,12 @@ def test_row_13_lists_of_what_is_accepted_get_xml(accept: str, web: ServiceClien
     assert (status, kind, "<ListQueuesResponse" in body) == (200, "text/xml", True)
 
 
+def test_what_is_empty_is_one_tag_in_xml(web: ServiceClient) -> None:
+    path = web.queue().removeprefix(f"http://{web.address}")
+    assert "<ReceiveMessageResult/>" in web.get(path, Action="ReceiveMessage")[2]
+    assert "</Message><Detail/></Error>" in web.get(path, Action="ListQueues")[2]
+
+
 def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
     one, other = web.queue(), web.queue()
     path = one.removeprefix(f"http://{web.address}")

@@ -285,7 +285,7 @@ def _element(name: str, value: Any, action: str) -> str:
         content = escaped(value)
     else:
         content = _xml(value, action) if isinstance(value, dict) else str(value).lower()
-    return f"<{name}>{content}</{name}>"
+    return f"<{name}>{content}</{name}>" if content else f"<{name}/>"
 
 
 def _write_xml(root: str, tree: dict[str, Any], action: str) -> bytes:
