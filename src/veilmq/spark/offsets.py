@@ -162,12 +162,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Finish ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
         messages_max: int = getattr(limit, "max_rows", self.messages_all)  # ReadAllAvailable has none
-        if self._budget is not None:
-            messages_max = min(messages_max, self._budget)
         with advised():
             begin = self._begin(self._offset(start))
             if self._progress.finished(begin.number):
                 self._finish(begin.number)
+            if self._budget is not None:  # a takeover increases it when the source is opened
+                messages_max = min(messages_max, self._budget)
             number = self._next(begin, messages_max)
             if number is None:
                 if self._progress.finished_when_idle(begin.number, time.monotonic()):

@@ -158,6 +158,20 @@ def test_a_deleted_checkpoint_leaves_claims_that_are_told(
     assert left(client, QUEUE) == (0, 3)
 
 
+def test_a_takeover_with_available_now_reads_what_the_other_stream_held(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
+    """No message is visible until the source is opened, which releases them."""
+    sent = send(client, QUEUE, 3)
+    reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
+    assert left(client, QUEUE) == (0, 3)
+    stream = reader(server, consumer="lake", takeover="true")
+    stream.prepareForTriggerAvailableNow()
+    end = stream.latestOffset(START, stream.getDefaultReadLimit())
+    assert bodies(stream, START, end) == sorted(sent)
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
+
+
 def test_two_queries_of_one_consumer_both_hear_of_it(
     server: RunningServer, client: HttpQueueClient, caplog: pytest.LogCaptureFixture
 ) -> None:
