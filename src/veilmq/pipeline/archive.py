@@ -73,8 +73,8 @@ def archive(
 
     Small files are compacted also at the end. The day (UTC) of a message decides when it leaves the table.
     """
-    checkpoints = Place.at(options.checkpoint or f"{options.table}/{CHECKPOINTS}")
     table, files, has_work = ArchiveTable(options.table), Counter[str](), options.compact_minutes or options.expire_days
+    checkpoints = Place.at(options.checkpoint) if options.checkpoint else table.place / CHECKPOINTS
     period_s = MINUTE_S * (options.compact_minutes or ARCHIVE_COMPACT_MINUTES.default) if has_work else math.inf
     due_s = time.monotonic() + period_s
 
