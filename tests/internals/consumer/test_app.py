@@ -13,8 +13,9 @@ import pytest
 
 from tests.consumer import acting
 from veilmq.client import HttpQueueClient, QueueClient
-from veilmq.consumer import Batch, Consumer
+from veilmq.consumer import Batch, Consumer, Context
 from veilmq.consumer.context import Cause
+from veilmq.consumer.handlers import PAYLOAD
 from veilmq.consumer.pools import ProcessPool, Worker
 from veilmq.testing import RunningServer
 
@@ -27,6 +28,13 @@ def declared(function: Callable[..., Any], **options: Any) -> Any:
 
 async def plain(body: str) -> None:
     """Take a body."""
+
+
+def test_payload_and_context_may_come_in_any_order() -> None:
+    async def turned(ctx: Context, body: str) -> None: ...
+
+    assert declared(turned).parameters == (Context, PAYLOAD)
+    assert declared(plain).parameters == (PAYLOAD,)
 
 
 @pytest.mark.parametrize("place", ["argument", "VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL"])

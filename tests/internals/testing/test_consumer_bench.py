@@ -14,12 +14,14 @@ import msgspec
 import pydantic
 import pytest
 
+from tests.consumer.workbench import until
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer import ByMessageId, Consumer, Context, Fixed, InMemory, NServiceBusPolicy, RetryLater
 from veilmq.consumer.handlers import body_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.testing import ConsumerBench, Renewal, RunningServer, SteppedClock, VirtualClock, faults
+from veilmq.testing.clocks import VirtualLoop
 from veilmq.testing.consumer_bench import Call, DirectTransport
 
 CHANGE = [VisibilityChange(receipt="none", timeout_s=1)]
@@ -236,6 +238,36 @@ def test_threads_are_waited_for() -> None:
 
     bench = play(app, "1s")
     assert (bench.deleted, len(threads)) == (1, 1)
+
+
+async def test_what_async_handlers_give_to_threads_is_waited_for() -> None:
+    app = Consumer("orders")
+    done = threading.Event()
+
+    @app.handler
+    async def ship(order: Order) -> None:
+        await asyncio.to_thread(done.wait)
+
+    async with ConsumerBench(app) as t:
+        t.send(Order(1))
+        threading.Timer(0.05, done.set).start()
+        await t.advance("1s")
+        assert t.deleted == 1
+
+
+def test_a_loop_is_not_idle_while_there_is_something_to_hear() -> None:
+    """What another thread has told it counts from that moment on."""
+    loop, go_on = VirtualLoop(SteppedClock()), threading.Event()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    asyncio.run(until(lambda: loop.is_idle))
+    loop.call_soon_threadsafe(go_on.wait)
+    is_idle = loop.is_idle
+    go_on.set()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    assert not is_idle
 
 
 async def test_a_thread_that_waits_for_time_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
