@@ -285,12 +285,15 @@ def routing_table_of(found: Mapping[str, Estimate], classes: int, options: TuneO
 
 
 def _written(path: Path, table: RoutingTable) -> RoutingTable:
-    """Write ``table`` with its version, and return it."""
+    """Write ``table`` with its version atomically, and return it."""
     if path.exists():
         before = msgspec.json.decode(path.read_bytes(), type=RoutingTable)
         table = msgspec.structs.replace(table, version=before.version)
         if table == before:
             return before
         table = msgspec.structs.replace(table, version=before.version + 1)
-    Place.at(path.parent).write(path.name, msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")  # not by pyarrow, whose errors name no file
+    part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
+    part.replace(path)
     return table

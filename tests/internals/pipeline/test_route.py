@@ -96,6 +96,14 @@ def test_a_table_gets_a_new_version_when_it_differs(tmp_path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["routes.json"]
 
 
+def test_a_table_that_cannot_be_written_names_its_place(tmp_path: Path) -> None:
+    """From which the command line makes one line."""
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="Not a directory") as raised:
+        _written(tmp_path / "file" / "folder" / "routes.json", RoutingTable(version=1, classes=(), default=0))
+    assert raised.value.filename == str(tmp_path / "file" / "folder")
+
+
 def test_a_queue_is_named_with_its_account_or_without() -> None:
     """The account must be given if several have a queue of that name."""
     one, two, other = (key_with(ReceiptCounts(), queue=queue) for queue in ("1/jobs", "2/jobs", "1/other"))
