@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 import trustme
+import urllib3
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.clients.smq.raw import ask, element
 from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.internals.wire.sqs.requests import message, received
-from tests.server.push_receiver import Receiver
+from tests.server.push_receiver import Receiver, publish
 from veilmq.core import commands
 from veilmq.core.errors import EndpointRefused, InternalError, QueueNotFound, ReceiptState, StoreFull
 from veilmq.core.topics import PUSHES, ListPushes, Subscribe, Subscription, push_queue
@@ -474,6 +476,43 @@ async def test_a_list_that_comes_after_the_end_is_nobodys(bench: Bench) -> None:
     bench.engine.answer(InternalError())
     await closing
     assert bench.asked() == []
+
+
+def undeliverable(server: RunningServer) -> int:
+    (line,) = [
+        line
+        for line in urllib3.request("GET", f"{server.admin_endpoint}/metrics").data.decode().splitlines()
+        if line.startswith("veilmq_topic_messages_undeliverable_total ")
+    ]
+    return int(float(line.partition(" ")[2]))
+
+
+def test_a_queue_that_is_gone_is_told_of_once_a_minute(
+    veilmq_server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = veilmq_server
+    ask(server, "PUT", "/topics/news")
+    for name in ("gone", "stays"):
+        ask(server, "PUT", f"/queues/{name}")
+        endpoint = element("Endpoint", f"acs:mns:r:000000000000:queues/{name}")
+        assert (
+            ask(server, "PUT", f"/topics/news/subscriptions/{name}", f"<Subscription>{endpoint}</Subscription>").status
+            == 201
+        )
+    publish(server)
+    assert undeliverable(server) == 0
+    ask(server, "DELETE", "/queues/gone")
+    for _ in range(3):
+        publish(server)
+    assert undeliverable(server) == 3
+    told = "of 000000000000/news did not reach subscription gone: The queue 000000000000/gone does not exist"
+    assert caplog.text.count(told) == 1
+    server.advance(seconds=60)
+    publish(server)
+    assert caplog.text.count(told) == 2
+    assert "subscription stays" not in caplog.text
+    page = ask(server, "GET", "/queues/stays/messages?numOfMessages=16")
+    assert len(page.texts("MessageId")) == 5
 
 
 def service(engine: ScriptedEngine, clock: VirtualClock) -> TopicService:
