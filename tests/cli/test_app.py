@@ -220,7 +220,7 @@ NUMBERS = [
     (name, app, argument)
     for name, app in every_command()
     for argument in app.assemble_argument_collection()
-    if _is_number(argument)
+    if argument.show and _is_number(argument)
 ]
 IDS = [f"{name} {argument.names[0]}" for name, _, argument in NUMBERS]
 FEW = 3

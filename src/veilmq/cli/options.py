@@ -10,7 +10,7 @@ from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter, Token
 
@@ -129,9 +129,9 @@ def _form(kind: type[Any]) -> Any:
             declared = option(default=each.default or None, **each.metadata)  # False, "" and () are not shown
         if isinstance(declared, Option):
             annotation, default = _declared(each.name, hints[each.name], declared)
-            made.append((each.name, annotation, field(default=default, kw_only=True)))
-        else:  # it stays as it is
-            made.append((each.name, ClassVar[hints[each.name]], declared))
+        else:  # no option, but a field as before, so that ``replace`` works
+            annotation, default = Annotated[hints[each.name], Parameter(parse=False)], declared
+        made.append((each.name, annotation, field(default=default, kw_only=True)))
     namespace = {"__module__": kind.__module__}
     return Parameter(name="*")(make_dataclass(kind.__name__, made, bases=(kind,), namespace=namespace, frozen=True))
 

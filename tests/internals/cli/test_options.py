@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from tests.cli.conftest import Veilmq, command
 from tests.cli.every_command import every_command, options
 from tests.tidy.tree import ROOT, SRC
 from veilmq.cli.app import _EXTRAS, _WRONG_USAGE
+from veilmq.cli.options import signature_of
+from veilmq.cli.pipeline import tune
 from veilmq.cli.queue import QueueOptions
 from veilmq.cli.store import REMEDIES
 from veilmq.cli.worker import JsonLines
@@ -67,6 +69,13 @@ def test_help_is_made_from_the_schema() -> None:
         if row.kind.placeholder:
             expected = f"{row.flag} {row.kind.placeholder} {row.description} Must be {row.kind.allowed}."
             assert f"{expected} [default: {row.default_text}]" in text
+
+
+def test_options_of_a_command_can_be_replaced_like_those_of_a_job() -> None:
+    """Also those that are no options of the command: tune sets them for each queue."""
+    given = signature_of(tune).parameters["options"].default
+    assert replace(given, fenced=False, receives_max=3) != given
+    assert (given.fenced, given.receives_max) == (True, 5)
 
 
 def test_every_command_has_a_section_and_every_section_a_command() -> None:
