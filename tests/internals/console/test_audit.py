@@ -131,6 +131,11 @@ def lines_of(queues: Queues, action: str, status: int = 200, **fields: Any) -> l
     return asyncio.run(ask())
 
 
+@pytest.mark.parametrize("action", ["GetQueueAttributes", "ListQueues", "ListMessageMoveTasks"])
+def test_reading_leaves_no_line(action: str) -> None:
+    assert lines_of(Queues(), action) == []
+
+
 FAILED = {"Successful": [{"Id": "1"}], "Failed": [{"Id": "2"}, {"Id": "3"}]}
 
 
