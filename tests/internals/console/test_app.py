@@ -72,6 +72,12 @@ def stranger(server: RunningServer) -> Iterator[Visitor]:
         yield visiting
 
 
+def test_one_comes_back_to_the_page_that_one_wanted(stranger: Visitor) -> None:
+    form = form_of(stranger.get("/console/queues?search=x").html, "/console/login")
+    seen = stranger.send("/console/login", form | FILLED)
+    assert (seen.status, seen.path) == (200, "/console/queues?search=x")
+
+
 def raw(server: RunningServer, method: str, path: str, **headers: str) -> Any:
     """Send what no browser would."""
     with urllib3.PoolManager() as http:
@@ -395,6 +401,20 @@ def test_passwords_and_keys_are_stars() -> None:
     assert told["store"].startswith("postgresql://mq:***@db/x")
     assert "region=eu" in told["events_to"]
     assert told["memory"] == "false"
+
+
+def test_health_says_that_a_server_is_ready_and_to_its_account_where_messages_are(
+    server: RunningServer, visitor: Visitor
+) -> None:
+    server.advance(seconds=90)
+    seen = visitor.get("/console/health")
+    for words in ("Ready: requests are answered.", "Running for 1 min 30 s", "Messages are kept in /"):
+        assert words in seen.text
+    assert "Nothing is exported" in seen.text
+    assert 'href="/metrics"' in seen.html
+    with Visitor(server, key="AKIDCAROL") as carol:
+        shown = carol.get("/console/health").text
+    assert ("Ready: requests are answered." in shown, "Messages are kept" in shown) == (True, False)
 
 
 def test_health_counts_what_waits_to_be_exported(tmp_path: Path) -> None:
