@@ -20,6 +20,7 @@ from starlette.routing import Route
 from tests.console.visitor import Visitor
 from tests.server.http_host import dial
 from tests.server.keys import OWNER, SECRETS, written
+from tests.server.service_client import JSON, ServiceClient
 from veilmq.core import limits
 from veilmq.server import admin, process
 from veilmq.server.admin_api import DRAINING
@@ -95,6 +96,40 @@ def test_each_metric_is_shown_once(server: RunningServer) -> None:
     """A scraper refuses a page that describes one twice."""
     kinds = [line for line in get(server, "/metrics")[1].splitlines() if line.startswith("# TYPE ")]
     assert 10 < len(kinds) == len(set(kinds))
+
+
+def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
+    with dial(server.endpoint) as sender:
+        sender.sendall(b"NONSENSE\r\n\r\n")
+        assert sender.makefile("rb").readline().startswith(b"HTTP/1.1 400 ")
+    assert 'veilmq_requests_total{action="unknown",code="400"} 1.0' in get(server, "/metrics")[1].splitlines()
+
+
+def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
+    """Counters by action and code, durations, and each queue's states and the age of its oldest message."""
+    with ServiceClient(server.endpoint, JSON) as sqs:
+        url = sqs.do("CreateQueue", QueueName="q")["QueueUrl"]
+        server.advance(60_000)
+        assert 'oldest_message_age_seconds{queue="000000000000/q"} 0.0' in get(server, "/metrics")[1], "it is empty"
+        for delay_s in (0, 0, 60):
+            sqs.do("SendMessage", QueueUrl=url, MessageBody="m", DelaySeconds=delay_s)
+        sqs.receive(url, MaxNumberOfMessages=1)
+        assert sqs.send("POST", "/", "{}", {"X-Amz-Target": "AmazonSQS.Fly"})[0] == 400
+    server.advance(1_500)
+    lines = get(server, "/metrics")[1].splitlines()
+    for line in (
+        'veilmq_requests_total{action="SendMessage",code="OK"} 3.0',
+        'veilmq_requests_total{action="unknown",code="UnknownOperationException"} 1.0',
+        'veilmq_request_duration_seconds_bucket{action="SendMessage",code="OK",le="+Inf"} 3.0',
+        'veilmq_queue_messages_visible{queue="000000000000/q"} 1.0',
+        'veilmq_queue_messages_in_flight{queue="000000000000/q"} 1.0',
+        'veilmq_queue_messages_delayed{queue="000000000000/q"} 1.0',
+        'veilmq_queue_oldest_message_age_seconds{queue="000000000000/q"} 1.5',
+        "veilmq_queues 1.0",
+        "veilmq_long_polls_parked 0.0",
+    ):
+        assert line in lines
+    assert any(line.startswith("process_resident_memory_bytes ") for line in lines)
 
 
 def test_metrics_tell_a_quota_and_where_dead_letters_come(server: RunningServer) -> None:
