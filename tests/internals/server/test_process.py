@@ -29,7 +29,7 @@ from tests.server.http_host import PATIENCE_S, dial
 from tests.server.keys import REGION, client, written
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
-from veilmq.server.process import BindError, Tls, TlsError, bind, close, on_signals
+from veilmq.server.process import BindError, Tls, TlsError, authority, bind, close, is_loopback, on_signals
 from veilmq.server.settings import ServerSettings
 from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import RunningServer
@@ -89,6 +89,29 @@ def test_a_name_is_not_listened_on_by_half(two: str, address: str) -> None:
             bind(two, port, setting="port")
     with bound(two, port) as listeners:
         assert {each.getsockname()[1] for each in listeners} == {port}
+
+
+def test_an_address_in_a_url() -> None:
+    with bound("127.0.0.1") as (four,):
+        assert authority(four) == f"127.0.0.1:{four.getsockname()[1]}"
+        assert is_loopback([four])
+    with bound("0.0.0.0") as (everywhere,):
+        assert not is_loopback([everywhere])
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_queue_urls_have_the_port_where_no_host_is_sent(version: str) -> None:
+    """HTTP/1.0 may leave the header out; the URL has to work nevertheless. HTTP/1.1 may not."""
+    with RunningServer() as server:
+        with dial(server.endpoint) as asking:
+            head = f"POST / HTTP/{version}\r\nX-Amz-Target: AmazonSQS.CreateQueue\r\nContent-Length: 17\r\n\r\n"
+            asking.sendall(head.encode() + b'{"QueueName":"q"}')
+            asking.shutdown(socket.SHUT_WR)
+            reply = asking.makefile("rb").read()
+        if version == "1.0":
+            assert json.loads(reply.partition(b"\r\n\r\n")[2]) == {"QueueUrl": f"{server.endpoint}/000000000000/q"}
+        else:
+            assert reply.startswith(b"HTTP/1.1 400 ")
 
 
 def test_an_unknown_host_is_refused() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 import urllib3
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -374,7 +375,8 @@ def test_so_many_subjects_are_remembered_and_no_more() -> None:
 URL = "http://hook.example/"
 ONE = Subscription(topic="1/t", name="one", endpoint=URL, push_url=URL)
 QUEUE = push_queue("1/t", "one")
-SOMETHING = received(MESSAGE)
+TWO = Subscription(topic="1/t", name="two", endpoint=URL, push_url="http://other.example/")
+NOTHING, SOMETHING = received(), received(MESSAGE)
 
 
 class Bench:
@@ -414,6 +416,16 @@ def take(count: int = 1, queue: str = QUEUE) -> commands.Receive:
 async def turn() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
+
+
+async def test_a_queue_that_is_gone_is_not_asked_again(bench: Bench) -> None:
+    bench.engine.answer([ONE, TWO])
+    bench.engine.answer(QueueNotFound(QUEUE))
+    assert set(bench.engine.watches) == {PUSHES, push_queue("1/t", "two")}
+    bench.engine.answer(NOTHING)
+    bench.engine.watches[PUSHES](0)
+    bench.engine.answer([])
+    assert set(bench.engine.watches) == {PUSHES}
 
 
 async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_later(bench: Bench) -> None:
@@ -513,6 +525,12 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
     assert "subscription stays" not in caplog.text
     page = ask(server, "GET", "/queues/stays/messages?numOfMessages=16")
     assert len(page.texts("MessageId")) == 5
+
+
+def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
+    certificate = x509.load_pem_x509_certificate(push_identity.made(now_s=NOW_S).certificate_pem)
+    begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    assert (NOW_S - begin, end - NOW_S) == (86_400, 3_650 * 86_400)
 
 
 def service(engine: ScriptedEngine, clock: VirtualClock) -> TopicService:
