@@ -103,9 +103,8 @@ class HeldReceipts:
 
     def _renew(self) -> None:
         lease_s = self._options.lease_s
-        client = QueueClient(
-            replace(self._options.connection, patience_s=0).transport()
-        )  # the next renewal is the retry
+        impatient = replace(self._options.connection, patience_s=0)  # the next renewal is the retry
+        client = QueueClient(impatient.transport())
 
         def renew(receipts: Sequence[str]) -> ClientError | Unreachable | None:
             try:
