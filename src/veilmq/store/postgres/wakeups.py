@@ -233,11 +233,11 @@ class Watches:
         self._wakes.pop(queue, None)
 
     def wake(self, queue: str, due_ms: int) -> None:
-        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``.
+        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``, 0 for now.
 
-        What it is about must be committed, as waiters receive at once.
+        What it is about must be committed, as waiters receive at once. Each node's go by its own clock.
         """
-        self.wake_here(queue, due_ms)
+        self.wake_here(queue, due_ms or self._clock.now_ms())
         if self.interests.has(queue):
             self._say_due(queue, due_ms)
 
@@ -269,7 +269,7 @@ class Watches:
 
     def changed(self, queue: str) -> None:
         """Notify the waiters, and all nodes that know the queue, that it was changed, purged or deleted."""
-        self.wake_here(queue, 0)
+        self.wake_here(queue, self._clock.now_ms())
         self._say("changed", queue, None)
 
     def found_full(self, queue: str) -> None:
