@@ -398,7 +398,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         for name in self._changed:
             self.node.watches.changed(name)
         for name, due_ms in self._due_ms.items():
-            self.node.watches.wake(name, due_ms)
+            self.node.watches.wake(name, due_ms, here_ms=due_ms or self.node.clock.now_ms())
 
 
 @cache

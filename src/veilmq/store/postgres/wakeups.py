@@ -232,12 +232,13 @@ class Watches:
         """Call nothing for ``queue`` any more."""
         self._wakes.pop(queue, None)
 
-    def wake(self, queue: str, due_ms: int) -> None:
-        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``, 0 for now.
+    def wake(self, queue: str, due_ms: int, *, here_ms: int | None = None) -> None:
+        """Wake the waiters, here and elsewhere, for a message that is, or may be, there at ``due_ms``, 0 at once.
 
-        What it is about must be committed, as waiters receive at once. Each node's go by its own clock.
+        Those at this node may be given ``here_ms``, by its own clock. What it is about must be committed, as waiters
+        receive at once.
         """
-        self.wake_here(queue, due_ms or self._clock.now_ms())
+        self.wake_here(queue, due_ms if here_ms is None else here_ms)
         if self.interests.has(queue):
             self._say_due(queue, due_ms)
 
