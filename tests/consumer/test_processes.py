@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import need
+from tests.proofs.served import free_ports
 from tests.tidy.tree import ROOT, SRC
 from veilmq.client import HttpQueueClient
 from veilmq.testing import RunningServer, SystemClock
@@ -193,8 +193,7 @@ def test_each_process_has_a_port_for_its_metrics(
     tmp_path: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
     """The one that was given, and the next."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)  # the next one, too, is below those that the system gives
     with working(tmp_path, server, "--processes", "2", "--metrics-port", str(port)) as worker:
         pids = started(worker, 2)
         found = {}
