@@ -99,32 +99,6 @@ def test_a_group_that_sends_with_delays_is_not_silent(host: Host) -> None:
     assert bodies(host) == ["q"]
 
 
-@pytest.mark.differs_on_postgres("counted there by the pages that are read: internals/store/postgres/test_node.py")
-def test_a_quiet_group_is_found_at_once_behind_a_backlog(host: Host) -> None:
-    """A receive reads no more of the backlog when it is ten times as long."""
-    crowd(host, 200)
-    few = steps(host, "q1")
-    for start in range(0, 1_800, 50):
-        send(host, NOISY, *(f"m{n}" for n in range(start, start + 50)))
-    assert steps(host, "q2") <= few + 5
-
-
-def steps(host: Host, body: str) -> int:
-    engine: Any = host.engine
-    connection = engine._session.connection
-    ran: list[str] = []
-    send(host, body, body)
-
-    def note(cursor: object, sql: str, bindings: object) -> bool:
-        ran.append(sql)
-        return True
-
-    connection.set_exec_trace(note)
-    assert bodies(host) == [body]
-    connection.set_exec_trace(None)
-    return len(ran)
-
-
 # Fair queues beside the naive model, at random, with restarts, crashes and dead letters.
 #
 # The thresholds are set low (three in flight, 30 %), so that groups become noisy within a few steps; that the

@@ -55,14 +55,15 @@ INSERT INTO visibility VALUES (?, ?, ?, ?, ?, 0, 0, 0, NULL, NULL, 0);
 INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
 
 -- name: ready_take
--- The ready list from its front, if no other message of the lane is visible at ?4; rows as standard_take has them, without
--- an epoch.
+-- The ready list from the seq ?1 on, up to the first message of the lane that has returned by ?4; rows as standard_take has
+-- them, without an epoch.
 SELECT m.seq, r.lane, 0, NULL, NULL,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
-WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1 AND NOT EXISTS (
-    SELECT 1 FROM visibility v INDEXED BY visible WHERE v.partition = ?2 AND v.lane = ?3 AND v.visible_at <= ?4
-) ORDER BY r.last_seq LIMIT ?5;
+WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1 AND r.last_seq < coalesce((
+    SELECT v.visible_at << 20 FROM visibility v INDEXED BY visible
+    WHERE v.partition = ?2 AND v.lane = ?3 AND v.visible_at <= ?4 ORDER BY v.visible_at LIMIT 1
+), ~(1 << 63)) ORDER BY r.last_seq LIMIT ?5;
 
 -- name: split_ready
 -- What stands before a message becomes a run of its own.

@@ -431,18 +431,16 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, ju
 
 def visible(session: Session, queue: Queue, lane: int, count: int, sql: Mapping[str, str] = SQL) -> Iterator[Row]:
     """Yield the visible messages of a lane in the order of visibility, ``count`` of them or more; -1 for all."""
-    # Mostly the ready list has some and no message has returned, which one statement finds out.
-    now_ms, partition = session.now_ms, queue.partition
-    alone = session.execute(sql["ready_take"], (queue.floor(now_ms), partition, lane, now_ms, count))
-    first = next(alone, None)
-    if first is not None:
-        return chain((first,), alone)
+    now_ms, partition, seq = session.now_ms, queue.partition, queue.floor(session.now_ms)
+    # What has returned stands behind a backlog of older messages: one statement gives all that comes before it.
+    for row in session.execute(sql["ready_take"], (seq, partition, lane, now_ms, count)):
+        yield row
+        seq = row[0] + 1
     returned = session.execute(sql["standard_take"], (partition, lane, now_ms, count))
     first = next(returned, None)
-    if first is None:
-        return returned
-    waiting = session.execute(sql["ready_take"], (queue.floor(now_ms), partition, lane, -1, count))
-    return merge(chain((first,), returned), waiting, key=by_visibility)
+    if first is not None:
+        waiting = session.execute(sql["ready_take"], (seq, partition, lane, -1, count))
+        yield from merge(chain((first,), returned), waiting, key=by_visibility)
 
 
 def cut(session: Session, partition: int, runs: Iterable[Iterable[int]], *, in_front: bool = False) -> None:

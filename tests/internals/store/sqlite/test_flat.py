@@ -1,0 +1,205 @@
+"""What an operation costs does not depend on what is in the queue: counted in steps of SQLite's virtual machine.
+
+Time would depend on the machine, and a scan of a hundred thousand rows hides in it behind a commit; steps do not.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.store.host import QUEUE, Host, hosting, message
+from veilmq.core.commands import Peek
+
+DEAD = "000000000000/dead"
+LONG_S = 40_000
+FEW, MANY = 150, 900
+
+
+def put(host: Host, count: int, groups: int = 0, delay_s: int | None = None, priority: int = 8) -> None:
+    """Send messages one after the other, a millisecond each: no two of them make a run of the ready list."""
+    for number in range(count):
+        group = f"g{number % groups}" if groups else None
+        host.put(message("m", group=group, dedup_id=f"{host.clock.now_ms()}", delay_s=delay_s, priority=priority))
+        host.advance(1)
+
+
+def hold(host: Host, count: int) -> None:
+    for _ in range(0, count, 10):
+        host.receive(10, timeout_s=LONG_S)
+
+
+def let_return(host: Host, count: int = 10) -> None:
+    for _ in range(0, count, 10):
+        host.receive(10, timeout_s=1)
+    host.advance(1_000)
+    host.counts()  # what has returned is counted once, however much it is
+
+
+def waiting(host: Host, count: int) -> None:
+    host.create()
+    put(host, count)
+
+
+def some_returned(host: Host, count: int) -> None:
+    waiting(host, count)
+    let_return(host)
+
+
+def returned_before_the_others(host: Host, count: int) -> None:
+    waiting(host, 20)
+    let_return(host, 20)
+    put(host, count)
+
+
+def all_returned(host: Host, count: int) -> None:
+    waiting(host, count)
+    let_return(host, count)
+
+
+def all_returned_and_as_many_new(host: Host, count: int) -> None:
+    all_returned(host, count)
+    put(host, count)
+
+
+def returned_beside_dead_letters(host: Host, count: int) -> None:
+    host.create(queue=DEAD)
+    host.create(dead_letter_queue=DEAD, receives_max=3)
+    put(host, count)
+    let_return(host)
+
+
+def in_flight(host: Host, count: int) -> None:
+    waiting(host, count + 40)
+    hold(host, count)
+
+
+def delayed(host: Host, count: int) -> None:
+    host.create()
+    put(host, count, delay_s=900)
+    put(host, 40)
+    hold(host, 10)
+
+
+def of_two_priorities(host: Host, count: int) -> None:
+    host.create()
+    put(host, count, priority=9)
+    put(host, 20, priority=3)
+    let_return(host)
+
+
+def near_retention(host: Host, count: int) -> None:
+    host.create(retention_s=60)
+    put(host, 20)
+    host.advance(59_000)
+    put(host, count)
+
+
+def fair_one_group(host: Host, count: int) -> None:
+    host.create()
+    put(host, count, groups=1)
+    let_return(host)
+
+
+def fair_as_many_groups(host: Host, count: int) -> None:
+    host.create()
+    put(host, count, groups=count)
+
+
+def fair_noisy_groups(host: Host, count: int) -> None:
+    host.create()
+    put(host, 60 + count, groups=2)
+    hold(host, 40)
+    put(host, 3, groups=3)
+
+
+def fair_beside_no_groups(host: Host, count: int) -> None:
+    host.create()
+    put(host, 1, groups=1)
+    put(host, count)
+    let_return(host)
+
+
+def fifo_one_group(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, count, groups=1)
+    put(host, 40, groups=40)
+
+
+def fifo_as_many_groups(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, count, groups=count)
+
+
+def fifo_some_returned(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, 2 * count, groups=count)
+    let_return(host)
+
+
+def fifo_all_returned(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, 2 * count, groups=count)
+    let_return(host, count)
+
+
+def fifo_blocked(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, 2 * count, groups=count)
+    hold(host, 2 * count - 20)
+
+
+def fifo_deleted(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, count, groups=count)
+    for _ in range(0, count, 10):
+        host.delete(*(each.receipt for each in host.receive(10)))
+    put(host, 40, groups=40)
+
+
+def fifo_delayed(host: Host, count: int) -> None:
+    host.create(fifo=True)
+    put(host, 40, groups=40)
+    host.advance(900_000)
+    put(host, count, groups=1)
+    host.set_queue(delay_s=900)
+
+
+STATES: tuple[Callable[[Host, int], None], ...] = (
+    waiting, some_returned, returned_before_the_others, all_returned, all_returned_and_as_many_new,
+    returned_beside_dead_letters, in_flight, delayed, of_two_priorities, near_retention,
+    fair_one_group, fair_as_many_groups, fair_noisy_groups, fair_beside_no_groups,
+    fifo_one_group, fifo_as_many_groups, fifo_some_returned, fifo_all_returned,
+    fifo_blocked, fifo_deleted, fifo_delayed,
+)  # fmt: skip
+
+
+def costs(host: Host) -> dict[str, int]:
+    """Return the steps of each operation, the first of which finds the queue as it was made."""
+    host.stop()
+    new = message("new", group="new", dedup_id="new")
+    taken = [each for _ in range(3) for each in host.receive(1, timeout_s=LONG_S)]
+    return {
+        "receive": host.steps(lambda: host.receive(1, timeout_s=LONG_S)),
+        "receive ten": host.steps(lambda: host.receive(10, timeout_s=LONG_S)),
+        "change": host.steps(lambda: host.change(taken[0].receipt, 50)),
+        "release": host.steps(lambda: host.change(taken[1].receipt, 0)),
+        "delete": host.steps(lambda: host.delete(taken[2].receipt)),
+        "receive what was released": host.steps(lambda: host.receive(1, timeout_s=LONG_S)),
+        "when the next is due": host.steps(host.due_ms),
+        "peek": host.steps(lambda: host.do(Peek(queue=QUEUE, count=10))),
+        "send": host.steps(lambda: host.put(new)),
+    }
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
+def test_an_operation_costs_the_same_however_much_is_in_the_queue(
+    tmp_path: Path, state: Callable[[Host, int], None]
+) -> None:
+    made: list[dict[str, int]] = []
+    for count in (FEW, MANY):
+        with hosting(tmp_path / str(count)) as host:
+            state(host, count)
+            made.append(costs(host))
+    few, many = made
+    assert {name: cost for name, cost in many.items() if cost > 1.2 * few[name] + 20} == {}
