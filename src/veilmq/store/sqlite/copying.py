@@ -277,7 +277,7 @@ class FolderSource(Source):
         """See ``Source``; there is one log of all queues, whose keys are hashes."""
         return [
             CopiedDeduplication(None, key, message_id, sequence, logged_at_ms + self.ahead_ms)
-            for _, logged_at_ms, entries in await self.fetch(SQL["all_accepted"])
+            for _, logged_at_ms, entries in await self.fetch(SQL["accepted_from"], 1, -1)
             for key, message_id, sequence, _ in ENTRY.iter_unpack(entries)
             if logged_at_ms > self._now_ms - DEDUPLICATION_S * SECOND_MS
         ]

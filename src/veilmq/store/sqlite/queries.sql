@@ -356,8 +356,8 @@ SELECT seq, body FROM message WHERE seq = ?;
 -- name: insert_accepted
 INSERT INTO accepted (number, accepted_at_ms, entries) VALUES (?, ?, ?);
 
--- name: all_accepted
-SELECT number, accepted_at_ms, entries FROM accepted ORDER BY number;
+-- name: accepted_from
+SELECT number, accepted_at_ms, entries FROM accepted WHERE number >= ? ORDER BY number LIMIT ?;
 
 -- name: accepted_row
 SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;

@@ -20,7 +20,7 @@ from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import IdSource, group_hash
 from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
 from veilmq.store.cold import Scheduler
-from veilmq.store.queues import SEQ_SHIFT, Queue
+from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
 from veilmq.store.sqlite.event_log import EventLog
 
@@ -33,6 +33,7 @@ _HASH = Struct(">I")  # the first bytes of a key
 _HASH_OF_ENTRY = Struct(f">I{ENTRY.size - _HASH.size}x")
 _SHIFT = 11  # the hash is the first 21 bits: like the entries it is a part of the format, since chains are stored
 _SLOTS = 1 << (32 - _SHIFT)
+_SLOT_MASK = (1 << 32) - 1
 _ENTRIES_PER_ROW = 64  # then a row fits on a page
 
 Row = tuple[Any, ...]
@@ -342,27 +343,48 @@ class DeduplicationLog:
     the key names a slot, which has the number of the latest entry of that hash, and each entry has the number of the
     one before it. For nearly all messages, which are no duplicates, the slot says so without reading.
 
-    The slots are in memory alone; they are filled when the log is opened, in half a second for a million entries.
+    The slots are in memory alone, 32 bits of each number. What is in the log when it is opened is read into them by the
+    janitor in slices, or whole by the first message that needs them: a million entries take a quarter of a second.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._slots = memoryview(mmap(-1, 8 * _SLOTS)).cast("Q")  # takes no memory before it is written to
+        self._slots = memoryview(mmap(-1, 4 * _SLOTS)).cast("I")  # takes no memory before it is written to
         self.staged: list[bytes] = []
         """The entries that the batch has still to write."""
         self._written: list[bytes] = []  # those that it has written, and that are not durable yet
         self._at_ms = 0
         self._first = self._next = 1  # the numbers of the first entry that is kept, and of the next one
-        for number, _, entries in connection.execute(SQL["all_accepted"]):
-            if self._next == 1:
-                self._first = number
+        for number, _, entries in connection.execute(SQL["accepted_row"], (NEVER_MS,)):
+            self._next = number + len(entries) // ENTRY.size
+            self.cut()
+        self._unread = self._first if self._first < self._next else None  # the first entry that no slot knows yet
+
+    def read(self, rows_max: int) -> bool:
+        """Read so many more rows into the slots, -1 for all; return whether there are more."""
+        if self._unread is None:
+            return False
+        rows = 0
+        for number, _, entries in self._connection.execute(SQL["accepted_from"], (self._unread, rows_max)):
+            rows += 1
             for at, (key,) in enumerate(_HASH_OF_ENTRY.iter_unpack(entries), number):
-                self._slots[key >> _SHIFT] = at
-            self._next = at + 1
+                self._slots[key >> _SHIFT] = at & _SLOT_MASK
+            self._unread = at + 1
+        if rows != rows_max:
+            self._unread = None
+        return self._unread is not None
+
+    def _latest(self, key: bytes) -> int:
+        """Return the number of the latest entry that has the slot of ``key``; 0 if it is none of those kept."""
+        if self._unread is not None:
+            self.read(-1)
+        slot: int = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
+        number = self._first + (slot - self._first & _SLOT_MASK)
+        return number if number < self._next else 0
 
     def find(self, key: bytes) -> Deduplication | None:
         """Return the last message that was accepted with ``key``, ``None`` when there was none in five minutes."""
-        number = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
+        number = self._latest(key)
         while number >= self._first:
             at = number - self._next + len(self.staged)
             if at >= 0:
@@ -379,9 +401,8 @@ class DeduplicationLog:
     def add(self, key: bytes, message_id: bytes, sequence: int, now_ms: int) -> None:
         """Take note of a message; all of a batch have one instant."""
         self._at_ms = now_ms
-        slot = _HASH.unpack_from(key)[0] >> _SHIFT
-        self.staged.append(ENTRY.pack(key, message_id, sequence, self._slots[slot]))
-        self._slots[slot] = self._next
+        self.staged.append(ENTRY.pack(key, message_id, sequence, self._latest(key)))
+        self._slots[_HASH.unpack_from(key)[0] >> _SHIFT] = self._next & _SLOT_MASK
         self._next += 1
 
     def write(self) -> None:
@@ -406,11 +427,11 @@ class DeduplicationLog:
         """Take back the entries of the batch, staged or written, but the first ``kept`` ones, which are written."""
         undone = [*self._written, *self.staged][kept:]
         for entry in reversed(undone):
-            self._slots[_HASH.unpack_from(entry)[0] >> _SHIFT] = ENTRY.unpack(entry)[3]
+            self._slots[_HASH.unpack_from(entry)[0] >> _SHIFT] = ENTRY.unpack(entry)[3] & _SLOT_MASK
         self._next -= len(undone)
         self.staged, self._written = [], self._written[:kept]
 
     def cut(self) -> None:
         """Take note that the first rows were deleted; nothing may be staged."""
-        first = self._connection.execute(SQL["all_accepted"]).fetchone()
+        first = self._connection.execute(SQL["accepted_from"], (1, 1)).fetchone()
         self._first = self._next if first is None else first[0]

@@ -292,12 +292,15 @@ def sweep(session: Session, command: Sweep) -> int:
     end(forget_cooldowns(_Transaction(session)))
     if session.rows("forget_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.cut()
+    many_unread = session.deduplication_log.read(_ROWS_PER_SWEEP // 4)
     many_forgotten = session.connection.total_changes() - changed_before >= _ROWS_PER_SWEEP
     session.flush()  # groups have the rows that say whether they have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
     gave_back = session.database.give_back()
-    more = many_forgotten or many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
+    more = (
+        many_unread or many_forgotten or many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
+    )
     return _PAUSE_MS if more or session.row("retired_parts", 1) is not None else _SWEEP_MS
 
 

@@ -69,7 +69,7 @@ def test_the_entries_of_a_batch_share_rows_of_a_page_at_the_most() -> None:
     for number in range(130):
         book.add(number)
     book.keep()
-    rows = book.connection.execute(SQL["all_accepted"])
+    rows = book.connection.execute(SQL["accepted_from"], (1, -1))
     assert [(number, len(entries) // 48) for number, _, entries in rows] == [(1, 64), (65, 64), (129, 2)]
     assert book.found(range(130)) == list(range(130))
 
@@ -98,6 +98,41 @@ def test_all_is_found_after_a_start_and_in_it_the_numbers_go_on(tmp_path: Path) 
             book.add(number)
         book.keep()
         book.connection.close()
+
+
+def test_what_a_start_finds_is_read_in_slices_or_with_the_first_message(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    for number in range(5):
+        book.add(number)
+        book.keep()
+    for slices in range(4):
+        book = Book(tmp_path)
+        assert [book.log.read(2) for _ in range(slices)] == [True, True, False][:slices]
+        assert book.found(range(9)) == list(range(5))
+        assert book.log.read(2) is False
+    book = Book(tmp_path)
+    book.log.read(2)
+    book.connection.execute("DELETE FROM accepted WHERE number < 4")
+    book.log.cut()
+    assert book.found(range(9)) == [3, 4]
+    book.add(5)
+    book.keep()
+    assert Book(tmp_path).found(range(9)) == [3, 4, 5]
+
+
+def test_numbers_beyond_those_of_the_slots_are_found(tmp_path: Path) -> None:
+    """A slot has 32 bits of a number."""
+    book = Book(tmp_path)
+    for number in range(3):
+        book.add(number, chain=number << 11)
+    book.keep()
+    book.connection.execute("UPDATE accepted SET number = (1 << 32) - 1")
+    for _ in range(2):
+        book = Book(tmp_path)
+        assert [book.found(range(3), chain=chain << 11) for chain in range(4)] == [[0], [1], [2], []]
+        book.add(9, chain=3 << 11)  # is staged alone
+        assert book.found(range(10), chain=3 << 11) == [9]
+        book.log.forget()
 
 
 @settings(deadline=None)
