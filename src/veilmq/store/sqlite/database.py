@@ -66,7 +66,7 @@ _PRAGMAS: dict[str, str | int] = {
     "journal_mode": "WAL",
     "synchronous": "FULL",
     "journal_size_limit": 67_108_864,
-    "cache_size": -65_536,
+    "cache_size": -61_440,
     "temp_store": "MEMORY",
 }
 

@@ -118,7 +118,7 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
         "journal_mode": "wal",
         "synchronous": 2,
         "journal_size_limit": 67_108_864,
-        "cache_size": -65_536,
+        "cache_size": -61_440,
         "temp_store": 2,
         "auto_vacuum": 2,
         "max_page_count": 5_000,
