@@ -185,14 +185,18 @@ def test_a_message_that_nobody_read_is_not_deleted(server: RunningServer, client
     assert client.receive("orders")[0].body == "hello"
 
 
-def test_a_delete_that_fails_is_an_error(veilmq: Veilmq) -> None:
+@pytest.mark.parametrize(
+    ("options", "code", "reason"), [([], "InternalFailure", "Try again."), (["--follow"], "AccessDenied", "No.")]
+)
+def test_a_delete_that_fails_is_an_error(options: list[str], code: str, reason: str, veilmq: Veilmq) -> None:
+    """One that is refused ends --follow too: it would be refused again, and the messages would come again and again."""
     system = {"SentTimestamp": "1", "ApproximateFirstReceiveTimestamp": "1", "ApproximateReceiveCount": "1"}
     message = {"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "hello", "Attributes": system}
-    failure = {"Id": "0", "SenderFault": False, "Code": "InternalFailure", "Message": "Try again."}
+    failure = {"Id": "0", "SenderFault": code == "AccessDenied", "Code": code, "Message": reason}
     answers = [{"QueueUrl": "http://h/1/orders"}, {"Messages": [message]}, {"Failed": [failure]}]
     with ScriptedServer(*[reply(200, json.dumps(answer).encode()) for answer in answers]) as scripted:
-        answer = veilmq("receive", "orders", "--delete", "--endpoint", scripted.endpoint)
-    assert (answer.code, answer.err) == (1, "veilmq: 1 of 1 messages were not deleted: Try again.\n")
+        answer = veilmq("receive", "orders", "--delete", *options, "--endpoint", scripted.endpoint)
+    assert (answer.code, answer.err) == (1, f"veilmq: 1 of 1 messages were not deleted: {reason}\n")
     assert "body            hello\n" in answer.out
 
 
@@ -350,17 +354,6 @@ def test_follow_outlives_the_server(tmp_path: Path) -> None:
             client.delete_queue("orders")
             out, err = process.communicate(timeout=60)
     assert (process.returncode, out, "(QueueDoesNotExist)" in err, err.count("\n")) == (1, "", True, 1)
-
-
-def test_follow_ends_if_a_delete_is_refused(veilmq: Veilmq) -> None:
-    """It would be refused again: the messages would come again and again."""
-    system = {"SentTimestamp": "1", "ApproximateFirstReceiveTimestamp": "1", "ApproximateReceiveCount": "1"}
-    message = {"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "hello", "Attributes": system}
-    failure = {"Id": "0", "SenderFault": True, "Code": "AccessDenied", "Message": "No."}
-    answers = [{"QueueUrl": "http://h/1/orders"}, {"Messages": [message]}, {"Failed": [failure]}]
-    with ScriptedServer(*[reply(200, json.dumps(answer).encode()) for answer in answers]) as scripted:
-        answer = veilmq("receive", "orders", "--delete", "--follow", "--endpoint", scripted.endpoint)
-    assert (answer.code, answer.err) == (1, "veilmq: 1 of 1 messages were not deleted: No.\n")
 
 
 def test_follow_needs_a_wait(veilmq: Veilmq) -> None:

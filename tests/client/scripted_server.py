@@ -6,6 +6,7 @@ again. An answer of `None` closes the connection without a word.
 
 import socket
 import threading
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -16,11 +17,14 @@ def reply(status: int, body: bytes = b"{}") -> bytes:
     return b"HTTP/1.1 %d Made Up\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
 
 
+_OVER = reply(403, b'{"__type": "AccessDenied", "message": "The script is over."}')
+
+
 class ScriptedServer:
     """Listens on a free loopback port while it is entered; `requests` holds what it was asked, head and body."""
 
     def __init__(self, *answers: Answer) -> None:
-        """Play `answers` in order; after the last one, connections are closed at once."""
+        """Play `answers` in order; what comes behind the last one is refused, so that nobody tries again for ever."""
         self.requests: list[bytes] = []
         self._answers = list(answers)
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,14 +54,14 @@ class ScriptedServer:
                 connection, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            with connection:
+            with connection, suppress(ConnectionError):  # the client has given up, and may ask again
                 connection.settimeout(60)
                 self._play(connection)
 
     def _play(self, connection: socket.socket) -> None:
         request = _read_request(connection)
         self.requests.append(request)
-        answer = self._answers.pop(0) if self._answers else None
+        answer = self._answers.pop(0) if self._answers else _OVER
         if answer is not None:
             connection.sendall(answer)
 

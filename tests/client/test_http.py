@@ -348,7 +348,7 @@ def test_a_closed_port_is_unreachable() -> None:
 def test_a_server_that_always_hangs_up_is_unreachable() -> None:
     """Three attempts, then the error says what happened."""
     with (
-        ScriptedServer() as server,
+        ScriptedServer(*[None] * ATTEMPTS_MAX) as server,
         HttpQueueClient(server.endpoint) as client,
         pytest.raises(Unreachable, match="Remote end closed connection without response"),
     ):
