@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -42,6 +43,8 @@ def test_every_command_answers_help(name: str, veilmq: Veilmq) -> None:
     answer = veilmq(*name.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith(f"Usage: veilmq {name}")
+    marks = re.findall("^│ ([* ])  --", answer.out, re.MULTILINE)
+    assert marks == sorted(marks, reverse=True), "an option that is required is behind others"
 
 
 def test_the_version_is_that_of_the_package(veilmq: Veilmq) -> None:

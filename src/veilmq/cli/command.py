@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Group
 
 from veilmq.cli.options import JSON, UsageError, signature_of
 from veilmq.core.limits import SECOND_MS
@@ -71,10 +71,18 @@ def command(function: Callable[..., Result | int | None], *, prints: bool = True
 
 def group(name: str, *functions: Callable[..., Result | None], **named: Callable[..., Result]) -> App:
     """Return the commands ``name …``; one has the name of its function, unless it is given by another."""
-    app = App(name=name)
+    app = App(name=name, group_parameters=Group("Parameters", help_formatter=_required_first))
     for each, function in [*((None, each) for each in functions), *named.items()]:
         app.command(command(function), name=each)
     return app
+
+
+def _required_first(console: Any, options: Any, panel: Any) -> None:
+    """Show the options of a command, those that are required before all others, in whatever table they are."""
+    from cyclopts.help import DefaultFormatter
+
+    panel.entries.sort(key=lambda each: not each.required)
+    DefaultFormatter()(console, options, panel)
 
 
 def aligned(*blocks: Rows) -> str:
