@@ -226,14 +226,17 @@ class Replay:
     def _plan(self, spark: SparkSession) -> Plan:
         """Return the recorded plan; for a new run, divide the slice into batches of about equal size, and record that.
 
-        Raises ``PipelineFailed`` if the recorded plan has another slice.
+        Raises ``PipelineFailed`` if the recorded plan has another slice, or is of an earlier format.
         """
         run, records = self.options.run, Place.at(self.options.table) / RECORDS
-        content = records.read(f"{run}.json")
+        content, file = records.read(f"{run}.json"), f"{records.location}/{run}.json"
         if content is not None:
-            plan = msgspec.json.decode(content, type=Plan)
+            try:
+                plan = msgspec.json.decode(content, type=Plan)
+            except msgspec.DecodeError as error:
+                text = "choose another name with --run; a run of that name sends all messages of its slice."
+                raise PipelineFailed(f"{file} is not the plan of a run ({error}); {text}") from error
             if (plan.to, plan.slice) != (self.to, self.slice):
-                file = f"{records.location}/{run}.json"
                 raise PipelineFailed(
                     f"The run {run} was started with another slice or queue ({file}); start it with the same "
                     "options, or choose another name with --run."

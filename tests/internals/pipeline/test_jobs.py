@@ -124,6 +124,9 @@ def test_archive_and_replay(
     assert all(message.attributes == typed for message in back)
     with pytest.raises(PipelineFailed, match="started with another slice"):
         replace(wanted, slice=Slice()).send(spark)
+    record.write_bytes(b'{"to": "again"}')  # of another format
+    with pytest.raises(PipelineFailed, match=r"one.json is not the plan of a run .*choose another name with --run"):
+        wanted.send(spark)
 
     client.create_queue("again.fifo", {"fifo": True})
     part, how = Slice(queues=("steps.fifo",)), replace(how, run="two")
