@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 246, "lines": 55_132, "lines of SQL": 3_542}
+TOTALS = {"files": 241, "lines": 55_123, "lines of SQL": 3_542}
 """What the distributions have at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 

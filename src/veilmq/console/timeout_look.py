@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console.advice import Advice
 from veilmq.console.distribution import Histogram, histogram
+from veilmq.console.ports import Advice
 from veilmq.console.queue_look import look as look_at_queue
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit

@@ -20,14 +20,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from veilmq import __version__
-from veilmq.console.access import ShownKey
-from veilmq.console.advice import Advice
 from veilmq.console.audit import AuditLog
 from veilmq.console.auditing import Auditing
-from veilmq.console.health import ExportHealth, Health, HealthFigure
 from veilmq.console.live import Live
-from veilmq.console.ports import Ports
-from veilmq.console.shown_settings import ShownSetting
+from veilmq.console.ports import Advice, ExportHealth, Health, HealthFigure, Ports, ShownKey, ShownSetting
 from veilmq.console.sign_ins import SignIns
 from veilmq.core.commands import Clock
 from veilmq.core.errors import VeilmqError

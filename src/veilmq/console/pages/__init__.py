@@ -7,7 +7,6 @@ from veilmq.console.pages import (
     claim_changes,
     claims,
     dead_letters,
-    health,
     live,
     login,
     message_sends,
@@ -17,7 +16,7 @@ from veilmq.console.pages import (
     queue_deletion,
     queue_form,
     queues,
-    settings,
+    server,
 )
 
 PAGES: tuple[Page, ...] = (
@@ -34,8 +33,7 @@ PAGES: tuple[Page, ...] = (
     *claims.PAGES,
     *claim_changes.PAGES,
     *accounts.PAGES,
-    *settings.PAGES,
-    *health.PAGES,
+    *server.PAGES,
     *audit.PAGES,
 )
 """Every page; the first row that fits a path answers."""

@@ -55,8 +55,7 @@ INSERT INTO visibility VALUES (?, ?, ?, ?, ?, 0, 0, 0, NULL, NULL, 0);
 INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
 
 -- name: ready_take
--- The ready list from the seq ?1 on, up to the first message of the lane that has returned by ?4; rows as standard_take has
--- them, without an epoch.
+-- The ready list from the seq ?1 on, up to the first that has returned by ?4; rows as of standard_take, without an epoch.
 SELECT m.seq, r.lane, 0, NULL, NULL,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq

@@ -1,0 +1,31 @@
+"""The server: what is in its way, where messages are kept, its numbers, and the settings that it runs with."""
+
+from http import HTTPStatus
+
+from starlette.responses import Response
+
+from veilmq.console.page import Page
+from veilmq.console.visit import Visit
+from veilmq.core.limits import SECOND_MS
+
+
+async def show_health(visit: Visit) -> Response:
+    """Show it; where messages are kept only to whoever may see what is of the whole server."""
+    health = await visit.ports.health()
+    return visit.page(
+        "health.html",
+        health=health,
+        up_s=(visit.now_ms - health.started_at_ms) / SECOND_MS,
+        is_operator=visit.is_operator,
+    )
+
+
+async def show_settings(visit: Visit) -> Response:
+    """Show them to whoever may see what is of the whole server."""
+    if not visit.is_operator:
+        return visit.page("operators_only.html", status=HTTPStatus.FORBIDDEN, title="Settings")
+    settings = visit.ports.settings
+    return visit.page("settings.html", settings=settings, given=sum(not each.is_default for each in settings))
+
+
+PAGES = (Page("/console/settings", show_settings), Page("/console/health", show_health))
