@@ -74,6 +74,19 @@ def test_a_quiet_groups_message_is_found_at_once_behind_a_backlog(queue: Postgre
     assert pages[1] <= pages[0] + 20
 
 
+@pytest.mark.usefixtures("new_tables")
+def test_a_message_of_a_noisy_group_costs_the_same_however_many_are_given_together(queue: PostgresHost) -> None:
+    """Whether the group has more is seen behind the last of them, not behind each."""
+    send(queue, NOISY, *(f"n{number}" for number in range(400)))
+    queue.receive(40, timeout_s=3_600)
+    read = []
+    for count in (20, 200):
+        before = queue.entries_read()
+        assert len(queue.receive(count, timeout_s=0)) == count
+        read.append(queue.entries_read() - before)
+    assert read[1] < 10 * read[0]
+
+
 def test_a_queue_without_groups_pays_nothing(queue: PostgresHost) -> None:
     """Its statements are those that there were before anybody thought of groups."""
     queue.send("a", "b")
