@@ -282,14 +282,15 @@ BEGIN
 END $$;
 
 -- The first p_count visible messages of one priority but for those of noisy groups, as they became visible; with p_leases they
--- are locked, what others have locked is passed over, and turns that were too early are put right.
+-- are locked, what others have locked is passed over, and turns that were too early are put right: some hundreds, as each is a lock
+-- in the table that the server has for all. Where there are more and nothing is found, messages are had without turns.
 CREATE OR REPLACE FUNCTION mq.fair_quiet(
     p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := mq.now_ms(); v_lane smallint := p_priority + 100; v_turns int := greatest(p_count, 10);
     v_seen int; v_tried bigint[] := p_not; v_chosen bigint[] := '{}'; v_left int;
-    v_ready bigint[]; v_early bigint[];
+    v_ready bigint[]; v_early bigint[]; v_lanes smallint[] := ARRAY[p_priority]; v_most int := greatest(500, 4 * p_count);
 BEGIN
     LOOP
         v_left := p_count - cardinality(v_chosen);
@@ -308,18 +309,22 @@ BEGIN
                 ORDER BY msg.visible_at, msg.seq LIMIT v_left
             ) AS first ON true
             UNION ALL (
-                SELECT NULL, NULL, msg.seq, msg.visible_at FROM mq.msg
-                WHERE msg.qp = p_part.qp AND msg.priority = p_priority::smallint
-                    AND msg.visible_at <= v_now AND msg.sent_at > v_now - p_retention
-                    AND (msg.sent_at > p_part.ended_until OR msg.seq >= p_part.ended_before) AND msg.seq <> ALL(v_tried)
-                ORDER BY msg.visible_at, msg.seq LIMIT v_left
+                SELECT NULL, NULL, first.seq, first.visible_at FROM unnest(v_lanes) AS of_part (priority), LATERAL (
+                    SELECT msg.seq, msg.visible_at FROM mq.msg
+                    WHERE msg.qp = p_part.qp AND msg.priority = of_part.priority
+                        AND msg.visible_at <= v_now AND msg.sent_at > v_now - p_retention
+                        AND (msg.sent_at > p_part.ended_until OR msg.seq >= p_part.ended_before) AND msg.seq <> ALL(v_tried)
+                        AND (msg.group_key = ANY(p_noisy)) IS NOT TRUE
+                    ORDER BY msg.visible_at, msg.seq LIMIT v_left
+                ) AS first
             )
         ), seen AS (
             SELECT count(*) AS turns, max(at) AS until FROM turn
         )
         SELECT seen.turns,
             ARRAY(
-                SELECT seq FROM ready WHERE seq IS NOT NULL AND (seen.turns < v_turns OR visible_at <= seen.until)
+                SELECT seq FROM ready
+                WHERE seq IS NOT NULL AND (seen.turns < v_turns OR v_turns = 0 OR visible_at <= seen.until)
                 ORDER BY visible_at, seq LIMIT v_left
             ),
             ARRAY(SELECT group_key FROM ready GROUP BY group_key HAVING coalesce(min(visible_at), v_now + 1) > min(at))
@@ -339,8 +344,9 @@ BEGIN
             v_chosen := v_chosen || v_ready;
         END IF;
         CONTINUE WHEN cardinality(v_ready) = v_left;
-        EXIT WHEN v_seen < v_turns;
-        v_turns := 4 * v_turns; -- the turns seen were too early
+        EXIT WHEN v_seen < v_turns OR v_turns = 0 OR v_turns = v_most AND v_chosen <> '{}';
+        v_lanes := CASE WHEN v_turns = v_most THEN v_lanes || v_lane ELSE v_lanes END;
+        v_turns := CASE WHEN v_turns = v_most THEN 0 ELSE least(4 * v_turns, v_most) END; -- the turns seen were too early
     END LOOP;
     RETURN v_chosen;
 END $$;

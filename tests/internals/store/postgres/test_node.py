@@ -14,6 +14,7 @@ from tests.internals.store.postgres.nodes import TwoNodes
 from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
+from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.messages import Flight
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
@@ -80,11 +81,39 @@ def test_a_message_of_a_noisy_group_costs_the_same_however_many_are_given_togeth
     send(queue, NOISY, *(f"n{number}" for number in range(400)))
     queue.receive(40, timeout_s=3_600)
     read = []
-    for count in (20, 200):
+    for messages in (20, 200):
         before = queue.entries_read()
-        assert len(queue.receive(count, timeout_s=0)) == count
+        assert len(queue.receive(messages, timeout_s=0)) == messages
         read.append(queue.entries_read() - before)
     assert read[1] < 10 * read[0]
+
+
+@pytest.mark.usefixtures("new_tables")
+@pytest.mark.parametrize("ended", [False, True], ids=["claimed", "ended"])
+def test_groups_that_have_nothing_to_give_are_passed_over_some_hundreds_at_a_time(
+    queue: PostgresHost, *, ended: bool
+) -> None:
+    """Each would be a lock of its own; beyond them a message is found by when it became visible."""
+    read = []
+    for groups in (1_500, 3_000):
+        for number in range(0, groups, BATCH):
+            queue.put(*(message("old", group=f"{groups} {number + each}") for each in range(BATCH)))
+        if ended:
+            queue.set_queue(retention_s=60)
+            queue.advance(59_000)
+            queue.reopen()  # whose janitor comes a minute later
+            queue.advance(1_000)
+        else:
+            queue.do(OpenSource(queue=QUEUE, source=f"s{groups}"))
+            command = Claim(queue=QUEUE, source=f"s{groups}", number=1, epoch=1, messages_max=groups)
+            while queue.do(command).more:
+                pass
+        send(queue, QUIET, "q")
+        before = queue.entries_read()
+        assert queue.bodies() == ["q"]
+        read.append(queue.entries_read() - before)
+        queue.purge()
+    assert 2 * read[1] < 3 * read[0]
 
 
 def test_a_queue_without_groups_pays_nothing(queue: PostgresHost) -> None:
