@@ -282,8 +282,8 @@ BEGIN
 END $$;
 
 -- The first p_count visible messages of one priority but for those of noisy groups, as they became visible; with p_leases they
--- are locked, what others have locked is passed over, and turns that were too early are put right: some hundreds, as each is a lock
--- in the table that the server has for all. Where there are more and nothing is found, messages are had without turns.
+-- are locked, what others have locked is passed over, and turns that were too early are put right: some hundreds, as each takes
+-- one of the server's locks. Where there are more and nothing is found, messages are had without turns.
 CREATE OR REPLACE FUNCTION mq.fair_quiet(
     p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -311,16 +311,13 @@ BEGIN
             UNION ALL (
                 SELECT NULL, NULL, first.seq, first.visible_at FROM unnest(v_lanes) AS of_part (priority), LATERAL (
                     SELECT msg.seq, msg.visible_at FROM mq.msg
-                    WHERE msg.qp = p_part.qp AND msg.priority = of_part.priority
-                        AND msg.visible_at <= v_now AND msg.sent_at > v_now - p_retention
-                        AND (msg.sent_at > p_part.ended_until OR msg.seq >= p_part.ended_before) AND msg.seq <> ALL(v_tried)
+                    WHERE msg.qp = p_part.qp AND msg.priority = of_part.priority AND msg.visible_at <= v_now
+                        AND msg.sent_at > v_now - p_retention AND (msg.sent_at > p_part.ended_until OR msg.seq >= p_part.ended_before) AND msg.seq <> ALL(v_tried)
                         AND (msg.group_key = ANY(p_noisy)) IS NOT TRUE
                     ORDER BY msg.visible_at, msg.seq LIMIT v_left
                 ) AS first
             )
-        ), seen AS (
-            SELECT count(*) AS turns, max(at) AS until FROM turn
-        )
+        ), seen AS (SELECT count(*) AS turns, max(at) AS until FROM turn)
         SELECT seen.turns,
             ARRAY(
                 SELECT seq FROM ready
@@ -330,18 +327,15 @@ BEGIN
             ARRAY(SELECT group_key FROM ready GROUP BY group_key HAVING coalesce(min(visible_at), v_now + 1) > min(at))
         INTO v_seen, v_ready, v_early FROM seen;
         v_tried := v_tried || v_ready;
-        IF p_leases THEN
+        IF NOT p_leases THEN v_chosen := v_chosen || v_ready;
+        ELSE
             v_chosen := v_chosen || ARRAY(
                 SELECT seq FROM (
                     SELECT seq, visible_at FROM mq.msg
-                    WHERE qp = p_part.qp AND seq = ANY(v_ready) AND visible_at <= v_now
-                    FOR UPDATE SKIP LOCKED
-                ) AS locked
-                ORDER BY visible_at, seq
+                    WHERE qp = p_part.qp AND seq = ANY(v_ready) AND visible_at <= v_now FOR UPDATE SKIP LOCKED
+                ) AS locked ORDER BY visible_at, seq
             );
             IF v_early <> '{}' THEN PERFORM mq.fair_settle(p_part.qp, v_early); END IF;
-        ELSE
-            v_chosen := v_chosen || v_ready;
         END IF;
         CONTINUE WHEN cardinality(v_ready) = v_left;
         EXIT WHEN v_seen < v_turns OR v_turns = 0 OR v_turns = v_most AND v_chosen <> '{}';

@@ -80,8 +80,7 @@ RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_rece
     -- fair:     SELECT FROM mq.msg AS other
     -- fair:     WHERE other.qp = $1 AND other.priority = msg.priority AND other.group_key = msg.group_key
     -- fair:         AND (other.visible_at, other.seq) > (chosen.visible_at, chosen.seq) -- also of those that are given
-    -- fair:         AND other.visible_at <= clock.now AND other.sent_at > clock.now - $6
-    -- fair:         AND ($9::bigint[] IS NULL OR other.seq <> ALL($9))
+    -- fair:         AND other.visible_at <= clock.now AND other.sent_at > clock.now - $6 AND ($9::bigint[] IS NULL OR other.seq <> ALL($9))
     -- fair: ) AS is_drained
     -- log: , was, is_dead
 -- What another receive took after this statement began is chosen at its new place and not leased: nothing ends there.
