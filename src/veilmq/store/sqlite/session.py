@@ -432,6 +432,6 @@ class DeduplicationLog:
         self.staged, self._written = [], self._written[:kept]
 
     def cut(self) -> None:
-        """Take note that the first rows were deleted; nothing may be staged."""
+        """Take note that the first rows were deleted; what is staged stays."""
         first = self._connection.execute(SQL["accepted_from"], (1, 1)).fetchone()
-        self._first = self._next if first is None else first[0]
+        self._first = self._next - len(self.staged) if first is None else first[0]

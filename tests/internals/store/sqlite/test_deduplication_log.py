@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.store.host import QUEUE, hosting, message
+from veilmq.core.commands import Send
+from veilmq.store.cold import Sweep
 from veilmq.store.sqlite.database import SQL, EngineOptions, open_connection
 from veilmq.store.sqlite.session import DeduplicationLog
 
@@ -133,6 +136,19 @@ def test_numbers_beyond_those_of_the_slots_are_found(tmp_path: Path) -> None:
         book.add(9, chain=3 << 11)  # is staged alone
         assert book.found(range(10), chain=3 << 11) == [9]
         book.log.forget()
+
+
+def test_what_is_sent_in_the_batch_in_which_the_janitor_empties_the_log_is_found(tmp_path: Path) -> None:
+    with hosting(tmp_path) as host:
+        host.create(fifo=True)
+        host.put(message("old", group="g", dedup_id="old"))
+        host.stop()
+        host.advance(300_001)
+        new = Send(queue=QUEUE, messages=(message("new", group="g", dedup_id="new"),))
+        sent, _ = host.do_together(new, Sweep())
+        assert host.do(new) == sent
+        host.reopen()
+        assert host.do(new) == sent
 
 
 @settings(deadline=None)
