@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.store.host import QUEUE, hosting, message
 from veilmq.core.commands import Send
 from veilmq.store.cold import Sweep
+from veilmq.store.sqlite import transaction
 from veilmq.store.sqlite.database import SQL, EngineOptions, open_connection
 from veilmq.store.sqlite.session import DeduplicationLog
 
@@ -106,13 +107,23 @@ def test_all_is_found_after_a_start_and_in_it_the_numbers_go_on(tmp_path: Path) 
 def test_what_a_start_finds_is_read_in_slices_or_with_the_first_message(tmp_path: Path) -> None:
     book = Book(tmp_path)
     for number in range(5):
-        book.add(number)
+        book.add(number, chain=number << 11)
         book.keep()
-    for slices in range(4):
+    for slices in (3, 2, 1, 0):
         book = Book(tmp_path)
         assert [book.log.read(2) for _ in range(slices)] == [True, True, False][:slices]
-        assert book.found(range(9)) == list(range(5))
-        assert book.log.read(2) is False
+        assert [number for chain in range(5) for number in book.found(range(9), chain=chain << 11)] == list(range(5))
+    for number in (6, 7):
+        book.add(number)
+        book.keep()
+    assert book.log.read(1) is False  # what is new needs no reading
+
+
+def test_what_the_janitor_deletes_before_it_is_read_is_not_found(tmp_path: Path) -> None:
+    book = Book(tmp_path)
+    for number in range(5):
+        book.add(number)
+        book.keep()
     book = Book(tmp_path)
     book.log.read(2)
     book.connection.execute("DELETE FROM accepted WHERE number < 4")
@@ -123,13 +134,14 @@ def test_what_a_start_finds_is_read_in_slices_or_with_the_first_message(tmp_path
     assert Book(tmp_path).found(range(9)) == [3, 4, 5]
 
 
-def test_numbers_beyond_those_of_the_slots_are_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [31, 32])
+def test_numbers_beyond_those_of_the_slots_are_found(tmp_path: Path, bits: int) -> None:
     """A slot has 32 bits of a number."""
     book = Book(tmp_path)
     for number in range(3):
         book.add(number, chain=number << 11)
     book.keep()
-    book.connection.execute("UPDATE accepted SET number = (1 << 32) - 1")
+    book.connection.execute("UPDATE accepted SET number = (1 << ?) - 1", (bits,))
     for _ in range(2):
         book = Book(tmp_path)
         assert [book.found(range(3), chain=chain << 11) for chain in range(4)] == [[0], [1], [2], []]
@@ -149,6 +161,22 @@ def test_what_is_sent_in_the_batch_in_which_the_janitor_empties_the_log_is_found
         assert host.do(new) == sent
         host.reopen()
         assert host.do(new) == sent
+
+
+def test_the_janitor_reads_what_a_start_finds_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_ROWS_PER_SWEEP", 8)  # two rows of the log
+    with hosting(tmp_path) as host:
+        host.create(fifo=True)
+        for number in range(7):
+            host.put(message("m", group="g", dedup_id=str(number)))
+        host.reopen()
+        host.stop()
+        log = host.engine._session.deduplication_log
+        unread = []
+        while host.do(Sweep()) < 1_000:
+            unread.append(log._unread)
+        assert unread in ([3, 5, 7], [5, 7])  # the store may have read a slice while it opened
+        assert log._unread is None
 
 
 @settings(deadline=None)
