@@ -3,7 +3,7 @@
 import pytest
 
 from tests.store.host import QUEUE, Host, message
-from veilmq.core.commands import Peek, Send
+from veilmq.core.commands import InspectQueue, MessageState, Peek, Send
 from veilmq.store.sqlite import fifo, settling, standard
 
 
@@ -101,3 +101,18 @@ def test_groups_past_their_retention_are_passed_over(
     monkeypatch.undo()
     host.sweep()
     assert (host.counts(), host.rows("ordered")) == ((0, 3, 0), 6)
+
+
+def test_what_waits_and_what_has_returned_comes_by_visibility(brief: Host) -> None:
+    brief.send("returns at 1000", "returns at 2000")
+    assert brief.bodies(timeout_s=1) == ["returns at 1000"]
+    assert brief.bodies(timeout_s=2) == ["returns at 2000"]
+    for at_ms in (500, 1_000, 1_500, 2_500):
+        brief.advance(500 if at_ms < 2_000 else 1_000)
+        brief.send(f"sent at {at_ms}")
+    brief.advance(500)
+    expected = ["sent at 500", "returns at 1000", "sent at 1000", "sent at 1500", "returns at 2000", "sent at 2500"]
+    for count in range(1, 7):
+        seen = brief.do(InspectQueue(queue=QUEUE, count=count, state=MessageState.VISIBLE))
+        assert [each.body for each in seen] == expected[:count]
+    assert brief.bodies(10) == expected
