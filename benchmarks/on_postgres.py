@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -86,13 +86,12 @@ def database(bench: Bench) -> Iterator[PostgresServer]:
 def spent(server: PostgresServer) -> Spent:
     """What all processes of the server have used, those that have ended among them."""
     leader = psutil.Process(server.pid)
-    while True:
-        try:
-            each = [leader.cpu_times(), *(child.cpu_times() for child in leader.children(recursive=True))]
-            break
-        except psutil.NoSuchProcess:  # it ended after it was listed: the leader has its time now
-            leader = psutil.Process(server.pid)  # an error, if it is the leader
-    cpu_s = sum(times.user + times.system for times in each) + each[0].children_user + each[0].children_system
+    times = leader.cpu_times()
+    cpu_s = times.user + times.system + times.children_user + times.children_system
+    for child in leader.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended after it was listed; the next figure has its time by the leader
+            with_child = child.cpu_times()
+            cpu_s += with_child.user + with_child.system
     return Spent(cpu_s=cpu_s, wal_bytes=int(server.sql("SELECT pg_current_wal_insert_lsn() - '0/0'")))
 
 
