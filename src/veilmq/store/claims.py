@@ -24,7 +24,7 @@ from veilmq.core.commands import Command
 from veilmq.core.limits import CLAIM_SHARDS_MAX, SECOND_MS, SOURCE_SILENCE_S
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.queues import NEVER_MS
-from veilmq.store.transaction import QueueRow, Row, Transaction, changes, reads
+from veilmq.store.transaction import QueueRow, Row, Transaction, changes, snapshot
 
 ACKNOWLEDGED = "acknowledged"
 """The state of a claim whose messages are being deleted: commands see its number only."""
@@ -389,7 +389,7 @@ async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -
     return claims.Acknowledged(acknowledged=source.acknowledged, lost=lost)
 
 
-@reads
+@snapshot
 async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimPage:
     """Return messages of a claim; one that is not whole is whole as it is from then on."""
     queue = await tx.queue(command.queue)
@@ -422,7 +422,7 @@ async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadC
     return (await _Source.of(tx, row, await tx.now())).as_seen().open_claim(command.number)
 
 
-@reads
+@snapshot
 async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> list[SourceView]:
     queue = await tx.queue(command.queue)
     now_ms = await tx.now()

@@ -8,22 +8,15 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from veilmq.core.claims import ListSources, ReadClaim
 from veilmq.core.commands import Clock, Command, Done, Timer
 from veilmq.core.limits import SECOND_MS
 from veilmq.store import events, inspection, queue_commands, topics  # noqa: F401 - they add their commands
 from veilmq.store.claims import ClaimStep
 from veilmq.store.moves import MoveStep
 from veilmq.store.publications import PublicationStep
-from veilmq.store.transaction import COLD, READS, Cold
+from veilmq.store.transaction import COLD, READS, SNAPSHOTS, Cold
 
 __all__ = ["COLD", "READS", "SNAPSHOTS", "STEPS", "Cold", "Scheduler", "Sweep"]
-
-SNAPSHOTS: frozenset[type[Command]] = frozenset({ReadClaim, ListSources})
-"""Those that change nothing, and whose statements must all see the store as it is at one instant.
-
-One that finds something to change after all does so.
-"""
 
 STEPS: tuple[type[Command], ...] = (MoveStep, PublicationStep, ClaimStep)
 """Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``Scheduler``)."""

@@ -16,10 +16,10 @@ from veilmq.core.messages import decode_properties
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import read_log
 from veilmq.store.queues import SEQ_SHIFT
-from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, reads
+from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, snapshot
 
 
-@reads
+@snapshot
 async def inspect_queue(tx: Transaction, command: commands.InspectQueue) -> list[SeenMessage]:
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, command.state, command.count, INSPECT_SCANNED_MAX)
@@ -31,7 +31,7 @@ async def inspect_queue(tx: Transaction, command: commands.InspectQueue) -> list
     return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
-@reads
+@snapshot
 async def inspect_leases(tx: Transaction, command: commands.InspectLeases) -> list[commands.SeenLease]:
     queue = await tx.queue(command.queue)
     found = await tx.inspect(queue, MessageState.IN_FLIGHT, command.count, INSPECT_SCANNED_MAX)
@@ -53,7 +53,7 @@ async def inspect_leases(tx: Transaction, command: commands.InspectLeases) -> li
     ]
 
 
-@reads
+@snapshot
 async def peek(tx: Transaction, command: commands.Peek) -> commands.Peeked:
     """Show the first visible messages; the quota of messages in flight does not count."""
     queue = await tx.queue(command.queue)

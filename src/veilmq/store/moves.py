@@ -29,7 +29,7 @@ from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
 from veilmq.store.queues import NEVER_MS
-from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, Waiting, changes, made_of, reads
+from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, Waiting, changes, made_of, snapshot
 
 _SLICES_PER_S = 10  # of a task with a rate
 _PAUSE_MS = 10  # at least, between two slices
@@ -84,7 +84,7 @@ async def cancel(tx: Transaction, command: commands.CancelMove) -> MoveTask:
     return made_of(row, MoveTask)
 
 
-@reads
+@snapshot
 async def list_moves(tx: Transaction, command: commands.ListMoves) -> list[MoveTask]:
     source = await tx.queue(command.source)
     return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
@@ -118,7 +118,9 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> None:
     moved = 0
     for target in {target.number: target for _, target in going}.values():
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
-    is_over = moved >= left or (len(going) == len(waiting) and not more)
+    is_over = moved >= left
+    if not is_over and len(going) == len(waiting) and not more:
+        is_over = not await tx.offered(source, 1)  # or another transaction has locked it
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
     rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
     await tx.run("update_move", task.number, moved, now_ms + rest_ms, status.value, failure)

@@ -28,7 +28,7 @@ from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.queues import NEVER_MS, checked
-from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, made_of, reads
+from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, made_of, snapshot
 
 PIECE_MESSAGES = 500
 """Of a piece, and of a slice."""
@@ -146,7 +146,7 @@ async def abandon(tx: Transaction, command: Abandon) -> None:
         await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
 
-@reads
+@snapshot
 async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
     queue = await tx.queue(command.queue)
     rows = await tx.rows("writers_of", queue.origin, command.count)

@@ -18,7 +18,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
 from veilmq.store.queues import checked
-from veilmq.store.transaction import LAST, Lock, QueueRow, Row, Transaction, changes, reads
+from veilmq.store.transaction import LAST, Lock, QueueRow, Row, Transaction, changes, reads, snapshot
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -145,13 +145,13 @@ async def unsubscribe(tx: Transaction, command: topics.Unsubscribe) -> None:
     await tx.run("delete_subscriptions", number, command.name)
 
 
-@reads
+@snapshot
 async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -> topics.SubscriptionView:
     _, view = await _subscription(tx, command.topic, command.name)
     return view
 
 
-@reads
+@snapshot
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     (number, _), prefix = await _find(tx, command.topic), command.prefix
     rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + LAST, command.count + 1)

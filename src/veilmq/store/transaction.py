@@ -26,9 +26,11 @@ from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 """A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
 COLD: dict[type[Command], Cold] = {}
-"""All cold commands by type (``reads`` and ``changes`` add them); importing ``store.cold`` makes it complete."""
+"""All cold commands by type (the decorators add them); importing ``store.cold`` makes it complete."""
 READS: set[type[Command]] = set()
 """Those that change nothing, so that they may be repeated when an answer was lost."""
+SNAPSHOTS: set[type[Command]] = set()
+"""Those of them whose statements all see the store as it is at one instant. (One may find something to change.)"""
 AnyCold = TypeVar("AnyCold", bound=Cold)
 
 
@@ -42,6 +44,15 @@ def reads(cold: AnyCold) -> AnyCold:
     """Register a cold command that changes nothing."""
     READS.add(cold.__annotations__["command"])
     return changes(cold)
+
+
+def snapshot(cold: AnyCold) -> AnyCold:
+    """Register a cold command that changes nothing, and reads what the queue or topic has that it has found.
+
+    (Where that is only counted, ``reads`` will do: on PostgreSQL a transaction costs half as much again as a count.)
+    """
+    SNAPSHOTS.add(cold.__annotations__["command"])
+    return reads(cold)
 
 
 Lock = Literal["update", "share", "update skip locked"]
@@ -260,7 +271,10 @@ class Transaction(Protocol):
         """
 
     async def choose(self, queue: QueueRow, count: int) -> tuple[list[Waiting], bool]:
-        """Return up to ``count`` visible messages in the order of receives, and whether there may be more."""
+        """Return up to ``count`` visible messages in the order of receives, and whether there may be more behind them.
+
+        Those that another transaction has locked, or whose group it has, are passed over.
+        """
 
     async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
         """Move chosen messages to another queue of the type as new ones, visible at once.
