@@ -5,11 +5,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.internals.store.interleaving import Begin, OneConnection, Run
 from tests.store.host import message
 from veilmq.core import commands
-from veilmq.core.claims import ListSources, ListWriters
+from veilmq.core.claims import ListSources, ListWriters, SourceView
 from veilmq.core.commands import Command, InspectQueue, Receive, Send, ShowAccount
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SQS_LIST_RESULTS
@@ -108,6 +109,8 @@ class Family(NamedTuple):
     options: PostgresOptions = PostgresOptions()
     takers: frozenset[str] = frozenset()
     """Calls that take visible messages, and pass over those that another one is taking: which each gets is free."""
+    passed_over: frozenset[str] = frozenset()
+    """Calls that lock groups: beside one of them, a taker may pass over all that there is."""
 
 
 class World:
@@ -156,14 +159,21 @@ class World:
         async def call(connection: Any) -> Any:
             command = self.calls[name](self.kept)
             answer = await self._fresh(connection).do(command)
+            if isinstance(
+                answer, SourceView
+            ):  # what is ready is counted where it was before a purge that comes between
+                return replace(answer, ready=0, oldest_sent_at_ms=None)
             return None if type(command) in STEPS else answer  # when the next slice is due is no promise
 
         return call
 
-    async def outcome(self, run: Run) -> Any:
+    async def outcome(self, run: Run, resting: type[Command] | None = None) -> Any:
+        """Return what is seen when what goes on by itself has ended, but for the step that is `resting`."""
         node = self._fresh()
         left = await self._monitor.fetchrow(_LEFT)
-        for step in (step for step, tables in _WORK.items() if any(left[table] for table in tables)):
+        for step in (
+            step for step, tables in _WORK.items() if step is not resting and any(left[each] for each in tables)
+        ):
             for _ in range(_SLICES):
                 due_ms = await node.do(step())
                 if due_ms is None or due_ms > _AT_ONCE_MS:

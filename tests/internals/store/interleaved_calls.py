@@ -163,6 +163,7 @@ MOVES_FIFO = Family(
         ),
     },
     takers=_MOVERS,
+    passed_over=frozenset({"set dead"}),
 )
 
 
@@ -412,7 +413,12 @@ def publishing(end: str) -> dict[str, Make]:
 
 
 PUBLICATIONS = Family(building_publications(""), publishing(""))
-PUBLICATIONS_FIFO = Family(building_publications(".fifo"), publishing(".fifo"))
+PUBLICATIONS_FIFO = Family(
+    building_publications(".fifo"),
+    publishing(".fifo"),
+    takers=frozenset({"receive"}),
+    passed_over=frozenset({"publish", "publish first", "enter"}),
+)
 PUBLICATIONS_LATE = Family(building_publications("", silent=True), publishing(""))
 
 FAMILIES = {

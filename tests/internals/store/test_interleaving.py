@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.internals.store.interleaved import World, conserved
+from tests.internals.store.interleaved import World, conserved, plain
 from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
+from veilmq.core.commands import Receive, Received
 from veilmq.store.postgres.transaction import PostgresTransaction
 from veilmq.store.transaction import Lock
 
@@ -29,8 +30,11 @@ PAIRS = {
     "queues": "set + tag, purge + sweep, delete + purge, create another + create another, "
     "create another + create otherwise",
     "moves": "move + cancel, move + purge dead, move + move",
-    "claims": "claim next + claim otherwise, beat + acknowledge, purge + claim next, evict + end, claim next + receive",
+    "moves fifo": "move + set dead, set dead + receive dead, list moves + delete dead",
+    "claims": "claim next + claim otherwise, beat + acknowledge, purge + claim next, evict + end, "
+    "claim next + receive, beat + purge",
     "claims fifo": "claim next + end, claim next + receive, purge + claim next",
+    "publications fifo": "publish + receive",
     "publications": "publish + stage, publish + enter, purge + enter, stage + stage, publish + publish, "
     "publish + delete",
     "topics": "create + delete, publish + delete, subscribe pushed + unsubscribe pushed, "
@@ -50,8 +54,8 @@ class Interleaving:
         *connections, monitor = self._runner.run(self._connected.__aenter__())
         self._runner.run(empty(url))
         self._driver = Driver(connections, monitor)
-        self._takers = FAMILIES[family].takers
-        self._world = World(FAMILIES[family], monitor)
+        self._family = FAMILIES[family]
+        self._world = World(self._family, monitor)
         self._runner.run(self._world.make())
 
     def close(self) -> None:
@@ -67,7 +71,7 @@ class Interleaving:
         async def run(schedule: Sequence[int]) -> Run:
             done = await self._driver.run(await self._world.restore(names), schedule)
             outcome = await self._world.outcome(done)
-            if len({*names}) > 1 and self._takers.issuperset(names):
+            if len({*names}) > 1 and self._family.takers.issuperset(names):
                 outcome = conserved(outcome)
             how = f"{names} as {''.join(map(str, done.schedule))}"
             assert not outcome["wrong"], f"{how}: {outcome['wrong']}"
@@ -78,11 +82,24 @@ class Interleaving:
             return done
 
         async def runs() -> None:
+            if self._family.passed_over.intersection(names):
+                serial.extend(
+                    [await self._nothing_taken(names, each) for each in self._family.takers.intersection(names)]
+                )
             await explore(run, switches_max=switches_max, runs_max=runs_max, seed=1)
             for schedule in also:
                 await run(schedule)
 
         self._runner.run(runs())
+
+    async def _nothing_taken(self, names: Sequence[str], taker: str) -> Any:
+        """Return the outcome where `taker` has passed over all that there is: that of the other call alone."""
+        place, kind = names.index(taker), type(self._world.calls[taker](self._world.kept))
+        alone = await self._driver.run(await self._world.restore([*names[:place], *names[place + 1 :]]), ())
+        outcome = await self._world.outcome(alone, resting=kind)
+        nothing = Received(messages=[], next_due_ms=None, receive_wait_s=0) if kind is Receive else None
+        outcome["answers"].insert(place, plain(nothing))
+        return outcome
 
 
 def _difference(outcome: Any, serial: list[Any]) -> str:
