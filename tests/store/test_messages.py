@@ -45,16 +45,20 @@ def test_the_largest_message(host: Host) -> None:
 
 
 @pytest.mark.differs_on_postgres("commands that are under way at one time have no order")
-def test_a_batch_of_commands_is_applied_in_order(host: Host) -> None:
-    """One after the other at one instant: what is sent first is received by the next."""
+@pytest.mark.parametrize("new", [message("a"), message("a", priority=1), message("a", group="quiet")])
+def test_a_batch_of_commands_is_applied_in_order(host: Host, new: NewMessage) -> None:
+    """One after the other at one instant: what is sent first is received by the next, though it comes before others."""
     host.create()
+    host.put(*[message("old", group="noisy")] * 33)
+    host.receive(31)
     first, _, second, third = host.do_together(
-        commands.Receive(queue=QUEUE),
-        commands.Send(queue=QUEUE, messages=(message("a"),)),
+        commands.Receive(queue=QUEUE, count=3),
+        commands.Send(queue=QUEUE, messages=(new,)),
         commands.Receive(queue=QUEUE),
         commands.Receive(queue=QUEUE),
     )
-    assert [len(answer.messages) for answer in (first, second, third)] == [0, 1, 0]
+    bodies = [[each.body for each in answer.messages] for answer in (first, second, third)]
+    assert bodies == [["old", "old"], ["a"], []]
 
 
 def test_the_rules_of_a_dead_letter_queue_begin_anew(host: Host) -> None:

@@ -370,53 +370,57 @@ def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -
 def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
     """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
     giving = Giving(session, queue)
-    wanted = 0
-    for taker in takers:
-        wanted += taker.command.count
-    wanted = min(wanted, giving.places)
-    rows = offered(session, queue, wanted, sink) if wanted > 0 else []
-    shares: list[list[Row]] = []
-    start, left = 0, giving.places
-    for taker in takers:
-        count = min(taker.command.count, left)
-        mine = rows[start : start + count]
-        if mine and mine[-1][0] >= taker.bound:  # sent behind this receive: the next one's
-            mine = [row for row in rows[start:] if row[0] < taker.bound][:count]
-            seqs = {row[0] for row in mine}
-            rows, start = [row for row in rows[start:] if row[0] not in seqs], 0
-        else:
-            start += len(mine)
-        left -= len(mine)
-        shares.append(mine)
+    shares = _choose(session, queue, takers, giving.places, sink)
     given = giving.give(takers, shares, answers)
     if queue.shares:
         fair.received(session, queue, given)
     giving.answer(answers)
 
 
-def offered(session: Session, queue: Queue, wanted: int, sink: DeadLetterSink | None) -> list[Row]:
-    """Return up to ``wanted`` messages to give, in order: without what ``sink`` takes and what has expired.
+def offered(session: Session, queue: Queue, wanted: int) -> list[Row]:
+    """Return up to ``wanted`` messages that receives would give, in order."""
+    taker = Taker(0, commands.Receive(queue=queue.name, count=wanted))
+    (share,) = _choose(session, queue, [taker], wanted, None)
+    return share
 
-    So many dead letters, and expired ones, end the search.
+
+def _choose(
+    session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None
+) -> list[list[Row]]:
+    """Return what each receive of a round gets while ``places`` more may be in flight, without what ``sink`` takes.
+
+    So many dead letters, and expired messages, end the search. What a receive must not see may come before what it
+    gets, by its priority or as its group is quiet: the next receives get that.
     """
-    rows: list[Row] = []
-    bytes_left, passed = session.bytes_left, 0
+    shares: list[list[Row]] = []
+    behind: list[Row] = []  # what was sent behind the receives so far
+    bytes_left, passed, is_over = session.bytes_left, 0, False
     floor = queue.floor(session.now_ms) if session.now_ms >= queue.expires_at_ms else 0
-    offers = in_order(session, queue)
-    for row in offers:
-        if row[0] < floor:
-            passed += 1
-        elif sink is None or not sink.takes(row):
-            rows.append(row)
-            bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
-        is_over = sink is not None and sink.is_over
-        if len(rows) >= wanted or bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX or is_over:
-            break
+    offers = in_order(session, queue) if places > 0 else iter(())
+    for taker in takers:
+        bound, wanted = taker.bound, min(taker.command.count, places)
+        share: list[Row] = []
+        if behind:
+            share = [row for row in behind if row[0] < bound][:wanted]
+            seqs = {row[0] for row in share}
+            behind = [row for row in behind if row[0] not in seqs]
+        if len(share) < wanted and not is_over:
+            for row in offers:
+                if row[0] < floor:
+                    passed += 1
+                elif sink is None or not sink.takes(row):
+                    (share if row[0] < bound else behind).append(row)
+                    bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
+                is_over = bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX or (sink is not None and sink.is_over)
+                if len(share) >= wanted or is_over:
+                    break
+        places -= len(share)
+        shares.append(share)
     del offers  # and with it its cursors
     session.bytes_left = bytes_left
     if sink is not None:
         sink.move()
-    return rows
+    return shares
 
 
 def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, judges: bool = True) -> Iterator[Row]:

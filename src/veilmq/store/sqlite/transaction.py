@@ -111,7 +111,7 @@ class _Transaction(SqliteClaimed):
         settle_time(session, queue)
         if session.now_ms >= queue.expires_at_ms:
             return [], True
-        rows = fifo.offered(session, queue, count) if queue.fifo else standard.offered(session, queue, count, None)
+        rows = fifo.offered(session, queue, count) if queue.fifo else standard.offered(session, queue, count)
         messages = [Waiting(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
         return messages, len(rows) == count or session.bytes_left <= 0
 
