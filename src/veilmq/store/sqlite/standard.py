@@ -60,10 +60,11 @@ class Taker(Struct, frozen=True, gc=False):
 def rounds(queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> list[list[Taker]]:
     """Return which receives are made together; answer those that come too often.
 
-    A receive with a timeout of 0 leaves its messages visible, for the next one too: it ends a round. One with an
-    attempt id, which may repeat an earlier answer, is a round of its own in a FIFO queue.
+    A receive with a timeout of 0, or rules that may say so, leaves messages visible, for the next one too: it ends a
+    round. One with an attempt id, which may repeat an earlier answer, is a round of its own in a FIFO queue.
     """
-    own_timeout_s, throttle = queue.settings.visibility_timeout_s, queue.throttle
+    rules, throttle = queue.rules, queue.throttle
+    own_timeout_s = queue.settings.visibility_timeout_s if rules is None else rules.classes[0].visibility_timeout_s
     found: list[list[Taker]] = []
     goes_on = False
     for taker in takers:

@@ -1,6 +1,7 @@
 """Batches of the store on SQLite: their size, the order of their commands, what fails alone and what that undoes."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -100,9 +101,13 @@ def test_a_delete_behind_a_receive_comes_after_it(host: Host) -> None:
     assert [states, late.messages] == [[ReceiptState.EXPIRED], []]
 
 
-def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: Host) -> None:
+@pytest.mark.parametrize("timeout_s", [0, None])
+def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: Host, timeout_s: int | None) -> None:
+    """Its own timeout is 0, or that of its class of messages."""
+    classes = [{"name": f"{each}", "visibility_timeout_s": each} for each in (0, 60)]
+    host.set_queue(visibility_rules=json.dumps({"version": 1, "classes": classes, "default": 0}))
     host.send("a")
-    first, second = host.do_together(Receive(queue=QUEUE, timeout_s=0), Receive(queue=QUEUE))
+    first, second = host.do_together(Receive(queue=QUEUE, timeout_s=timeout_s), Receive(queue=QUEUE))
     assert [each.receive_count for each in (*first.messages, *second.messages)] == [1, 2]
 
 
