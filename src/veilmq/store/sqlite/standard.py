@@ -238,7 +238,7 @@ def next_due(session: Session, queue: Queue) -> int | None:
             due_ms = next_message_ms(session, queue)
         else:  # when the next lease ends, or an instant before that at which to look again
             due_ms = NEVER_MS
-            for ends in ends_after(session, queue, now_ms, _ENDS_READ):
+            for ends in ends_after(session, queue, now_ms, _ENDS_READ if queue.delayed else 1):
                 leases = (end_ms for end_ms, receive_count, *_ in ends if receive_count)
                 due_ms = min(due_ms, next(leases, ends[-1][0] if ends else NEVER_MS))
     return None if due_ms >= NEVER_MS else due_ms
