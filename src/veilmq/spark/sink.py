@@ -47,6 +47,7 @@ _FITTING = {
     pa.int32(): ("int", "tinyint", "smallint", "bigint"),
 }
 """The types in Spark that become these; the first one is the usual one."""
+_INT_MAX = 2**31 - 1
 _COLLATION = re.compile(r" collate \w+")
 _HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
 
@@ -77,11 +78,21 @@ def check(schema: StructType) -> None:
 
 
 def outgoing(batch: Any) -> Any:
-    """Return a record batch of Spark with the types of ``TYPES``."""
+    """Return a record batch of Spark with the types of ``TYPES``.
+
+    Delays that need more bits become the longest of these, for whose rows the server has a reason to refuse them.
+    """
     names = [name.lower() for name in batch.schema.names]
     pairs = zip(names, batch.columns, strict=True)
-    arrays = [column if column.type == TYPES[name] else column.cast(TYPES[name]) for name, column in pairs]
+    arrays = [column if column.type == TYPES[name] else _fitted(column).cast(TYPES[name]) for name, column in pairs]
     return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+def _fitted(column: Any) -> Any:
+    if column.type != pa.int64():
+        return column
+    fits = pc.and_(pc.greater_equal(column, -_INT_MAX), pc.less_equal(column, _INT_MAX))
+    return pc.if_else(fits, column, _INT_MAX)
 
 
 def parts(batch: Any, messages_max: int) -> Iterator[Any]:
@@ -171,9 +182,10 @@ class PartitionWriter:
             files, folder = fs.FileSystem.from_uri(self._options.bad_rows)
             files.create_dir(folder)
             queue = self._options.connection.queue_name
-            name = f"{folder}/{queue}-{self._writer}-{self._batch}-{self._partition}.parquet"
-            pq.write_table(pa.concat_tables(self._bad), f"{name}.{self._attempt}", filesystem=files)
-            files.move(f"{name}.{self._attempt}", name)
+            name = f"{queue}-{self._writer}-{self._batch}-{self._partition}.parquet"
+            written = f"{folder}/_{name}.{self._attempt}"  # readers ignore it, also if the task is killed now
+            pq.write_table(pa.concat_tables(self._bad), written, filesystem=files)
+            files.move(written, f"{folder}/{name}")
         return Written(
             writer=self._writer,
             batch=self._batch,
@@ -199,7 +211,7 @@ class PartitionWriter:
                 index = error.fields.get("index")
                 if index is None:
                     raise
-                self._bytes_max = error.fields.get("bytes_max", self._bytes_max)
+                self._bytes_max = error.fields.get("bytes_max") or self._bytes_max
                 refusal = "" if error.fields.get("why") == _TOO_LONG else error.message
                 rows, numbers = self._leave_out(rows, numbers, [index], refusal)
             else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.types import (
@@ -89,16 +90,37 @@ def test_rows_that_cannot_be_sent_go_to_a_table(server: RunningServer, tmp_path:
     assert "2,000,000 bytes" in kept[0]["reason"]
 
 
-def test_rows_that_cannot_be_sent_are_left_out(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
-    with writer(server, badRows="SKIP") as task:
-        task.add(pa.RecordBatch.from_pydict({"body": ["", "a"]}))
-        written = task.finish()
-    assert (written.messages, written.bad) == (1, 1)
-    options = SinkOptions.of({"endpoint": server.endpoint, "queue": "jobs", "badRows": "skip"})
-    QueueStreamWriter(options).commit([written], 0)
-    assert "1 rows for the queue jobs could not be sent: left out" in caplog.text
+UNFIT: dict[str, tuple[str, dict[str, Any]]] = {
+    "no body": ("jobs", {"body": ["", "a"]}),
+    "a delay of more than 32 bits": ("jobs", {"body": ["a", "b"], "delay_s": pa.array([1 << 40, 0], pa.int64())}),
+    "no group, before another row": ("lines.fifo", {"body": ["a", "b"], "group": [None, "g"]}),
+}
+
+
+@pytest.mark.parametrize(("queue", "columns"), UNFIT.values(), ids=UNFIT)
+def test_rows_that_cannot_be_sent_are_left_out(
+    server: RunningServer, caplog: pytest.LogCaptureFixture, queue: str, columns: dict[str, Any]
+) -> None:
     with HttpQueueClient(server.endpoint) as queues:
-        assert queues.show("jobs").visible == 1
+        queues.create_queue("lines.fifo", {"fifo": True, "content_deduplication": True})
+        with writer(server, queue=queue, badRows="SKIP") as task:
+            task.add(pa.RecordBatch.from_pydict(columns))
+            written = task.finish()
+        assert (written.messages, written.bad) == (1, 1)
+        options = SinkOptions.of({"endpoint": server.endpoint, "queue": queue, "badRows": "skip"})
+        QueueStreamWriter(options).commit([written], 0)
+        assert f"1 rows for the queue {queue} could not be sent: left out" in caplog.text
+        assert queues.show(queue).visible == 1
+
+
+def test_a_task_that_is_killed_leaves_no_file_that_readers_take_for_rows(server: RunningServer, tmp_path: Path) -> None:
+    """The file of rows is whole when its name appears; here another has its name, so that it never does."""
+    (tmp_path / "jobs-w-0-3.parquet").mkdir()
+    with writer(server, badRows=f"table={tmp_path}") as task:
+        task.add(pa.RecordBatch.from_pydict({"body": [""]}))
+        with pytest.raises(OSError, match="jobs-w-0-3"):
+            task.finish()
+    assert ds.dataset(tmp_path, format="parquet").files == []
 
 
 GIVEN = {"queue": "out"}
