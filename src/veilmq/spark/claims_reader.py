@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-BEATS_PER_LEASE = 3
+BEATS = 3
+"""Heartbeats in a lease, or in a hold that is shorter."""
 OVER = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
 """Error codes of a heartbeat after which the source cannot be renewed."""
 
@@ -98,7 +99,8 @@ class HeldSource:
         self._stopped.set()
 
     def _beat(self, claims: Claims) -> None:
-        while not self._stopped.wait(self._options.lease_s / BEATS_PER_LEASE):
+        lease_s = self._options.lease_s
+        while not self._stopped.wait(min(lease_s, self._options.hold_s or lease_s) / BEATS):
             try:
                 claims.heartbeat(source=self.name, epoch=self.view.epoch)
             except (ClientError, Unreachable) as error:

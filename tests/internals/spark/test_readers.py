@@ -224,13 +224,15 @@ class ScriptedClaims:
         return VIEW
 
 
-def held(claims: Any) -> HeldSource:
-    """Return a source whose heart beats as fast as it can."""
-    options = replace(SourceOptions.of({"queue": "q"}), lease_s=cast(int, 0.003))
+def held(claims: Any, short: str = "lease_s") -> HeldSource:
+    """Return a source whose heart beats as fast as it can, so that neither lease nor hold ends."""
+    times: dict[str, Any] = {"lease_s": 3_600, "hold_s": 3_600, short: 0.003}
+    options = replace(SourceOptions.of({"queue": "q"}), **times)
     return HeldSource(cast(Claims, claims), VIEW, options)
 
 
-def test_it_survives_what_may_pass() -> None:
+@pytest.mark.parametrize("short", ["lease_s", "hold_s"])
+def test_it_survives_what_may_pass(short: str) -> None:
     """Otherwise a batch that takes longer than the hold would lose its messages for a proxy's hiccup."""
     claims = ScriptedClaims(
         Unreachable("http://h", "no answer in time"),
@@ -238,7 +240,7 @@ def test_it_survives_what_may_pass() -> None:
         ClientError("AccessDenied", "the policy is being changed", 403),
         ClientError("InternalError", "a defect", 500),
     )
-    source = held(claims)
+    source = held(claims, short)
     thread = threading.Thread(target=source._beat, args=(claims,), daemon=True)
     thread.start()
     assert claims.well.wait(PATIENCE_S)
