@@ -126,6 +126,7 @@ _BUCKETS_IN_BIN = 6
 _BINS = 84
 _STEPS = 32
 _FOLDS = 8
+_REFUTED_SIGMAS = 3.0
 _LEAST = 1e-12
 _SURELY_WRONG = 1e-5
 _LOG_MIN = -200.0
@@ -160,7 +161,13 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
     found = survival.copy()
     found[:, last:] = survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])
-    return found
+    # A family of one peak does not have the rare work of a second one: where clearly more ended later, the curve stays.
+    later = remaining(ended) - ended
+    expected = np.maximum(found * receipts, _LEAST)
+    deviance = later * np.log(np.maximum(later, _LEAST) / expected) - (later - expected)
+    refuted = (later > expected) & (deviance > _REFUTED_SIGMAS**2 / 2.0)
+    kept = np.where(refuted, np.maximum(survival, found), found)
+    return np.maximum.accumulate(kept[:, ::-1], axis=1)[:, ::-1]
 
 
 def working_beyond(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> Array:
@@ -398,9 +405,12 @@ def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Gene
     left = curve[:, last]
     beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
     most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
+    if first.late.any():  # those have not crashed
+        never_ended = float(first.expired_only.sum()) / float(first.receipts - first.nacked.sum())
+        most = np.minimum(most, never_ended * left / max(left[0], 1e-12))
     work, why_not = _still_working(curve, last, float(followed[last]), rng)
     if not why_not and left[0] >= OPEN_MAX and left[0] - most[0] > max(OPEN_SHARE_MAX * left[0], OPEN_MAX):
-        why_not = f"later or longer receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
+        why_not = f"other receipts show that at most {100 * most[0]:.2g} % of the receipts are crashes"
     crash = np.clip(np.minimum(left - work, most), 0.0, 1.0 - 1e-9)
     survival = np.clip((curve - crash[:, None]) / (1.0 - crash[:, None]), 0.0, 1.0)
     survival[:, last + 1 :] = survival[:, last : last + 1]

@@ -92,6 +92,23 @@ def test_later_receipts_refute_crashes() -> None:
     assert alone(first).is_known
 
 
+def test_late_deletes_refute_crashes_under_one_timeout() -> None:
+    """Half of what expired was deleted late, after the timeout: at most the other half has crashed."""
+    fast = lognormal(1.0, 2_700, sigma=0.2)
+    slow = made(late=[(40.0, 150.0)], crashed=150.0)
+    found = alone(fast + slow)
+    assert found.rates.crash <= 0.05
+    assert found.tail.beyond(np.array([30.0]))[0, 0] >= 0.05
+
+
+def test_rare_slow_work_that_was_seen_is_not_taken_for_impossible() -> None:
+    """One message in four hundred takes forty seconds: a curve of one peak, fitted to all others, would deny it."""
+    found = alone(lognormal(1.0, 399, sigma=0.2, timeout_s=600.0) + made(timeout_s=600.0, deleted=[(40.0, 1.0)]))
+    beyond = found.tail.beyond(np.array([10.0, 30.0]))
+    assert beyond[0] == pytest.approx(1 / 400, rel=0.01)
+    assert np.median(beyond[:, 1]) == pytest.approx(1 / 400, rel=0.5)
+
+
 def test_a_thin_key_has_the_scatter_of_the_clear_keys_of_its_queue() -> None:
     """Moved to its own median; its tail is near that of its own kind of work, not that of the slow work beside it."""
     keys = [
