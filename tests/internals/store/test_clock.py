@@ -2,8 +2,11 @@
 
 import asyncio
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -175,15 +178,28 @@ def test_without_a_boot_id_each_restart_is_another_boot() -> None:
     assert machine.resumed(mark).now_ms() == START_MS + _HOUR_MS
 
 
-def test_this_machine_says_whether_its_clock_is_synchronised() -> None:
-    assert kernel_synchronised() in {True, False}
+def _says(status: int, answer: int = 0) -> SimpleNamespace:
+    """Return a library whose kernel is asked for its clock."""
+
+    def read(timex: Any) -> int:
+        ctypes.c_int.from_buffer(timex, 40).value = status
+        return answer
+
+    return SimpleNamespace(ntp_adjtime=read)
 
 
-def test_a_python_that_loads_no_libraries_does_not_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str | None) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", refuse)
+@pytest.mark.parametrize(
+    ("library", "synchronised"),
+    [(_says(0x2001), True), (_says(0x41), False), (_says(0, answer=-1), False), (SimpleNamespace(), False)],
+    ids=["synchronised", "not", "refused", "never asked"],
+)
+def test_the_kernel_says_whether_its_clock_is_synchronised(
+    monkeypatch: pytest.MonkeyPatch, library: SimpleNamespace, synchronised: bool
+) -> None:
+    assert kernel_synchronised() in {True, False}, "this machine's"
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    assert kernel_synchronised() is synchronised
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))  # a Python that loads no libraries
     assert not kernel_synchronised()
 
 
@@ -195,24 +211,18 @@ async def test_an_alarm_rings_not_before_its_instant() -> None:
     assert await asyncio.wait_for(rung, timeout=10) >= at_ms
 
 
-async def test_a_clock_that_stands_sends_an_early_alarm_back_to_sleep() -> None:
+async def test_an_alarm_that_the_loop_wakes_early_sleeps_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is far looks each minute: the loop's clock stands still while the machine is suspended."""
     machine = _Machine()
-    clock = machine.clock()
+    armed: list[tuple[float, Callable[[], None]]] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *call: armed.append(call))
     rung: list[int] = []
-    clock.call_at(clock.now_ms() + 1, lambda: rung.append(clock.now_ms()))
-
-    async def passed(s: float) -> None:
-        for _ in range(50):
-            await asyncio.sleep(0)
-        waited = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_later(s, waited.set_result, None)
-        await waited
-
-    await passed(0.005)
-    assert rung == []
-    machine.run(1)
-    await passed(0.02)
-    assert rung == [START_MS + 1]
+    machine.clock().call_at(START_MS + 60_001, lambda: rung.append(machine.wall_ms))
+    for ms in (60_000, 0, 1):
+        assert rung == []
+        machine.run(ms)
+        armed[-1][1]()
+    assert ([s for s, _ in armed], rung) == ([60, 0.001, 0.001], [START_MS + 60_001])
 
 
 async def test_a_cancelled_alarm_does_not_ring() -> None:
