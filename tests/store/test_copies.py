@@ -310,13 +310,6 @@ class Moving(ModelFrame):
 class MovingStandard(Moving, test_model.StandardAndModel):
     """Standard queues."""
 
-    def compare(self) -> None:
-        pages = [self.live.do(commands.ListQueues(account=account)) for account in "ab"]
-        names = [f"{account}/{name}" for account, page in zip("ab", pages, strict=True) for name in page.names]
-        assert names == sorted(self.models)
-        for name, model in self.models.items():
-            self.check_queue(name, model)
-
 
 class MovingFifo(Moving, test_model.FifoAndModel):
     """A FIFO queue."""

@@ -5,15 +5,72 @@ from uuid import UUID
 
 import pytest
 
-from tests.store.dead_letters import DEAD, DEEPER, LONG_S, bodies, finish, latest, pair, run, start, wear_out
 from tests.store.host import QUEUE, Host, fill
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
-from veilmq.core.commands import MoveStatus, SentMessage
+from veilmq.core.commands import MoveStatus, MoveTask, SentMessage
 from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound, ReceiptState
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
 from veilmq.core.settings import SettingValue
+
+PAUSE_MS = 10
+
+DEAD = "000000000000/dead"
+DEEPER = "000000000000/deeper"
+LONG_S = 1_209_600
+
+
+def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None:
+    host.create(DEAD, **settings)
+    host.create(QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
+
+
+def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
+    for _ in range(times):
+        while host.receive(10, queue=queue, timeout_s=1):
+            pass
+        host.advance(1_000)
+
+
+def bodies(host: Host, queue: str = QUEUE) -> list[str]:
+    return host.bodies(10, queue=queue, timeout_s=0)
+
+
+def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
+    for first in range(0, len(sent), 100):
+        host.send(*sent[first : first + 100], queue=queue)
+    wear_out(host, 1, queue)
+    while any(host.counts(queue)):
+        host.receive(10, queue=queue)
+
+
+def start(host: Host, destination: str | None = None, rate: int | None = None, source: str = DEAD) -> MoveTask:
+    task: MoveTask = host.do(commands.StartMove(source=source, destination=destination, moves_per_s_max=rate))
+    assert task.status is MoveStatus.RUNNING
+    return task
+
+
+def latest(host: Host, source: str = DEAD) -> MoveTask:
+    task: MoveTask
+    (task,) = host.do(commands.ListMoves(source=source))
+    return task
+
+
+def run(host: Host, time_ms: int) -> None:
+    for _ in range(0, time_ms, PAUSE_MS):
+        host.advance(PAUSE_MS)
+
+
+def finish(host: Host, source: str = DEAD) -> MoveTask:
+    """Let time pass until the task has ended, as little as possible; return it."""
+    for _ in range(1_000):
+        task = latest(host, source)
+        if task.status is not MoveStatus.RUNNING:
+            return task
+        host.advance(PAUSE_MS)
+    pytest.fail("the task does not end")
+
 
 # Who may have which.
 
@@ -286,7 +343,7 @@ def ordered(host: Host) -> Host:
     return host
 
 
-def kill(host: Host, *bodies: str) -> None:
+def kill_in_turn(host: Host, *bodies: str) -> None:
     send(host, *bodies)
     assert sorted(take(host)) == sorted(bodies)
     assert take(host) == []
@@ -335,9 +392,9 @@ def test_a_dead_letter_of_a_fifo_queue_is_sent_anew(ordered: Host) -> None:
 def test_deduplication_of_the_dead_letter_queue_drops_no_dead_letter(ordered: Host) -> None:
     """What was sent there by that id does not stand in the way, nor the other way round."""
     send(ordered, "a1", queue=DEAD)
-    kill(ordered, "a1")
+    kill_in_turn(ordered, "a1")
     assert take(ordered, DEAD) == ["a1", "a1"]
-    kill(ordered, "a2")
+    kill_in_turn(ordered, "a2")
     send(ordered, "a2", queue=DEAD)
     assert take(ordered, DEAD) == ["a1", "a1", "a2", "a2"]
 
@@ -382,7 +439,7 @@ def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Hos
 
 
 def test_a_task_keeps_the_order_of_each_group(ordered: Host) -> None:
-    kill(ordered, *(f"{group}{number}" for number in range(3) for group in "abc"))
+    kill_in_turn(ordered, *(f"{group}{number}" for number in range(3) for group in "abc"))
     start(ordered, rate=20)
     assert latest(ordered).messages_to_move == 9
     ended = finish(ordered)
@@ -393,7 +450,7 @@ def test_a_task_keeps_the_order_of_each_group(ordered: Host) -> None:
 
 def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
     ordered.create("000000000000/other", fifo=True)
-    kill(ordered, "a1", "a2", "b1")
+    kill_in_turn(ordered, "a1", "a2", "b1")
     held = ordered.receive(1, queue=DEAD, timeout_s=600)[0]
     assert held.body == "a1"
     start(ordered, "000000000000/other")
@@ -419,7 +476,7 @@ def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordere
 
 
 def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host) -> None:
-    kill(ordered, "a1", "b1")
+    kill_in_turn(ordered, "a1", "b1")
     send(ordered, "a2")
     start(ordered)
     finish(ordered)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.store.dead_letters import DEAD
 from tests.store.host import QUEUE, Host, message
+from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
 from veilmq.core.commands import Peek
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, ReceiptState

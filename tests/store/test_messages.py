@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from tests.store.dead_letters import DEAD
 from tests.store.host import QUEUE, Host, message
+from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
 from veilmq.core.commands import SentMessage
 from veilmq.core.errors import MessageTooLong

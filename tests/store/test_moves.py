@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.store.dead_letters import (
+from tests.store.host import QUEUE, Host, fill
+from tests.store.postgres_host import Store, on_sqlite
+from tests.store.test_dead_letters import (
     DEAD,
     DEEPER,
     LONG_S,
@@ -18,8 +20,6 @@ from tests.store.dead_letters import (
     start,
     wear_out,
 )
-from tests.store.host import QUEUE, Host, fill
-from tests.store.postgres_host import Store, on_sqlite
 from veilmq.core import commands
 from veilmq.core.commands import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN, MoveStatus
 from veilmq.core.errors import DestinationRefused, MoveTaskNotFound, MoveTaskRunning, NotADeadLetterQueue, QueueNotFound

@@ -8,7 +8,6 @@ import pytest
 from asyncpg import DeadlockDetectedError
 
 from tests.internals.store.postgres.nodes import TwoNodes, passing, two_nodes
-from tests.store.dead_letters import DEAD, PAUSE_MS, finish, kill, latest, pair, run, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import (
     COUNT_TURNS,
@@ -20,6 +19,7 @@ from tests.store.postgres_host import (
     set_clock,
     until_a_lock_is_awaited,
 )
+from tests.store.test_dead_letters import DEAD, PAUSE_MS, finish, kill, latest, pair, run, start
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable

@@ -7,10 +7,9 @@ from random import Random
 
 import pytest
 
-from tests.store.dead_letters import DEAD, kill, pair
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import ShardsHost, hosting_shards, set_clock
-from tests.store.test_dead_letters import kill as kill_in_turn
+from tests.store.test_dead_letters import DEAD, kill, kill_in_turn, pair
 from tests.store.test_dead_letters import take as take_in_turn
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
-from tests.store.dead_letters import DEAD, kill
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import (
     RESTLESS,
@@ -20,6 +19,7 @@ from tests.store.postgres_host import (
     set_clock,
     until_a_lock_is_awaited,
 )
+from tests.store.test_dead_letters import DEAD, kill
 from veilmq.core import commands
 from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, ShuttingDown, StoreUnavailable

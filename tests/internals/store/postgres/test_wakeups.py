@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
-from tests.store.dead_letters import DEAD, kill, pair, start
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from tests.store.test_claims import claim, open_source
+from tests.store.test_dead_letters import DEAD, kill, pair, start
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
 from veilmq.store.postgres import PostgresOptions
