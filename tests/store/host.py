@@ -200,6 +200,12 @@ class Host:
             isinstance(sent, commands.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
         )
 
+    def send_in_turn(self, *bodies: str, queue: str = QUEUE, **terms: Any) -> list[commands.SentMessage]:
+        """Send messages, each to the group of its first letter; without other `terms` its id is the body."""
+        sent = self.put(*(message(body, group=body[0], **{"dedup_id": body, **terms}) for body in bodies), queue=queue)
+        assert all(isinstance(each, commands.SentMessage) for each in sent)
+        return sent
+
     def receive(
         self, count: int = 1, *, queue: str = QUEUE, timeout_s: int | None = None
     ) -> list[commands.ReceivedMessage]:
@@ -299,12 +305,6 @@ def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: 
 
 
 LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
-
-
-@contextlib.contextmanager
-def logging_to(folder: Path | None, options: EngineOptions = LOGGED) -> Iterator[Host]:
-    with hosting(folder, options=options) as host:
-        yield host
 
 
 def events_of(host: Host) -> list[ReceiptClosed]:

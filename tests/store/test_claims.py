@@ -331,20 +331,16 @@ def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> N
     kept.create(DEAD, fifo=True)
     kept.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
     open_source(kept)
-    send_to_group(kept, "a1", "a2")
+    kept.send_in_turn("a1", "a2")
     claim(kept, 1, 2)
     evicted = read(kept)[0].id
     kept.advance(60_000)
-    send_to_group(kept, "a3")
+    kept.send_in_turn("a3")
     kept.crash()
     kept.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
     assert kept.receive(10) == []
     acknowledge(kept, 1)
     assert bodies(kept.receive(10)) == ["a3"]
-
-
-def send_to_group(host: Host, *texts: str) -> None:
-    host.put(*(message(text, group=text[0], dedup_id=text) for text in texts))
 
 
 def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None:
@@ -544,7 +540,7 @@ def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo
 def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
     sliced.create(fifo=True)
     open_source(sliced)
-    send_to_group(sliced, *(f"a{number:02}" for number in range(12)), "b")
+    sliced.send_in_turn(*(f"a{number:02}" for number in range(12)), "b")
     assert claim_whole(sliced, 1, 100).messages < 13
     sliced.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
     settle(sliced)

@@ -8,7 +8,7 @@ import pytest
 from tests.store.host import QUEUE, Host, fill
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
-from veilmq.core.commands import MoveStatus, MoveTask, SentMessage
+from veilmq.core.commands import MoveStatus, MoveTask
 from veilmq.core.errors import DeadLetterQueueRefused, QueueNotFound, ReceiptState
 from veilmq.core.limits import DEAD_LETTERS_PER_RECEIVE
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties, encode_properties
@@ -326,13 +326,6 @@ def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) 
 # Dead letters and move tasks of FIFO queues: the order of each group is kept, and retention begins anew.
 
 
-def send(host: Host, *bodies: str, queue: str = QUEUE) -> list[SentMessage]:
-    messages = tuple(NewMessage(body=body, size_bytes=len(body), group=body[0], dedup_id=body) for body in bodies)
-    sent: list[SentMessage] = host.put(*messages, queue=queue)
-    assert all(isinstance(each, SentMessage) for each in sent)
-    return sent
-
-
 def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:
     return host.bodies(10, queue=queue, timeout_s=timeout_s)
 
@@ -344,7 +337,7 @@ def ordered(host: Host) -> Host:
 
 
 def kill_in_turn(host: Host, *bodies: str) -> None:
-    send(host, *bodies)
+    host.send_in_turn(*bodies)
     assert sorted(take(host)) == sorted(bodies)
     assert take(host) == []
 
@@ -365,17 +358,17 @@ def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
 
 
 def test_the_next_of_the_group_is_given_out_in_the_receive_that_moves_the_first(ordered: Host) -> None:
-    send(ordered, "a1")
+    ordered.send_in_turn("a1")
     take(ordered)
-    send(ordered, "a2", "a3")
+    ordered.send_in_turn("a2", "a3")
     assert take(ordered, timeout_s=30) == ["a2", "a3"]
     assert take(ordered, DEAD, timeout_s=30) == ["a1"]
 
 
 def test_a_dead_letter_of_a_fifo_queue_is_sent_anew(ordered: Host) -> None:
     """Another sent time and sequence number; its id, receives and first receive go on."""
-    send(ordered, "a0", queue=DEAD)
-    (sent,) = send(ordered, "a1")
+    ordered.send_in_turn("a0", queue=DEAD)
+    (sent,) = ordered.send_in_turn("a1")
     first_ms = ordered.clock.now_ms()
     take(ordered)
     ordered.advance(5_000)
@@ -391,11 +384,11 @@ def test_a_dead_letter_of_a_fifo_queue_is_sent_anew(ordered: Host) -> None:
 
 def test_deduplication_of_the_dead_letter_queue_drops_no_dead_letter(ordered: Host) -> None:
     """What was sent there by that id does not stand in the way, nor the other way round."""
-    send(ordered, "a1", queue=DEAD)
+    ordered.send_in_turn("a1", queue=DEAD)
     kill_in_turn(ordered, "a1")
     assert take(ordered, DEAD) == ["a1", "a1"]
     kill_in_turn(ordered, "a2")
-    send(ordered, "a2", queue=DEAD)
+    ordered.send_in_turn("a2", queue=DEAD)
     assert take(ordered, DEAD) == ["a1", "a1", "a2", "a2"]
 
 
@@ -420,19 +413,19 @@ def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, giv
 
 
 def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:
-    send(ordered, "a1")
+    ordered.send_in_turn("a1")
     old = ordered.receive(1, timeout_s=1)[0]
     ordered.advance(1_000)
     assert take(ordered) == []
     assert ordered.delete(old.receipt) == [ReceiptState.GONE]
-    send(ordered, "a2")
+    ordered.send_in_turn("a2")
     assert take(ordered, timeout_s=30) == ["a2"]
     new = ordered.receive(1, queue=DEAD)[0]
     assert ordered.delete(new.receipt, queue=DEAD) == [ReceiptState.LIVE]
 
 
 def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Host) -> None:
-    send(ordered, "a1", "a2")
+    ordered.send_in_turn("a1", "a2")
     ordered.drop(DEAD)
     for _ in range(4):
         assert take(ordered) == ["a1", "a2"]
@@ -462,7 +455,7 @@ def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
 
 def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordered: Host) -> None:
     """Back within five minutes of its first sending, it is there, with a new sequence number."""
-    (sent,) = send(ordered, "a1")
+    (sent,) = ordered.send_in_turn("a1")
     take(ordered)
     take(ordered)
     start(ordered)
@@ -477,7 +470,7 @@ def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordere
 
 def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host) -> None:
     kill_in_turn(ordered, "a1", "b1")
-    send(ordered, "a2")
+    ordered.send_in_turn("a2")
     start(ordered)
     finish(ordered)
     ordered.set_queue(delay_s=60)
@@ -487,7 +480,7 @@ def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host)
 
 
 def test_a_message_of_unknown_source_fails_the_task_and_blocks_nothing(ordered: Host) -> None:
-    send(ordered, "a1", "a2", queue=DEAD)
+    ordered.send_in_turn("a1", "a2", queue=DEAD)
     start(ordered)
     assert finish(ordered).status is MoveStatus.FAILED
     assert take(ordered, DEAD) == ["a1", "a2"]
@@ -500,7 +493,7 @@ def test_dead_letters_and_tasks_over_crashes(kept: Host) -> None:
     """Each message once, each group in order, the store sound, wherever it stopped."""
     pair(kept, receives_max=1, fifo=True)
     bodies = [f"{group}{number}" for number in range(3) for group in "abc"]
-    send(kept, *bodies)
+    kept.send_in_turn(*bodies)
     take(kept)
     kept.crash()
     take(kept)

@@ -17,7 +17,7 @@ from tests.store.host import (
     Host,
     check_conservation,
     events_of,
-    logging_to,
+    hosting,
     message,
     numbered,
     outcomes,
@@ -381,7 +381,7 @@ def test_new_events_are_dropped_while_too_many_wait(kept_store: Store) -> None:
 
 
 def test_a_full_disk_takes_no_events_and_lets_itself_be_drained(tmp_path: Path) -> None:
-    with logging_to(tmp_path / "store", replace(LOGGED, database_pages_max=100)) as host:
+    with hosting(tmp_path / "store", options=replace(LOGGED, database_pages_max=100)) as host:
         host.create()
         host.send("a", "b")
         first, second = host.receive(2)

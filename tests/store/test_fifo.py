@@ -24,21 +24,6 @@ def fifo(host: Host) -> Host:
     return host
 
 
-def send(host: Host, *bodies: str, delay_s: int | None = None, dedup_id: str | None = None) -> list[Any]:
-    messages = tuple(
-        NewMessage(
-            body=body,
-            size_bytes=len(body),
-            group=body[0],
-            dedup_id=body if dedup_id is None else dedup_id,
-            delay_s=delay_s,
-        )
-        for body in bodies
-    )
-    answers: list[Any] = host.put(*messages)
-    return answers
-
-
 def receive(host: Host, count: int = 10, *, timeout_s: int | None = None, attempt: str | None = None) -> Any:
     return host.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s, attempt_id=attempt)).messages
 
@@ -52,8 +37,8 @@ def bodies(messages: list[commands.ReceivedMessage]) -> str:
 
 def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> None:
     for start in range(0, 100, 10):
-        send(fifo, *(f"a{at}" for at in range(start, start + 10)), delay_s=900)
-    send(fifo, "a100", "a101")
+        fifo.send_in_turn(*(f"a{at}" for at in range(start, start + 10)), delay_s=900)
+    fifo.send_in_turn("a100", "a101")
     for body in ("a100", "a101"):
         (first,) = receive(fifo, 1)
         assert first.body == body
@@ -65,7 +50,7 @@ def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> No
 def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: int, given: list[str]) -> None:
     """Each gets what it would get if it came behind the others, and no more than there are places."""
     fifo.set_queue(in_flight_max=in_flight_max)
-    send(fifo, "a1", "a2", "a3", "b1", "c1", "c2")
+    fifo.send_in_turn("a1", "a2", "a3", "b1", "c1", "c2")
     answers = fifo.do_together(*(commands.Receive(queue=QUEUE, count=2, timeout_s=60) for _ in range(3)))
     assert [bodies(answer.messages) for answer in answers] == given
 
@@ -90,7 +75,7 @@ def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: d
 
 
 def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Host) -> None:
-    send(fifo, "a1")
+    fifo.send_in_turn("a1")
     (before,) = receive(fifo, timeout_s=1)
     fifo.advance(1_000)
     (latest,) = receive(fifo)
@@ -104,12 +89,12 @@ def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Ho
 
 def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
     """By a delete and by a release, at once; not while something of it is in flight."""
-    send(fifo, "a1", "a2", "a3")
+    fifo.send_in_turn("a1", "a2", "a3")
     first, second = receive(fifo, 2)
     wakes = fifo.watch()
     end_ms = fifo.due_ms()
     fifo.delete(first.receipt)
-    send(fifo, "a4")
+    fifo.send_in_turn("a4")
     assert set(wakes) == {end_ms}
     fifo.change(second.receipt, 0)
     assert wakes[-1] == fifo.clock.now_ms()
@@ -118,10 +103,10 @@ def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
 @pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
 def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
     fifo.set_queue(retention_s=60)
-    send(fifo, "a1")
+    fifo.send_in_turn("a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
-    send(fifo, "a2")
+    fifo.send_in_turn("a2")
     wakes = fifo.watch()
     fifo.advance(31_000)
     assert any(wake <= fifo.clock.now_ms() for wake in wakes)
@@ -131,12 +116,12 @@ def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
 def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo: Host) -> None:
     """Which looks once a second: who asks for the counters between two looks deletes what has ended."""
     fifo.set_queue(retention_s=60)
-    send(fifo, "c1")
+    fifo.send_in_turn("c1")
     fifo.advance(500)
-    send(fifo, "a1")
+    fifo.send_in_turn("a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
-    send(fifo, "a2")
+    fifo.send_in_turn("a2")
     fifo.advance(29_500)
     wakes = fifo.watch()
     fifo.advance(600)
@@ -152,7 +137,7 @@ def test_another_queue_has_other_duplicates(fifo: Host) -> None:
     """Nothing is shared, not even with the queue that had the name before."""
     other = "000000000000/other"
     fifo.do(commands.CreateQueue(queue=other, settings={"fifo": True}))
-    send(fifo, "a1", dedup_id="same")
+    fifo.send_in_turn("a1", dedup_id="same")
     (first,) = fifo.put(NewMessage(body="a1", size_bytes=2, group="a", dedup_id="same"), queue=other)
     assert len(receive(fifo)) == 1
     assert fifo.receive_one(queue=other).id == first.id
@@ -176,7 +161,7 @@ def test_content_takes_the_place_of_an_id(fifo: Host) -> None:
 def test_a_repetition_keeps_to_the_longest_lease_that_it_names(
     fifo: Host, lease_s_max: int | None, end_ms: int
 ) -> None:
-    send(fifo, "a1")
+    fifo.send_in_turn("a1")
     began_ms = fifo.clock.now_ms()
     command = commands.Receive(queue=QUEUE, timeout_s=30, attempt_id="x", lease_s_max=lease_s_max)
     first = fifo.do(command).messages
@@ -188,7 +173,7 @@ def test_a_repetition_keeps_to_the_longest_lease_that_it_names(
 def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
     """Its messages have their places already, and take no others."""
     fifo.set_queue(in_flight_max=3)
-    send(fifo, "a1", "a2", "b1", "c1", "d1")
+    fifo.send_in_turn("a1", "a2", "b1", "c1", "d1")
     first = receive(fifo, 3, timeout_s=30, attempt="x")
     for _ in range(2):
         again = receive(fifo, 3, timeout_s=30, attempt="x")
@@ -306,10 +291,10 @@ def test_all_that_a_lower_delay_makes_due_can_be_had(kept: Host) -> None:
 def test_a_group_that_can_give_a_message_keeps_its_turn_through_a_new_delay(fifo: Host, delay_s: int) -> None:
     """From the instant at which the first of its messages became visible, which need not be the first in order."""
     fifo.set_queue(delay_s=30 - delay_s)
-    send(fifo, "a1", delay_s=30)
-    send(fifo, "a2", delay_s=1)
+    fifo.send_in_turn("a1", delay_s=30)
+    fifo.send_in_turn("a2", delay_s=1)
     fifo.advance(2_000)
-    send(fifo, "b1", delay_s=0)
+    fifo.send_in_turn("b1", delay_s=0)
     fifo.advance(28_000)
     fifo.set_queue(delay_s=delay_s)
     fifo.sweep()

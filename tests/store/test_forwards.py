@@ -52,10 +52,6 @@ def all_to(target: str, messages: Sequence[ReceivedMessage]) -> list[tuple[str, 
     return [(each.receipt, target) for each in messages]
 
 
-def in_turn(host: Host, *bodies: str, queue: str = FIFO) -> None:
-    host.put(*(message(body, group=body[0], dedup_id=body) for body in bodies), queue=queue)
-
-
 def bodies(host: Host, queue: str) -> list[str]:
     return host.bodies(100, queue=queue)
 
@@ -119,7 +115,7 @@ def test_the_delay_of_the_target_counts_from_the_forward(queues: Host) -> None:
 
 def test_a_poll_of_a_fifo_target_is_woken(queues: Host) -> None:
     woken = queues.watch(FIFO_FAST)
-    in_turn(queues, "a1")
+    queues.send_in_turn("a1", queue=FIFO)
     forward(queues, (queues.receive_one(queue=FIFO).receipt, FIFO_FAST), intake=FIFO)
     assert woken == [queues.clock.now_ms()]
 
@@ -181,7 +177,7 @@ def test_a_dead_letter_that_dies_again_counts_on(queues: Host) -> None:
 
 
 def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: Host) -> None:
-    in_turn(queues, "a1", "a2", "a3")
+    queues.send_in_turn("a1", "a2", "a3", queue=FIFO)
     first, second, third = queues.receive(10, queue=FIFO)
     queues.put(message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
     entries = [
@@ -279,8 +275,8 @@ def test_a_forward_of_nothing_answers_nothing(queues: Host) -> None:
 @pytest.mark.differs_on_shards("the answer tells no sequence number: the target gives it later")
 def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
     """A group keeps its order, its next messages follow, and the target numbers them anew."""
-    in_turn(queues, "x9", queue=FIFO_FAST)
-    in_turn(queues, "a1", "a2", "b1", "a3")
+    queues.send_in_turn("x9", queue=FIFO_FAST)
+    queues.send_in_turn("a1", "a2", "b1", "a3", queue=FIFO)
     first = queues.receive(2, queue=FIFO)
     answers = forward(queues, *all_to(FIFO_FAST, first), intake=FIFO)
     rest = queues.receive(10, queue=FIFO)
@@ -294,7 +290,7 @@ def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
 
 
 def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> None:
-    in_turn(queues, "a1", "b1", "a2")
+    queues.send_in_turn("a1", "b1", "a2", queue=FIFO)
     got = {each.body: each.receipt for each in queues.receive(10, queue=FIFO)}
     pairs = [(got["a1"], "000000000000/none.fifo"), (got["b1"], FIFO_FAST), (got["a2"], FIFO_SLOW)]
     assert reasons(forward(queues, *pairs, intake=FIFO)) == [errors.QueueNotFound, Forwarded, errors.GroupHeld]
@@ -308,7 +304,7 @@ def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> 
 
 def test_what_is_gone_holds_no_group(queues: Host) -> None:
     """The whole command again, after its answer was lost in part of the world."""
-    in_turn(queues, "a1", "a2")
+    queues.send_in_turn("a1", "a2", queue=FIFO)
     first, second = queues.receive(10, queue=FIFO)
     forward(queues, (first.receipt, FIFO_FAST), intake=FIFO)
     assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [
@@ -320,7 +316,7 @@ def test_what_is_gone_holds_no_group(queues: Host) -> None:
 def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
     """Equal deduplication ids, six minutes apart; and of two groups, where the intake counts by group."""
     for _ in range(2):
-        in_turn(queues, "a1")
+        queues.send_in_turn("a1", queue=FIFO)
         queues.advance(360_000)
     answers = []
     while got := queues.receive(10, queue=FIFO):
@@ -332,7 +328,7 @@ def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
 @pytest.mark.differs_on_shards("the answer does not tell a duplicate, which the target finds later")
 def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twice(queues: Host) -> None:
     """As a forwarder leaves it that sends and then deletes, killed in between; five minutes long."""
-    in_turn(queues, "a1", "a2")
+    queues.send_in_turn("a1", "a2", queue=FIFO)
     first, second = queues.receive(10, queue=FIFO)
     (before,) = queues.put(message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
     answers = forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)

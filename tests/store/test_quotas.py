@@ -15,7 +15,6 @@ from veilmq.core import commands, limits
 from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import Peek, Receive, Received
 from veilmq.core.errors import ReceivesThrottled
-from veilmq.core.messages import NewMessage
 
 QUOTA = 5
 WHOLE = os.environ.get("PROVE") == "whole"
@@ -124,7 +123,7 @@ def test_a_fifo_queue_at_its_quota_is_silent(limited: Host) -> None:
     """An empty answer that is no error; a delete frees a place."""
     queue = "a/orders"
     limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True}))
-    limited.put(*[grouped(f"m{number}", f"g{number}") for number in range(6)], queue=queue)
+    limited.put(*[message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(6)], queue=queue)
     taken = limited.receive(10, queue=queue)
     assert len(taken) == 3
     answer = limited.do(commands.Receive(queue=queue, count=10))
@@ -141,10 +140,10 @@ def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(limited: Host, way: s
     """When a message in flight is deleted, released, or ends: all of these free a place."""
     queue = "a/orders"
     limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True, "retention_s": 60}))
-    limited.put(*(grouped(f"m{number}", f"g{number}") for number in range(3)), queue=queue)
+    limited.put(*(message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(3)), queue=queue)
     taken = limited.receive(10, queue=queue, timeout_s=3_600)
     limited.advance(30_000)
-    limited.put(grouped("young", "young"), queue=queue)
+    limited.put(message("young", group="young", dedup_id="young"), queue=queue)
     assert limited.receive(10, queue=queue) == []
     wakes = limited.watch(queue)
     match way:
@@ -176,10 +175,6 @@ def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> Non
     assert limited.receive_one(queue=dead).body == "young"
 
 
-def grouped(body: str, group: str) -> NewMessage:
-    return NewMessage(body=body, size_bytes=len(body), group=group, dedup_id=body)
-
-
 def test_the_defaults_are_the_documented_ones() -> None:
     """120,000 and 20,000; a queue's own may be larger and smaller."""
     assert (limits.IN_FLIGHT.default, limits.FIFO_IN_FLIGHT.default) == (120_000, 20_000)
@@ -203,7 +198,7 @@ def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int,
         host.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo}))
         for first in range(0, quota + waiting, 100):
             new = tuple(
-                grouped(f"m{number}", f"g{number}") if fifo else message(f"m{number}")
+                message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") if fifo else message(f"m{number}")
                 for number in range(first, first + 100)
             )
             host.put(*new)

@@ -17,7 +17,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import dataset, fs, parquet
 
-from tests.store.host import Host, events_of, logging_to, plan
+from tests.store.host import LOGGED, Host, events_of, hosting, plan
 from veilmq.core.commands import Command
 from veilmq.core.errors import StoreFull
 from veilmq.core.receipts import (
@@ -127,7 +127,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    with logging_to(tmp_path / "store") as host:
+    with hosting(tmp_path / "store", options=LOGGED) as host:
         host.create()
         yield Stage(host, tmp_path / "events")
 

@@ -8,7 +8,7 @@ import pytest
 from asyncpg import DeadlockDetectedError
 
 from tests.internals.store.postgres.nodes import TwoNodes, passing, two_nodes
-from tests.store.host import QUEUE, message
+from tests.store.host import QUEUE
 from tests.store.postgres_host import (
     COUNT_TURNS,
     END_WAITING,
@@ -37,20 +37,16 @@ def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
     return {table: count for table in tables or TABLES if (count := host.rows(table))}
 
 
-def send_in_turn(host: PostgresHost, *bodies: str) -> None:
-    host.put(*(message(body, group=body[0], dedup_id=body) for body in bodies))
-
-
 # What the janitor deletes.
 
 
 def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) -> None:
     """A group that is left empty goes, another one gives what it has next; duplicates are forgotten in time."""
     host.create(fifo=True, retention_s=60)
-    send_in_turn(host, "a1", "a2", "b1", "b2", "c1")
+    host.send_in_turn("a1", "a2", "b1", "b2", "c1")
     host.receive(2, timeout_s=3_600)
     host.advance(30_000)
-    send_in_turn(host, "a3")
+    host.send_in_turn("a3")
     host.advance(JANITOR_MS - 30_000)
     assert rows(host, "fifo_msg", "fifo_group", "accepted") == {"fifo_msg": 1, "fifo_group": 1, "accepted": 6}
     assert host.receive_one().body == "a3"
@@ -88,7 +84,7 @@ def test_what_a_shorter_retention_had_ended_is_deleted(host: PostgresHost) -> No
 def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, way: str, *, fifo: bool) -> None:
     """Down to the partition, when no statement that is under way can know of it; duplicates as long as they count."""
     host.create(receives_per_s_max=100, fifo=fifo)
-    send_in_turn(host, "a1", "a2", "b1", "c1", "d1")
+    host.send_in_turn("a1", "a2", "b1", "c1", "d1")
     host.do(commands.Receive(queue=QUEUE, attempt_id="x" if fifo else None))
     getattr(host, way)()
     host.advance(JANITOR_MS)
