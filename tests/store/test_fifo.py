@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.store.host import QUEUE, Host, message
 from tests.store.test_dead_letters import DEAD
 from veilmq.core import commands
-from veilmq.core.commands import Peek
+from veilmq.core.commands import Peek, SendOptions
 from veilmq.core.errors import DeduplicationIdMissing, GroupMissing, ReceiptState
 from veilmq.core.messages import NewMessage
 
@@ -61,14 +61,20 @@ def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> N
     assert bodies(receive(fifo)) == "a0 a1 a2"
 
 
+@pytest.mark.parametrize("terms", [None, SendOptions(all_or_nothing=True)], ids=["each", "together"])
 @pytest.mark.parametrize(
     ("bad", "error"), [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)]
 )
-def test_a_message_without_a_group_or_an_id_fails_the_command(fifo: Host, bad: dict[str, Any], error: Any) -> None:
+def test_a_message_without_a_group_or_an_id_fails_the_command(
+    fifo: Host, bad: dict[str, Any], error: type[Exception], terms: SendOptions | None
+) -> None:
+    """Nothing is stored, and nothing remembered: the good one is no duplicate when it comes again."""
     good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
     with pytest.raises(error):
-        fifo.put(good, NewMessage(body="x", size_bytes=1, **bad))
+        fifo.put(good, NewMessage(body="x", size_bytes=1, **bad), terms=terms)
     assert fifo.counts() == (0, 0, 0)
+    fifo.put(good)
+    assert fifo.counts() == (1, 0, 0)
 
 
 # Receipts.

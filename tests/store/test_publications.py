@@ -78,23 +78,19 @@ def ready(host: Host) -> Host:
 # Staging.
 
 
-def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(ready: Host) -> None:
-    ready.set_queue(message_bytes_max=1024)
-    with pytest.raises(errors.StageRefused) as caught:
-        stage(ready, message("a"), message("x" * 1025))
-    assert caught.value.index == 1
-    assert isinstance(caught.value.reason, errors.MessageTooLong)
-    assert ready.do(ListWriters(queue=QUEUE)) == []
-
-
-def test_a_fifo_queue_asks_for_groups_and_ids_when_staging(ready: Host) -> None:
-    with pytest.raises(errors.StageRefused) as caught:
-        stage(ready, message("a"), queue=FIFO)
-    assert isinstance(caught.value.reason, errors.GroupMissing)
+@pytest.mark.parametrize(("queue", "new", "reason"), [
+    (QUEUE, message("x" * 1_025), errors.MessageTooLong), (FIFO, message("x", dedup_id="x"), errors.GroupMissing),
+    (FIFO, message("x", group="g"), errors.DeduplicationIdMissing),
+], ids=["size", "group", "deduplication-id"])  # fmt: skip
+def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(
+    ready: Host, queue: str, new: NewMessage, reason: type[Exception]
+) -> None:
+    ready.set_queue(message_bytes_max=1_024)
     ready.set_queue(FIFO, content_deduplication=False)
     with pytest.raises(errors.StageRefused) as caught:
-        stage(ready, message("a", group="g"), queue=FIFO)
-    assert isinstance(caught.value.reason, errors.DeduplicationIdMissing)
+        stage(ready, message("a", group="g", dedup_id="a"), new, queue=queue)
+    assert (caught.value.index, type(caught.value.reason)) == (1, reason)
+    assert ready.do(ListWriters(queue=queue)) == []
 
 
 def test_a_missing_queue_is_told(ready: Host) -> None:

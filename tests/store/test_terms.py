@@ -63,22 +63,6 @@ def test_messages_that_go_together_are_all_stored_or_none(host: Host, settings: 
     assert host.bodies(10) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(("bad", "error"), [
-    (message("x", dedup_id="x"), errors.GroupMissing), (message("x", group="g"), errors.DeduplicationIdMissing),
-], ids=["group", "deduplication-id"])  # fmt: skip
-def test_fifo_messages_that_go_together_are_checked_together(
-    host: Host, bad: NewMessage, error: type[errors.VeilmqError]
-) -> None:
-    """Nothing is stored, and nothing remembered: the good one is no duplicate when it comes again."""
-    host.create(fifo=True)
-    good = message("a", group="g", dedup_id="a")
-    with pytest.raises(error):
-        send(host, good, bad, terms=SendOptions(all_or_nothing=True))
-    assert host.counts() == (0, 0, 0)
-    send(host, good)
-    assert host.counts() == (1, 0, 0)
-
-
 # FIFO queues without deduplication.
 
 
