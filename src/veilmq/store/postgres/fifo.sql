@@ -105,13 +105,15 @@ SELECT * FROM mq.fifo_act(
 )
 
 -- name: in_flight
-SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
-    SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at
-    FROM mq.fifo_group AS of_group CROSS JOIN unnest(of_group.leased) AS lease (seq) CROSS JOIN LATERAL (
+-- As in messages.sql, among the first $2 groups that wait.
+SELECT coalesce(sum(leased), 0)::integer AS in_flight, min(due) AS due, coalesce(count(*) < $2, true) AS is_whole
+FROM (
+    SELECT leased AS seqs FROM mq.fifo_group
+    WHERE qp = $1 AND eligible_at > mq.now_ms() AND eligible_at < 1::bigint << 61 ORDER BY eligible_at LIMIT $2
+) AS of_group CROSS JOIN LATERAL (
+    SELECT count(*) AS leased, min(least(msg.visible_at, msg.sent_at + $3)) AS due
+    FROM unnest(seqs) AS lease (seq) CROSS JOIN LATERAL (
         SELECT visible_at, sent_at FROM mq.fifo_msg AS msg WHERE msg.qp = $1 AND msg.seq = lease.seq OFFSET 0 -- one by one
     ) AS msg
-    WHERE of_group.qp = $1 AND of_group.eligible_at > mq.now_ms() AND of_group.eligible_at < 1::bigint << 61
-        AND msg.visible_at > mq.now_ms() AND msg.sent_at > mq.now_ms() - $3
-    ORDER BY of_group.eligible_at
-    LIMIT $2
-) counted
+    WHERE msg.visible_at > mq.now_ms() AND msg.sent_at > mq.now_ms() - $3
+) AS its

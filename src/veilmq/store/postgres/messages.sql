@@ -44,9 +44,9 @@ WITH clock AS MATERIALIZED (
         FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority
             AND (msg.visible_at, msg.seq) > (
-                coalesce(($5::bigint[])[of_part.priority], 0), coalesce(($5::bigint[])[of_part.priority + 16], -1)
+                greatest(($5::bigint[])[of_part.priority], clock.now - $6), coalesce(($5::bigint[])[of_part.priority + 16], -1)
             )
-            AND msg.visible_at <= clock.now
+            AND msg.visible_at <= clock.now -- and not before it was sent, so that none past its retention is read
             AND msg.sent_at > clock.now - $6
             AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before) AND ($9::bigint[] IS NULL OR msg.seq <> ALL($9))
         ORDER BY msg.visible_at, msg.seq
@@ -129,7 +129,7 @@ RETURNING priority
 -- purpose takes it.)
 SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT * FROM mq.msg
-    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
+    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms() - $3 AND msg.visible_at <= mq.now_ms()
         AND msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
     ORDER BY msg.visible_at, msg.seq
     LIMIT $2
@@ -214,7 +214,7 @@ SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATE
     SELECT passed.* FROM (
         SELECT * FROM mq.msg
         WHERE msg.qp = $1 AND msg.priority = of_part.priority
-            AND msg.visible_at > CASE WHEN $5 = 'visible' THEN -1 ELSE mq.now_ms() END
+            AND msg.visible_at > mq.now_ms() - CASE WHEN $5 = 'visible' THEN $3::bigint ELSE 0 END
             AND msg.visible_at <= CASE WHEN $5 = 'visible' THEN mq.now_ms() ELSE 1::bigint << 62 END
         ORDER BY msg.visible_at, msg.seq LIMIT CASE WHEN $5 <> 'visible' THEN $4::bigint END
     ) AS passed
@@ -317,20 +317,19 @@ SELECT seq, is_current, is_earlier, visible_at, now, until, is_short, epoch + re
 FROM found
 
 -- name: in_flight
--- How many messages are in flight, but for claimed ones, of each priority counted up to $2, and when the first of them is so
--- no more; $3 is the retention in ms.
-SELECT count(*) AS in_flight, min(ends_at) AS due FROM (
-    SELECT leased.ends_at
-    FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-        SELECT least(msg.visible_at, msg.sent_at + $3) AS ends_at FROM mq.msg
-        WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms()
-            AND msg.visible_at < 1::bigint << 61 AND msg.receive_count > 0 AND msg.sent_at > mq.now_ms() - $3
-            AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
-        ORDER BY msg.visible_at
-        LIMIT $2
-    ) leased
-    WHERE part.qp = $1
+-- How many messages are in flight, but for claimed ones, and when the first of them is so no more, among the first $2 hidden ones of
+-- each priority (null: all), and whether these are all; $3 is the retention in ms.
+SELECT coalesce(sum(leased), 0)::integer AS in_flight, min(due) AS due, coalesce(bool_and(hidden < $2), true) AS is_whole
+FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
+    SELECT count(*) AS hidden, count(*) FILTER (WHERE is_leased) AS leased, min(ends_at) FILTER (WHERE is_leased) AS due FROM (
+        SELECT least(visible_at, sent_at + $3) AS ends_at, receive_count > 0 AND sent_at > mq.now_ms() - $3
+            AND (sent_at > part.ended_until OR seq >= part.ended_before) AS is_leased
+        FROM mq.msg
+        WHERE qp = $1 AND msg.priority = of_part.priority AND visible_at > mq.now_ms() AND visible_at < 1::bigint << 61
+        ORDER BY visible_at LIMIT $2
+    ) passed
 ) counted
+WHERE part.qp = $1
 
 -- name: claim_count
 -- Tells the last count. Where it says that it is claimed, the caller counts, and nobody else for $2 ms.
@@ -343,9 +342,13 @@ SELECT EXISTS (SELECT FROM claimed) AS is_claimed, counted, next_at, mq.now_ms()
 FROM (VALUES (1)) AS always LEFT JOIN mq.in_flight ON qp = $1
 
 -- name: note_count
-INSERT INTO mq.in_flight (qp, counted, next_at) VALUES ($1, $2, mq.now_ms() + $3)
-ON CONFLICT (qp) DO UPDATE SET counted = excluded.counted, next_at = excluded.next_at
+-- What was added to the last count, $4, while this one was made counts too: it may not have seen it.
+INSERT INTO mq.in_flight AS before (qp, counted, next_at) VALUES ($1, $2, mq.now_ms() + $3)
+ON CONFLICT (qp) DO UPDATE SET counted = $2 + greatest(0, before.counted - $4), next_at = excluded.next_at
 RETURNING counted, next_at, mq.now_ms() AS now
+
+-- name: add_count
+UPDATE mq.in_flight SET counted = greatest(0, counted + $2) WHERE qp = $1
 
 -- name: count
 -- Claimed ones count as in flight, past their retention of $2 ms too, until they are acknowledged.

@@ -13,7 +13,9 @@ is open for long, even those few become dear: they are had for a tenth of the ti
 
 **Quotas.** A small quota is counted at each receive, and exact. Up to a large one, one node counts now and then for all
 (at most a fiftieth of the time), and each adds what it gave since and subtracts what it deleted: between two counts a
-quota may be passed by what other nodes give in that time.
+quota may be passed by what other nodes give in that time. So it is with a small one beside thousands of delayed
+messages, but that nodes add what they give to the count of all, at once: it is not passed, and an ended lease frees
+its place from the next count on.
 
 **Fair queues** are standard queues with messages that name a group; others cost nothing. A node follows what it gave
 out itself, exactly. What other nodes gave, and what became of it, it learns from which messages are in flight, once a
@@ -74,6 +76,7 @@ _LANES = PRIORITY.maximum
 _INTERVAL_MS = SECOND_MS
 _INTERVAL_MS_WHILE_FREE = 10 * SECOND_MS
 _COSTS_PER_INTERVAL = 50
+_HIDDEN_COUNTED_MAX = 2_000  # of a priority, or groups, at each receive
 _KNOWN_MAX = 10_000  # queues
 
 
@@ -158,7 +161,7 @@ class LowWater:
 
 @dataclass(slots=True)
 class _Counted:
-    """How many are in flight, as counted; ``own`` is what the node gave since.
+    """How many are in flight, as counted; ``own`` is what the node gave since, but for what it added where it ``adds``.
 
     There may be another count at ``due_ms`` by the database's clock, which is ``again_ms`` of the node's; while half of
     the quota is free, at ``again_free_ms``.
@@ -169,6 +172,7 @@ class _Counted:
     due_ms: int = 0
     again_ms: int = 0
     again_free_ms: int = 0
+    adds: bool = False
 
 
 class InFlight:
@@ -186,11 +190,16 @@ class InFlight:
         quota = queue.settings.in_flight_max
         if quota is None:
             quota = self._options.fifo_in_flight_max if queue.settings.fifo else self._options.in_flight_max
-        if quota <= self._options.in_flight_counted_max:
-            row = await self._count(connection, queue, quota)
+        is_small, row = quota <= self._options.in_flight_counted_max, None
+        known = self._known.get(queue.partition)
+        if is_small and (known is None or self._clock.now_ms() >= known.again_ms):
+            row = await self._count(connection, queue, _HIDDEN_COUNTED_MAX)
+        if row is not None and (row["is_whole"] or row["in_flight"] >= quota):
             places, due_ms = quota - row["in_flight"], row["due"]
+            if known is not None:
+                known.adds = False
         else:
-            known = await self._estimate(connection, queue, quota)
+            known = await self._estimate(connection, queue, quota, adds=is_small)
             places, due_ms = quota - known.in_flight - known.own, known.due_ms
         if places <= 0:
             self._full.add(queue.partition)
@@ -199,33 +208,39 @@ class InFlight:
         self._full.discard(queue.partition)
         return min(places, wanted), None
 
-    def given(self, queue: Queue, messages: int) -> None:
+    async def given(self, connection: Any, queue: Queue, messages: int) -> None:
         """Take note of what this node gave out."""
         known = self._known.get(queue.partition)
         if known is not None:
             known.own += messages
+            if known.adds and messages:
+                await self._add(connection, queue, known)
 
     def freed(self, queue: Queue, messages: int, now_ms: int) -> None:
         """Take note of what is no longer in flight, and wake the waiters that found no place."""
-        self.given(queue, -messages)
+        if (known := self._known.get(queue.partition)) is not None:
+            known.own -= messages
         if queue.partition in self._full:
             self._full.discard(queue.partition)
             self._watches.wake(queue.name, now_ms)
         else:
             self._watches.freed(queue.name, now_ms)
 
-    async def _estimate(self, connection: Any, queue: Queue, quota: int) -> _Counted:
+    async def _estimate(self, connection: Any, queue: Queue, quota: int, *, adds: bool) -> _Counted:
         """Return a count that is recent enough: the known one, that of another node or, if it is time to, a new one."""
         known = self._known[queue.partition]
+        known.adds = adds
+        if adds and known.own:
+            await self._add(connection, queue, known)
         is_free = 2 * (known.in_flight + known.own) < quota
-        if self._clock.now_ms() < (known.again_free_ms if is_free else known.again_ms):
+        if not adds and self._clock.now_ms() < (known.again_free_ms if is_free else known.again_ms):
             return known
         row = await connection.fetchrow(STANDARD["claim_count"], queue.partition, _INTERVAL_MS)
         known.own = max(0, known.own)  # which the one that has counted did not see all of
         if row["is_claimed"] or row["counted"] is None:
             began_s = stopwatch_s()
-            counted = (await self._count(connection, queue, quota))["in_flight"]
-            known.own, terms = 0, (queue.partition, counted, _interval_ms(began_s))
+            counted = (await self._count(connection, queue, None))["in_flight"]
+            known.own, terms = 0, (queue.partition, counted, _interval_ms(began_s), row["counted"] if adds else None)
             row = await connection.fetchrow(STANDARD["note_count"], *terms)
         now_ms = self._clock.now_ms()
         known.in_flight, known.due_ms = row["counted"], row["next_at"]
@@ -233,8 +248,13 @@ class InFlight:
         known.again_free_ms = max(known.again_ms, now_ms + _INTERVAL_MS_WHILE_FREE)
         return known
 
-    async def _count(self, connection: Any, queue: Queue, quota: int) -> Any:
-        return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, quota, retention_ms(queue))
+    async def _add(self, connection: Any, queue: Queue, known: _Counted) -> None:
+        """Add to the count of all nodes what this one gave, less what it freed."""
+        own, known.own = known.own, 0
+        await connection.execute(STANDARD["add_count"], queue.partition, own)
+
+    async def _count(self, connection: Any, queue: Queue, passed_max: int | None) -> Any:
+        return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, passed_max, retention_ms(queue))
 
 
 def _interval_ms(began_s: float) -> int:

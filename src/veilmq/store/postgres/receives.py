@@ -147,7 +147,7 @@ async def _served(node: Node, connection: Any, queue: Queue, together: Sequence[
         places -= len(new)
         if (fair := node.fair_of(queue)) is not None:
             fair.received(queue, rows)
-        node.in_flight.given(queue, sum(row["visible_at"] > row["now"] for row in new))
+        await node.in_flight.given(connection, queue, sum(row["visible_at"] > row["now"] for row in new))
         of_receive = Counter(row["receive"] for row in rows if "receive" in row)
         for number, at in enumerate(group, 1):
             share = of_receive[number] if settings.fifo else together[at].count

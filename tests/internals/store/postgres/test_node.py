@@ -15,6 +15,7 @@ from tests.store.host import QUEUE, Host, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting_postgres, open_engine
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
+from veilmq.core.commands import MessageState
 from veilmq.core.messages import Flight
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
@@ -355,6 +356,48 @@ def test_nodes_know_of_each_other_from_the_next_count_on(
     full.run(other.close())
 
 
+# Small quotas are exact, and cost no more beside delayed messages than without.
+
+
+SMALL = replace(RESTLESS, in_flight_max=QUOTA, fifo_in_flight_max=QUOTA)
+DELAYED = 2_500
+
+
+@pytest.fixture(params=[{}, {"fifo": True}], ids=["standard", "fifo"])
+def delayed(request: pytest.FixtureRequest, new_tables: None, postgres_url: str) -> Iterator[PostgresHost]:
+    with hosting_postgres(postgres_url, options=SMALL) as opened:
+        opened.create(**request.param)
+        is_fifo, names = bool(request.param), count()
+
+        for delay_s in (0, *[900] * (DELAYED // BATCH)):
+            groups = [f"g{next(names)}" if is_fifo else None for _ in range(BATCH)]
+            opened.put(*(message("", delay_s=delay_s, group=each, dedup_id=each) for each in groups))
+        opened.advance(1)
+        yield opened
+
+
+def test_only_some_receives_count_past_delayed_messages(delayed: PostgresHost) -> None:
+    read = []
+    for receives in (1, 11):
+        before = delayed.entries_read()
+        for _ in range(receives):
+            (each,) = delayed.receive(1)
+            delayed.delete(each.receipt)
+        read.append(delayed.entries_read() - before)
+    assert read[1] - read[0] < DELAYED
+
+
+def test_nodes_do_not_pass_a_small_quota_beside_delayed_messages(delayed: PostgresHost) -> None:
+    other = delayed.run(open_engine(delayed.url, clock=delayed.clock, options=SMALL))
+    given = [delayed.run(receive(node, 2)) for node in (delayed.engine, other, other, delayed.engine)]
+    assert given == [2, 2, 1, 0]
+    delayed.advance(100_000)
+    taken = [delayed.receive(1)[0] for _ in range(QUOTA)]
+    delayed.delete(taken[0].receipt)
+    assert [delayed.run(receive(node, 9)) for node in (delayed.engine, other)] == [1, 0]
+    delayed.run(other.close())
+
+
 # The low-water mark: receives begin behind what is consumed, and nothing visible is missed for long.
 
 
@@ -516,3 +559,23 @@ def test_what_was_consumed_costs_little_while_a_transaction_is_held_open(queue: 
 
     assert queue.run(drain()) == messages
     assert queue.entries_read() - before < 10 * messages
+
+
+@pytest.mark.usefixtures("new_tables")
+def test_what_is_past_its_retention_costs_neither_peeks_nor_receives(host: PostgresHost) -> None:
+    """The janitor has not come yet; no message is visible before it was sent."""
+    host.create(retention_s=60)
+    ended = 1_000
+    for _ in range(ended // BATCH):
+        host.send(*["old"] * BATCH)
+    host.advance(59_999)
+    host.reopen()
+    host.send("new")
+    host.advance(2)
+    before = host.entries_read()
+    assert [each.body for each in host.do(commands.Peek(queue=QUEUE)).messages] == ["new"]
+    inspected = host.do(commands.InspectQueue(queue=QUEUE, state=MessageState.VISIBLE, count=10))
+    assert [each.body for each in inspected] == ["new"]
+    assert host.bodies() == ["new"]
+    assert host.bodies() == []
+    assert host.entries_read() - before < ended
