@@ -242,6 +242,17 @@ def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
         read(jobs)
 
 
+def test_the_oldest_message_may_be_in_flight(host: Host) -> None:
+    host.create()
+    sent_at_ms = host.clock.now_ms()
+    host.send("a")
+    host.advance(1_000)
+    host.send("b")
+    assert host.bodies(1) == ["a"]
+    opened = open_source(host)
+    assert (opened.ready, opened.oldest_sent_at_ms) == (1, sent_at_ms)
+
+
 def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
     now_ms = jobs.clock.now_ms()
     told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1, lease_s=5, hold_s=60))
