@@ -55,6 +55,13 @@ def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: i
     assert [bodies(answer.messages) for answer in answers] == given
 
 
+def test_groups_whose_leases_end_together_come_up_by_their_first_messages(fifo: Host) -> None:
+    send(fifo, "a1", "b1", "a2")
+    assert [bodies(receive(fifo, 1, timeout_s=30)) for _ in "ab"] == ["a1", "b1"]
+    fifo.advance(30_000)
+    assert bodies(receive(fifo)) == "a1 a2 b1"
+
+
 def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
     for number, priority in enumerate((16, 1, 8)):
         fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))

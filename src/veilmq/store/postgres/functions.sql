@@ -118,7 +118,7 @@ BEGIN
         END IF;
     END IF;
     UPDATE mq.fifo_group SET
-        leased = coalesce(v_leased, '{}'), eligible_at = coalesce(v_until, v_first), head = coalesce(v_head, head)
+        leased = coalesce(v_leased, '{}'), eligible_at = coalesce(v_until, v_first), head = coalesce(least(v_head, v_leased[1]), head)
     WHERE qp = p_qp AND group_id = p_group;
 END $$;
 
