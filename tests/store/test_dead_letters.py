@@ -164,6 +164,15 @@ def test_a_lower_limit_counts_for_messages_that_are_there(host: Host) -> None:
     assert bodies(host, DEAD) == ["a"]
 
 
+def test_those_that_a_receive_moves_together_stay_in_the_order_of_sending(host: Host) -> None:
+    pair(host, receives_max=1)
+    host.send("a", "b")
+    assert [host.bodies(1, timeout_s=timeout_s) for timeout_s in (2, 1)] == [["a"], ["b"]]
+    host.advance(2_000)
+    assert bodies(host) == []
+    assert bodies(host, DEAD) == ["a", "b"]
+
+
 def test_a_receive_moves_a_bounded_number_and_says_that_there_is_more(host: Host) -> None:
     """Many dead letters take several receives, each of them short; the sound message behind them comes in the end."""
     pair(host, receives_max=1, visibility_timeout_s=1)

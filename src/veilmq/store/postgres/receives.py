@@ -311,7 +311,7 @@ class _Taking:
             dead = [row for row in rows if row["receive_count"] > receives_max]
             if dead and target is None:
                 target = await target_of(self.node, self.connection, queue)
-            seqs = [row["seq"] for row in dead]
+            seqs = sorted(row["seq"] for row in dead)  # which stay in the order of sending
             if target and dead and await move(self.connection, self.node, queue, target, seqs, queue.name, 1, None):
                 letters_left -= len(dead)
                 bytes_left -= sum(len(row["body"]) + len(row["properties"] or b"") for row in dead)
