@@ -112,6 +112,14 @@ def test_one_state_of_a_fifo_queue(host: Host) -> None:
     assert (seen.group, seen.visible_at_ms) == ("a", seen.sent_at_ms + 5_000)
     host.advance(30_000)
     assert bodies(host, state=VISIBLE) == ["a2", "b1", "a3", "a1"]
+    host.purge()
+    host.advance(60_000)
+    host.set_queue(delay_s=0)
+    send(host, "c1", group="c")
+    send(host, "c2", group="c", delay_s=0)
+    send(host, "d1", group="d")
+    send(host, "d2", group="d", delay_s=0)
+    assert bodies(host, state=VISIBLE) == ["c1", "c2", "d1", "d2"]
 
 
 @KINDS

@@ -407,7 +407,7 @@ def _stored(statement: str, *, fifo: bool, body: str) -> str:
     priority, due = f"priority % {LANE}", "visible_at"
     if fifo:
         delay = "(SELECT delay FROM mq.part WHERE qp = $1)"
-        priority, due = f"{FIFO_PRIORITY}", f"mq.due(visible_at, sent_at, receive_count, {delay})"
+        priority, due = f"{FIFO_PRIORITY}", f"greatest(sent_at, mq.due(visible_at, sent_at, receive_count, {delay}))"
     return f"""
         SELECT seq, id, coalesce(properties, ''), octet_length(body), {priority}, source, sent_at, {due}, receive_count,
             receives_before, generation, epoch, received_at, first_received_at, coalesce(log, 0), claim IS NOT NULL,
