@@ -242,6 +242,13 @@ def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
         read(jobs)
 
 
+def test_a_hold_ends_though_the_one_before_ended_without_a_claim(jobs: Host) -> None:
+    jobs.advance(HOUR_MS)
+    claim(jobs, 1, 2)
+    jobs.advance(HOUR_MS)
+    assert jobs.counts() == (4, 0, 0)
+
+
 def test_the_oldest_message_may_be_in_flight(host: Host) -> None:
     host.create()
     sent_at_ms = host.clock.now_ms()

@@ -345,6 +345,8 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
             return await _nothing(tx, queue, number, places, more=part.expires)
         bound = await (_written if more else _whole)(tx, bound)
     source.last = max(number, source.last)
+    if not source.held:
+        tx.schedule(ClaimStep)  # no end of a hold was arranged for a source without claims
     await source.beat()
     return claims.Bound(number=number, messages=bound.messages, shards=bound.shards, more=more, again=again)
 
