@@ -9,6 +9,7 @@ Servers refuse a signature whose date is minutes off. Such a request is signed a
 once more, so that a machine whose clock is wrong can work.
 """
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -252,8 +253,7 @@ class Transport:
             raise ValueError(f"{endpoint!r} is not an endpoint; it must look like http://127.0.0.1:9324")
         self._path = url.path or "/"
         self._host = url.netloc or ""
-        self._polls = LongPolls()
-        self._pool = self._made_pool()
+        self._open()
 
     def call(
         self,
@@ -283,6 +283,11 @@ class Transport:
         """Close the idle connections; the transport can still be used and opens new ones."""
         closed, self._pool = self._pool, self._made_pool()
         closed.close()
+
+    def _open(self) -> None:
+        """Begin without connections, in this process."""
+        self._polls, self._process = LongPolls(), os.getpid()
+        self._pool: urllib3.HTTPConnectionPool = self._made_pool()
 
     def _made_pool(self) -> urllib3.HTTPConnectionPool:
         pool = urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
@@ -325,6 +330,8 @@ class Transport:
             timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
             how = {"timeout": timeout, "retries": _ONCE}
         how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
+        if self._process != os.getpid():  # after a fork the connections, and what locks were held, are the parent's
+            self._open()
         try:
             with self._polls.during(wait_s):
                 return self._pool.urlopen(method, target, **how)

@@ -1,7 +1,10 @@
 """Signed requests of our own client: genuine to the verifier, and to a real server."""
 
+import os
+import threading
 import time
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -145,3 +148,34 @@ def test_requests_that_were_refused_together_are_all_tried_again() -> None:
         assert clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=signed_at_s)
         assert clock.now_s() == NOW.timestamp()
     assert not clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=clock.now_s())
+
+
+def test_a_forked_process_has_connections_of_its_own() -> None:
+    """On one connection the replies of two processes would be mixed up."""
+    seen: list[tuple[str, int]] = []
+
+    class Keeping(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            seen.append(self.client_address)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.wfile.write(reply(200, b'{"QueueUrl": "http://h/1/q"}').replace(b"Connection: close\r\n", b""))
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Keeping) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with HttpQueueClient(f"http://127.0.0.1:{server.server_port}") as client:
+            client.queue_url("q")
+            child = os.fork()
+            if not child:
+                try:
+                    client.queue_url("q")
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            client.queue_url("q")
+        server.shutdown()
+    assert (len(seen), seen[0] == seen[2], seen[0] == seen[1]) == (3, True, False)
