@@ -343,8 +343,8 @@ class LeaseTable:
         with self._deciding():
             fence: Future[LeaseState] = Future()
             lease.fences.append(fence)
-            if lease.closed or lease.withdrawal is not None or lease.noticed is not LeaseState.HELD:
-                self._fail_fences(lease, lease.noticed)
+            if not lease.is_renewable or lease.noticed is not LeaseState.HELD:
+                self._fail_fences(lease, LeaseState.ENDED if lease.noticed is LeaseState.HELD else lease.noticed)
             elif not lease.in_flight:
                 self._schedule(lease, self.clock.now_s())
         return fence

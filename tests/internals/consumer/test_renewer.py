@@ -306,6 +306,16 @@ class TestRaces:
         play.renewer.run_due()
         assert isinstance(fence.exception(0), LeaseLost)
 
+    def test_a_fence_fails_when_the_twelve_hours_leave_no_renewal_and_their_end_is_noticed(self) -> None:
+        play, lease = held()
+        while not lease.final:
+            play.until((play.table.next_due_s() or 0) + 0.001)
+        assert lease.state is HELD
+        with pytest.raises(LeaseLost, match="ended"):
+            play.table.confirm(lease).result(0)
+        play.until(lease.expires_at_s + 1)
+        assert lease.noticed is LeaseState.ENDED
+
     def test_a_fence_on_a_lost_lease_fails_at_once(self) -> None:
         play, lease = held()
         play.jump(40)
