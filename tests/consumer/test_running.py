@@ -88,6 +88,36 @@ async def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(b
     assert received(bench.client, "orders") == [("x", 2)]
 
 
+async def test_a_second_stop_returns_when_the_first_has_stopped_it(bench: Workbench) -> None:
+    """Else the program could end before the last deletes."""
+    job = Job()
+    async with bench.handling(job.work, "x") as running:
+        await until(lambda: running.runners[0].working)
+        stopping = [asyncio.create_task(running.stop()) for _ in range(2)]
+        await asyncio.sleep(0)
+        job.go_on.set()
+        await asyncio.wait(stopping, return_when=asyncio.FIRST_COMPLETED)
+        assert (running.exit_code, bench.counts("orders")) == (0, (0, 0))
+        await asyncio.gather(*stopping)
+
+
+async def test_a_thread_may_request_the_stop(bench: Workbench) -> None:
+    """The event loop, which waits for nothing else, is woken."""
+    app = bench.consumer("orders")
+    app.declare(acting.act_async, wait="20s")
+    async with asyncio.timeout(10), app.running() as running:
+        await asyncio.to_thread(bench.server.wait_until, lambda: bench.server.parked)
+        waiting = threading.Event()
+
+        def requesting() -> None:
+            waiting.wait()
+            running.request_stop()
+
+        threading.Thread(target=requesting).start()
+        asyncio.get_running_loop().call_soon(waiting.set)
+        await running.wait()
+
+
 async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
     """The second request to stop cancels the handlers at once."""
     async with bench.handling(Job().work, "x", grace="1h") as running:

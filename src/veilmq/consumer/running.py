@@ -84,6 +84,8 @@ class Running:
         self._starting: asyncio.Task[Any] | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Lock()
         self._stopped = False
         self.failure: Exception | None = None
 
@@ -119,7 +121,7 @@ class Running:
 
         ``request_stop`` cancels a start-up function that waits; then nothing is received.
         """
-        self._starting = asyncio.current_task()
+        self._loop, self._starting = asyncio.get_running_loop(), asyncio.current_task()
         try:
             await self.undo.enter_async_context(self._lifespan.entered(self._state))
         except asyncio.CancelledError:
@@ -142,7 +144,13 @@ class Running:
         await self._stop.wait()
 
     def request_stop(self) -> None:
-        """Begin to stop; called again, be in a hurry."""
+        """Begin to stop; called again, be in a hurry. Any thread may call it, and a signal handler of the program."""
+        if self._loop is None:
+            self._stop.set()
+        else:
+            self._loop.call_soon_threadsafe(self._requested)
+
+    def _requested(self) -> None:
         if self._stop.is_set():
             self._hurry.set()
         elif self._starting is not None:
@@ -166,19 +174,20 @@ class Running:
                 await asyncio.sleep(_CHECK_EVERY_S)
 
     async def stop(self) -> None:
-        """Stop in the order that this module describes; harmless when it has been done."""
-        if self._stopped:
-            return
-        self._stopped = True
-        self._stop.set()
-        _log.info("stopping")
-        await asyncio.gather(*(runner.stop(grace_s=self._grace_s, hurry=self._hurry) for runner in self.runners))
-        await asyncio.to_thread(self._renewer.stop)
-        for runner in self.runners:
-            runner.close()
-        for client in self._clients:
-            client.close()
-        await self.undo.aclose()
+        """Stop in the order that this module describes; called again, return when that has been done."""
+        async with self._ending:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._stop.set()
+            _log.info("stopping")
+            await asyncio.gather(*(runner.stop(grace_s=self._grace_s, hurry=self._hurry) for runner in self.runners))
+            await asyncio.to_thread(self._renewer.stop)
+            for runner in self.runners:
+                runner.close()
+            for client in self._clients:
+                client.close()
+            await self.undo.aclose()
 
     def _failed(self, error: Exception) -> None:
         _log.error("the queue cannot be consumed, stopping: %s", error)
