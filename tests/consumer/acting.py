@@ -28,6 +28,15 @@ async def act_async(message: ReceivedMessage, ctx: Context) -> Drop | None:
     return act(message, ctx)
 
 
+async def fail_async(body: str) -> None:
+    raise LookupError(body)
+
+
+def forgets_await(message: ReceivedMessage, ctx: Context) -> object:
+    """Return a coroutine that nothing runs."""
+    return act_async(message, ctx)
+
+
 def die(message: ReceivedMessage) -> None:
     """Take the whole process along at the first attempt."""
     if message.receive_count == 1:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from multiprocessing.context import SpawnProcess
 from typing import Any
 
 import msgspec
@@ -521,17 +522,79 @@ async def test_what_a_process_raises_is_a_verb_only_if_it_is_ours() -> None:
         assert (end.outcome, end.reason.startswith("Can't pickle")) == ("retried", True)
 
 
-@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
-async def test_what_no_task_can_raise_fails_a_message_in_a_thread(error: type[BaseException]) -> None:
+class Ended(BaseException):
+    """As the outcomes of pytest are."""
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, Ended])
+async def test_what_no_task_can_raise_fails_a_message(error: type[BaseException]) -> None:
+    """In a thread and, but for what ends the program or cannot be raised there, on the event loop."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     @app.handler
     def work(body: str) -> None:
         raise error(body)
 
+    @app.handler(queue="async")
+    async def work_async(body: str) -> None:
+        raise error(body)
+
     async with asyncio.timeout(10), app.test_client() as client:
-        end = await client.send(work, "not today")
-    assert (end.outcome, end.error, end.reason) == ("retried", error.__name__, "not today")
+        for handler in [work, work_async] if error in (SystemExit, Ended) else [work]:
+            end = await client.send(handler, "not today")
+            assert (end.outcome, end.error, end.reason) == ("retried", error.__name__, "not today")
+
+
+@pytest.mark.parametrize(
+    ("verb", "outcome"), [(RetryLater, "retried"), (Reject("no"), "rejected"), (Drop(), "dropped")], ids=str
+)
+async def test_a_verb_may_be_returned_by_every_handler(verb: object, outcome: str) -> None:
+    """Also as a class, as it may be raised; by a handler of batches for all of the batch."""
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+
+    @app.handler
+    async def work(body: str) -> object:
+        return verb
+
+    @app.batch(linger=0, queue="batches")
+    async def load(batch: Batch[str]) -> object:
+        return verb
+
+    async with asyncio.timeout(10), app.test_client() as client:
+        assert {(await client.send(handler, "x")).outcome for handler in (work, load)} == {outcome}
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")  # which is never awaited: that is the mistake
+@pytest.mark.parametrize("pool", ["async", "thread", "process"])
+async def test_work_that_a_handler_leaves_undone_fails_its_message(pool: Any) -> None:
+    """It returned a coroutine, or a generator, that nothing runs: to delete the message would lose it."""
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+
+    async def forgets_await(body: str) -> object:
+        return asyncio.sleep(0)
+
+    def yields(body: str) -> object:
+        return (each for each in body)
+
+    handlers: dict[str, Callable[..., object]] = {"async": forgets_await, "thread": yields}
+    app.declare(handlers.get(pool, acting.forgets_await), pool=pool)
+    async with asyncio.timeout(60), app.test_client() as client:
+        end = await client.send("orders", "x")
+    assert (end.outcome, end.error) == ("retried", "TypeError")
+    assert "nothing runs it" in end.reason
+
+
+async def test_a_process_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Consumer("orders", endpoint="http://127.0.0.1:1")
+    app.handler(pool="process")(acting.act)
+
+    def start(process: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(SpawnProcess, "start", start)
+    async with asyncio.timeout(10), app.test_client() as client:
+        end = await client.send("orders", "x")
+    assert (end.outcome, end.error) == ("retried", "BlockingIOError")
 
 
 async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workbench) -> None:

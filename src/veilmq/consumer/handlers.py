@@ -328,6 +328,8 @@ def _options(function: Callable[..., Any], batching: Batching | None, given: Map
 
 def _pool(function: Callable[..., Any], pool: Any) -> Any:
     """Return where ``function`` runs; raises ``ValueError`` for a pool that cannot run it."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ValueError(f"handler {function.__qualname__} is a generator, which nothing would run: it must not yield")
     is_async = inspect.iscoroutinefunction(function)
     chosen = pool or ("async" if is_async else "thread")
     if chosen not in get_args(PoolName):

@@ -6,6 +6,7 @@ flag that a thread checks, by a message to the process.
 """
 
 import asyncio
+import inspect
 import multiprocessing
 import os
 import queue
@@ -82,9 +83,10 @@ class Pool:
         try:
             if single or items:
                 await self._go_on(deliveries, deliveries[0] if single else Batch(items))
-        except (Exception, asyncio.CancelledError) as raised:
+        except BaseException as raised:  # ``SystemExit``, too: one message does not end the consumer
             is_ours = any(delivery.cause is not None for delivery in deliveries)
-            if isinstance(raised, asyncio.CancelledError) and task.cancelling() and not is_ours:
+            is_closing = isinstance(raised, asyncio.CancelledError) and task.cancelling() and not is_ours
+            if is_closing or isinstance(raised, KeyboardInterrupt | GeneratorExit):
                 raise  # the event loop itself is being closed
             while task.cancelling():
                 task.uncancel()
@@ -104,8 +106,7 @@ class Pool:
 
     async def _go_on(self, deliveries: Sequence[Context], subject: Subject, place: int = 0) -> None:
         """Call the middleware at ``place``, or after the last one the handler; a verb that it returns is raised."""
-        is_handler = place == len(self._middleware)
-        if is_handler:
+        if place == len(self._middleware):
             interrupt = deliveries[0].interrupt
             try:
                 result = await self.call(deliveries, subject)
@@ -114,8 +115,15 @@ class Pool:
                     delivery.interrupt = interrupt
         else:
             result = await self._middleware[place](subject, partial(self._go_on, deliveries, subject, place + 1))
-        if isinstance(result, Outcome) and not (is_handler and isinstance(subject, Batch)):
-            raise result
+        _check(result)
+
+
+def _check(result: object) -> None:
+    """Raise the verb that ``result`` is, also as a class, and ``TypeError`` where it is work that nothing has done."""
+    if isinstance(result, Outcome) or (isinstance(result, type) and issubclass(result, Outcome)):
+        raise result
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise TypeError(f"the handler returned a {type(result).__name__}, and nothing runs it; await it in the handler")
 
 
 class ThreadPool(Pool):
@@ -217,6 +225,7 @@ class Child:
         result: object
         try:
             result = self._handler.call(context, {})
+            _check(result)
         except BaseException as error:  # noqa: BLE001 - a handler may raise anything
             result = error
         self._context = None
@@ -323,16 +332,15 @@ class Worker:
             if delivery.cause is not None and ending.error in ("Cancelled", "LeaseLost"):
                 return ending_of(RuntimeError(ending.reason), delivery.cause)
             return ending  # one that a handler reached by itself stands
-        except (EOFError, OSError) as error:
-            self.dead = True
-            self._process.join(TERM_S)
-            if delivery.cause is not None:
+        except Exception as error:  # noqa: BLE001 - it died, it could not be started, or what it is given not be pickled
+            died = isinstance(error, EOFError | OSError) and self._process is not None
+            if died:
+                self._process.join(TERM_S)
+            self.kill()
+            if not died or delivery.cause is not None:
                 return ending_of(error, delivery.cause)
             reason = f"The handler's process died with code {self._process.exitcode}."
             return Ending(kind=EndingKind.RETRY, reason=reason, error="ProcessDied")
-        except Exception as error:  # noqa: BLE001 - a function that cannot be pickled, for one
-            self.kill()
-            return ending_of(error, delivery.cause)
 
     def stop(self, cause: Cause) -> None:
         """Stop the handler; end its process where the message is lost and ``kill_on_lost`` is set."""

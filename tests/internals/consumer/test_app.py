@@ -3,7 +3,7 @@
 import asyncio
 import multiprocessing
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -113,6 +113,22 @@ async def both(body: str, more: str) -> None:
 
 async def load(batch: Batch[str]) -> None:
     """Take a batch."""
+
+
+def yields(body: str) -> Iterator[str]:
+    """Do nothing when called."""
+    yield body
+
+
+async def yields_later(body: str) -> AsyncIterator[str]:
+    """Do nothing when called, either."""
+    yield body
+
+
+@pytest.mark.parametrize("function", [yields, yields_later])
+def test_a_generator_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="must not yield"):
+        declared(function)
 
 
 @pytest.mark.parametrize("function", [nothing, both], ids=["nothing", "both"])
