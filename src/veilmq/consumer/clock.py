@@ -83,8 +83,8 @@ def span_s(span: Span) -> float:
             raise ValueError(f"{span!r} is not a duration; write one like 200ms, 30s, 10m, 12h or 1d")
         return float(written[1]) * _UNITS_S[written[2]]
     span_seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
-    if span_seconds < 0:
-        raise ValueError(f"{span!r} is not a duration: it is negative")
+    if not span_seconds >= 0:  # nor is NaN
+        raise ValueError(f"{span!r} is not a duration: it is negative, or no number")
     return span_seconds
 
 
@@ -111,16 +111,16 @@ class Threads:
         return min(self._open, self._started)
 
     def submit(self, function: Callable[[], T]) -> "Future[T]":
-        """Call ``function`` in a thread, as soon as one is free."""
+        """Call ``function`` in a thread, as soon as one is free; raises ``RuntimeError`` where none can be started."""
         future: Future[T] = Future()
         with self._lock:
-            self._open += 1
             if self._idle > 0:
                 self._idle -= 1
             elif self._started < self._most:
-                self._started += 1
-                name = f"{self._name}-{self._started}"
+                name = f"{self._name}-{self._started + 1}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._started += 1
+            self._open += 1
         self._calls.put((future, function))
         return future
 

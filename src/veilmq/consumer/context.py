@@ -34,7 +34,7 @@ class RetryLater(Outcome):
     def __init__(self, after: Span | None = None, reason: str = "") -> None:
         """``after`` is how long to hide it, without it the handler's backoff decides; ``ValueError`` when malformed."""
         super().__init__(reason or "The handler requested a later retry.")
-        self.after_s = None if after is None else span_s(after)
+        self.after_s = None if after is None else min(span_s(after), float(LEASE_S_MAX))
 
 
 class Reject(Outcome):

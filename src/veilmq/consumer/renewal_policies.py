@@ -361,6 +361,6 @@ def _within(name: str, span: Span) -> float:
         length_s = span_s(span)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-    if not length_s <= LEASE_S_MAX:  # nor is NaN
+    if length_s > LEASE_S_MAX:
         raise ValueError(f"{name} is {length_s:g} s; it must be from 0 to {LEASE_S_MAX} seconds (12 hours)")
     return length_s

@@ -183,6 +183,7 @@ class Runner(Watcher):
     async def stop(self, *, grace_s: float, hurry: asyncio.Event) -> None:
         """End in the order that ``running`` describes; ``hurry`` ends the grace."""
         self._stopping = True
+        polled_s = asyncio.get_running_loop().time() + self.handler.options.wait_s
         self._spawn(self._release(self._schedule.drain()))
         polls, hurried = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(hurry.wait())
         if not await self._within(grace_s, lambda: not self.working, hurried):
@@ -191,9 +192,12 @@ class Runner(Watcher):
                 delivery.cancel(Cause.SHUTDOWN)
             if not await self._within(CANCEL_S, lambda: not self.working):
                 await self._abandon()
-        await asyncio.wait([polls, hurried], return_when=asyncio.FIRST_COMPLETED)
+        # No longer than a poll waits: a server that does not answer would keep its retries here for minutes.
+        left_s = max(0.0, polled_s - asyncio.get_running_loop().time())
+        await asyncio.wait([polls, hurried], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
+        polls.cancel()
         self._settler.flush()
         if not await self._within(SETTLE_S_MAX, lambda: not self._held):
             _log.error("%d messages were not settled", self.held)
@@ -410,12 +414,17 @@ class Runner(Watcher):
         if delivery.given_up:
             return
         assert delivery.ending is not None
-        ending = self.handler.options.retry.decide(delivery.ending, delivery.attempt)
-        if ending.kind not in _GOING_ON:
-            await self._release(self._schedule.failed(delivery))
-        if self._keeper is not None:
-            await self._keeper.end(delivery, ending)
-        gone = await self._settler.end(delivery, ending)
+        try:
+            ending = self.handler.options.retry.decide(delivery.ending, delivery.attempt)
+            if ending.kind not in _GOING_ON:
+                await self._release(self._schedule.failed(delivery))
+            if self._keeper is not None:
+                await self._keeper.end(delivery, ending)
+            gone = await self._settler.end(delivery, ending)
+        except Exception as error:  # noqa: BLE001 - the user's backoff may raise anything
+            delivery.lease.log(logging.ERROR, "message %s could not be settled; its lease runs out", exc_info=True)
+            ending, gone = Ending(kind=EndingKind.LEFT, reason=str(error), error=type(error).__name__), False
+            self._table.settle(delivery.lease)
         self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
         self._hooks.call("settle", delivery, ending)
         self._forget(delivery)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage, Unreachable
+from veilmq.client.messages import DEAD_RECEIPT_CODES, ClientError, ReceivedMessage
 from veilmq.client.sqs import QueueClient
 from veilmq.consumer.context import Context, Ending, EndingKind
 from veilmq.consumer.handlers import Options
@@ -30,7 +30,6 @@ from veilmq.wire.sqs.names import is_fifo
 
 T = TypeVar("T")
 
-Failure = ClientError | Unreachable
 LINGER_S = 0.01  # for which a delete waits for others; not in a FIFO queue, where its group waits for it
 HANDLED_IDS_MAX = 10_000
 TRIES_MAX = 8
@@ -95,7 +94,7 @@ class Settler:
             try:
                 await self._in_thread(self._client.delete, self._options.queue, lease.message.receipt)
                 error = None
-            except (ClientError, Unreachable) as failure:
+            except Exception as failure:  # noqa: BLE001 - the user's client may raise anything
                 error = failure
         certain = error is None and lease.state is LeaseState.HELD
         self._table.settle(lease)
@@ -122,12 +121,12 @@ class Settler:
     async def _change(self, lease: Lease, after_s: int) -> bool:
         """Make the message of ``lease`` visible, in tries for as long as no other consumer can have received it."""
         visible_s, until_s = self._table.clock.now_s() + after_s, math.inf
-        error: Failure | None = None
+        error: Exception | None = None
         for number in range(TRIES_MAX):
             error = await self._changes.put(_Change(lease, after_s, until_s))
             if error is None:
                 return True
-            if isinstance(error, Unreachable) or error.status >= 500:
+            if not isinstance(error, ClientError) or not 400 <= error.status < 500:
                 until_s = visible_s  # the server may have carried it out all the same
             if _is_final(error) or not self._may_send(lease, until_s):
                 break
@@ -207,7 +206,7 @@ class Settler:
                 return True
             if target is not None:
                 await self._copy(delivery, ending, target)
-        except (ClientError, Unreachable) as error:
+        except Exception as error:  # noqa: BLE001 - as in ``delete``
             delivery.lease.log(logging.ERROR, "message %s could not be sent to the dead-letter queue: %s", error)
             target = None
         if target is None:
@@ -261,7 +260,7 @@ def _pause_s(number: int) -> float:
     return min(PAUSE_S * 2.0**number, PAUSE_S_MAX) * (0.5 + random.random())
 
 
-def _is_final(error: Failure) -> bool:
+def _is_final(error: Exception) -> bool:
     """Return whether a retry cannot help: the receipt is dead."""
     return isinstance(error, ClientError) and error.status < 500 and plain_code(error.code) in DEAD_RECEIPT_CODES
 
@@ -275,14 +274,14 @@ class Batcher(Generic[T]):
         """``call`` sends up to ten entries. ``linger_s`` is how long the first may wait for others."""
         self._call = call
         self._linger_s = linger_s
-        self._entries: list[tuple[T, asyncio.Future[Failure | None]]] = []
+        self._entries: list[tuple[T, asyncio.Future[Exception | None]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
 
-    def put(self, entry: T) -> "asyncio.Future[Failure | None]":
+    def put(self, entry: T) -> "asyncio.Future[Exception | None]":
         """Send ``entry`` with the next batch; the future gives its error, ``None`` for success."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Failure | None] = loop.create_future()
+        future: asyncio.Future[Exception | None] = loop.create_future()
         self._entries.append((entry, future))
         if len(self._entries) >= SQS_BATCH_ENTRIES_MAX:
             self.flush()
@@ -301,11 +300,11 @@ class Batcher(Generic[T]):
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
 
-    async def _send(self, entries: "Sequence[tuple[T, asyncio.Future[Failure | None]]]") -> None:
-        answers: Sequence[Failure | None]
+    async def _send(self, entries: "Sequence[tuple[T, asyncio.Future[Exception | None]]]") -> None:
+        answers: Sequence[Exception | None]
         try:
             answers = await self._call([entry for entry, _ in entries])
-        except (ClientError, Unreachable) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, each entry has to have a result
             answers = [error] * len(entries)
         for (_, future), answer in zip(entries, answers, strict=True):
             if not future.done():

@@ -1,5 +1,6 @@
 """What is measured lately, what the reply to a renewal means; a consumer's clock and spans of time."""
 
+import math
 import threading
 import time
 from datetime import timedelta
@@ -144,7 +145,7 @@ def test_a_span_is_seconds(span: Span, seconds: float) -> None:
     assert span_s(span) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("span", ["", "10", "ten minutes", "-1s", "1w", -1, timedelta(seconds=-1)], ids=repr)
+@pytest.mark.parametrize("span", ["", "10", "ten minutes", "-1s", "1w", -1, timedelta(seconds=-1), math.nan], ids=repr)
 def test_what_is_no_span_is_refused(span: Span) -> None:
     with pytest.raises(ValueError, match="not a duration"):
         span_s(span)

@@ -6,13 +6,14 @@ import multiprocessing
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.consumer import acting
 from tests.consumer.workbench import WAIT, Workbench, event, until
-from veilmq.client import NewMessage
+from veilmq.client import HttpQueueClient, NewMessage
 from veilmq.consumer import Backoff, Batch, Context, Fixed, Item, LeaseLost, RetryLater
 from veilmq.consumer.clock import Threads
 from veilmq.consumer.context import Ending, EndingKind
@@ -123,6 +124,39 @@ async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, m
         await until(lambda: event(running, "retried"))
         await bench.settled(running)
     assert bench.counts("orders") == (0, 1)
+
+
+async def test_a_message_that_cannot_be_settled_is_let_go(bench: Workbench) -> None:
+    """It returns when its lease ends."""
+    retry = Backoff("1h", draw=lambda: 1 / 0)
+    async with bench.handling(acting.fail_async, "x", retry=retry) as running:
+        await until(lambda: running.runners[0].counts.hold_time.sum_s)
+        await bench.settled(running)
+    assert (running.exit_code, bench.counts("orders")) == (0, (0, 1))
+
+
+async def test_a_stop_waits_no_longer_for_a_server_than_a_poll_may_take(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not answer, and whose retries would go on for minutes."""
+    begun, answered = threading.Event(), threading.Event()
+
+    def receive(*_: Any, **__: Any) -> list[Any]:
+        begun.set()
+        answered.wait(60)
+        return []
+
+    monkeypatch.setattr(HttpQueueClient, "receive", receive)
+    monkeypatch.setattr("veilmq.consumer.runner.CANCEL_S", 0.01)
+    app = bench.consumer("orders")
+    app.declare(acting.act_async, wait=WAIT)
+    async with app.running() as running:
+        await until(begun.is_set)
+        (runner,) = running.runners
+        runner.handler = replace(runner.handler, options=replace(runner.handler.options, wait_s=0))
+        await running.stop()
+        assert (runner.polling, answered.is_set()) == (1, False)
+    answered.set()
 
 
 async def test_a_hook_that_fails_harms_nobody(bench: Workbench) -> None:
@@ -264,6 +298,21 @@ async def test_the_queues_own_dead_letter_queue_is_used(bench: Workbench) -> Non
     (letter,) = bench.client.receive("dead", count=10, wait_s=0)
     assert letter.attributes["veilmq-error"].text == "LookupError"
     assert "not yet" in (letter.attributes["veilmq-trace"].text or "")
+
+
+def test_a_thread_that_could_not_be_started_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads("veilmq-failing", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda thread: _raise(RuntimeError("can't start new thread")))
+        with pytest.raises(RuntimeError, match="new thread"):
+            threads.submit(lambda: 1)
+        assert threads.at_work == 0
+    assert threads.submit(lambda: 2).result(60) == 2
+    threads.close()
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def test_a_call_that_follows_another_takes_its_thread() -> None:

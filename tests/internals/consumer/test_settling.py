@@ -8,6 +8,7 @@ import pytest
 
 from tests.consumer.simulation import message
 from veilmq.client import ClientError, Unreachable
+from veilmq.client.transport import UNEXPECTED_REPLY
 from veilmq.consumer import settling
 from veilmq.consumer.clock import SystemClock
 from veilmq.consumer.context import DONE, Context
@@ -35,18 +36,18 @@ class StoppedClock(SystemClock):
 class ScriptedClient:
     """Answers deletes and changes by a script; what is left out succeeds."""
 
-    def __init__(self, *answers: ClientError | Unreachable | None) -> None:
+    def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
         self.deleted: list[list[str]] = []
         self.changes: list[VisibilityChange] = []
         self.patience_s: list[float | None] = []
-        self.refusals: list[ClientError | Unreachable] = []
+        self.refusals: list[Exception] = []
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
         self.deleted.append(list(receipts))
         answers = [self.answers.pop(0) if self.answers else None for _ in receipts]
         for answer in answers:
-            if isinstance(answer, Unreachable):
+            if answer is not None and not isinstance(answer, ClientError):
                 raise answer
         return answers  # type: ignore[return-value]
 
@@ -63,7 +64,7 @@ class ScriptedClient:
         self.patience_s.append(patience_s)
         if self.refusals:
             refusal = self.refusals.pop(0)
-            if isinstance(refusal, Unreachable) or refusal.status >= 500:
+            if not isinstance(refusal, ClientError) or refusal.status >= 500:
                 raise refusal
             return [refusal] * len(changes)
         return [None] * len(changes)
@@ -72,7 +73,7 @@ class ScriptedClient:
 class Desk:
     """A settler with leases to settle."""
 
-    def __init__(self, *answers: ClientError | Unreachable | None) -> None:
+    def __init__(self, *answers: Exception | None) -> None:
         self.clock = StoppedClock()
         self.table = LeaseTable(self.clock)
         self.client = ScriptedClient(*answers)
@@ -112,6 +113,13 @@ async def test_a_message_is_leased_until_its_delete_is_confirmed() -> None:
     (lease,) = desk.leases(1)
     assert await desk.settler.delete(lease)
     assert (desk.open_in_pauses, len(desk.table)) == ([1], 0)
+
+
+async def test_a_delete_is_tried_again_whatever_the_client_raised() -> None:
+    desk = Desk(KeyError("batch"), KeyError("single"))
+    (lease,) = desk.leases(1)
+    assert await desk.settler.delete(lease)
+    assert (desk.client.deleted, len(desk.table)) == ([["r0"]] * 3, 0)
 
 
 async def test_a_receipt_that_is_no_good_is_not_tried_again() -> None:
@@ -178,11 +186,16 @@ async def test_a_lease_that_is_nearly_over_returns_by_itself() -> None:
     assert desk.client.patience_s == [PATIENCE_S_MAX]
 
 
-UNANSWERED = [Unreachable("http://nowhere", "made up"), ClientError("InternalError", "Oops.", 503)]
+UNANSWERED = [
+    Unreachable("http://nowhere", "made up"),
+    ClientError("InternalError", "Oops.", 503),
+    ClientError(UNEXPECTED_REPLY, "The reply is not that of a queue server.", 200),
+    KeyError("a client of the user's"),
+]
 
 
-@pytest.mark.parametrize("error", UNANSWERED, ids=["unreachable", "503"])
-async def test_a_release_without_an_answer_is_not_sent_again(error: ClientError | Unreachable) -> None:
+@pytest.mark.parametrize("error", UNANSWERED, ids=["unreachable", "503", "nonsense", "client"])
+async def test_a_release_without_an_answer_is_not_sent_again(error: Exception) -> None:
     """It may have made the message visible: by now another consumer may work on it. A backoff has time for it."""
     desk = Desk()
     first, second, third = desk.leases(3)
