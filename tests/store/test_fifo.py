@@ -56,7 +56,7 @@ def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: i
 
 
 def test_groups_whose_leases_end_together_come_up_by_their_first_messages(fifo: Host) -> None:
-    send(fifo, "a1", "b1", "a2")
+    fifo.send_in_turn("a1", "b1", "a2")
     assert [bodies(receive(fifo, 1, timeout_s=30)) for _ in "ab"] == ["a1", "b1"]
     fifo.advance(30_000)
     assert bodies(receive(fifo)) == "a1 a2 b1"

@@ -93,7 +93,7 @@ def test_the_rule_sees_a_clock_read_in_sql(text: str) -> None:
 
 
 SHAPES = {"Shape", "QueueRequest", "MessageToSend"}
-STATED_ELSEWHERE = {"overload", "override", "setter", "deleter", "changes", "reads"}
+STATED_ELSEWHERE = {"overload", "override", "setter", "deleter", "changes", "reads", "snapshot"}
 
 
 def is_public(name: str) -> bool:

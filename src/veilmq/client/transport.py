@@ -275,6 +275,11 @@ class Transport:
             raise refusal(reply)
         return decode(reply, reply_type)
 
+    def _open(self) -> None:
+        """Begin without connections, in this process."""
+        self._polls, self._process = LongPolls(), os.getpid()
+        self._pool: urllib3.HTTPConnectionPool = self._made_pool()
+
     def hang_up(self) -> None:
         """End the calls that the server keeps waiting on purpose (``wait_s``): it replies now, or closes."""
         self._polls.hang_up()
@@ -283,11 +288,6 @@ class Transport:
         """Close the idle connections; the transport can still be used and opens new ones."""
         closed, self._pool = self._pool, self._made_pool()
         closed.close()
-
-    def _open(self) -> None:
-        """Begin without connections, in this process."""
-        self._polls, self._process = LongPolls(), os.getpid()
-        self._pool: urllib3.HTTPConnectionPool = self._made_pool()
 
     def _made_pool(self) -> urllib3.HTTPConnectionPool:
         pool = urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
