@@ -29,9 +29,6 @@ SCHEMA = (
 ``attribute_types`` is null unless an attribute has another type than String; values of binary attributes are Base64.
 """
 
-COLUMNS = [column.split()[0] for column in SCHEMA.replace("map<string, string>", "map").split(", ")]
-
-
 _CATALOG = ("provider", "owner", "comment", "collation", "external", "location", "is_managed_location", "path")
 """Table properties of the catalog itself; ``path`` is the location that it assigns to a table."""
 
@@ -108,8 +105,9 @@ class VeilmqDataSource(DataSource):
 
 def _checked(options: Mapping[str, str], schema: StructType) -> "SourceOptions":
     from veilmq.spark.options import OptionWrong, SourceOptions  # noqa: PLC0415
+    from veilmq.wire.v1 import arrow  # noqa: PLC0415
 
-    if schema.names != COLUMNS:
+    if schema.names != arrow.SCHEMA.names:
         raise OptionWrong(
             "schema: the columns of the source are fixed; remove .schema(...), and select the columns that you need"
         )

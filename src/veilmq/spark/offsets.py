@@ -12,18 +12,21 @@ asynchronous tracking, so it is finished after some idle seconds. (Spark 4.3.0: 
 AsyncProgressTrackingMicroBatchExecution.)
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from veilmq.spark.options import CLAIMS, SQS, SourceOptions
 from veilmq.spark.retries import advised
 
 VERSION = 1
+
+_log = logging.getLogger("veilmq.spark")
 
 
 class OffsetUnknown(ValueError):
@@ -156,12 +159,17 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
         connection = self._options.connection
-        with QueueClient(connection.transport()) as client:
+        with advised(), QueueClient(connection.transport()) as client:
             self._budget = client.show(connection.queue).visible
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Finish ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
         messages_max: int = getattr(limit, "max_rows", self.messages_all)  # ReadAllAvailable has none
+        if isinstance(limit, ReadAllAvailable):
+            _log.warning(
+                "trigger(once=True) ends before its batch is acknowledged: if the query does not run again before its "
+                "hold ends, the messages are delivered twice. Use trigger(availableNow=True)."
+            )
         with advised():
             begin = self._begin(self._offset(start))
             if self._progress.finished(begin.number):

@@ -48,7 +48,10 @@ def reader(server: RunningServer, queue: str = QUEUE, **options: str) -> ClaimsS
     return found
 
 
-def test_a_batch_is_no_longer_than_its_bytes(server: RunningServer, client: HttpQueueClient) -> None:
+def test_a_batch_is_no_longer_than_its_bytes(
+    server: RunningServer, client: HttpQueueClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also with trigger(once=True), which has no other limit; the log says that it does not acknowledge its batch."""
     for _ in range(5):
         client.send(QUEUE, "x" * 900_000)
     stream, end, batches = reader(server, maxBytesPerBatch=str(3 * MEBIBYTE)), START, []
@@ -57,6 +60,7 @@ def test_a_batch_is_no_longer_than_its_bytes(server: RunningServer, client: Http
         rows = [row for part in parts for rows in stream.read(part) for row in rows.column("body").to_pylist()]
         batches.append(sum(map(len, rows)))
         end = following
+    assert "Use trigger(availableNow=True)" in caplog.text
     assert sum(batches) == 5 * 900_000
     assert max(batches) <= 3 * MEBIBYTE
     assert len(batches) == 2, "and not one message at a time"
