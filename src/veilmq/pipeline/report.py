@@ -29,14 +29,7 @@ from veilmq.pipeline.estimate import Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.options import TuneOptions
 from veilmq.pipeline.survival import Curve
-from veilmq.pipeline.tune import (
-    DEFAULTS,
-    Recommendation,
-    known,
-    options_for,
-    plain_name,
-    recommended,
-)
+from veilmq.pipeline.tune import DEFAULTS, Recommendation, known, options_for, plain_name, recommended
 
 BYTES_MAX = 600_000
 """A larger report omits the reasons of keys, starting with the queues that lose least."""
