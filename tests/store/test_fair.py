@@ -1,4 +1,4 @@
-"""Fair queues through the port: quiet groups first, nothing lost, at no cost that grows with the backlog."""
+"""Fair queues: the model holds their rules; before it stands what it does not draw: quotas, and crowds of forty."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,30 +43,6 @@ def bodies(host: Host, count: int = 1) -> list[str]:
     return host.bodies(count, timeout_s=3_600)
 
 
-def test_among_noisy_groups_the_one_with_the_fewest_in_flight_comes_first(host: Host) -> None:
-    crowd(host, 10)
-    send(host, "other", *(f"o{n}" for n in range(50)))
-    assert bodies(host, 31) == [f"o{n}" for n in range(31)], "thirty of the other make it noisy too"
-    assert bodies(host, 4) == ["o31", "o32", "o33", "o34"], "31 to 34 in flight against 40"
-
-
-@pytest.mark.differs_on_postgres("a node learns what is in flight when it looks for a receive")
-@pytest.mark.parametrize("timeout_s", [None, 0])
-def test_what_a_receipt_ends_after_a_restart_counts_from_its_receive(kept: Host, timeout_s: int | None) -> None:
-    kept.create()
-    send(kept, NOISY, "n0", "n1")
-    (held,) = kept.receive(1, timeout_s=3_600)
-    kept.advance(MINUTE_MS)
-    kept.reopen()
-    if timeout_s is None:
-        kept.delete(held.receipt)
-    else:
-        kept.change(held.receipt, timeout_s)
-    kept.advance(1)
-    send(kept, QUIET, "q")
-    assert bodies(kept) == ["q"]
-
-
 def test_a_queue_at_its_quota_answers_after_a_restart(kept: Host) -> None:
     kept.create(in_flight_max=1)
     send(kept, NOISY, "n0", "n1")
@@ -97,6 +73,58 @@ def test_a_group_that_sends_with_delays_is_not_silent(host: Host) -> None:
     host.advance(MINUTE_MS)
     send(host, QUIET, "q")
     assert bodies(host) == ["q"]
+
+
+def test_receipts_of_what_stands_aside_act(host: Host) -> None:
+    in_flight = crowd(host, 0)
+    for each in in_flight[:2]:
+        host.change(each.receipt, 0)
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"], "both are passed over"
+    assert host.delete(in_flight[0].receipt) == [ReceiptState.EXPIRED]
+    assert host.change(in_flight[1].receipt, 60).state is ReceiptState.EXPIRED
+    assert host.counts() == (0, 40, 0)
+    assert bodies(host) == []
+    host.advance(60_000)
+    assert bodies(host) == ["n1"]
+
+
+def test_what_retention_ends_is_not_in_flight_any_more(host: Host) -> None:
+    host.set_queue(retention_s=60)
+    crowd(host, 0)
+    host.advance(MINUTE_MS)
+    assert host.counts() == (0, 0, 0)
+    host.advance(30 * MINUTE_MS)  # processing time is forgotten
+    send(host, NOISY, "n")
+    host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host, 2) == ["n", "q"]
+
+
+def test_a_group_is_drained_by_a_receive_that_hides_nothing(host: Host) -> None:
+    in_flight = crowd(host, 1)
+    send(host, QUIET, "q0")
+    assert bodies(host) == ["q0"], "the other one is noisy"
+    for each in in_flight:
+        host.change(each.receipt, 0)
+    assert len(host.receive(100, timeout_s=0)) == 41
+    host.advance(1)
+    send(host, QUIET, "q1")
+    assert bodies(host) == ["n0"]
+
+
+def test_no_message_that_stood_aside_is_given_twice_in_one_answer(host: Host) -> None:
+    """Those of the second group returned earlier: the window of leases may not be read again behind them."""
+    most = crowd(host, 0)
+    send(host, "other", *(f"o{n}" for n in range(35)))
+    fewer = [each for _ in range(5) for each in host.receive(7, timeout_s=3_600)]
+    for each in (*most[:3], *fewer[:3]):
+        host.change(each.receipt, 0)
+        host.advance(1)
+    send(host, QUIET, "q")
+    assert bodies(host) == ["q"], "the others step aside"
+    assert bodies(host, 10) == ["o0", "o1", "o2", "n0", "n1", "n2"]
 
 
 # Fair queues beside the naive model, at random, with restarts, crashes and dead letters.
@@ -241,186 +269,3 @@ def test_the_engine_agrees_with_the_model(model_url: str | None, monkeypatch: py
     monkeypatch.setattr(core_messages, "FAIR_IN_FLIGHT_MIN", IN_FLIGHT_MIN)
     monkeypatch.setattr(core_messages, "FAIR_SHARE_PERCENT", SHARE_PERCENT)
     model_frame.run_model(FairAndModel, examples=25, steps=30, url=model_url, examples_there=5)
-
-
-def test_groups_that_are_not_noisy_come_in_the_order_of_their_sending(host: Host) -> None:
-    for n in range(12):
-        send(host, f"g{n % 3}", f"m{n}")
-        host.advance(1)
-    assert bodies(host, 10) + bodies(host, 10) == [f"m{n}" for n in range(12)]
-
-
-def test_messages_of_one_group_may_be_in_flight_together(host: Host) -> None:
-    send(host, QUIET, "a", "b", "c")
-    assert bodies(host) + bodies(host) + bodies(host) == ["a", "b", "c"]
-
-
-def test_a_returned_message_of_a_noisy_group_waits_for_the_quiet(host: Host) -> None:
-    in_flight = crowd(host, 0)
-    host.change(in_flight[0].receipt, 0)
-    host.advance(1)
-    send(host, QUIET, "q")
-    assert bodies(host, 2) == ["q", "n0"]
-
-
-def test_receipts_of_what_stands_aside_act(host: Host) -> None:
-    in_flight = crowd(host, 0)
-    for each in in_flight[:2]:
-        host.change(each.receipt, 0)
-    host.advance(1)
-    send(host, QUIET, "q")
-    assert bodies(host) == ["q"], "both are passed over"
-    assert host.delete(in_flight[0].receipt) == [ReceiptState.EXPIRED]
-    assert host.change(in_flight[1].receipt, 60).state is ReceiptState.EXPIRED
-    assert host.counts() == (0, 40, 0)
-    assert bodies(host) == []
-    host.advance(60_000)
-    assert bodies(host) == ["n1"]
-
-
-def test_a_group_is_quiet_again_when_its_backlog_is_drained(host: Host) -> None:
-    in_flight = crowd(host, 1)
-    assert bodies(host) == ["n40"]
-    host.delete(*(each.receipt for each in in_flight))
-    host.advance(2 * MINUTE_MS * 10)  # processing time is forgotten too
-    send(host, "other", "o")
-    host.advance(1)
-    send(host, NOISY, "new")
-    host.advance(1)
-    send(host, QUIET, "q")
-    assert bodies(host, 3) == ["o", "new", "q"]
-
-
-def test_nothing_is_lost_by_a_restart(kept: Host) -> None:
-    kept.create()
-    crowd(kept, 60)
-    send(kept, QUIET, "q0")
-    kept.crash()
-    assert bodies(kept) == ["q0"], "those in flight are counted again"
-    send(kept, QUIET, "q1")
-    kept.reopen()
-    assert bodies(kept) == ["q1"]
-    rest = [body for _ in range(6) for body in bodies(kept, 10)]
-    assert sorted(rest) == sorted(f"n{n}" for n in range(40, 100))
-    assert bodies(kept) == []
-    assert kept.counts() == (0, 102, 0)
-
-
-def test_delays_purge_and_retention_are_as_ever(host: Host) -> None:
-    host.put(message("late", group=QUIET, delay_s=10))
-    send(host, NOISY, "a", "b")
-    assert bodies(host, 10) == ["a", "b"]
-    host.advance(10_000)
-    assert bodies(host, 10) == ["late"]
-    send(host, QUIET, "c")
-    host.purge()
-    assert host.counts() == (0, 0, 0)
-    send(host, QUIET, "d")
-    host.advance(345_600_000)
-    assert bodies(host) == []
-    assert host.counts() == (0, 0, 0)
-
-
-def test_who_waits_is_told_of_messages_whose_group_has_just_become_noisy(host: Host) -> None:
-    """They step aside, but they can be had."""
-    send(host, NOISY, *(f"n{n}" for n in range(40)))
-    for _ in range(3):
-        host.receive(10, timeout_s=3_600)
-    assert host.due_ms() == host.clock.now_ms()
-
-
-def test_messages_that_are_changed_after_a_restart_are_in_flight_once(kept: Host) -> None:
-    kept.create()
-    send(kept, NOISY, *(f"n{n}" for n in range(29)))
-    held = kept.receive(29, timeout_s=3_600)
-    kept.reopen()
-    for each in held[:5]:
-        kept.change(each.receipt, 7_200)
-    send(kept, NOISY, "n29")
-    kept.advance(1)
-    send(kept, QUIET, "q")
-    assert bodies(kept, 2) == ["n29", "q"], "29 in flight are not noisy"
-
-
-def test_what_a_change_hides_after_a_restart_counts_from_the_change(kept: Host) -> None:
-    kept.create()
-    send(kept, NOISY, "n0", "n1")
-    (held,) = kept.receive(1, timeout_s=1)
-    kept.advance(MINUTE_MS)
-    kept.reopen()
-    kept.change(held.receipt, 600)
-    kept.delete(held.receipt)
-    kept.advance(1)
-    send(kept, QUIET, "q")
-    assert bodies(kept, 2) == ["n1", "q"]
-
-
-def test_a_send_after_a_restart_counts_nothing_in_flight(kept: Host) -> None:
-    kept.create()
-    send(kept, NOISY, "n0", "n1")
-    kept.receive(1, timeout_s=30)
-    kept.reopen()
-    kept.advance(1)
-    send(kept, QUIET, "q")
-    kept.advance(31_000)
-    assert bodies(kept, 3) == ["n1", "q", "n0"]
-
-
-def test_the_end_of_retention_after_a_restart_counts_nothing_in_flight(kept: Host) -> None:
-    kept.create(retention_s=60)
-    kept.put(message("late", group="other", delay_s=900))
-    kept.advance(20_000)
-    send(kept, NOISY, "n0", "n1")
-    kept.receive(1, timeout_s=45)
-    kept.reopen()
-    kept.advance(40_000)
-    assert kept.counts() == (1, 1, 0)
-    send(kept, QUIET, "q")
-    kept.advance(10_000)
-    assert bodies(kept, 3) == ["n1", "q", "n0"]
-
-
-def test_a_group_is_drained_by_a_receive_that_hides_nothing(host: Host) -> None:
-    in_flight = crowd(host, 1)
-    send(host, QUIET, "q0")
-    assert bodies(host) == ["q0"], "the other one is noisy"
-    for each in in_flight:
-        host.change(each.receipt, 0)
-    assert len(host.receive(100, timeout_s=0)) == 41
-    host.advance(1)
-    send(host, QUIET, "q1")
-    assert bodies(host) == ["n0"]
-
-
-def test_what_retention_ends_is_not_in_flight_any_more(host: Host) -> None:
-    host.set_queue(retention_s=60)
-    crowd(host, 0)
-    host.advance(MINUTE_MS)
-    assert host.counts() == (0, 0, 0)
-    host.advance(30 * MINUTE_MS)  # processing time is forgotten
-    send(host, NOISY, "n")
-    host.advance(1)
-    send(host, QUIET, "q")
-    assert bodies(host, 2) == ["n", "q"]
-
-
-def test_a_group_whose_first_message_is_past_its_retention_has_the_turn_of_its_next_one(host: Host) -> None:
-    host.set_queue(retention_s=60)
-    for group, body in (("a", "a1"), ("b", "b1"), ("a", "a2")):
-        send(host, group, body)
-        host.advance(1_000)
-    host.advance(57_000)
-    assert bodies(host, 10) == ["b1", "a2"]
-
-
-def test_no_message_that_stood_aside_is_given_twice_in_one_answer(host: Host) -> None:
-    """Those of the second group returned earlier: the window of leases may not be read again behind them."""
-    most = crowd(host, 0)
-    send(host, "other", *(f"o{n}" for n in range(35)))
-    fewer = [each for _ in range(5) for each in host.receive(7, timeout_s=3_600)]
-    for each in (*most[:3], *fewer[:3]):
-        host.change(each.receipt, 0)
-        host.advance(1)
-    send(host, QUIET, "q")
-    assert bodies(host) == ["q"], "the others step aside"
-    assert bodies(host, 10) == ["o0", "o1", "o2", "n0", "n1", "n2"]
