@@ -293,20 +293,6 @@ def test_a_silent_source_is_forgotten_after_two_weeks(kept: Host) -> None:
 # The queue.
 
 
-@pytest.mark.differs_on_postgres("not in what it does: a smaller quota is tested there, in less time")
-def test_claimed_messages_take_no_place_of_the_quota(host: Host) -> None:
-    """150,000 of them, and a receive of the default quota of 120,000 still gets one."""
-    host.create()
-    open_source(host)
-    for _ in range(151):
-        host.send(*("x" for _ in range(1_000)))
-    assert claim_whole(host, 1, 150_000).messages == 150_000
-    assert host.counts() == (1_000, 150_000, 0)
-    received = host.do(commands.Receive(queue=QUEUE))
-    assert len(received.messages) == 1
-    assert not received.over_limit
-
-
 def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
     with store.open(claimed_max=3) as host:
         host.create()
@@ -359,17 +345,6 @@ def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> N
     assert kept.receive(10) == []
     acknowledge(kept, 1)
     assert bodies(kept.receive(10)) == ["a3"]
-
-
-def test_the_counters_of_a_purged_lane_do_without_its_claims(kept: Host) -> None:
-    kept.create()
-    kept.send(*(str(number) for number in range(1_500)))
-    kept.receive(1_500, timeout_s=0)
-    open_source(kept)
-    claim_whole(kept, 1, 1_500)
-    kept.purge()
-    kept.crash()
-    kept.check()
 
 
 def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
@@ -555,18 +530,6 @@ def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo
     assert len(bound) <= (3 if size_bytes > 500_000 else 6 if not fifo else 12)
 
 
-def test_what_comes_back_to_a_group_comes_in_its_order(sliced: Host) -> None:
-    sliced.create(fifo=True)
-    open_source(sliced)
-    sliced.send_in_turn(*(f"a{number:02}" for number in range(12)), "b")
-    assert claim_whole(sliced, 1, 100).messages < 13
-    sliced.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
-    settle(sliced)
-    got = [each.body for _ in range(13) for each in sliced.receive(10, timeout_s=600) if each.body != "b"]
-    assert got
-    assert got == [f"a{number:02}" for number in range(len(got))]
-
-
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("count", [2, 30])
 def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: Host, count: int, *, fifo: bool) -> None:
@@ -601,35 +564,3 @@ def fill(host: Host, kind: str, count: int) -> None:
         host.put(*messages)
     if kind == "returned":
         host.receive(count, timeout_s=0)
-
-
-@pytest.mark.parametrize("restart", ["reopen", "crash"])
-@pytest.mark.parametrize("kind", ["fresh", "returned", "fifo"])
-def test_a_claim_goes_on_where_a_restart_cut_it(sliced: Host, kind: str, restart: str) -> None:
-    fill(sliced, kind, 100)
-    open_source(sliced)
-    first = claim(sliced, 1, 100)
-    getattr(sliced, restart)()
-    assert view(sliced).claims[0].state is (ClaimState.BINDING if first.more else ClaimState.OPEN)
-    assert claim_whole(sliced, 1, 100).messages == 100
-    getattr(sliced, restart)()
-    assert len(read(sliced)) == 100
-    acknowledge(sliced, 1)
-    getattr(sliced, restart)()
-    assert sliced.counts() == (0, 0, 0)
-    settle(sliced)
-    assert sliced.receive(100) == []
-
-
-def test_whoever_reads_or_goes_on_has_the_claim_whole(sliced: Host) -> None:
-    fill(sliced, "returned", 100)
-    open_source(sliced)
-    assert claim(sliced, 1, 100).more
-    part = len(read(sliced))
-    assert claim(sliced, 1, 100) == claims.Bound(number=1, messages=part, shards=1, again=True)
-    assert claim(sliced, 2, 100).more
-    claim(sliced, 3, 100)
-    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
-    read(sliced)
-    assert [each.state for each in view(sliced).claims] == [ClaimState.OPEN, ClaimState.OPEN, ClaimState.BINDING]
-    assert claim_whole(sliced, 3, 20).messages == 20

@@ -14,23 +14,19 @@ from tests.store.test_claims import (
     DEAD,
     HOUR_MS,
     acknowledge,
-    bodies,
     claim,
     claim_whole,
     fill,
     open_source,
-    read,
     settle,
     view,
 )
 from veilmq.core import claims, commands
 from veilmq.core.claims import ClaimState
 from veilmq.core.commands import Command
-from veilmq.core.errors import ConsumerTaken, InternalError, StoreFull
+from veilmq.core.errors import ConsumerTaken, StoreFull
 from veilmq.store.claims import ClaimStep
-from veilmq.store.sqlite import settling
 from veilmq.store.sqlite.batch import Batch
-from veilmq.store.sqlite.transaction import HANDLERS
 
 SLICES = replace(RESTLESS, claim_slice_rows=40)
 KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
@@ -119,19 +115,6 @@ def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
     assert host.rows("fair_group") == 1
 
 
-def test_a_claim_passes_over_what_retention_has_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    host.create(fifo=True, retention_s=60)
-    host.stop()
-    for name in ("old", "young"):
-        count = 500 if name == "old" else 1
-        host.put(*(message(name, group="g", dedup_id=f"{name} {number}") for number in range(count)))
-        host.advance(30_000)
-    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
-    open_source(host)
-    assert claim(host).messages == 1
-    assert bodies(read(host)) == ["young"]
-
-
 def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.create()
     host.send(*(str(number) for number in range(3_000)))
@@ -154,29 +137,6 @@ def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
 
 class Faulty(Command, frozen=True, kw_only=True):
     """Fails."""
-
-
-def test_a_batch_that_is_rolled_back_takes_its_claims_along(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is applied again without the command at fault, by what the database has."""
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError
-
-    handlers: dict[Any, Any] = HANDLERS
-    monkeypatch.setitem(handlers, Faulty, fail)
-    host.create()
-    host.send("a", "b", "c", "d")
-    open_source(host)
-    claim(host, 1, 1)
-    bound, failed, acknowledged = host.do_together(
-        claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=2),
-        Faulty(),
-        claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1),
-    )
-    assert (bound.messages, acknowledged.acknowledged) == (2, 1)
-    assert isinstance(failed, InternalError)
-    assert host.counts() == (1, 2, 0)
-    assert bodies(read(host, 2)) == ["b", "c"]
 
 
 def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path: Path) -> None:
