@@ -383,29 +383,6 @@ def test_a_task_goes_on_after_a_restart(kept: Host, *, abruptly: bool) -> None:
     kept.check()
 
 
-@pytest.mark.differs_on_postgres("goes on from copies of the folder in use")
-def test_nothing_is_lost_doubled_or_miscounted_by_crashes_at_any_moment(kept: Host) -> None:
-    """Copies of the folder in use, after every slice and between two of them: the sum and the count always agree."""
-    kept.create(OTHER)
-    pair(kept, receives_max=1, retention_s=LONG_S)
-    total = 700
-    kill(kept, *(str(number) for number in range(total)))
-    start(kept, OTHER)
-    task = latest(kept)
-    for _ in range(60):
-        if task.status is not MoveStatus.RUNNING:
-            break
-        kept.in_loop(lambda: kept.clock.advance(PAUSE_MS // 2))
-        kept.crash()
-        task = latest(kept)
-        assert sum(kept.counts(OTHER)) == task.messages_moved
-        assert sum(kept.counts(DEAD)) == total - task.messages_moved
-        kept.check()
-    assert (task.status, task.messages_moved) == (MoveStatus.COMPLETED, total)
-    found = [body for _ in range(total // 10) for body in (each.body for each in kept.receive(10, queue=OTHER))]
-    assert sorted(found, key=int) == [str(number) for number in range(total)]
-
-
 def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
     with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)

@@ -244,19 +244,6 @@ def test_what_waits_and_what_has_returned_comes_by_visibility(brief: Host) -> No
 # What move tasks and dead letters do.
 
 
-def test_a_dead_letter_is_kept_though_its_queue_kept_nothing_so_old_before(host: Host) -> None:
-    """The retention of that queue was raised; what had ended by then does not come back."""
-    host.create(DEAD, retention_s=60)
-    host.create(dead_letter_queue=DEAD, receives_max=1)
-    host.send("ended", queue=DEAD)
-    host.send("dead")
-    host.advance(100_000)
-    host.set_queue(DEAD, retention_s=300)
-    assert (host.bodies(timeout_s=0), host.bodies()) == (["dead"], [])
-    host.forget()
-    assert host.bodies(2, queue=DEAD) == ["dead"]
-
-
 LONG = "x" * 300_000
 
 
