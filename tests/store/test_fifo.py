@@ -298,17 +298,3 @@ def test_all_that_a_lower_delay_makes_due_can_be_had(kept: Host) -> None:
     kept.sweep()
     got = [each.body for _ in range(100) for each in receive(kept, timeout_s=900)]
     assert sorted(got) == sorted(f"m{at}" for at in range(1_000))
-
-
-@pytest.mark.parametrize("delay_s", [0, 30])
-def test_a_group_that_can_give_a_message_keeps_its_turn_through_a_new_delay(fifo: Host, delay_s: int) -> None:
-    """From the instant at which the first of its messages became visible, which need not be the first in order."""
-    fifo.set_queue(delay_s=30 - delay_s)
-    fifo.send_in_turn("a1", delay_s=30)
-    fifo.send_in_turn("a2", delay_s=1)
-    fifo.advance(2_000)
-    fifo.send_in_turn("b1", delay_s=0)
-    fifo.advance(28_000)
-    fifo.set_queue(delay_s=delay_s)
-    fifo.sweep()
-    assert bodies(receive(fifo)) == "a1 a2 b1"

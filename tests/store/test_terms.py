@@ -38,14 +38,6 @@ def only_sent(host: Host, new: NewMessage, terms: SendOptions = RECEIPTS) -> Sen
 # Receipts of delayed messages.
 
 
-def test_a_delayed_duplicate_has_no_receipt(host: Host) -> None:
-    """What it would name was sent before, by whoever has its receipt."""
-    host.create(fifo=True, content_deduplication=True)
-    first, second = (only_sent(host, message("a", delay_s=5, group="g")) for _ in range(2))
-    assert first.receipt is not None
-    assert (second.id, second.receipt) == (first.id, None)
-
-
 # What goes together.
 
 

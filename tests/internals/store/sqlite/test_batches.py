@@ -125,11 +125,6 @@ def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
     assert host.rows("message") == 0
 
 
-def test_a_command_that_is_no_hot_one_is_a_barrier(host: Host) -> None:
-    view = host.do_together(send("a"), ShowQueue(queue=QUEUE, counts=True), send("b"))[1]
-    assert view.counts.visible == 1
-
-
 # What fails.
 
 
@@ -152,13 +147,6 @@ def test_a_command_that_fails_fails_alone(host: Host, monkeypatch: pytest.Monkey
     assert [each.body for each in received.messages] == ["a", "c"]
     host.reopen()
     assert host.counts() == (0, 2, 0)
-
-
-def test_rows_that_cannot_be_written_fail_their_own_command_alone(host: Host) -> None:
-    before, bad, after = host.do_together(send("a"), send("\ud800"), send("b"))
-    assert isinstance(bad, InternalError)
-    assert (len(before), len(after)) == (1, 1)
-    assert host.bodies(10) == ["a", "b"]
 
 
 def test_a_batch_is_repeated_once_however_many_of_its_commands_fail(host: Host) -> None:

@@ -44,20 +44,6 @@ def key(number: int, *, chain: int = 0) -> bytes:
     return chain.to_bytes(4) + number.to_bytes(12)
 
 
-@pytest.mark.parametrize("write_each", [False, True])
-def test_each_entry_of_a_chain_is_found_staged_and_written(*, write_each: bool) -> None:
-    book = Book()
-    for number in range(5):
-        chain = number % 2 << 11
-        book.add(number, chain=chain)
-        assert book.found(range(5), chain=chain) == list(range(number % 2, number + 1, 2))
-        if write_each:
-            book.write()
-    book.write()
-    assert book.found(range(5)) == [0, 2, 4]
-    assert book.log.find(key(1)) is None
-
-
 def test_the_last_of_those_with_one_key_is_found() -> None:
     book = Book()
     for now_ms in (1_000, 301_000):
@@ -92,16 +78,6 @@ def test_a_write_that_fails_is_taken_back() -> None:
     book.add(2)
     book.keep()
     assert book.found(range(3)) == [1, 2]
-
-
-def test_all_is_found_after_a_start_and_in_it_the_numbers_go_on(tmp_path: Path) -> None:
-    for start in range(3):
-        book = Book(tmp_path)
-        assert book.found(range(9)) == list(range(3 * start))
-        for number in range(3 * start, 3 * start + 3):
-            book.add(number)
-        book.keep()
-        book.connection.close()
 
 
 def test_what_a_start_finds_is_read_in_slices_or_with_the_first_message(tmp_path: Path) -> None:
