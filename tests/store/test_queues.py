@@ -96,10 +96,11 @@ def test_settings_are_changed_one_by_one(host: Host) -> None:
 
 
 def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
-    """When a queue is created, set or edited; nothing is changed."""
-    with pytest.raises(errors.SettingsConflict) as refusal:
-        host.create(receives_max=3)
-    assert refusal.value.setting == "receives_max"
+    """When a queue is created, by defaults too, set or edited; nothing is changed."""
+    for given in ("settings", "defaults"):
+        with pytest.raises(errors.SettingsConflict) as refusal:
+            create(host, **{given: {"receives_max": 3}})
+        assert refusal.value.setting == "receives_max"
     with pytest.raises(errors.QueueNotFound):
         host.do(commands.ShowQueue(queue=QUEUE))
     created = host.create()

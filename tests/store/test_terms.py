@@ -166,11 +166,6 @@ def test_a_new_queue_is_new_and_has_the_defaults(host: Host) -> None:
         host.do(msgspec.structs.replace(create, settings={"delay_s": 9}))
 
 
-def test_defaults_have_to_fit_as_settings_do(host: Host) -> None:
-    with pytest.raises(errors.SettingsConflict):
-        host.do(commands.CreateQueue(queue=QUEUE, defaults={"content_deduplication": True}))
-
-
 def test_a_name_may_be_taken_at_once() -> None:
     with on_sqlite(None).open(queue_name_pause_s=QUEUE_NAME_PAUSE_S) as patient:
         patient.create()
