@@ -27,7 +27,7 @@ from benchmarks.streams import Batch, _full
 from benchmarks.table import cell, cells, columns, reasons, render
 from benchmarks.wrk import SCRIPTS, Load, LoadError, LoadResult, parse
 from tests.conftest import need
-from veilmq.spark.datasource import COLUMNS
+from veilmq.wire.v1 import arrow
 
 
 def test_what_options_set() -> None:
@@ -292,7 +292,7 @@ def test_batches_that_are_not_full_do_not_count() -> None:
 def test_ready_made_rows_have_the_columns_of_the_source() -> None:
     made = batch(7)
     assert made.num_rows == 7
-    assert made.schema.names == COLUMNS
+    assert made.schema.names == arrow.SCHEMA.names
 
 
 # The texts of the table, and the arithmetic between its columns.

@@ -16,13 +16,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from veilmq.console import security_headers, session_cookie
-from veilmq.console.asking import Ask, Asking, Refused
+from veilmq.console import security_headers
+from veilmq.console.asking import Answer, Ask, Asked, Asking, Refused
 from veilmq.console.assets import ASSETS, PREFIX
+from veilmq.console.changes import change_of
 from veilmq.console.page import HOME, SIGN_IN, Page
 from veilmq.console.pages import PAGES
 from veilmq.console.ports import Ports
-from veilmq.console.reading_only import ReadingOnly
 from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.console.visit import FormRefused, Visit
@@ -85,7 +85,7 @@ class Console:
 
     def session_of(self, request: Request) -> tuple[Session, Caller | None] | None:
         """Return the session of a request and who has it; ``None`` for whoever has to sign in first."""
-        session = session_cookie.read(request, self._sessions)
+        session = self._sessions.of(request)
         if session is None:
             return None
         caller = self._holder(session)
@@ -109,14 +109,14 @@ class Console:
         return Route(page.path, answer, methods=methods)
 
     async def _page(self, page: Page, request: Request) -> Response:
-        found = session_cookie.read(request, self._sessions)
+        found = self._sessions.of(request)
         session = found or self._sessions.begin()
         caller = self._holder(session)
         if caller is None and self._accounts is not None and not page.open:
             return _to_sign_in(request)
         response = await self._answer(page, request, session, caller)
         if found is None:
-            session_cookie.keep(response, request, self._sessions, session)
+            self._sessions.keep(response, request, session)
         return response
 
     async def _answer(self, page: Page, request: Request, session: Session, caller: Caller | None) -> Response:
@@ -202,3 +202,19 @@ async def _asset(request: Request) -> Response:
     if asset is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     return Response(asset.body, headers={"cache-control": _FOR_EVER}, media_type=asset.kind)
+
+
+class ReadingOnly:
+    """An ``Ask`` for requests that may change nothing: a page that is only looked at has no way to do it."""
+
+    def __init__(self, ask: Ask) -> None:
+        """``ask`` carries out what only reads."""
+        self._ask = ask
+
+    async def __call__(self, asked: Asked) -> Answer:
+        """Answer; raises ``PermissionError`` for what may change anything, a defect of the page."""
+        if change_of(asked._replace(body=b""), account="") is not None:
+            raise PermissionError(
+                f"A page that is only looked at asked for a change: {asked.method!r} {asked.target!r}."
+            )
+        return await self._ask(asked)

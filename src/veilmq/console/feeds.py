@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -11,8 +11,8 @@ from veilmq.console.asking import Asking, Refused
 from veilmq.console.live import Told
 from veilmq.console.move_tasks import latest_moves
 from veilmq.console.rendering import age, number, path_of
-from veilmq.console.timeline import BARS_MAX, Timeline, going_on
-from veilmq.console.timeline_drawing import Drawn, Frame, draw, frame_for
+from veilmq.console.timeline import BARS_MAX, Drawing, Drawn, Frame, Timeline, draw, frame_for, going_on
+from veilmq.console.visit import Visit
 from veilmq.core.commands import BrowsedQueue, BrowsedQueues
 from veilmq.core.limits import SECOND_MS
 from veilmq.wire.v1.queues import Lease
@@ -130,3 +130,25 @@ async def _counted(asking: Asking, queue: str, *, own: bool) -> BrowsedQueue:
 
 def _progress(task: Mapping[str, Any]) -> tuple[str, int]:
     return task["Status"], task["ApproximateNumberOfMessagesMoved"]
+
+
+class LeaseLook(NamedTuple):
+    """What ``parts/timeline.html`` is told: the drawing, the same leases for a table, and a sentence."""
+
+    drawing: Drawing
+    leases: list[Lease]
+    summary: str
+
+
+async def lease_look(visit: Visit, *, in_flight: int | None) -> LeaseLook | None:
+    """Return the leases of the queue that the path names; ``None`` where the caller may not see them."""
+    try:
+        leases = await leases_of(visit.asking, visit.queue)
+    except Refused as refused:
+        if refused.is_denied:
+            return None
+        raise
+    timeline = Timeline()
+    timeline.look(leases, visit.now_ms)
+    drawing = draw(timeline, frame_for(timeline), href=f"{path_of(visit.queue)}/messages?state=in_flight")
+    return LeaseLook(drawing, leases[:BARS_MAX], summary(leases, in_flight))

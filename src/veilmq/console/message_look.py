@@ -1,19 +1,101 @@
-"""Messages as a page shows them: found by a look, or given by a receive."""
+"""Messages as a page shows them: found by a look, or given by a receive; what the page's address says of the look.
+
+``mine`` names leases, each by message and receive count, so that a page can tell what was received here from what
+others hold. A receipt is never in an address.
+"""
 
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
+from uuid import UUID
 
 import msgspec
 
 from veilmq.console.asking import Refused
 from veilmq.console.bodies import CUT_CHARACTERS, ShownBody, hex_rows, shown
-from veilmq.console.message_view import IN_FLIGHT, NEXT, MessageView, lease_name
 from veilmq.console.queue_look import look
 from veilmq.console.visit import Visit
-from veilmq.core.limits import INSPECT_MESSAGES, LEASE_S_MAX, SECOND_MS
+from veilmq.core.limits import INSPECT_MESSAGES, LEASE_S_MAX, SECOND_MS, SQS_RECEIVE_COUNT
 from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow, ShownQueue
+
+BODIES: dict[str, str] = {"text": "Text", "json": "JSON", "hex": "Hex"}
+"""The ways to look at a body, and the words for them."""
+
+COUNTS = (20, 100)
+"""How many messages a page may show."""
+
+NEXT = "next"
+"""What a receive would give now."""
+
+IN_FLIGHT = "in-flight"
+
+STATES: dict[str, str] = {
+    "all": "All",
+    NEXT: "Next to be received",
+    "visible": "Visible",
+    IN_FLIGHT: "In flight",
+    "delayed": "Delayed",
+}
+"""Which messages may be looked at, and the words for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A look; ``whole`` is the id of the one message whose body is shown whole."""
+
+    state: str = "all"
+    body: str = "text"
+    count: int = COUNTS[0]
+    whole: str = ""
+    mine: tuple[str, ...] = ()
+
+    @property
+    def query(self) -> str:
+        """Return it as the address has it, what is usual left out."""
+        usual = asdict(MessageView())
+        told = {name: value for name, value in asdict(self).items() if value != usual[name]}
+        return urlencode({name: ".".join(value) if name == "mine" else value for name, value in told.items()})
+
+    def with_body(self, body: str) -> str:
+        """Return the query of the same look with bodies shown in another way."""
+        return replace(self, body=body).query
+
+    def one(self, message: str, state: str) -> str:
+        """Return the query that shows the body of one message, which is in ``state``, whole."""
+        return replace(self, whole=message, state=state if self.state == NEXT else self.state).query
+
+    def but(self, **other: object) -> str:
+        """Return the query of the same look with something else in it; a whole body is left behind."""
+        return replace(self, **{"whole": "", **other}).query  # type: ignore[arg-type]
+
+
+def view_of(query: Mapping[str, str]) -> MessageView:
+    """Return the look that an address asks for; what cannot be is passed over."""
+    state = query.get("state", "").replace("_", "-")  # the API has an underscore there
+    body, count = query.get("body", ""), query.get("count", "")
+    mine = [each for each in query.get("mine", "").split(".") if each]
+    return MessageView(
+        state=state if state in STATES else "all",
+        body=body if body in BODIES else "text",
+        count=int(count) if count in map(str, COUNTS) else COUNTS[0],
+        whole=_id(query.get("whole", "")),
+        mine=tuple(mine[: SQS_RECEIVE_COUNT.maximum]),
+    )
+
+
+def _id(text: str) -> str:
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return ""
+
+
+def lease_name(message: str, receive_count: object) -> str:
+    """Return what names one lease of the message with this id."""
+    return f"{message}_{receive_count}"
+
 
 _LAID_OUT_CHARACTERS = 65_536
 """How long a body may be that is laid out as JSON where there are many of them."""
@@ -163,3 +245,45 @@ def _attribute(name: str, kind: str, value: str) -> Attribute:
         return Attribute(name, kind, hex_rows(data[:_VALUE_BYTES]), len(data) if len(data) > _VALUE_BYTES else 0)
     size = len(value.encode())
     return Attribute(name, kind, value[:_VALUE_CHARACTERS], size if len(value) > _VALUE_CHARACTERS else 0)
+
+
+ASKED: Mapping[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+"""What a receive has to ask for, so that its messages can be shown."""
+
+_RECEIVED = "ApproximateReceiveCount"
+_FIRST = "ApproximateFirstReceiveTimestamp"
+_TRACE = "AWSTraceHeader"
+
+
+def leases_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the names of the leases that began."""
+    return tuple(lease_name(each["MessageId"], each["Attributes"][_RECEIVED]) for each in messages)
+
+
+def rows_of(messages: Sequence[Mapping[str, Any]], view: MessageView) -> list[Row]:
+    """Return the messages of an answer to ReceiveMessage."""
+    return [row_of(_listed(each), view)._replace(is_mine=True) for each in messages]
+
+
+def _listed(message: Mapping[str, Any]) -> ListedMessage:
+    """Return a message as a look would show it, but for what a receive does not tell: until when, and its priority."""
+    system: Mapping[str, str] = message["Attributes"]
+    attributes: Mapping[str, Mapping[str, str]] = message.get("MessageAttributes") or {}
+    return ListedMessage(
+        id=message["MessageId"],
+        body=message["Body"],
+        body_bytes=len(message["Body"].encode()),
+        attributes={name: each.get("StringValue") or each["BinaryValue"] for name, each in attributes.items()},
+        attribute_types={name: each["DataType"] for name, each in attributes.items()},
+        system_attributes={_TRACE: system[_TRACE]} if _TRACE in system else {},
+        group=system.get("MessageGroupId"),
+        dedup_id=system.get("MessageDeduplicationId"),
+        priority=0,
+        sent_at_ms=int(system["SentTimestamp"]),
+        first_received_at_ms=int(system[_FIRST]),
+        receive_count=int(system[_RECEIVED]),
+        state="in_flight",
+        visible_at_ms=None,
+        received_at_ms=None,
+        receipt=message["ReceiptHandle"],
+    )

@@ -1,20 +1,22 @@
 """Who is signed in: a cookie that says it, signed with a key of the store, so that every node of a store takes it.
 
 It holds the id of an access key and never its secret. A key that leaves the credentials file, or expires, ends its
-sessions; signing out ends one, for the process that is told (``ended_sessions``). Each session has a token of its own
+sessions; signing out ends one, for the process that is told (``EndedSessions``). Each session has a token of its own
 that a form must send back: a page of another site cannot know it (OWASP, "Cross-Site Request Forgery Prevention",
 synchronizer token).
 """
 
 import secrets
 from collections.abc import Callable
+from datetime import datetime
 from hashlib import sha256
 from hmac import compare_digest, digest
 
 import msgspec
 from itsdangerous import BadData, TimestampSigner, URLSafeTimedSerializer
+from starlette.requests import Request
+from starlette.responses import Response
 
-from veilmq.console.ended_sessions import EndedSessions
 from veilmq.console.sign_ins import SignIns
 from veilmq.wire.exchange import Caller
 
@@ -89,6 +91,26 @@ class Sessions:
             return None
         return None if self._ended.has(key_id, token, began_at) else Session(key_id=key_id, token=token)
 
+    def of(self, request: Request) -> Session | None:
+        """Return the session whose cookie came with ``request``, ``None`` where none holds."""
+        return self.read(request.cookies.get(_name(request), ""))
+
+    def keep(self, response: Response, request: Request, session: Session) -> None:
+        """Have the browser keep ``session``, for this console alone and where no script can read it."""
+        response.set_cookie(
+            _name(request),
+            self.cookie(session),
+            max_age=SESSION_S_MAX,
+            path="/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+    def forget(self, response: Response, request: Request) -> None:
+        """Have the browser forget its session."""
+        response.delete_cookie(_name(request), secure=request.url.scheme == "https", httponly=True, samesite="strict")
+
     def end(self, session: Session) -> None:
         """Take its cookie no more. One of nobody in particular shows nothing and is not remembered."""
         if session.key_id:
@@ -97,3 +119,62 @@ class Sessions:
     def _serializer(self, key_id: str) -> URLSafeTimedSerializer:
         secret = digest(self._secret, key_id.encode() + self._secret_of(key_id), sha256)
         return URLSafeTimedSerializer(secret, salt="veilmq console", signer=self._signer)
+
+
+def _name(request: Request) -> str:
+    """Return the name of the session's cookie: browsers share cookies between the ports of a host.
+
+    Over TLS it begins with ``__Host-``: browsers take such a cookie from this very host alone, over TLS, so that
+    nobody who has a neighbouring name, or who reads along, can put a session of his own into a browser.
+    """
+    prefix = "__Host-" if request.url.scheme == "https" else ""
+    return f"{prefix}veilmq_{request.url.port or request.url.scheme}"
+
+
+OF_A_KEY_MAX = 256
+"""How many of a key are remembered one by one."""
+
+
+class EndedSessions:
+    """Sessions that were ended by signing out, remembered until their cookies are too old anyway.
+
+    A cookie says by itself who is signed in, so a copy of it would hold after its browser has forgotten it. What is
+    remembered is bounded for each key, so that nobody who signs in and out without end can have the sessions of others
+    forgotten, or ended: of a key with too many, all end that had begun by then. Instants are seconds of the wall clock.
+    """
+
+    def __init__(self, *, session_s_max: int) -> None:
+        """``session_s_max`` is after how many seconds a cookie is too old."""
+        self._session_s_max = session_s_max
+        self._one_by_one: dict[str, dict[str, float]] = {}
+        self._all_by_s: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        """Return how many are remembered one by one."""
+        return sum(len(of_key) for of_key in self._one_by_one.values())
+
+    def add(self, key_id: str, token: str, now_s: float) -> None:
+        """Remember the session of ``key_id`` with ``token``."""
+        self._forget(now_s - self._session_s_max)
+        of_key = self._one_by_one.setdefault(key_id, {})
+        of_key[token] = now_s
+        if len(of_key) > OF_A_KEY_MAX:
+            del self._one_by_one[key_id]
+            self._all_by_s[key_id] = now_s
+
+    def has(self, key_id: str, token: str, began_at: datetime) -> bool:
+        """Tell whether that session, which began at ``began_at``, was ended."""
+        if token in self._one_by_one.get(key_id, ()):
+            return True
+        all_by_s = self._all_by_s.get(key_id)
+        return all_by_s is not None and began_at.timestamp() <= all_by_s
+
+    def _forget(self, before_s: float) -> None:
+        """Forget those that were ended before ``before_s``: they had begun still earlier."""
+        for key_id, of_key in list(self._one_by_one.items()):
+            kept = {token: ended_s for token, ended_s in of_key.items() if ended_s >= before_s}
+            if kept:
+                self._one_by_one[key_id] = kept
+            else:
+                del self._one_by_one[key_id]
+        self._all_by_s = {key_id: by_s for key_id, by_s in self._all_by_s.items() if by_s >= before_s}

@@ -20,8 +20,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from veilmq import __version__
-from veilmq.console.audit import AuditLog
-from veilmq.console.auditing import Auditing
+from veilmq.console.audit import Auditing, AuditLog
 from veilmq.console.live import Live
 from veilmq.console.ports import Advice, ExportHealth, Health, HealthFigure, Ports, ShownKey, ShownSetting
 from veilmq.console.sign_ins import SignIns

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from veilmq.console.asking import Answer, Asked
-from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, AuditLog, AuditLogError
-from veilmq.console.auditing import Auditing, shown
+from veilmq.console.audit import DONE, UNKNOWN, AuditEntry, Auditing, AuditLog, AuditLogError, shown
 from veilmq.console.changes import change_of
 from veilmq.wire.exchange import caller_named
 

@@ -12,9 +12,8 @@ from tests.console.test_live_page import Watching
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, REGION, client, written
 from veilmq.console import sign_ins
-from veilmq.console.ended_sessions import OF_A_KEY_MAX, EndedSessions
 from veilmq.console.live import TICK_MS
-from veilmq.console.sessions import SESSION_S_MAX, Session, Sessions
+from veilmq.console.sessions import OF_A_KEY_MAX, SESSION_S_MAX, EndedSessions, Session, Sessions
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS, KEY_FAILURES, SignIns, SignInsPaused
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Caller, caller_named

@@ -15,12 +15,11 @@ from veilmq.console.distribution import Histogram, histogram
 from veilmq.console.feeds import figures
 from veilmq.console.field_kinds import Unfit
 from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
+from veilmq.console.pages.queues import HEIGHT, WIDTH, sparkline
 from veilmq.console.policy_words import in_words
 from veilmq.console.rendering import age
-from veilmq.console.setting_form import texts_of
+from veilmq.console.setting_form import filled_tags, rows_of, texts_of, was
 from veilmq.console.setting_rows import GROUPS, ROWS
-from veilmq.console.sparkline import HEIGHT, WIDTH, sparkline
-from veilmq.console.tag_rows import filled_tags, rows_of, was
 from veilmq.console.timeline import BARS_MAX, ENDED_MAX, KEPT_MS, RENEWALS_MAX, Bar, Ending, Timeline
 from veilmq.core.commands import BrowsedQueue, QueueOrder
 from veilmq.core.limits import LEASE_S_MAX, SQS_TAGS_MAX

@@ -4,7 +4,6 @@ from veilmq.console.page import Page
 from veilmq.console.pages import (
     accounts,
     audit,
-    claim_changes,
     claims,
     dead_letters,
     live,
@@ -31,7 +30,6 @@ PAGES: tuple[Page, ...] = (
     *queue.PAGES,
     *queue_deletion.PAGES,
     *claims.PAGES,
-    *claim_changes.PAGES,
     *accounts.PAGES,
     *server.PAGES,
     *audit.PAGES,

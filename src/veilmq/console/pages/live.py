@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from veilmq.console import session_cookie
 from veilmq.console.feeds import NAMES_MAX, CountsOf, LeasesOf, MovesOf
 from veilmq.console.live import Live, Question, Reader, Stream, TooManyError
 from veilmq.console.page import Page
@@ -58,7 +57,7 @@ def _reader(visit: Visit) -> Reader:
     def is_there() -> bool:
         if visit.accounts is None:
             return True
-        session = session_cookie.read(visit.request, visit.sessions)
+        session = visit.sessions.of(visit.request)
         return session is not None and visit.accounts.known(session.key_id) == visit.caller
 
     arn = None if visit.caller is None else visit.caller.arn

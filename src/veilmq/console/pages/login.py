@@ -4,7 +4,6 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from veilmq.console import session_cookie
 from veilmq.console.page import HOME, SIGN_IN, Page
 from veilmq.console.sign_ins import SignInsPaused
 from veilmq.console.visit import Visit
@@ -34,7 +33,7 @@ async def sign_in(visit: Visit) -> Response:
     if caller is None:
         return _form(visit, wanted, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
     response = visit.go(wanted)
-    session_cookie.keep(response, visit.request, visit.sessions, visit.sessions.begin(key_id))
+    visit.sessions.keep(response, visit.request, visit.sessions.begin(key_id))
     return response
 
 
@@ -42,7 +41,7 @@ async def sign_out(visit: Visit) -> Response:
     """End the session, also for whoever has a copy of its cookie."""
     visit.sessions.end(visit.session)
     response = visit.go(SIGN_IN, done="signed-out")
-    session_cookie.forget(response, visit.request)
+    visit.sessions.forget(response, visit.request)
     return response
 
 

@@ -1,19 +1,26 @@
-"""Sending a message: what was typed stays in the form until the message is stored."""
+"""Sending a message: what was typed stays in the form until the message is stored; its attributes are rows of it."""
 
-from typing import Any
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console import attribute_rows
 from veilmq.console.asking import Refused
-from veilmq.console.attribute_rows import AttributeRow
-from veilmq.console.field_kinds import SECONDS, Number
+from veilmq.console.field_kinds import SECONDS, Number, plain
 from veilmq.console.filled import NOTHING_SAID, Filled, Said
 from veilmq.console.message_look import look_if_allowed
 from veilmq.console.page import Page
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
-from veilmq.core.limits import SQS_DEDUPLICATION_ID_CHARACTERS_MAX, SQS_DELAY_S, SQS_GROUP_ID_CHARACTERS_MAX
+from veilmq.core.limits import (
+    SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
+    SQS_DELAY_S,
+    SQS_GROUP_ID_CHARACTERS_MAX,
+    SQS_MESSAGE_ATTRIBUTES_MAX,
+)
+from veilmq.wire.sqs.errors import SqsError
+from veilmq.wire.sqs.members import AttributeValue, read_attributes
 
 _DELAY = Number(allowed=SQS_DELAY_S, unit=SECONDS, empty="the queue's own delay")
 _FIELDS = (  # what an answer of SQS says, and the field that it is about; the first that fits
@@ -27,16 +34,84 @@ _FIELDS = (  # what an answer of SQS says, and the field that it is about; the f
 )
 _NO_GROUP = "A message of a FIFO queue needs a group."
 
+TYPES = ("String", "Number", "Binary")
+HINT = (
+    f"Up to {SQS_MESSAGE_ATTRIBUTES_MAX}. A row without a name does not count. A type may have a suffix after a "
+    "period, as in Number.float. Binary values in base64."
+)
+"""What may be filled in."""
+
+_NO_BASE64 = "A value of type Binary is written in base64, and this is none."
+
+
+class AttributeRow(NamedTuple):
+    """What was typed in a row, and what is wrong with it."""
+
+    name: str = ""
+    type: str = TYPES[0]
+    value: str = ""
+    problem: str = ""
+
+
+def empty_rows() -> list[AttributeRow]:
+    """Return the rows of an empty form."""
+    return [AttributeRow()] * SQS_MESSAGE_ATTRIBUTES_MAX
+
+
+def filled_rows(form: Mapping[str, str]) -> list[AttributeRow]:
+    """Return the rows as they were typed, each with what is wrong with it."""
+    rows = [_row(form, number) for number in range(SQS_MESSAGE_ATTRIBUTES_MAX)]
+    names = [row.name for row in rows if row.name]
+    return [row._replace(problem=_problem(row, names)) for row in rows]
+
+
+def attributes_of(rows: list[AttributeRow]) -> dict[str, dict[str, Any]]:
+    """Return the attributes of rows without a problem, as SendMessage takes them."""
+    return {row.name: _value(row) for row in rows if row.name}
+
+
+def _row(form: Mapping[str, str], number: int) -> AttributeRow:
+    def field(part: str) -> str:
+        return plain(form.get(f"attribute.{number}.{part}", ""))
+
+    return AttributeRow(field("name").strip(), field("type").strip() or TYPES[0], field("value"))
+
+
+def _problem(row: AttributeRow, names: list[str]) -> str:
+    if not row.name:
+        return "Give it a name, or empty the value." if row.value else ""
+    if names.count(row.name) > 1:
+        return "Another row has this name; keep one of them."
+    try:
+        read_attributes({row.name: _attribute(row)})
+    except ValueError:
+        return _NO_BASE64
+    except SqsError as error:
+        return error.message
+    return ""
+
+
+def _attribute(row: AttributeRow) -> AttributeValue:
+    if row.type.partition(".")[0] == "Binary":
+        return AttributeValue(data_type=row.type, binary_value=b64decode(row.value.strip(), validate=True))
+    return AttributeValue(data_type=row.type, string_value=row.value)
+
+
+def _value(row: AttributeRow) -> dict[str, Any]:
+    if row.type.partition(".")[0] == "Binary":
+        return {"DataType": row.type, "BinaryValue": row.value.strip()}
+    return {"DataType": row.type, "StringValue": row.value}
+
 
 async def show(visit: Visit) -> Response:
     """Show an empty form."""
-    return await _form(visit, attribute_rows.empty_rows())
+    return await _form(visit, empty_rows())
 
 
 async def send(visit: Visit) -> Response:
     """Store the message, or show the form again with what is wrong."""
     filled = Filled(visit.form)
-    rows = attribute_rows.filled_rows(visit.form)
+    rows = filled_rows(visit.form)
     message = _message(filled, rows)
     if filled.problems or any(row.problem for row in rows):
         return await _form(visit, rows, Said(filled.problems))
@@ -62,7 +137,7 @@ def _message(filled: Filled, rows: list[AttributeRow]) -> dict[str, Any]:
         "MessageGroupId": filled.text("group"),
         "MessageDeduplicationId": filled.text("deduplication_id"),
         "DelaySeconds": filled.number("delay", _DELAY),
-        "MessageAttributes": attribute_rows.attributes_of(problem_free),
+        "MessageAttributes": attributes_of(problem_free),
     }
     return {name: value for name, value in told.items() if value not in (None, "", {})}
 
@@ -75,8 +150,8 @@ async def _form(visit: Visit, rows: list[AttributeRow], said: Said = NOTHING_SAI
         shown=await look_if_allowed(visit),
         form=visit.form,
         rows=rows,
-        types=attribute_rows.TYPES,
-        attributes_hint=attribute_rows.HINT,
+        types=TYPES,
+        attributes_hint=HINT,
         group_max=SQS_GROUP_ID_CHARACTERS_MAX,
         deduplication_id_max=SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
         delay_hint=_DELAY.hint,

@@ -11,12 +11,24 @@ from dataclasses import replace
 
 from starlette.responses import Response
 
-from veilmq.console import receipt_actions, received
+from veilmq.console import receipt_actions
 from veilmq.console.asking import Refused
 from veilmq.console.field_kinds import SECONDS, Number, Unfit
 from veilmq.console.filled import NOTHING_SAID, Filled, Said
-from veilmq.console.message_look import Look, look_at, look_if_allowed
-from veilmq.console.message_view import BODIES, COUNTS, IN_FLIGHT, STATES, MessageView, view_of
+from veilmq.console.message_look import (
+    ASKED,
+    BODIES,
+    COUNTS,
+    IN_FLIGHT,
+    STATES,
+    Look,
+    MessageView,
+    leases_of,
+    look_at,
+    look_if_allowed,
+    rows_of,
+    view_of,
+)
 from veilmq.console.page import Page
 from veilmq.console.rendering import path_of
 from veilmq.console.visit import Visit
@@ -57,18 +69,18 @@ async def _receive(visit: Visit) -> Response:
     count, timeout_s = filled.number("count", _COUNT), filled.number("timeout", _TIMEOUT)
     if filled.problems:
         return await _again(visit, Said(filled.problems))
-    asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **received.ASKED}
+    asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **ASKED}
     if timeout_s is not None:
         asked["VisibilityTimeout"] = timeout_s
     messages = (await visit.sqs("ReceiveMessage", asked)).get("Messages", ())
     view = view_of(visit.query)
     if not messages:
         return visit.go(_address(visit, view), done="nothing-received")
-    view = replace(view, state=IN_FLIGHT, whole="", mine=received.leases_of(messages))
+    view = replace(view, state=IN_FLIGHT, whole="", mine=leases_of(messages))
     came = receipt_actions.told(["received"] * len(messages))
     if timeout_s == 0 or await _is_found(visit, view):
         return visit.go(_address(visit, view, came=came))
-    return await _page(visit, view, Look(received.rows_of(messages, view), is_cut=False), came=came)
+    return await _page(visit, view, Look(rows_of(messages, view), is_cut=False), came=came)
 
 
 async def _is_found(visit: Visit, view: MessageView) -> bool:

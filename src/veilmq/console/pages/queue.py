@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console import lease_look, timeout_look
-from veilmq.console.feeds import figures
+from veilmq.console.distribution import apply_timeout, timeout_look
+from veilmq.console.feeds import figures, lease_look
 from veilmq.console.listing import COLUMNS
 from veilmq.console.page import Page
 from veilmq.console.queue_look import arn_of, look, movement, sources
@@ -38,8 +38,8 @@ async def show(visit: Visit) -> Response:
         groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
         addresses=_addresses(queue.url, visit.queue, await arn_of(visit.asking, visit.queue)),
         sources=await sources(visit),
-        timeline=await lease_look.look(visit, in_flight=queue.in_flight),
-        past=await timeout_look.look(visit, timeout_s=queue.settings.visibility_timeout_s),
+        timeline=await lease_look(visit, in_flight=queue.in_flight),
+        past=await timeout_look(visit, timeout_s=queue.settings.visibility_timeout_s),
     )
 
 
@@ -70,4 +70,4 @@ def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
     ]
 
 
-PAGES = (Page("/console/queues/{account}/{name}", show, timeout_look.apply),)
+PAGES = (Page("/console/queues/{account}/{name}", show, apply_timeout),)

@@ -11,9 +11,21 @@ from veilmq.console.filled import NOTHING_SAID, Said
 from veilmq.console.page import Page
 from veilmq.console.queue_look import look, route
 from veilmq.console.rendering import path_of
-from veilmq.console.setting_form import NAME, TAGS, FilledForm, field_of, filled, shown_rows, texts_of
+from veilmq.console.setting_form import (
+    HINT,
+    NAME,
+    TAGS,
+    FilledForm,
+    FilledTags,
+    field_of,
+    filled,
+    filled_tags,
+    rows_of,
+    shown_rows,
+    texts_of,
+    was,
+)
 from veilmq.console.setting_rows import GROUPS, ROWS, SettingGroup
-from veilmq.console.tag_rows import HINT, FilledTags, filled_tags, rows_of, was
 from veilmq.console.visit import Visit
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.v1.queues import ShownQueue
