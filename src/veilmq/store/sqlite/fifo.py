@@ -134,7 +134,7 @@ def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answer
         if answers[slot] is not None:
             return
     giving = Giving(session, queue)
-    shares, unsettled = _choose(session, queue, takers, giving.places, sink)
+    shares, unsettled = choose(session, queue, takers, giving.places, sink)
     given = giving.give(takers, shares, answers)
     blocks: dict[int, list[int]] = {}
     for row, visible_at_ms in given:
@@ -156,15 +156,7 @@ def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answer
         put_attempt(session, key, [Taken(*receipt[1:], receipt[4]) for receipt in receipts], session.now_ms)
 
 
-def offered(session: Session, queue: Queue, wanted: int) -> list[Row]:
-    """Return up to ``wanted`` messages that receives would give, in order."""
-    taker = Taker(0, commands.Receive(queue=queue.name, count=wanted))
-    (share,), unsettled = _choose(session, queue, [taker], wanted, None)
-    refile(session, queue, unsettled)
-    return share
-
-
-def _choose(
+def choose(
     session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None
 ) -> tuple[list[list[Row]], set[int]]:
     """Return what each receive of a round gets while ``places`` more may be in flight, and groups to be filed anew.

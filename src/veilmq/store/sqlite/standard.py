@@ -371,21 +371,14 @@ def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -
 def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
     """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
     giving = Giving(session, queue)
-    shares = _choose(session, queue, takers, giving.places, sink)
+    shares = choose(session, queue, takers, giving.places, sink)
     given = giving.give(takers, shares, answers)
     if queue.shares:
         fair.received(session, queue, given)
     giving.answer(answers)
 
 
-def offered(session: Session, queue: Queue, wanted: int) -> list[Row]:
-    """Return up to ``wanted`` messages that receives would give, in order."""
-    taker = Taker(0, commands.Receive(queue=queue.name, count=wanted))
-    (share,) = _choose(session, queue, [taker], wanted, None)
-    return share
-
-
-def _choose(
+def choose(
     session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None
 ) -> list[list[Row]]:
     """Return what each receive of a round gets while ``places`` more may be in flight, without what ``sink`` takes.
@@ -400,11 +393,8 @@ def _choose(
     offers = in_order(session, queue) if places > 0 else iter(())
     for taker in takers:
         bound, wanted = taker.bound, min(taker.command.count, places)
-        share: list[Row] = []
-        if behind:
-            share = [row for row in behind if row[0] < bound][:wanted]
-            seqs = {row[0] for row in share}
-            behind = [row for row in behind if row[0] not in seqs]
+        share = [row for row in behind if row[0] < bound][:wanted]
+        behind = [row for row in behind if row not in share]
         if len(share) < wanted and not is_over:
             for row in offers:
                 if row[0] < floor:

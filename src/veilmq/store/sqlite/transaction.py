@@ -111,7 +111,12 @@ class _Transaction(SqliteClaimed):
         settle_time(session, queue)
         if session.now_ms >= queue.expires_at_ms:
             return [], True
-        rows = fifo.offered(session, queue, count) if queue.fifo else standard.offered(session, queue, count)
+        takers = [standard.Taker(0, commands.Receive(queue=queue.name, count=count))]
+        if queue.fifo:
+            (rows,), unsettled = fifo.choose(session, queue, takers, count, None)
+            fifo.refile(session, queue, unsettled)
+        else:
+            (rows,) = standard.choose(session, queue, takers, count, None)
         messages = [Waiting(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
         return messages, len(rows) == count or session.bytes_left <= 0
 
