@@ -88,6 +88,7 @@ class _Transaction(SqliteClaimed):
         if not session.reload(queue):
             queue.notify(session.now_ms)
             return
+        settle_time(session, queue)  # what is past a shorter retention may block groups, or take places
         settling.free_places(session, queue)
 
     def need_room(self) -> None:

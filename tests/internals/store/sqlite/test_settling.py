@@ -226,6 +226,19 @@ def test_groups_past_their_retention_are_passed_over(
     assert (host.counts(), host.rows("ordered")) == ((0, 3, 0), 6)
 
 
+def test_a_shorter_retention_wakes_for_the_groups_that_it_frees(idle: Host) -> None:
+    """A message in flight whose retention it ends blocks no group from then on."""
+    idle.create(fifo=True)
+    idle.put(message("old", group="g", dedup_id="1"))
+    idle.receive_one(timeout_s=600)
+    idle.advance(61_000)
+    idle.put(message("new", group="g", dedup_id="2"))
+    told = idle.watch()
+    idle.set_queue(retention_s=60)
+    assert idle.clock.now_ms() in told
+    assert idle.receive_one().body == "new"
+
+
 def test_what_waits_and_what_has_returned_comes_by_visibility(brief: Host) -> None:
     brief.send("returns at 1000", "returns at 2000")
     assert brief.bodies(timeout_s=1) == ["returns at 1000"]
