@@ -395,6 +395,13 @@ def test_something_else_than_an_endpoint_is_refused(endpoint: str) -> None:
         HttpQueueClient(endpoint)
 
 
+def test_an_endpoint_with_a_password_is_refused_and_does_not_show_it() -> None:
+    """It would be sent nowhere, and be in each error that names the endpoint."""
+    with pytest.raises(ValueError, match="no user name and no password") as refused:
+        HttpQueueClient("http://user:hush@127.0.0.1:9324")
+    assert "hush" not in str(refused.value)
+
+
 def test_pages_are_followed() -> None:
     """A listing goes on while the server says that there is more."""
     first = reply(200, b'{"QueueUrls": ["http://h/1/a", "http://h/1/b"], "NextToken": "b"}')

@@ -249,6 +249,8 @@ class Transport:
             url = parse_url(endpoint)
         except LocationParseError:
             url = Url()
+        if url.auth:
+            raise ValueError("an endpoint has no user name and no password; AWS_ACCESS_KEY_ID names a key")
         if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
             raise ValueError(f"{endpoint!r} is not an endpoint; it must look like http://127.0.0.1:9324")
         self._path = url.path or "/"

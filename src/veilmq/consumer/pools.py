@@ -287,11 +287,13 @@ class ProcessPool(Pool):
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
         """Return once the handler has; this pool takes one message at a time."""
         (delivery,) = deliveries
+        while self._idle and self._idle[-1].has_ended:  # while it had nothing to do: that is no attempt
+            self._workers.discard(self._idle.pop())
         worker = self._idle.pop() if self._idle else Worker(self._handler)
         self._workers.add(worker)
         delivery.interrupt = worker.stop
         ending = await self._threads.run(worker.handle, delivery)
-        if worker.dead:
+        if worker.has_ended:
             self._workers.discard(worker)
         else:
             self._idle.append(worker)
@@ -314,7 +316,12 @@ class Worker:
         self._process: Any = None
         self._pipe: Connection | None = None
         self._sending = threading.Lock()
-        self.dead = False
+        self._killed = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process takes no more messages."""
+        return self._killed or (self._process is not None and not self._process.is_alive())
 
     def handle(self, delivery: Context) -> Ending:
         """Have the process handle one message, and carry out its requests meanwhile. Blocks."""
@@ -345,7 +352,7 @@ class Worker:
     def stop(self, cause: Cause) -> None:
         """Stop the handler; end its process where the message is lost and ``kill_on_lost`` is set."""
         if cause is Cause.LOST and self._handler.options.kill_on_lost:
-            self.dead = True
+            self._killed = True
             threading.Thread(target=self.kill, daemon=True).start()
         else:
             with suppress(OSError):  # it has just died, and its message fails for that
@@ -353,7 +360,7 @@ class Worker:
 
     def kill(self) -> None:
         """End the process. Blocks for ``TERM_S`` at most, unless the system itself hangs."""
-        self.dead = True
+        self._killed = True
         if self._process is not None:
             self._process.terminate()
             self._process.join(TERM_S)

@@ -267,6 +267,18 @@ async def test_a_process_that_dies_fails_its_message_alone(bench: Workbench) -> 
         assert (event(running, "acked"), bench.counts("orders")) == (1, (0, 0))
 
 
+async def test_a_process_that_dies_between_messages_fails_none(bench: Workbench) -> None:
+    """The next message goes to a new one: it has not been tried."""
+    async with bench.handling(acting.act, "done", pool="process", concurrency=1) as running:
+        await bench.settled(running)
+        (child,) = multiprocessing.active_children()
+        child.kill()
+        await asyncio.to_thread(child.join)
+        bench.client.send("orders", "done")
+        await until(lambda: event(running, "acked") + event(running, "retried") == 2)
+    assert event(running, "retried") == 0
+
+
 async def test_a_rejected_message_stays_while_it_cannot_be_copied(bench: Workbench) -> None:
     """No dead-letter queue, no deletion: the copy comes first."""
     options: Any = {"dead_letter": "nowhere", "retry": Backoff("5s", jitter="none")}
