@@ -36,6 +36,7 @@ from veilmq.consumer.handlers import (
 )
 from veilmq.consumer.metrics import exported, is_installed, served
 from veilmq.consumer.processes import SIGNALLED, process_number
+from veilmq.consumer.runner import CANCEL_S
 from veilmq.consumer.running import Running
 from veilmq.consumer.status import WorkerStatus, announced, consumer_metrics
 from veilmq.consumer.test_client import TestClient
@@ -227,7 +228,17 @@ class Consumer(Lifespan):
 
         A second signal cancels the handlers at once, a third ends the process immediately.
         """
-        return asyncio.run(self._run())
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(self._run())
+        finally:  # not as asyncio.run does, which waits for ever for a handler that does not stop
+            tasks = asyncio.all_tasks(loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks, timeout=CANCEL_S))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
     async def _run(self) -> int:
         running = self.make()

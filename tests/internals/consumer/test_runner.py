@@ -3,9 +3,11 @@
 import asyncio
 import json
 import multiprocessing
+import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -133,6 +135,27 @@ async def test_a_message_that_cannot_be_settled_is_let_go(bench: Workbench) -> N
         await until(lambda: running.runners[0].counts.hold_time.sum_s)
         await bench.settled(running)
     assert (running.exit_code, bench.counts("orders")) == (0, (0, 1))
+
+
+def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_program(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is abandoned, with the exit code that says so; its message is released."""
+    app = bench.consumer("orders")
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    monkeypatch.setattr("veilmq.consumer.runner.CANCEL_S", 0.1)
+    monkeypatch.setattr("veilmq.consumer.app.CANCEL_S", 0.1)
+    bench.client.send("orders", "x")
+    assert app.run() == ABANDONED
+    assert bench.counts("orders") == (1, 0)
 
 
 async def test_a_stop_waits_no_longer_for_a_server_than_a_poll_may_take(
