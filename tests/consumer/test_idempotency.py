@@ -16,19 +16,10 @@ from tests.consumer.workbench import WAIT, WAIT_MS, Job, Workbench, event, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory
 from veilmq.consumer.records import Begun, RecordStore, Standing
-from veilmq.consumer.renewal_policies import LeaseTerms
 from veilmq.testing import SteppedClock, faults
 
 BRISK = Fixed(10, every=0.02)
 ELSEWHERE = "another worker"
-
-
-class RenewedOnce(Fixed):
-    """Renews soon after the receive, and then no more for as long as a test lasts."""
-
-    def renew_at_s(self, lease: LeaseTerms, now_s: float) -> float:
-        """Return the first beat, or one far away."""
-        return super().renew_at_s(lease, now_s) if lease.renewed_at_s == lease.received_at_s else now_s + 200
 
 
 class Watched(InMemory):
@@ -204,11 +195,10 @@ async def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench
     """The store took its time, and the lease was renewed meanwhile: the record is extended as much, at once."""
     job = Job()
     store.gate.clear()
-    lease_once = RenewedOnce(300, every=0.02)
-    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=lease_once) as running:
+    async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=300) as running:
         await until(store.asked.is_set)
         (lease,) = running.table.open_leases()
-        await until(lambda: lease.renewals)
+        await lease.confirmed()
         store.gate.set()
         await until(lambda: store.extended)
         job.go_on.set()
