@@ -29,6 +29,7 @@ _log = logging.getLogger("veilmq.consumer")
 
 
 CANCEL_S = 2.0
+CLOSING_S = 1.0
 SETTLE_S_MAX = 30.0
 WARNED_SHARE = 0.8
 
@@ -360,10 +361,20 @@ class Runner(Watcher):
             _log.exception("a call of the handler %s failed outside of it", self.handler.name)
             for delivery in deliveries:
                 delivery.ending = ending_of(error)
+        except asyncio.CancelledError as error:
+            for delivery in deliveries:
+                delivery.ending = ending_of(error)
+            # The event loop is being closed; where it still runs then, the handler has cancelled its own task.
+            self._loop.call_later(CLOSING_S, lambda: self._spawn(self._finish(deliveries)))
+            raise
         finally:
             self._calls -= 1
             self.working -= len(deliveries)
             self._changed.set()
+        await self._finish(deliveries)
+
+    async def _finish(self, deliveries: Sequence[Context]) -> None:
+        """Let others begin, and settle ``deliveries``, each of which has its ending."""
         self._begin()
         self._intake.fill()
         if len(deliveries) == 1:

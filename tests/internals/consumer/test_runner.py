@@ -128,6 +128,24 @@ async def test_what_fails_around_a_handler_fails_the_message(bench: Workbench, m
     assert bench.counts("orders") == (0, 1)
 
 
+async def test_a_handler_that_cancels_its_own_task_fails_its_message(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not the end of the event loop; another message is received for its slot."""
+    monkeypatch.setattr("veilmq.consumer.runner.CLOSING_S", 0.01)
+
+    async def work(body: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.Event().wait()
+
+    async with bench.handling(work, "x", "y", concurrency=1, prefetch=0, retry=Backoff("1h", jitter="none")) as running:
+        await until(lambda: event(running, "retried") == 2)
+        await bench.settled(running)
+    assert (running.exit_code, bench.counts("orders")) == (0, (0, 2))
+
+
 async def test_a_message_that_cannot_be_settled_is_let_go(bench: Workbench) -> None:
     """It returns when its lease ends."""
     retry = Backoff("1h", draw=lambda: 1 / 0)
