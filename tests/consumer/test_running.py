@@ -162,6 +162,21 @@ async def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench
         assert bench.counts("orders") == (0, 0)
 
 
+async def test_drained_waits_for_no_poll_once_nothing_is_in_flight(bench: Workbench) -> None:
+    """The poll waits at a server whose clock stands still, as that of the fixtures does."""
+    app = bench.consumer("others")
+    app.declare(acting.act_async, wait=WAIT)
+    bench.client.send("others", "x")
+    (message,) = bench.client.receive("others")
+    async with bench.working(app) as running:
+        await asyncio.to_thread(bench.server.wait_until, lambda: bench.server.parked)
+        drained = asyncio.create_task(running.drained("20s"))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(drained), 0.1)
+        bench.client.delete("others", message.receipt)
+        await drained
+
+
 async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has given a message, and its answer has not arrived: nothing is visible, and nothing in our hands."""
     app = bench.consumer("bringing")

@@ -73,7 +73,8 @@ class Intake:
         self._queues_timeout_s: int | None = None
         self._names_timeout = not options.policy.queue_decides
         self._missing = [queue for queue in (options.dead_letter, options.queue) if queue] if create else []
-        self._polls: set[Any] = set()  # tasks
+        self.polls: set[Any] = set()
+        """The tasks of those on their way."""
         self._requested = 0
         self._busy = False
         self._failures = 0
@@ -83,7 +84,7 @@ class Intake:
     @property
     def polling(self) -> int:
         """Return how many polls are on their way."""
-        return len(self._polls)
+        return len(self.polls)
 
     def receive(self, count: int) -> list[Lease]:
         """Wait for up to ``count`` messages; several threads may do so at once.
@@ -127,17 +128,12 @@ class Intake:
     def fill(self) -> None:
         """Start the polls that there is room for."""
         polls_max = self._options.polls if self._busy else 1
-        while not self._stopped and self._pausing is None and len(self._polls) < polls_max:
+        while not self._stopped and self._pausing is None and len(self.polls) < polls_max:
             count = min(SQS_RECEIVE_COUNT.maximum, self._room() - self._requested)
             if count < 1:
                 return
             self._requested += count
-            self._polls.add(asyncio.get_running_loop().create_task(self._poll(count)))
-
-    async def answered(self) -> None:
-        """Return when the polls that are on their way now have been answered."""
-        if self._polls:
-            await asyncio.wait(self._polls)
+            self.polls.add(asyncio.get_running_loop().create_task(self._poll(count)))
 
     async def stop(self) -> None:
         """Start no more polls, have those on their way answered, and return when they have been.
@@ -147,9 +143,9 @@ class Intake:
         self._stopped = True
         if self._pausing is not None:
             self._pausing.cancel()
-        while self._polls:
+        while self.polls:
             self._client.hang_up()
-            await asyncio.wait(self._polls, timeout=HANG_UP_EVERY_S)
+            await asyncio.wait(self.polls, timeout=HANG_UP_EVERY_S)
 
     async def _poll(self, count: int) -> None:
         loop, received = asyncio.get_running_loop(), list[Lease]()
@@ -173,7 +169,7 @@ class Intake:
                     self._pausing = loop.create_task(self._wait(pause_s))
         finally:
             self._requested -= count
-            self._polls.discard(asyncio.current_task())
+            self.polls.discard(asyncio.current_task())
         self._taken(received)
         self.fill()
 

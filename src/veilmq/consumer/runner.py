@@ -28,6 +28,7 @@ from veilmq.wire.sqs.names import is_fifo
 _log = logging.getLogger("veilmq.consumer")
 
 
+CHECK_EVERY_S = 0.05
 CANCEL_S = 2.0
 CLOSING_S = 1.0
 SETTLE_S_MAX = 30.0
@@ -237,16 +238,17 @@ class Runner(Watcher):
     async def is_drained(self) -> bool:
         """Return whether the queue has nothing visible, as far as the server knows, and no message is held.
 
-        What is in flight there may be on its way to us, so then the polls of now are answered first.
+        What is in flight there may be on its way to us, so for as long as it is, the polls of now are answered first.
         """
         if self._held:
             return False
-        status = await self._threads.run(self._client.show, self.handler.options.queue)
-        if status.visible:
-            return False
-        if status.in_flight:
-            await self._intake.answered()
-        return not self._held
+        polls: set[Any] | None = None
+        while True:
+            status = await self._threads.run(self._client.show, self.handler.options.queue)
+            polls = set(self._intake.polls) if polls is None else polls
+            if status.visible or not status.in_flight or not polls:
+                return not status.visible and not self._held
+            _, polls = await asyncio.wait(polls, timeout=CHECK_EVERY_S)
 
     # ------------------------------------------------------------------------------------------------- its leases
 

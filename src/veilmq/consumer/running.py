@@ -21,15 +21,13 @@ from veilmq.consumer.handlers import Hooks, Lifespan
 from veilmq.consumer.leases import LeaseTable, Renewer
 from veilmq.consumer.metrics import is_installed
 from veilmq.consumer.renewal_policies import Draw
-from veilmq.consumer.runner import Runner
+from veilmq.consumer.runner import CHECK_EVERY_S, Runner
 from veilmq.consumer.status import WorkerStatus, status_of
 
 _log = logging.getLogger("veilmq.consumer")
 
 DONE, FAILED, ABANDONED = 0, 1, 3
 """Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
-
-_CHECK_EVERY_S = 0.05
 
 
 class Running:
@@ -171,7 +169,7 @@ class Running:
                 drained = await asyncio.gather(*(runner.is_drained() for runner in self.runners))
                 if all(drained) and not any(runner.held for runner in self.runners):
                     return
-                await asyncio.sleep(_CHECK_EVERY_S)
+                await asyncio.sleep(CHECK_EVERY_S)
 
     async def stop(self) -> None:
         """Stop in the order that this module describes; called again, return when that has been done."""
