@@ -131,6 +131,7 @@ def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
         return deliver(batch, until_s)
 
     monkeypatch.setattr(Batch, "deliver", count)
+    host.stop(ClaimStep)
     assert all(bound.more for bound in host.do_together(*claiming))
     assert batches == [3, 3]
 
