@@ -51,7 +51,7 @@ SELECT setval(pg_get_serial_sequence($1, $2), greatest($3, nextval(pg_get_serial
 -- name: add_groups
 -- A row for each group, as mq.fifo_settle would leave it.
 INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq, leased)
-SELECT $1, group_id, coalesce(held_to, ready_at, first_at), coalesce(ready, first, last), last, coalesce(leased, '{}')
+SELECT $1, group_id, coalesce(held_to, ready_at, first_at), least(coalesce(ready, first, last), leased[1]), last, coalesce(leased, '{}')
 FROM (
     SELECT group_id, max(seq) AS last,
         array_agg(seq ORDER BY seq) FILTER (WHERE is_leased) AS leased,

@@ -11,7 +11,7 @@ SELECT asked.place, part.qp IS NOT NULL AS is_used, clock.now, (
         SELECT msg.visible_at FROM mq.msg
         WHERE msg.qp = asked.qp AND msg.priority = of_part.priority AND msg.visible_at < 1::bigint << 61
             AND (msg.visible_at, msg.seq) > (
-                coalesce(($3::bigint[])[of_part.priority], 0), coalesce(($3::bigint[])[of_part.priority + 16], -1)
+                greatest(($3::bigint[])[of_part.priority], clock.now - asked.retention), coalesce(($3::bigint[])[of_part.priority + 16], -1)
             )
             AND msg.sent_at > clock.now - asked.retention
             AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
