@@ -28,7 +28,7 @@ from urllib.parse import unquote
 
 import msgspec
 from pyarrow import ArrowException, fs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -236,12 +236,17 @@ class CellStore:
         return len(new)
 
     def cells(self) -> DataFrame:
-        """Return the cells of all runs, unmerged (``cells.cells`` has the columns)."""
-        return self._table("cells", self._last())
+        """Return the cells of all runs, unmerged (``cells.cells`` has the columns).
+
+        Days after tomorrow, of a clock that was fast, are left out until they come: the weights of all days count from
+        the latest.
+        """
+        return self._table("cells", self._last()).where(fn.col("day") <= _tomorrow())
 
     def waits(self) -> DataFrame:
-        """Return the sum of the waits of all runs."""
-        return _added(self._table("waits", self._last()))
+        """Return the sum of the waits of all runs, without hours after tomorrow."""
+        waits = self._table("waits", self._last())
+        return _added(waits.where(fn.col("hour") < 24 * (fn.unix_date(_tomorrow()) + 1)))
 
     def merge(self) -> None:
         """Replace all runs by one with their sum; remove only runs that the merge before this one replaced.
@@ -285,6 +290,10 @@ class CellStore:
 
     def _write(self, rows: DataFrame, table: str, run: int) -> None:
         rows.write.mode("overwrite").parquet(f"{self._location}/{table}/run={run}")
+
+
+def _tomorrow() -> Column:
+    return fn.date_add(fn.current_date(), 1)
 
 
 def _added(waits: DataFrame) -> DataFrame:

@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline.closed import ExportedLog
+from tests.pipeline.closed import NOON, ExportedLog, row
+from veilmq.core.receipts import Outcome
 from veilmq.pipeline.event_log import CellStore, EventLog, RunRecord, next_run
+from veilmq.pipeline.options import TuneOptions
+from veilmq.pipeline.tune import known
 
 DAY_MS = 86_400_000
 
@@ -163,3 +166,16 @@ def test_runs_count_each_file_once_and_become_one(
     store.merge()
     assert receipts(store) == 4
     assert len(list((state / "cells").iterdir())) <= 3
+
+
+def test_receipts_of_a_clock_that_was_years_fast_wait_until_their_day_comes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Weights count from the latest day: one such receipt would leave all others none, for years."""
+    made, store = ExportedLog(tmp_path / "a log"), CellStore(spark, str(tmp_path / "state"))
+    made.export()
+    later = [row(Outcome.DELETED, 1_000, received_at=NOON.replace(year=9_999), node="fast")]
+    made.export_rows(later, node="fast")
+    assert store.count(made.events, at_ms=TODAY_MS) == 2
+    assert receipts(store) == store.waits().count() == 1
+    assert [each.first.receipts for each in known(store.cells(), TuneOptions())] == [1.0]
