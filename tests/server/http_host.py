@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -259,6 +260,11 @@ class Client:
     def close(self) -> None:
         self._file.close()
         self.socket.close()
+
+    def reset(self) -> None:
+        """Close so that the server is told of an error, not of an end."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
 
 def held_bytes(admin_endpoint: str) -> dict[str, int]:

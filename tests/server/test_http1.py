@@ -1,11 +1,10 @@
 """HTTP/1.1 over real sockets, byte by byte: what is served, in which order, and what is refused with which words."""
 
-import struct
 import threading
 from collections.abc import Iterator
 from itertools import count
 from select import select
-from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
+from socket import SO_RCVBUF, SOL_SOCKET
 
 import pytest
 
@@ -436,8 +435,7 @@ def test_a_request_whose_client_is_gone_is_withdrawn(host: HttpHost) -> None:
     client = host.client()
     client.send(HOLD)
     held = host.await_held()
-    client.socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-    client.close()
+    client.reset()
     assert held.event.wait(PATIENCE_S)
     assert held.told == ["withdraw"]
     host.release(held, b"too late")

@@ -121,11 +121,6 @@ def cookie(key: str = "AKIDCAROL") -> str:
     return sessions().cookie(sessions().begin(key))
 
 
-def test_every_node_of_a_store_takes_a_session() -> None:
-    session = sessions().begin("AKIDOWNER")
-    assert sessions().read(sessions().cookie(session)) == session
-
-
 @pytest.mark.parametrize(
     ("reader", "is_taken"),
     [

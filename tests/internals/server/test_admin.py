@@ -1,7 +1,6 @@
 """The operator's port: health, metrics, clients that are slow, too many, or do not read; from where it can be used."""
 
 import asyncio
-import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -10,7 +9,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-import trustme
 import urllib3
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -18,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from tests.console.visitor import Visitor
+from tests.internals.server.test_process import Files
 from tests.server.http_host import dial
 from tests.server.keys import OWNER, SECRETS, written
 from tests.server.service_client import JSON, ServiceClient
@@ -160,12 +159,7 @@ def test_metrics_tell_whether_the_server_is_ready_and_what_room_there_is(tmp_pat
 
 def test_health_and_metrics_have_a_port_of_their_own_where_it_is_wanted(tmp_path: Path) -> None:
     """By plain HTTP beside a certificate, and with nothing of the console: it can be opened to a monitoring network."""
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
-    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
-    key.write_bytes(issued.private_key_pem.bytes())
-    with RunningServer(metrics_host="0.0.0.0", metrics_port=0, tls_certificate=certificate, tls_key=key) as server:
+    with RunningServer(metrics_host="0.0.0.0", metrics_port=0, **Files(tmp_path).settings) as server:
         endpoint = (server.bound.metrics_endpoint or "").replace("0.0.0.0", "127.0.0.1")
 
         def seen(path: str, method: str = "GET", **headers: str) -> int:
@@ -593,17 +587,12 @@ def test_beside_a_proxy_foreign_names_are_refused(proxied: RunningServer) -> Non
 
 def test_over_tls_others_sign_in_under_a_name(tmp_path: Path) -> None:
     """The operator's port is open to them without ``insecure``."""
-    authority, keys = trustme.CA(), written(tmp_path / "credentials.toml")
-    issued = authority.issue_cert("127.0.0.1", NAME)
-    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
-    certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
-    key.write_bytes(issued.private_key_pem.bytes())
-    settings: dict[str, Any] = {"credentials": keys, "tls_certificate": certificate, "tls_key": key}
-    with RunningServer(admin_host="0.0.0.0", **settings) as running:
+    files = Files(tmp_path)
+    with RunningServer(
+        admin_host="0.0.0.0", credentials=written(tmp_path / "credentials.toml"), **files.settings
+    ) as running:
         endpoint = running.admin_endpoint.replace("0.0.0.0", "127.0.0.1")
-        trusting = ssl.create_default_context()
-        authority.configure_trust(trusting)
-        with urllib3.PoolManager(ssl_context=trusting) as http:
+        with urllib3.PoolManager(ssl_context=files.trusting()) as http:
             told = {"Host": f"{NAME}:9325", "Connection": "close"}
             form = http.request("GET", f"{endpoint}/console/login", headers=told)
             assert "; Secure" in form.headers["set-cookie"]

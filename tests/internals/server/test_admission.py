@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -273,13 +272,8 @@ PART = b"x" * 100_000
 ])  # fmt: skip
 def test_a_body_gives_its_bytes_back_however_its_connection_ends(sent: bytes, loops: Any) -> None:
     """By a reset, by a close, and after the client has sent its last."""
-
-    def reset(client: Client) -> None:
-        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
-
     with HttpHost(loop_factory=loops) as host:
-        for end in (reset, Client.close, Client.half_close):
+        for end in (Client.reset, Client.close, Client.half_close):
             with host.client() as client:
                 client.send(sent)
                 if b"/defect" not in sent:

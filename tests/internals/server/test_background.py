@@ -6,9 +6,8 @@ Then: publications in slices: asked for until all is in, at the pace of the rate
 """
 
 import asyncio
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from socket import SO_LINGER, SO_RCVBUF, SOL_SOCKET
+from socket import SO_RCVBUF, SOL_SOCKET
 from typing import Any
 
 import msgspec
@@ -72,23 +71,25 @@ class Writer:
         return "\n".join(self.parts).encode()
 
 
-class Bench:
-    """Bulk reads on a scripted engine."""
+class Bulk:
+    """Bulk requests on a scripted engine; `log` has the pieces in the order in which they were read or written."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
-        self.reads = BulkRequests(self.engine, in_thread=self._aside)
+        self.requests = BulkRequests(self.engine, in_thread=self._at_once)
         self.log: list[str] = []
         self.heard: list[Any] = []
-        self.made_aside = 0
+
+    async def _at_once(self, make: Callable[[], Any]) -> Any:
+        return make()
+
+
+class Bench(Bulk):
+    """Bulk reads."""
 
     def read(self) -> Any:
         command = BulkRead(first=FIRST, writer=lambda: Writer(self.log))
-        return BackgroundRequest(self.reads.read, command, 0, self.heard.append)
-
-    async def _aside(self, make: Callable[[], Any]) -> Any:
-        self.made_aside += 1
-        return make()
+        return BackgroundRequest(self.requests.read, command, 0, self.heard.append)
 
     async def asked(self) -> ReadClaim:
         """Return what the engine is asked, and that it is one thing."""
@@ -210,15 +211,8 @@ def test_pieces_are_of_bounded_size() -> None:
 FIRST_STAGED = Stage(queue="000000000000/q", writer="w", batch=1, attempt="a", part=0, messages=())
 
 
-class StagingBench:
-    """Staging on a scripted engine; `log` has the pieces in the order in which they were read."""
-
-    def __init__(self) -> None:
-        self.engine = ScriptedEngine()
-        self.stages = BulkRequests(self.engine, in_thread=self._aside)
-        self.log: list[str] = []
-        self.heard: list[Any] = []
-        self.made_aside = 0
+class StagingBench(Bulk):
+    """Staging in bulk."""
 
     def stage(self, *bodies: str, error: Exception | None = None) -> Any:
         """Begin to stage messages of these bodies, each a piece; `error` is raised behind them."""
@@ -227,7 +221,7 @@ class StagingBench:
             return self._read(bodies, error)
 
         command = BulkStage(first=FIRST_STAGED, read=read)
-        return BackgroundRequest(self.stages.stage, command, 0, self.heard.append)
+        return BackgroundRequest(self.requests.stage, command, 0, self.heard.append)
 
     def _read(self, bodies: tuple[str, ...], error: Exception | None) -> Iterator[tuple[NewMessage, ...]]:
         for body in bodies:
@@ -235,10 +229,6 @@ class StagingBench:
             yield (NewMessage(body=body, size_bytes=1),)
         if error is not None:
             raise error
-
-    async def _aside(self, begin: Callable[[], Pieces]) -> Pieces:
-        self.made_aside += 1
-        return begin()
 
     async def asked(self) -> list[str]:
         """Return the bodies that the engine is asked to keep."""
@@ -343,8 +333,7 @@ def test_it_is_not_begun_for_a_client_that_has_gone() -> None:
         client = host.client()
         client.send(HOLD + ASK)
         held = host.await_held()
-        client.socket.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()
+        client.reset()
         host.await_nobody()
         host.release(held, b"late")
         assert host.begun == []

@@ -296,15 +296,13 @@ class ClaimBench:
         self.polls = LongPolls(engine=self.engine, clock=self.clock)
         self.heard: list[tuple[str, Any]] = []
 
-    def claim(self, name: str = "claim", *, wait_s: int = 20) -> Poll:
-        poll = self.polls.ask(CLAIM, wait_s, lambda result: self.heard.append((name, result)))
+    def claim(self, name: str = "claim", *, wait_s: int = 20, command: Receive | Claim = CLAIM) -> Poll:
+        poll = self.polls.ask(command, wait_s, lambda result: self.heard.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
 
-    def receive(self, name: str = "receive", *, wait_s: int = 20) -> Poll:
-        poll = self.polls.ask(Receive(queue=CLAIMED), wait_s, lambda result: self.heard.append((name, result)))
-        assert isinstance(poll, Poll)
-        return poll
+    def receive(self, name: str = "receive") -> Poll:
+        return self.claim(name, command=Receive(queue=CLAIMED))
 
     def park(self, poll: Poll, empty: Any) -> Poll:
         """Have the engine answer the questions of a new poll with `empty` until it waits."""

@@ -286,21 +286,15 @@ def test_a_key_with_a_passphrase_is_refused(files: Files) -> None:
     assert refusal(files.certificate, files.key) == f"The TLS key {files.key} needs a passphrase; give one without."
 
 
-def test_an_idle_connection_does_not_hold_up_the_end(files: Files) -> None:
-    with RunningServer(**files.settings) as server, secured(server, files.trusting()) as connection:
-        connection.sendall(b"PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert connection.recv(12) == b"HTTP/1.1 405"
-        server.stop()
-
-
-def test_nor_does_one_of_the_operators_port(files: Files) -> None:
+@pytest.mark.parametrize("port", ["endpoint", "admin_endpoint"])
+def test_an_idle_connection_does_not_hold_up_the_end(files: Files, port: str) -> None:
     """Its client says nothing when it is told that the connection ends."""
     with (
         RunningServer(drain_s_max=3_600, **files.settings) as server,
-        secured(server.admin_endpoint, files.trusting()) as connection,
+        secured(getattr(server, port), files.trusting()) as connection,
     ):
         connection.sendall(b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert connection.recv(12) == b"HTTP/1.1 200"
+        assert connection.recv(9) == b"HTTP/1.1 "
         server.stop()
 
 
