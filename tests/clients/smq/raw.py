@@ -82,14 +82,13 @@ def signed_v2(
     method: str = "GET",
     target: str = "/queues/jobs/messages?waitseconds=5",
     *,
-    signed_target: str | None = None,
     headers: dict[str, str] | None = None,
     key: str = KEY,
     secret: str = SECRET,
     date: str = DATE,
 ) -> dict[bytes, bytes]:
     sent = {"Host": "queues.example", "Date": date, "x-mns-version": "2015-06-06"} | (headers or {})
-    signature = signature_v2(method, target if signed_target is None else signed_target, sent, date=date, secret=secret)
+    signature = signature_v2(method, target, sent, date=date, secret=secret)
     return as_received(sent | {"Authorization": f"MNS {key}:{signature}"})
 
 
