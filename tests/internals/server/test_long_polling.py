@@ -233,11 +233,11 @@ async def test_parked_polls_set_off_nothing(bench: Bench) -> None:
 
 
 async def test_a_poll_answered_with_an_error_passes_the_question_on(bench: Bench) -> None:
-    await bench.parked("one", "two")
+    await bench.parked("one", "two", "three")
     bench.engine.faults = 1
     await bench.send("a")
     assert bench.heard == [("one", 0, InternalError), ("two", 0, ["a"])]
-    assert bench.polls.parked == 0
+    assert bench.polls.parked == 1
 
 
 async def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again(bench: Bench) -> None:
