@@ -428,6 +428,18 @@ async def test_what_was_pushed_and_could_not_be_deleted_comes_again(
     assert "was not settled; it is received again" in caplog.text
 
 
+@pytest.mark.parametrize(("problem", "count"), [("", 2), ("status 500", 1)], ids=["accepts", "fails"])
+async def test_a_receiver_is_sent_more_at_a_time_while_it_accepts(bench: Bench, problem: str, count: int) -> None:
+    bench.problem = problem
+    bench.engine.answer([ONE])
+    bench.engine.answer(SOMETHING)
+    await turn()
+    bench.engine.answer([ReceiptState.LIVE])
+    await turn()
+    bench.engine.watches[QUEUE](bench.clock.now_ms())
+    assert bench.asked() == [take(count)]
+
+
 async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -> None:
     """What was taken is still pushed; nothing more is asked."""
     bench.engine.answer([ONE])
