@@ -1,25 +1,5 @@
 -- The messages of claims. Each statement names their partition ($1).
 
--- name: ready
--- How many messages of a standard queue are visible, and when the oldest was sent, hidden or not: a dead letter earlier than it came.
-SELECT count(ready.at) AS visible, (
-    SELECT least((
-        SELECT sent_at FROM mq.msg WHERE qp = $1 AND sent_at > mq.now_ms() - $2 AND (sent_at > ended_until OR seq >= ended_before)
-        ORDER BY seq LIMIT 1
-    ), (
-        SELECT sent_at FROM mq.msg WHERE qp = $1 AND source IS NOT NULL AND sent_at > mq.now_ms() - $2
-            AND (sent_at > ended_until OR seq >= ended_before)
-        ORDER BY sent_at LIMIT 1
-    )) FROM mq.part WHERE qp = $1
-) AS oldest_sent_at_ms
-FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
-    SELECT visible_at AS at FROM mq.msg
-    WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at <= mq.now_ms()
-        AND msg.sent_at > mq.now_ms() - $2 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
-    OFFSET 0 -- one priority after the other
-) AS ready
-WHERE part.qp = $1
-
 -- name: claim_bytes
 SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.message WHERE qp = $1 AND claim = $2
 

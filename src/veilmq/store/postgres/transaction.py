@@ -359,9 +359,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         until_s, known = self.node.backlogs[queue.partition]
         if lately and began_s < until_s:
             return known
-        statement = sql(queue)["count"] if queue.settings.fifo else CLAIMS["ready"]
-        row = await self.connection.fetchrow(statement, queue.partition, retention_ms(queue))
-        counted = Backlog(row["visible"], row["oldest_sent_at_ms"])
+        counted = await super().backlog(queue, lately=lately)
         cost_s = get_running_loop().time() - began_s
         if cost_s > LONG_S:
             self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
