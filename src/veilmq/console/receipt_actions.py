@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from veilmq.console.asking import Refused
-from veilmq.console.field_kinds import Unfit
+from veilmq.console.fields import Unfit
 from veilmq.console.visit import Visit
 from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX
 

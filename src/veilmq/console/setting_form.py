@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from veilmq.console.asking import Refused
-from veilmq.console.field_kinds import Unfit, plain
+from veilmq.console.fields import Unfit, plain
 from veilmq.console.setting_rows import ROWS, SettingRow
 from veilmq.core.limits import SQS_TAG_KEY_CHARACTERS_MAX, SQS_TAG_VALUE_CHARACTERS_MAX, SQS_TAGS_MAX
 from veilmq.core.settings import QueueSettings, SettingValue

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from veilmq.console.field_kinds import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
+from veilmq.console.fields import BYTES, SECONDS, Choice, Kind, Number, QueueName, Queues, Text, yes_or_no
 from veilmq.core import limits
 from veilmq.wire.v1.queues import RANGES
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from veilmq.console.bodies import CUT_CHARACTERS, HEX_BYTES_MAX, JSON_CHARACTERS_MAX, WHOLE_CHARACTERS, shown
 from veilmq.console.distribution import Histogram, histogram
 from veilmq.console.feeds import figures
-from veilmq.console.field_kinds import Unfit
+from veilmq.console.fields import Unfit
 from veilmq.console.listing import COLUMNS, SIZE_DEFAULT, Column, Listing
+from veilmq.console.pages.accounts import in_words
 from veilmq.console.pages.queues import HEIGHT, WIDTH, sparkline
-from veilmq.console.policy_words import in_words
 from veilmq.console.rendering import age
 from veilmq.console.setting_form import filled_tags, rows_of, texts_of, was
 from veilmq.console.setting_rows import GROUPS, ROWS

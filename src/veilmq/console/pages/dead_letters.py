@@ -3,8 +3,7 @@
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
-from veilmq.console.field_kinds import Number
-from veilmq.console.filled import NOTHING_SAID, Filled, Said
+from veilmq.console.fields import NOTHING_SAID, Filled, Number, Said
 from veilmq.console.move_tasks import arn_beside, tasks_of
 from veilmq.console.page import Page
 from veilmq.console.queue_look import arn_of, look, sources

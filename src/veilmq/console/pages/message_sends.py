@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
-from veilmq.console.field_kinds import SECONDS, Number, plain
-from veilmq.console.filled import NOTHING_SAID, Filled, Said
+from veilmq.console.fields import NOTHING_SAID, SECONDS, Filled, Number, Said, plain
 from veilmq.console.message_look import look_if_allowed
 from veilmq.console.page import Page
 from veilmq.console.rendering import path_of

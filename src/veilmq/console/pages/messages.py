@@ -13,8 +13,7 @@ from starlette.responses import Response
 
 from veilmq.console import receipt_actions
 from veilmq.console.asking import Refused
-from veilmq.console.field_kinds import SECONDS, Number, Unfit
-from veilmq.console.filled import NOTHING_SAID, Filled, Said
+from veilmq.console.fields import NOTHING_SAID, SECONDS, Filled, Number, Said, Unfit
 from veilmq.console.message_look import (
     ASKED,
     BODIES,

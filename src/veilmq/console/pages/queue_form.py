@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from veilmq.console import setting_rows
 from veilmq.console.asking import Refused
-from veilmq.console.filled import NOTHING_SAID, Said
+from veilmq.console.fields import NOTHING_SAID, Said
 from veilmq.console.page import Page
 from veilmq.console.queue_look import look, route
 from veilmq.console.rendering import path_of

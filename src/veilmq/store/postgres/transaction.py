@@ -359,7 +359,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         until_s, known = self.node.backlogs[queue.partition]
         if lately and began_s < until_s:
             return known
-        counted = await super().backlog(queue, lately=lately)
+        now = await self.counts(queue)
+        counted = Backlog(now.visible, now.oldest_sent_at_ms)
         cost_s = get_running_loop().time() - began_s
         if cost_s > LONG_S:
             self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
