@@ -20,12 +20,11 @@ from veilmq.console import security_headers
 from veilmq.console.asking import Answer, Ask, Asked, Asking, Refused
 from veilmq.console.assets import ASSETS, PREFIX
 from veilmq.console.changes import change_of
-from veilmq.console.page import HOME, SIGN_IN, Page
 from veilmq.console.pages import PAGES
 from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
-from veilmq.console.visit import FormRefused, Visit
+from veilmq.console.visit import HOME, SIGN_IN, FormRefused, Page, Visit
 from veilmq.wire.exchange import Caller
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
-from veilmq.console.page import HOME
+from veilmq.console.visit import HOME
 from veilmq.core.commands import QueueOrder
 from veilmq.core.limits import BROWSED_QUEUES_MAX, SMQ_QUEUE_NAME_CHARACTERS_MAX
 

@@ -1,7 +1,7 @@
 """One request of a browser: who is there, what was filled in, what may be asked, and how it is answered."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, quote
 
 from starlette.requests import Request
@@ -12,6 +12,11 @@ from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering, plain_name
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.exchange import Caller
+
+HOME = "/console/queues"
+"""Where one is without having asked for any page."""
+
+SIGN_IN = "/console/login"
 
 FORM_BYTES_MAX = 4 << 20
 """How long a form may be: a message of 1 MiB, every byte of it escaped, and what is around it."""
@@ -189,3 +194,15 @@ class Visit:
             if len(body) > bytes_max:
                 raise FormTooLong(f"The form has more than {bytes_max:,} bytes; send less. Nothing was changed.")
         return body.decode("utf-8", "replace")
+
+
+class Page(NamedTuple):
+    """``show`` answers GET, ``change`` POST, with the form read and its token checked; ``path`` is Starlette's.
+
+    One that is ``open`` is for whoever has not signed in, too.
+    """
+
+    path: str
+    show: Callable[[Visit], Awaitable[Response]]
+    change: Callable[[Visit], Awaitable[Response]] | None = None
+    open: bool = False

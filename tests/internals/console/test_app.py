@@ -16,11 +16,10 @@ from tests.console.test_messages_page import _CHOICE, act
 from tests.console.visitor import Visitor, form_of
 from tests.server.keys import OWNER, REGION, SECRETS, TEXT, TOKEN, client, set_policy, statement, written
 from veilmq.console.assets import ASSETS, address_of
-from veilmq.console.page import Page
 from veilmq.console.pages import PAGES
 from veilmq.console.security_headers import HEADERS
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS
-from veilmq.console.visit import FIELDS_MAX, OPEN_FORM_BYTES_MAX, Visit
+from veilmq.console.visit import FIELDS_MAX, OPEN_FORM_BYTES_MAX, Page, Visit
 from veilmq.core.commands import Command, Delete, Done, Receive
 from veilmq.core.errors import StoreUnavailable
 from veilmq.server.console import shown_settings

@@ -1,6 +1,5 @@
 """The pages of the console: every module has the rows of one noun, and this is the table of all."""
 
-from veilmq.console.page import Page
 from veilmq.console.pages import (
     accounts,
     audit,
@@ -16,6 +15,7 @@ from veilmq.console.pages import (
     queues,
     server,
 )
+from veilmq.console.visit import Page
 
 PAGES: tuple[Page, ...] = (
     *login.PAGES,

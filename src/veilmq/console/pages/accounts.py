@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
-from veilmq.console.page import Page
 from veilmq.console.queue_look import Named, named, url_of
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import SECOND_MS
 from veilmq.wire.sqs.policies import PolicyError, decode, statements
 

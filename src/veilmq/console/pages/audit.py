@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from veilmq.console.asking import Refused
 from veilmq.console.audit import ASKED, DONE, AuditEntry
-from veilmq.console.page import Page
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 
 _READ_MAX = 2_000
 _SHOWN_MAX = 200

@@ -13,10 +13,9 @@ import msgspec
 from starlette.responses import Response
 
 from veilmq.console.asking import Refused
-from veilmq.console.page import Page
 from veilmq.console.queue_look import named
 from veilmq.console.rendering import claims_path
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 from veilmq.core.claims import SourceView, WriterView
 
 _QUEUES_MAX = 200

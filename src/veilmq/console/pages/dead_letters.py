@@ -5,10 +5,9 @@ from starlette.responses import Response
 from veilmq.console.asking import Refused
 from veilmq.console.fields import NOTHING_SAID, Filled, Number, Said
 from veilmq.console.move_tasks import arn_beside, tasks_of
-from veilmq.console.page import Page
 from veilmq.console.queue_look import arn_of, look, sources
 from veilmq.console.rendering import path_of
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import SQS_MOVES_PER_S
 
 _RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", empty="as fast as it goes")

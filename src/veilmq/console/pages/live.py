@@ -6,8 +6,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from veilmq.console.feeds import NAMES_MAX, CountsOf, LeasesOf, MovesOf
 from veilmq.console.live import Live, Question, Reader, Stream, TooManyError
-from veilmq.console.page import Page
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 
 EVENT_STREAM = "text/event-stream"
 

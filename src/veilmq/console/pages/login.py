@@ -4,9 +4,8 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from veilmq.console.page import HOME, SIGN_IN, Page
 from veilmq.console.sign_ins import SignInsPaused
-from veilmq.console.visit import Visit
+from veilmq.console.visit import HOME, SIGN_IN, Page, Visit
 
 _WRONG = "There is no key with this id and secret, or it has expired. Use a key of the server's credentials file."
 

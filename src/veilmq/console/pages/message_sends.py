@@ -9,9 +9,8 @@ from starlette.responses import Response
 from veilmq.console.asking import Refused
 from veilmq.console.fields import NOTHING_SAID, SECONDS, Filled, Number, Said, plain
 from veilmq.console.message_look import look_if_allowed
-from veilmq.console.page import Page
 from veilmq.console.rendering import path_of
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import (
     SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
     SQS_DELAY_S,

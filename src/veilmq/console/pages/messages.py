@@ -2,16 +2,19 @@
 
 A change ends with a redirect to what there is then, so that a reload changes nothing. What was received is found among
 the messages in flight, if the page has it; else it is shown as it came. A receipt goes from a page into its form, never
-into an address.
+into an address. It may have ended when a button is pressed: the timeout has passed, the message was received again, or
+it is gone. That is an answer like any other, and one of ``OUTCOMES``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import Response
 
-from veilmq.console import receipt_actions
 from veilmq.console.asking import Refused
 from veilmq.console.fields import NOTHING_SAID, SECONDS, Filled, Number, Said, Unfit
 from veilmq.console.message_look import (
@@ -28,11 +31,117 @@ from veilmq.console.message_look import (
     rows_of,
     view_of,
 )
-from veilmq.console.page import Page
 from veilmq.console.rendering import path_of
-from veilmq.console.visit import Visit
-from veilmq.core.limits import SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
+from veilmq.console.visit import Page, Visit
+from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
 from veilmq.wire.v1.queues import ShownQueue
+
+OUTCOMES: dict[str, str] = {
+    "received": "Received",
+    "extended": "Extended",
+    "released": "Released",
+    "deleted": "Deleted",
+    "moved": "Moved",
+    "duplicate": "Deleted here, as the other queue has had it already",
+    "wall": f"Not extended, as it would be held for more than {LEASE_S_MAX:,} seconds since its receive",
+    "long": "Not moved, as it is too long for the other queue",
+    "held": "Not moved, as an earlier message of its group was not",
+    "expired": "Nothing was done, as its timeout had ended meanwhile",
+    "superseded": "Nothing was done, as somebody else has received it meanwhile",
+    "earlier": "Done, although somebody else has received it meanwhile",
+    "ended": "Nothing was done, as its timeout had ended or somebody else has received it meanwhile",
+    "gone": "Nothing was done, as it is no longer in the queue",
+    "invalid": "Nothing was done, as the receipt is not one of this queue",
+}
+"""What may become of a message, and the words for it, before a count of messages."""
+
+_COUNT_MAX = 1_000
+_OF_CODES = {
+    "MessageTooLong": "long",
+    "GroupHeld": "held",
+    "ReceiptInvalid": "invalid",
+    "ReceiptHandleIsInvalid": "invalid",
+}
+_OF_WORDS = (  # where one code of SQS has several meanings
+    ("beyond the limit", "wall"),
+    ("handle has expired", "ended"),
+    ("not available for visibility timeout change", "gone"),
+)
+
+
+async def hide(visit: Visit, receipts: Sequence[str], timeout_s: int) -> list[str]:
+    """Hide messages for so many seconds from now, 0 to release them. Answers an outcome each; raises ``Refused``."""
+    fields = {"VisibilityTimeout": timeout_s}
+    done = "extended" if timeout_s else "released"
+    return await _each(visit, "ChangeMessageVisibilityBatch", receipts, fields, done=done)
+
+
+async def delete(visit: Visit, receipts: Sequence[str]) -> list[str]:
+    """Delete messages. Answers an outcome each; raises ``Refused``."""
+    return await _each(visit, "DeleteMessageBatch", receipts, {}, done="deleted")
+
+
+async def move(visit: Visit, receipts: Sequence[str], target: str) -> list[str]:
+    """Move messages to another queue, each in one transaction. Answers an outcome each.
+
+    Raises ``Unfit`` where they cannot go to ``target``, and ``Refused``.
+    """
+    outcomes: list[str] = []
+    for some in _batches(receipts):
+        fields = {"entries": [{"receipt": receipt, "target": target} for receipt in some]}
+        told = await visit.api("POST", f"/v1/queues/{quote(visit.queue, safe='/@')}/forward", fields=fields)
+        outcomes += [_moved(entry) for entry in told["entries"]]
+    return outcomes
+
+
+def told(outcomes: Sequence[str]) -> str:
+    """Return how often each outcome was, as an address has it."""
+    return ".".join(f"{outcome}-{count}" for outcome, count in Counter(outcomes).items())
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield what ``told`` has said, in words; what it cannot have said is passed over."""
+    for part in text.split("."):
+        outcome, _, count = part.partition("-")
+        if outcome in OUTCOMES and count.isascii() and count.isdigit() and len(count) < len(str(_COUNT_MAX)):
+            yield f"{OUTCOMES[outcome]}: {count}."
+
+
+def _batches(receipts: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(receipts), SQS_BATCH_ENTRIES_MAX):
+        yield receipts[at : at + SQS_BATCH_ENTRIES_MAX]
+
+
+def _moved(entry: Mapping[str, Any]) -> str:
+    code = entry.get("code")
+    if code is None:
+        return "duplicate" if entry["duplicate"] else "moved"
+    if code == "ReceiptEnded":
+        return str(entry["state"])
+    if code in {"QueueNotFound", "DestinationRefused"}:
+        raise Unfit(entry["message"])
+    return _outcome(code, entry["message"], entry["status"])
+
+
+async def _each(
+    visit: Visit, action: str, receipts: Sequence[str], fields: Mapping[str, Any], *, done: str
+) -> list[str]:
+    """Return what became of each: batches tell more than the actions on one message do."""
+    outcomes: list[str] = []
+    for some in _batches(receipts):
+        entries = [{"Id": str(place), "ReceiptHandle": receipt, **fields} for place, receipt in enumerate(some)]
+        answer = await visit.sqs(action, {"QueueUrl": visit.queue_url, "Entries": entries})
+        outcomes += [entry.get("VeilmqReceipt", done) for entry in answer.get("Successful", ())]
+        outcomes += [_outcome(failed["Code"], failed["Message"], 503) for failed in answer.get("Failed", ())]
+    return outcomes
+
+
+def _outcome(code: str, message: str, status: int) -> str:
+    known = _OF_CODES.get(code) or next((outcome for words, outcome in _OF_WORDS if words in message), None)
+    if known is None:
+        raise Refused(code, message, status)
+    return known
+
 
 _COUNT = Number(allowed=SQS_RECEIVE_COUNT, unit="messages")
 _TIMEOUT = Number(allowed=VISIBILITY_TIMEOUT_S, unit=SECONDS, empty="the queue's own visibility timeout")
@@ -76,7 +185,7 @@ async def _receive(visit: Visit) -> Response:
     if not messages:
         return visit.go(_address(visit, view), done="nothing-received")
     view = replace(view, state=IN_FLIGHT, whole="", mine=leases_of(messages))
-    came = receipt_actions.told(["received"] * len(messages))
+    came = told(["received"] * len(messages))
     if timeout_s == 0 or await _is_found(visit, view):
         return visit.go(_address(visit, view, came=came))
     return await _page(visit, view, Look(rows_of(messages, view), is_cut=False), came=came)
@@ -107,7 +216,7 @@ async def _act(visit: Visit) -> Response:
     if filled.problems:
         return await _again(visit, Said(filled.problems))
     left = view.mine if visit.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
-    view, came = replace(view, whole="", mine=left), receipt_actions.told(outcomes)
+    view, came = replace(view, whole="", mine=left), told(outcomes)
     if {*known} - {*chosen}:
         with suppress(Refused):  # what was done is done; the page that is shown next says what is in the way
             found = await look_at(visit, view, known=known)
@@ -126,10 +235,10 @@ async def _done(visit: Visit, filled: Filled, receipts: Sequence[str]) -> list[s
     if filled.problems:
         return []
     if act == "move":
-        return await receipt_actions.move(visit, receipts, target)
+        return await move(visit, receipts, target)
     if act == "delete":
-        return await receipt_actions.delete(visit, receipts)
-    return await receipt_actions.hide(visit, receipts, timeout_s or 0)
+        return await delete(visit, receipts)
+    return await hide(visit, receipts, timeout_s or 0)
 
 
 def _receipts(form: Mapping[str, str]) -> dict[str, str]:
@@ -169,7 +278,7 @@ async def _page(
         in_all=None if shown is None else _in_all(shown, view),
         view=view,
         found=found,
-        came=list(receipt_actions.sentences(visit.query.get("came", "") if came is None else came)),
+        came=list(sentences(visit.query.get("came", "") if came is None else came)),
         states=STATES,
         counts=COUNTS,
         bodies=BODIES,

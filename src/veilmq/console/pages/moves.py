@@ -5,8 +5,7 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from veilmq.console.move_tasks import Task, tasks_of
-from veilmq.console.page import Page
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 
 _PAGE_QUEUES = 200
 _QUEUES_MAX = 1_000

@@ -13,11 +13,10 @@ from veilmq.console.asking import Refused
 from veilmq.console.distribution import apply_timeout, timeout_look
 from veilmq.console.feeds import figures, lease_look
 from veilmq.console.listing import COLUMNS
-from veilmq.console.page import HOME, Page
 from veilmq.console.queue_look import arn_of, look, movement, sources
 from veilmq.console.rendering import path_of, plain_name
 from veilmq.console.setting_rows import GROUPS, SettingRow
-from veilmq.console.visit import Visit
+from veilmq.console.visit import HOME, Page, Visit
 from veilmq.core.settings import QueueSettings
 
 _DOCUMENTS = frozenset({"policy", "visibility_rules"})

@@ -8,7 +8,6 @@ from starlette.responses import Response
 from veilmq.console import setting_rows
 from veilmq.console.asking import Refused
 from veilmq.console.fields import NOTHING_SAID, Said
-from veilmq.console.page import Page
 from veilmq.console.queue_look import look, route
 from veilmq.console.rendering import path_of
 from veilmq.console.setting_form import (
@@ -26,7 +25,7 @@ from veilmq.console.setting_form import (
     was,
 )
 from veilmq.console.setting_rows import GROUPS, ROWS, SettingGroup
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.v1.queues import ShownQueue
 from veilmq.wire.v1.request import NAMES

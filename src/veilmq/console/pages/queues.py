@@ -9,8 +9,7 @@ from starlette.responses import Response
 
 from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS, SIZES, Listing
-from veilmq.console.page import HOME, Page
-from veilmq.console.visit import Visit
+from veilmq.console.visit import HOME, Page, Visit
 from veilmq.core.commands import BrowsedQueues
 
 

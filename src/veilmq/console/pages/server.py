@@ -4,8 +4,7 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
-from veilmq.console.page import Page
-from veilmq.console.visit import Visit
+from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import SECOND_MS
 
 
