@@ -181,14 +181,15 @@ def test_two_queries_of_one_consumer_both_hear_of_it(
 ) -> None:
     """The second a warning when it starts, the first an error when it goes on."""
     first = reader(server, consumer="lake")
-    assert first.latestOffset(START, ReadAllAvailable()) == START
+    limit = first.getDefaultReadLimit()
+    assert first.latestOffset(START, limit) == START
     assert caplog.records == []
     with caplog.at_level(logging.WARNING):
-        reader(server, consumer="lake").latestOffset(START, ReadAllAvailable())
+        reader(server, consumer="lake").latestOffset(START, limit)
     assert "The consumer lake has another stream" in caplog.text
     assert "give each query its own consumer" in caplog.text
     with pytest.raises(SourceFailed, match="or another stream of the same consumer"):
-        first.latestOffset(START, ReadAllAvailable())
+        first.latestOffset(START, limit)
     with Claims(server.endpoint, QUEUE) as claims:
         assert [view.consumer for view in claims.sources()].count("lake") >= 1
 
