@@ -393,8 +393,10 @@ def choose(
     offers = in_order(session, queue) if places > 0 else iter(())
     for taker in takers:
         bound, wanted = taker.bound, min(taker.command.count, places)
-        share = [row for row in behind if row[0] < bound][:wanted]
-        behind = [row for row in behind if row not in share]
+        share: list[Row] = []
+        if behind:
+            share = [row for row in behind if row[0] < bound][:wanted]
+            behind = [row for row in behind if row not in share]
         if len(share) < wanted and not is_over:
             for row in offers:
                 if row[0] < floor:
