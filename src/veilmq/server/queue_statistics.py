@@ -159,7 +159,7 @@ class QueueStatistics:
         self._engine = engine
         self._clock = clock
         self._records: dict[str, QueueRecord] = {}  # by full name, in the order in which they were counted
-        self._known: dict[str, list[str]] = {}  # the full names of an account's queues
+        self._new: set[str] = set()  # those that were found and never counted
         self._requested_at_ms = 0
         self._timer: Timer | None = None
         self._round: asyncio.Task[None] | None = None
@@ -211,11 +211,10 @@ class QueueStatistics:
             names += page.names
             more = page.more
         whole = [f"{account}/{name}" for name in names]
-        known = self._known.get(account)
-        if known != whole:
-            self._known[account] = whole
-            for name in set(known or ()).difference(whole):
-                self._records.pop(name, None)
+        known = {name for name in self._records if name.startswith(f"{account}/")}
+        for name in known.difference(whole):
+            del self._records[name]
+        self._new.update(set(whole).difference(known))
         if not command.search:
             return whole
         wanted, start = command.search.lower(), len(account) + 1
@@ -298,8 +297,9 @@ class QueueStatistics:
     async def _count_round(self) -> None:
         """Count all that were never counted, then some of those counted longest ago; arrange for the next round."""
         try:
-            names = [name for account in self._known.values() for name in account]
-            await self._count([name for name in names if name not in self._records])
+            new = [name for name in self._new if name not in self._records]
+            await self._count(new)
+            self._new.difference_update(new, self._records)
             await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
         except VeilmqError:
             pass  # the store reports it; pages get the error at their next request

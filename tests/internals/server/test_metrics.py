@@ -269,6 +269,13 @@ async def test_all_are_counted_in_rounds_while_somebody_looks(world: World, monk
     assert await world.pass_time(1_000) != []
 
 
+async def test_a_queue_that_was_deleted_is_counted_once_more(world: World) -> None:
+    await world.browse(count=10)
+    await world.rest()
+    await execute(world.engine, DeleteQueue(queue="a/q001"))
+    assert (await world.pass_time(10_000)).count("a/q001") == 1
+
+
 async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     """Its name alone is that of the one that was deleted."""
     await world.put("q001", 5)
