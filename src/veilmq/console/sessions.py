@@ -23,7 +23,6 @@ from veilmq.wire.exchange import Caller
 SESSION_S_MAX = 8 * 3_600
 """How long one may stay signed in: a working day."""
 
-
 _BETWEEN = "~"
 """What stands between the key's id, which may be read before it is known who signed, and what is signed."""
 

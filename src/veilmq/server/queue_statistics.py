@@ -133,7 +133,6 @@ VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
 }
 """What an order sorts by, ``None`` for what is not known."""
 
-
 COUNTED_TOGETHER = 16
 """How many counts go to the engine at once: a fraction of a millisecond."""
 

@@ -73,7 +73,6 @@ _NOTHING_DONE = (
 OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
 """What is no single command's fault, of those that travel together."""
 
-
 COLLISIONS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
 """What nodes do to each other now and then; nothing was done, and trying again helps."""
 COLLISIONS_MAX = 5
