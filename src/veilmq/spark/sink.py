@@ -83,16 +83,14 @@ def outgoing(batch: Any) -> Any:
     Delays that need more bits become the longest of these, for whose rows the server has a reason to refuse them.
     """
     names = [name.lower() for name in batch.schema.names]
-    pairs = zip(names, batch.columns, strict=True)
-    arrays = [column if column.type == TYPES[name] else _fitted(column).cast(TYPES[name]) for name, column in pairs]
+    arrays = []
+    for name, column in zip(names, batch.columns, strict=True):
+        array = column
+        if column.type == pa.int64():
+            fits = pc.and_(pc.greater_equal(column, -_INT_MAX), pc.less_equal(column, _INT_MAX))
+            array = pc.if_else(fits, column, _INT_MAX)
+        arrays.append(array.cast(TYPES[name]))
     return pa.RecordBatch.from_arrays(arrays, names=names)
-
-
-def _fitted(column: Any) -> Any:
-    if column.type != pa.int64():
-        return column
-    fits = pc.and_(pc.greater_equal(column, -_INT_MAX), pc.less_equal(column, _INT_MAX))
-    return pc.if_else(fits, column, _INT_MAX)
 
 
 def parts(batch: Any, messages_max: int) -> Iterator[Any]:

@@ -369,10 +369,6 @@ _CONTENT_TYPES = {
 }
 
 
-def _header(name: str) -> bytes:
-    return b"x-mns" + re.sub("[A-Z]", r"-\g<0>", name).lower().encode()
-
-
 def push_request(
     subscription: Subscription, message: ReceivedMessage, url: PushUrl, *, date: str, certificate_url: str, sign: Sign
 ) -> bytes:
@@ -393,7 +389,9 @@ def push_request(
             TAG: tag.text,
             "PublishTime": str(message.sent_at_ms),
         }
-        named |= {_header(name): value.encode() for name, value in sorted(content.items()) if value}
+        for name, value in sorted(content.items()):
+            if value:
+                named[b"x-mns" + re.sub("[A-Z]", r"-\g<0>", name).lower().encode()] = value.encode()
     signed = b"".join(b"%b:%b\n" % pair for pair in sorted(named.items()))
     text = b"\n".join((_METHOD, digest, kind, date.encode(), signed + path))
     headers = {
