@@ -342,13 +342,13 @@ SELECT EXISTS (SELECT FROM claimed) AS is_claimed, counted, next_at, mq.now_ms()
 FROM (VALUES (1)) AS always LEFT JOIN mq.in_flight ON qp = $1
 
 -- name: note_count
--- What was added to the last count, $4, while this one was made counts too: it may not have seen it.
+-- What was added to the last count, $4, while this one was made, counts too: it may not have seen it.
 INSERT INTO mq.in_flight AS before (qp, counted, next_at) VALUES ($1, $2, mq.now_ms() + $3)
 ON CONFLICT (qp) DO UPDATE SET counted = $2 + greatest(0, before.counted - $4), next_at = excluded.next_at
 RETURNING counted, next_at, mq.now_ms() AS now
 
 -- name: add_count
-UPDATE mq.in_flight SET counted = greatest(0, counted + $2) WHERE qp = $1
+UPDATE mq.in_flight SET counted = greatest(0, counted + $2) WHERE qp = $1 AND ($2 > 0 OR next_at = $3)
 
 -- name: count
 -- Claimed ones count as in flight, past their retention of $2 ms too, until they are acknowledged.

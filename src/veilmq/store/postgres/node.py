@@ -14,8 +14,8 @@ is open for long, even those few become dear: they are had for a tenth of the ti
 **Quotas.** A small quota is counted at each receive, and exact. Up to a large one, one node counts now and then for all
 (at most a fiftieth of the time), and each adds what it gave since and subtracts what it deleted: between two counts a
 quota may be passed by what other nodes give in that time. So it is with a small one beside thousands of delayed
-messages, but that nodes add what they give to the count of all, at once: it is not passed, and an ended lease frees
-its place from the next count on.
+messages, except that nodes add what they give to the count of all at once: only receives at the same instant pass it,
+and an ended lease frees its place from the next count on.
 
 **Fair queues** are standard queues with messages that name a group; others cost nothing. A node follows what it gave
 out itself, exactly. What other nodes gave, and what became of it, it learns from which messages are in flight, once a
@@ -197,7 +197,7 @@ class InFlight:
         if row is not None and (row["is_whole"] or row["in_flight"] >= quota):
             places, due_ms = quota - row["in_flight"], row["due"]
             if known is not None:
-                known.adds = False
+                known.adds, known.own = False, 0
         else:
             known = await self._estimate(connection, queue, quota, adds=is_small)
             places, due_ms = quota - known.in_flight - known.own, known.due_ms
@@ -249,9 +249,9 @@ class InFlight:
         return known
 
     async def _add(self, connection: Any, queue: Queue, known: _Counted) -> None:
-        """Add to the count of all nodes what this one gave, less what it freed."""
+        """Add to the count of all nodes what this one gave, less what it freed, unless a later count has seen that."""
         own, known.own = known.own, 0
-        await connection.execute(STANDARD["add_count"], queue.partition, own)
+        await connection.execute(STANDARD["add_count"], queue.partition, own, known.due_ms)
 
     async def _count(self, connection: Any, queue: Queue, passed_max: int | None) -> Any:
         return await connection.fetchrow(sql(queue)["in_flight"], queue.partition, passed_max, retention_ms(queue))

@@ -395,6 +395,14 @@ def test_nodes_do_not_pass_a_small_quota_beside_delayed_messages(delayed: Postgr
     taken = [delayed.receive(1)[0] for _ in range(QUOTA)]
     delayed.delete(taken[0].receipt)
     assert [delayed.run(receive(node, 9)) for node in (delayed.engine, other)] == [1, 0]
+    delayed.advance(100_000)
+    delayed.set_queue(visibility_timeout_s=3_600)  # leases end behind the delays
+    first = delayed.receive(2)
+    assert delayed.run(receive(other, 9)) == QUOTA - 2
+    delayed.delete(first[0].receipt)
+    delayed.advance(1_000)
+    given = [delayed.run(receive(node, 9)) for node in (other, delayed.engine)]
+    assert given == [1, 0], "the other node's count has seen what was deleted"
     delayed.run(other.close())
 
 
