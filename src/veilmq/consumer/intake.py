@@ -81,11 +81,6 @@ class Intake:
         self._stopped = False
         self._pausing: asyncio.Task[None] | None = None
 
-    @property
-    def polling(self) -> int:
-        """Return how many polls are on their way."""
-        return len(self.polls)
-
     def receive(self, count: int) -> list[Lease]:
         """Wait for up to ``count`` messages; several threads may do so at once.
 

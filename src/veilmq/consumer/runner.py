@@ -172,7 +172,7 @@ class Runner(Watcher):
     @property
     def polling(self) -> int:
         """Polls on their way."""
-        return self._intake.polling
+        return len(self._intake.polls)
 
     def start(self) -> None:
         """Begin to receive; each call of the handler has a copy of the context variables of now."""
@@ -242,13 +242,12 @@ class Runner(Watcher):
         """
         if self._held:
             return False
-        polls: set[Any] | None = None
-        while True:
-            status = await self._threads.run(self._client.show, self.handler.options.queue)
-            polls = set(self._intake.polls) if polls is None else polls
-            if status.visible or not status.in_flight or not polls:
-                return not status.visible and not self._held
+        show, queue = self._client.show, self.handler.options.queue
+        status, polls = await self._threads.run(show, queue), set(self._intake.polls)
+        while polls and status.in_flight and not status.visible:
             _, polls = await asyncio.wait(polls, timeout=CHECK_EVERY_S)
+            status = await self._threads.run(show, queue)
+        return not status.visible and not self._held
 
     # ------------------------------------------------------------------------------------------------- its leases
 
@@ -459,7 +458,7 @@ class Runner(Watcher):
         if self._held.pop(delivery.lease, None) is not None:
             self._outstanding.remove(delivery.message)
         self._changed.set()
-        if not self._intake.polling:
+        if not self._intake.polls:
             self._intake.fill()  # it was settling that we had no room for
 
     def _spawn(self, work: Any) -> None:

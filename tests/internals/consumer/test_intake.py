@@ -152,11 +152,11 @@ async def test_one_poll_while_it_is_quiet_and_several_after_a_hit() -> None:
     assert source.asked == [10]
     source.answers[0].set_result(["a"])
     await turn()
-    assert (source.taken, intake.polling) == (["a"], 3)
+    assert (source.taken, len(intake.polls)) == (["a"], 3)
     for answer in source.answers[1:]:
         answer.set_result([])
     await turn()
-    assert intake.polling == 1
+    assert len(intake.polls) == 1
 
 
 async def test_what_polls_may_bring_takes_room() -> None:
@@ -183,7 +183,7 @@ async def test_pauses_grow_up_to_ten_seconds_and_never_end_the_intake() -> None:
         source.answers[-1].set_exception(UNREACHABLE)
         await turn()
         intake.fill()
-        assert intake.polling == 0, "a pause is a pause"
+        assert len(intake.polls) == 0, "a pause is a pause"
         source.resume.set()
         await turn()
     assert [round(pause / full, 2) for pause, full in zip(source.pauses, (1, 2, 4, 8, 10, 10), strict=True)] == [
@@ -200,7 +200,7 @@ async def test_what_no_pause_mends_is_told_once_and_ends_it() -> None:
     source.answers[0].set_exception(MISSING)
     await turn()
     intake.fill()
-    assert (source.failures, source.pauses, intake.polling) == ([MISSING], [], 0)
+    assert (source.failures, source.pauses, len(intake.polls)) == ([MISSING], [], 0)
 
 
 async def test_stopping_waits_for_the_polls_on_their_way() -> None:
@@ -210,7 +210,7 @@ async def test_stopping_waits_for_the_polls_on_their_way() -> None:
     assert not stopping.done()
     source.answers[0].set_result(["last"])
     await stopping
-    assert (source.taken, intake.polling) == (["last"], 0)
+    assert (source.taken, len(intake.polls)) == (["last"], 0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from functools import cache, partial
 from itertools import accumulate
 from random import getrandbits
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -38,7 +38,7 @@ from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRet
 from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Lock, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transaction, Waiting
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
@@ -359,8 +359,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         until_s, known = self.node.backlogs[queue.partition]
         if lately and began_s < until_s:
             return known
-        now = await self.counts(queue)
-        counted = Backlog(now.visible, now.oldest_sent_at_ms)
+        counted = await super().backlog(cast(QueueRow, queue), lately=lately)
         cost_s = get_running_loop().time() - began_s
         if cost_s > LONG_S:
             self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
