@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from veilmq.client import HttpQueueClient, ReceivedMessage
+from veilmq.client import HttpQueueClient
 from veilmq.consumer import ByKey, Consumer, Context, InFile
 
 ENDPOINT = os.environ.get("VEILMQ_ENDPOINT", "http://127.0.0.1:9324")
@@ -21,23 +21,19 @@ NUMBERS = (1, 2, 1, 3)
 KILLED_AT = 2
 
 
-def number_of(message: ReceivedMessage) -> str:
-    """Return what makes two messages the same order."""
-    return str(json.loads(message.body)["number"])
-
-
-async def ship(order: dict[str, int], ctx: Context) -> None:
-    """Ship one order; the first attempt at one of them ends the whole process."""
-    if order["number"] == KILLED_AT and ctx.attempt == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    print(f"order {order['number']}: shipped", flush=True)
-
-
 async def work(records: Path) -> None:
     """Be a worker until every message is done."""
     store = InFile(records)
     app = Consumer(QUEUE, endpoint=ENDPOINT)
-    app.handler(concurrency=1, wait="1s", lease="2s", idempotency=ByKey(store, number_of, ttl="1h"))(ship)
+    by_number = ByKey(store, lambda message: str(json.loads(message.body)["number"]), ttl="1h")
+
+    @app.handler(concurrency=1, wait="1s", lease="2s", idempotency=by_number)
+    async def ship(order: dict[str, int], ctx: Context) -> None:
+        """Ship one order; the first attempt at one of them ends the whole process."""
+        if order["number"] == KILLED_AT and ctx.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        print(f"order {order['number']}: shipped", flush=True)
+
     settled = asyncio.Event()
     app.on("settle", lambda ctx, ending: settled.set())
     with HttpQueueClient(ENDPOINT) as client:
