@@ -237,11 +237,11 @@ class DatabaseTarget(copying.Target):
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
         latest = {each.key: each for each in entries}  # a key may have been logged again
-        records = [
+        records = (  # as many as entries times queues
             (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
             for key, each in latest.items()
             for queue in (self._fifo if each.queue is None else [each.queue])
-        ]
+        )
         columns = ("qp", "key", "expires_at", "seq", "id")
         await self._lock.connection.copy_records_to_table("accepted", columns=columns, records=records)
 
