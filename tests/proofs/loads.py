@@ -409,16 +409,16 @@ def drain(caller: SqsCaller, load: Load) -> Counter[str]:
     """Take everything out of the queue of `load`, waiting for leases and delays to end; return the bodies."""
     found, deadline_s = Counter[str](), now_s() + DRAIN_S_MAX
     while True:
-        if receipts := load.receive(caller, 10):
+        # A node may still rest after the last kill, and does nothing then.
+        if receipts := patiently(partial(load.receive, caller, 10), again=(Unreached,)):
             for each in receipts:
                 load.delete_asked(each)
             entries = [{"Id": str(at), "ReceiptHandle": each.handle} for at, each in enumerate(receipts)]
-            # A node may still rest after the last kill, and does nothing then.
             delete = partial(caller.call, "DeleteMessageBatch", Entries=entries)
             assert not patiently(delete, again=(Unreached,)).get("Failed")
             found.update(each.body for each in receipts)
             deadline_s = now_s() + DRAIN_S_MAX
-        elif counts(caller) == (0, 0):
+        elif patiently(partial(counts, caller), again=(Unreached,)) == (0, 0):
             return found
         else:
             assert now_s() < deadline_s, "the queue does not drain"
