@@ -15,7 +15,7 @@ from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, 
 from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
-from veilmq.consumer import Batch, Consumer, Context, Reject, RetryLater
+from veilmq.consumer import Batch, Consumer, Context, Reject, RetryLater, Running
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
@@ -116,6 +116,37 @@ async def test_a_thread_may_request_the_stop(bench: Workbench) -> None:
         threading.Thread(target=requesting).start()
         asyncio.get_running_loop().call_soon(waiting.set)
         await running.wait()
+
+
+async def test_one_request_to_stop_leaves_the_grace_though_the_block_ends_with_it(bench: Workbench) -> None:
+    """It is one request, whichever of the two the event loop comes to first."""
+    app = bench.consumer("orders")
+    ended: list[str] = []
+
+    @app.handler(wait=WAIT)
+    async def work(body: str) -> None:
+        await until(lambda: running.stopping and not running.runners[0].polling)
+        ended.append(body)
+
+    bench.client.send("orders", "x")
+    async with asyncio.timeout(PATIENCE_S), app.running() as running:
+        await until(lambda: running.runners[0].working and running.runners[0].polling)
+        running.request_stop()
+    assert (ended, bench.counts("orders")) == (["x"], (0, 0))
+
+
+def test_a_request_to_stop_is_harmless_when_the_event_loop_has_ended(bench: Workbench) -> None:
+    """A thread that watches the program may be late."""
+    app = bench.consumer("orders")
+    app.declare(acting.act_async, wait=WAIT)
+
+    async def program() -> Running:
+        async with app.running() as running:
+            return running
+
+    running = asyncio.run(program())
+    running.request_stop()
+    assert running.stopping
 
 
 async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from importlib import import_module
 from typing import Any, Self
 
@@ -80,6 +80,7 @@ class Running:
         ]
         self._grace_s = grace_s
         self._starting: asyncio.Task[Any] | None = None
+        self._requested = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -107,8 +108,8 @@ class Running:
 
     @property
     def stopping(self) -> bool:
-        """Whether it has begun to stop."""
-        return self._stop.is_set()
+        """Whether it has begun to stop, or is about to."""
+        return self._requested or self._stop.is_set()
 
     def status(self) -> WorkerStatus:
         """Return what it is doing; may be called in any thread."""
@@ -142,14 +143,19 @@ class Running:
         await self._stop.wait()
 
     def request_stop(self) -> None:
-        """Begin to stop; called again, be in a hurry. Any thread may call it, and a signal handler of the program."""
+        """Begin to stop; called again, be in a hurry. Any thread may call it, and a signal handler of the program.
+
+        Harmless when it has stopped.
+        """
+        again, self._requested = self.stopping, True
         if self._loop is None:
             self._stop.set()
         else:
-            self._loop.call_soon_threadsafe(self._requested)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._begin_to_stop, again)
 
-    def _requested(self) -> None:
-        if self._stop.is_set():
+    def _begin_to_stop(self, again: bool) -> None:
+        if again:
             self._hurry.set()
         elif self._starting is not None:
             self._starting.cancel()
