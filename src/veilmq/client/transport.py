@@ -22,6 +22,7 @@ from hashlib import sha256
 from hmac import digest
 from time import monotonic, time
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import msgspec
 import urllib3
@@ -256,6 +257,7 @@ class Transport:
         self._path = url.path or "/"
         self._host = url.netloc or ""
         self._open()
+        _transports.add(self)
 
     def call(
         self,
@@ -278,8 +280,8 @@ class Transport:
         return decode(reply, reply_type)
 
     def _open(self) -> None:
-        """Begin without connections, in this process."""
-        self._polls, self._process = LongPolls(), os.getpid()
+        """Begin without connections."""
+        self._polls = LongPolls()
         self._pool: urllib3.HTTPConnectionPool = self._made_pool()
 
     def hang_up(self) -> None:
@@ -332,13 +334,23 @@ class Transport:
             timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
             how = {"timeout": timeout, "retries": _ONCE}
         how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
-        if self._process != os.getpid():  # after a fork the connections, and what locks were held, are the parent's
-            self._open()
         try:
             with self._polls.during(wait_s):
                 return self._pool.urlopen(method, target, **how)
         except HTTPError as error:
             raise Unreachable(self.endpoint, _reason(error)) from error
+
+
+_transports: WeakSet[Transport] = WeakSet()
+
+
+def _open_all() -> None:
+    for transport in list(_transports):
+        transport._open()
+
+
+if hasattr(os, "register_at_fork"):  # its connections, and what locks were held, are those of the parent process
+    os.register_at_fork(after_in_child=_open_all)
 
 
 def given(**members: Any) -> dict[str, Any]:

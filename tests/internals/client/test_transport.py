@@ -1,8 +1,10 @@
 """Signed requests of our own client: genuine to the verifier, and to a real server."""
 
 import os
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -151,8 +153,10 @@ def test_requests_that_were_refused_together_are_all_tried_again() -> None:
 
 
 def test_a_forked_process_has_connections_of_its_own() -> None:
-    """On one connection the replies of two processes would be mixed up."""
+    """On one connection the replies of two processes would be mixed up; also if its first requests come at once."""
     seen: list[tuple[str, int]] = []
+    threads, children = 3, 20
+    begin = threading.Barrier(threads)
 
     class Keeping(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -169,13 +173,17 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with HttpQueueClient(f"http://127.0.0.1:{server.server_port}") as client:
             client.queue_url("q")
-            child = os.fork()
-            if not child:
-                try:
-                    client.queue_url("q")
-                finally:
-                    os._exit(0)
-            os.waitpid(child, 0)
+            for _ in range(children):
+                child = os.fork()
+                if not child:
+                    try:
+                        sys.setswitchinterval(1e-6)
+                        with ThreadPoolExecutor(threads) as calls:
+                            list(calls.map(lambda _: (begin.wait(), client.queue_url("q")), range(threads)))
+                    finally:
+                        os._exit(0)
+                os.waitpid(child, 0)
             client.queue_url("q")
         server.shutdown()
-    assert (len(seen), seen[0] == seen[2], seen[0] == seen[1]) == (3, True, False)
+    assert [at for at, address in enumerate(seen) if address == seen[0]] == [0, len(seen) - 1]
+    assert len(seen) == children * threads + 2
