@@ -142,6 +142,7 @@ def test_stops_dead_letter_nothing(bench: TimedBench) -> None:
         async with bench.working(app) as running:
             await begun.wait()
             stopping = asyncio.create_task(bench.stop(running))
+            await until(lambda: running.stopping)  # else it may receive the rest, and the stop release it
             await bench.elapse(60)
             end.set()
             await stopping
