@@ -55,6 +55,21 @@ def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: i
     assert [bodies(answer.messages) for answer in answers] == given
 
 
+@pytest.mark.differs_on_postgres("commands that are under way at one time have no order")
+def test_a_receive_gets_what_was_sent_before_it_though_another_came_before_that(fifo: Host) -> None:
+    """What is sent between two receives of a batch is for the second of them, and those behind it."""
+    fifo.send_in_turn("a1")
+    news = [message(body, group=body[0], dedup_id=body) for body in ("a2", "b1", "c1")]
+    first, _, second, _, third = fifo.do_together(
+        commands.Receive(queue=QUEUE, count=2),
+        commands.Send(queue=QUEUE, messages=tuple(news[:2])),
+        commands.Receive(queue=QUEUE, count=1),
+        commands.Send(queue=QUEUE, messages=tuple(news[2:])),
+        commands.Receive(queue=QUEUE, count=2),
+    )
+    assert [bodies(answer.messages) for answer in (first, second, third)] == ["a1", "b1", "c1"]
+
+
 def test_groups_whose_leases_end_together_come_up_by_their_first_messages(fifo: Host) -> None:
     fifo.send_in_turn("a1", "b1", "a2")
     assert [bodies(receive(fifo, 1, timeout_s=30)) for _ in "ab"] == ["a1", "b1"]
