@@ -35,9 +35,6 @@ def only_sent(host: Host, new: NewMessage, terms: SendOptions = RECEIPTS) -> Sen
     return sent
 
 
-# Receipts of delayed messages.
-
-
 # What goes together.
 
 

@@ -159,9 +159,7 @@ class World:
         async def call(connection: Any) -> Any:
             command = self.calls[name](self.kept)
             answer = await self._fresh(connection).do(command)
-            if isinstance(
-                answer, SourceView
-            ):  # what is ready is counted where it was before a purge that comes between
+            if isinstance(answer, SourceView):  # what is ready may be counted before a purge that comes between
                 return replace(answer, ready=0, oldest_sent_at_ms=None)
             return None if type(command) in STEPS else answer  # when the next slice is due is no promise
 
