@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ import pytest
 
 from tests.consumer.simulation import message
 from veilmq.client import ReceivedMessage
-from veilmq.consumer import Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
+from veilmq.consumer import Backoff, Cancelled, Drop, LeaseLost, LeaseState, Reject, RetryLater
 from veilmq.consumer.context import TRACE_CHARACTERS_MAX, Cause, EndingKind, Undecodable, ending_of
 from veilmq.consumer.handlers import decoder
+from veilmq.core.limits import LEASE_S_MAX
 
 
 @dataclass
@@ -91,6 +93,10 @@ def test_a_type_that_json_cannot_be_is_refused_when_the_handler_is_declared() ->
 )
 def test_what_a_result_means(result: object, kind: EndingKind) -> None:
     assert ending_of(result).kind is kind
+
+
+def test_a_retry_comes_no_later_than_a_message_may_be_hidden() -> None:
+    assert Backoff().decide(ending_of(RetryLater(math.inf)), 1).after_s == LEASE_S_MAX
 
 
 @pytest.mark.parametrize(
