@@ -101,6 +101,22 @@ async def test_a_second_stop_returns_when_the_first_has_stopped_it(bench: Workbe
         await asyncio.gather(*stopping)
 
 
+async def test_a_stop_goes_on_where_one_was_cancelled(bench: Workbench) -> None:
+    """Else messages would be held and renewed for as long as the program runs, and no shutdown function called."""
+    app, job, calls = bench.consumer("orders"), Job(), list[str]()
+    app.declare(job.work, wait=WAIT)
+    app.on_shutdown(lambda: calls.append("close"))
+    bench.client.send("orders", "x")
+    async with bench.working(app) as running:
+        await until(lambda: running.runners[0].working)
+        stopping = asyncio.create_task(running.stop())
+        await until(lambda: running.stopping)
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        job.go_on.set()
+    assert (calls, running.exit_code, bench.counts("orders")) == (["close"], 0, (0, 0))
+
+
 async def test_a_thread_may_request_the_stop(bench: Workbench) -> None:
     """The event loop, which waits for nothing else, is woken."""
     app = bench.consumer("orders")

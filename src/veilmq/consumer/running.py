@@ -182,7 +182,6 @@ class Running:
         async with self._ending:
             if self._stopped:
                 return
-            self._stopped = True
             self._stop.set()
             _log.info("stopping")
             await asyncio.gather(*(runner.stop(grace_s=self._grace_s, hurry=self._hurry) for runner in self.runners))
@@ -192,6 +191,7 @@ class Running:
             for client in self._clients:
                 client.close()
             await self.undo.aclose()
+            self._stopped = True
 
     def _failed(self, error: Exception) -> None:
         _log.error("the queue cannot be consumed, stopping: %s", error)
