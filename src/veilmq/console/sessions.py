@@ -48,15 +48,11 @@ class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     known: Callable[[str], Caller | None]
 
 
-def _no_secret(key_id: str) -> bytes:
-    return b""
-
-
 class Sessions:
     """Makes and reads the cookies of one store's consoles. ``wall_s`` is the wall clock in seconds."""
 
     def __init__(
-        self, *, secret: bytes, wall_s: Callable[[], float], secret_of: Callable[[str], bytes] = _no_secret
+        self, *, secret: bytes, wall_s: Callable[[], float], secret_of: Callable[[str], bytes] = lambda _: b""
     ) -> None:
         """``secret`` signs, and is the same on every node; so does ``secret_of`` the key that a session names.
 

@@ -197,25 +197,20 @@ def frame_for(timeline: Timeline, before: Frame | None = None) -> Frame:
     begin_ms = min((bar.lease.received_at_ms for bar in timeline), default=now_ms)
     end_ms = max(now_ms, max((bar.end_ms for bar in timeline), default=now_ms))
     needed_ms = end_ms - begin_ms
-    if before is not None and before.holds(begin_ms) and before.holds(end_ms) and not _is_loose(before, needed_ms):
+    most_ms = max(needed_ms * _LOOSE, _SPANS_MS[0])
+    if before is not None and before.span_ms <= most_ms and before.holds(begin_ms) and before.holds(end_ms):
         return before
     span_ms = next((span for span in _SPANS_MS if span >= needed_ms * _ROOM), _SPANS_MS[-1])
     left_ms = begin_ms - int((span_ms - needed_ms) * (1 - 1 / _ROOM))
     return Frame(left_ms, span_ms)
 
 
-def _look_of(bar: Bar) -> tuple[object, ...]:
-    return bar.lease, bar.place, bar.renewed_at_ms, bar.ending, bar.ended_at_ms
-
-
-def _is_loose(frame: Frame, needed_ms: int) -> bool:
-    return frame.span_ms > max(needed_ms * _LOOSE, _SPANS_MS[0])
-
-
 def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = None) -> Drawing:
     """Return the markup; ``href`` is where bars lead. ``drawn`` keeps what was drawn, for the next time."""
     before = {} if drawn is None else dict(drawn)
-    now = {(frame, *_look_of(bar)): bar for bar in timeline}
+    now: dict[tuple[object, ...], Bar] = {
+        (frame, bar.lease, bar.place, bar.renewed_at_ms, bar.ending, bar.ended_at_ms): bar for bar in timeline
+    }
     made = {look: before.get(look) or _bar(bar, frame, href) for look, bar in now.items()}
     if drawn is not None:
         drawn.clear()

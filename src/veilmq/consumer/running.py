@@ -143,10 +143,7 @@ class Running:
         await self._stop.wait()
 
     def request_stop(self) -> None:
-        """Begin to stop; called again, be in a hurry. Any thread may call it, and a signal handler of the program.
-
-        Harmless when it has stopped.
-        """
+        """Begin to stop; called again, be in a hurry. For any thread, and for signal handlers; harmless at the end."""
         again, self._requested = self.stopping, True
         if self._loop is None:
             self._stop.set()

@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -68,7 +67,8 @@ async def open_store(
     should end. ``may_send`` decides whether move tasks go on.
     """
     if settings.store is None:
-        options = replace(sqlite_options(settings), may_send=may_send)
+        reserve_bytes = settings.free_space_reserve_bytes
+        options = EngineOptions(may_send=may_send, free_space_reserve_bytes=reserve_bytes, **_options(settings))
         if settings.data is not None and conversion.is_old(settings.data):
             await asyncio.to_thread(conversion.convert, settings.data, progress=_progress_logger())
         return SqliteStore(settings.data, clock=clock or SystemClock(), options=options, on_fatal=on_fatal)
@@ -106,11 +106,6 @@ def postgres_parts(what: str) -> Any:
         raise StoreError(
             f"{what} needs the module {error.name}, which is not installed: pip install 'veilmq[postgres]'"
         ) from error
-
-
-def sqlite_options(settings: ServerSettings) -> EngineOptions:
-    """Return the options of the store on SQLite."""
-    return EngineOptions(free_space_reserve_bytes=settings.free_space_reserve_bytes, **_options(settings))
 
 
 _OF_BOTH = (

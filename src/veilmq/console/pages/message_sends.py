@@ -51,11 +51,6 @@ class AttributeRow(NamedTuple):
     problem: str = ""
 
 
-def empty_rows() -> list[AttributeRow]:
-    """Return the rows of an empty form."""
-    return [AttributeRow()] * SQS_MESSAGE_ATTRIBUTES_MAX
-
-
 def filled_rows(form: Mapping[str, str]) -> list[AttributeRow]:
     """Return the rows as they were typed, each with what is wrong with it."""
     rows = [_row(form, number) for number in range(SQS_MESSAGE_ATTRIBUTES_MAX)]
@@ -103,7 +98,7 @@ def _value(row: AttributeRow) -> dict[str, Any]:
 
 async def show(visit: Visit) -> Response:
     """Show an empty form."""
-    return await _form(visit, empty_rows())
+    return await _form(visit, [AttributeRow()] * SQS_MESSAGE_ATTRIBUTES_MAX)
 
 
 async def send(visit: Visit) -> Response:

@@ -44,7 +44,8 @@ async def create(visit: Visit) -> Response:
     form = filled(visit.form, _NEW, ROWS.values())
     tags = filled_tags(visit.form, {})
     name = visit.form.get(NAME, "").strip()
-    problems = _of_name(name) | form.problems | _of_tags(tags)
+    problems = {} if _NAME.fullmatch(name) else {NAME: "This cannot be a name."}
+    problems |= form.problems | _of_tags(tags)
     if problems:
         return _new(visit, form, tags.rows, Said(problems))
     queue = f"{visit.account}/{name}"
@@ -99,10 +100,6 @@ async def _change_tags(visit: Visit, tags: FilledTags) -> None:
         await visit.sqs("TagQueue", {"QueueUrl": visit.queue_url, "Tags": tags.put})
     if tags.removed:
         await visit.sqs("UntagQueue", {"QueueUrl": visit.queue_url, "TagKeys": tags.removed})
-
-
-def _of_name(name: str) -> dict[str, str]:
-    return {} if _NAME.fullmatch(name) else {NAME: "This cannot be a name."}
 
 
 def _of_tags(tags: FilledTags) -> dict[str, str]:
