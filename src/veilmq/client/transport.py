@@ -349,7 +349,7 @@ def _open_all() -> None:
         transport._open()
 
 
-if hasattr(os, "register_at_fork"):  # its connections, and what locks were held, are those of the parent process
+if hasattr(os, "register_at_fork"):  # a child has the connections of its parent, and locks that nothing releases
     os.register_at_fork(after_in_child=_open_all)
 
 

@@ -177,8 +177,8 @@ def choose(
         beyond = 0 if sink is None else PASSED_OVER_MAX  # so many may be dead letters
         floor, has_expired = queue.floor(now_ms), now_ms >= queue.expires_at_ms
         offers = ready(session, queue, wanted)
-        for taker, its in zip(takers, shares, strict=True):
-            share, bound, left = its, taker.bound, min(taker.command.count, places)
+        for taker, of_taker in zip(takers, shares, strict=True):
+            share, bound, left = of_taker, taker.bound, min(taker.command.count, places)
             if behind:
                 offers = chain([group for seq, group in behind if seq < bound], offers)
                 behind = [each for each in behind if each[0] >= bound]
