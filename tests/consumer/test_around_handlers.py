@@ -584,6 +584,22 @@ async def test_work_that_a_handler_leaves_undone_fails_its_message(pool: Any) ->
     assert "nothing runs it" in end.reason
 
 
+async def test_a_task_that_a_handler_returns_runs_and_fails_nothing() -> None:
+    """It would be done again with each attempt."""
+    app, done = Consumer("orders", endpoint="http://127.0.0.1:1"), list[str]()
+
+    async def work(body: str) -> None:
+        done.append(body)
+
+    @app.handler
+    async def begin(body: str) -> object:
+        return asyncio.ensure_future(work(body))
+
+    async with asyncio.timeout(10), app.test_client() as client:
+        assert (await client.send(begin, "x")).outcome == "deleted"
+    assert done == ["x"]
+
+
 async def test_a_process_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
     app.handler(pool="process")(acting.act)

@@ -6,13 +6,12 @@ flag that a thread checks, by a message to the process.
 """
 
 import asyncio
-import inspect
 import multiprocessing
 import os
 import queue
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -122,7 +121,7 @@ def _check(result: object) -> None:
     """Raise the verb that ``result`` is, also as a class, and ``TypeError`` where it is work that nothing has done."""
     if isinstance(result, Outcome) or (isinstance(result, type) and issubclass(result, Outcome)):
         raise result
-    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+    if isinstance(result, Awaitable | Generator | AsyncGenerator) and not asyncio.isfuture(result):  # a task runs
         raise TypeError(f"the handler returned a {type(result).__name__}, and nothing runs it; await it in the handler")
 
 
