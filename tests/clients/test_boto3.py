@@ -4,6 +4,7 @@ import base64
 import json
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from botocore.exceptions import ClientError
@@ -41,6 +42,18 @@ def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, serve
     assert _counts(sqs, url) == (0, 0, 0)
     with pytest.raises(sqs.exceptions.ReceiptHandleIsInvalid):
         sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0][:-1] + ("A" if old[0][-1] != "A" else "B"))
+
+
+def test_a_name_that_no_queue_can_have_finds_nothing(sqs: Any, url: str, server: RunningServer) -> None:
+    """PostgreSQL has no text with a NUL in it."""
+    for name, owner in (("jobs\0", "0" * 12), ("jobs", "\0")):
+        with pytest.raises(sqs.exceptions.QueueDoesNotExist):
+            sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=owner)
+    assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="\0")
+    for listing in ("/queues", "/topics"):
+        assert ask(server, "GET", listing, "", "x-mns-marker: AA==").code == "InvalidArgument"
+    with urlopen(f"{server.endpoint}/v1/queues/-?names=%00,jobs") as reply:
+        assert [queue["name"] for queue in json.load(reply)["queues"]] == ["jobs"]
 
 
 def test_message_attributes_are_filtered(sqs: Any, url: str) -> None:

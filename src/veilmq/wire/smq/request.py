@@ -456,8 +456,8 @@ def read_listing(headers: Mapping[bytes, bytes]) -> tuple[dict[str, Any], bool]:
         headers.get(name, b"").decode("latin-1").strip() for name in (_PREFIX, _COUNT, _MARKER, _WITH_META)
     )
     try:
-        after = b64decode(marker, validate=True).decode()
-    except (Base64Error, ValueError):
+        after = checked_name(b64decode(marker, validate=True).decode()) if marker else ""
+    except (Base64Error, ValueError, SmqError):
         raise invalid_argument(f"{_MARKER.decode()}, which is the NextMarker of the page before") from None
     allowed = limits.SMQ_LIST_RESULTS
     number = whole_number(_COUNT.decode(), count, allowed) if count else allowed.default

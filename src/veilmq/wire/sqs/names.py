@@ -23,11 +23,12 @@ from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import INVALID_ADDRESS, SqsError, shown
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
-_LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+"""What queues may be called, over any protocol: stores look for no other name."""
 FIFO_SUFFIX = ".fifo"
 _ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 _REGION = re.compile(REGION_PATTERN)
-_PLACE = re.compile(rf"({_LOOSE_NAME.pattern})(?:@({REGION_PATTERN}))?")
+_PLACE = re.compile(rf"({LOOSE_NAME.pattern})(?:@({REGION_PATTERN}))?")
 _NAMES = (
     f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length"
 )
@@ -49,11 +50,11 @@ def queue_of(url: str | None, context: RequestContext) -> str:
         return known
     if not url:
         raise errors.missing_parameter("QueueUrl")
-    if _LOOSE_NAME.fullmatch(url):
+    if LOOSE_NAME.fullmatch(url):
         return f"{context.account}/{url}"
     parts = _path(url).strip("/").split("/")
     place = _place(parts, context) if len(parts) > 1 else ""
-    if not place or not _LOOSE_NAME.fullmatch(parts[-1]):
+    if not place or not LOOSE_NAME.fullmatch(parts[-1]):
         raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
     queue = f"{place}/{parts[-1]}"
     if len(url) <= _REMEMBERED_CHARACTERS_MAX:

@@ -14,7 +14,7 @@ from veilmq.wire.exchange import Plan, RequestContext, root_arn
 from veilmq.wire.sqs import errors, members, queue_attributes
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, nothing, required
-from veilmq.wire.sqs.names import Listing, account_of, given_name, new_queue, queue_arn, queue_of, queue_url
+from veilmq.wire.sqs.names import LOOSE_NAME, Listing, account_of, given_name, new_queue, queue_arn, queue_of, queue_url
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
 from veilmq.wire.sqs.queue_attributes import ALL, ATTRIBUTE_OF, applied, describe, read_settings
 
@@ -152,6 +152,8 @@ class GetQueueUrl(Request):
 
     def plan(self, context: RequestContext) -> Plan:
         name, owner = given_name(self.queue_name), self.queue_owner_aws_account_id
+        if not LOOSE_NAME.fullmatch(name + (owner or "")):
+            raise SqsError(errors.QUEUE_DOES_NOT_EXIST, errors.NO_QUEUE)
         account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
         return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
 
@@ -173,7 +175,8 @@ class ListQueues(Request):
             urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
             return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(self, listing, page))
 
-        return Plan(commands.ListQueues(account=context.account, prefix=prefix, **wanted), respond)
+        found = prefix if not prefix or LOOSE_NAME.fullmatch(prefix) else "/"  # with which no name begins, either
+        return Plan(commands.ListQueues(account=context.account, prefix=found, **wanted), respond)
 
 
 class ListDeadLetterSourceQueues(members.QueueRequest):

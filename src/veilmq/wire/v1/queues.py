@@ -217,7 +217,7 @@ def _list_queues(request: ApiRequest, fields: ListFields, context: RequestContex
     given = asdict(fields)
     order, names = given.pop("sort"), given.pop("names")
     if names is not None:
-        names = tuple(dict.fromkeys(name for name in names.split(",") if name))
+        names = tuple(dict.fromkeys(name for name in names.split(",") if _NAME.fullmatch(name)))
         if len(names) > BROWSED_QUEUES_MAX:
             raise SqsError(INVALID_REQUEST, f"names: must be at most {BROWSED_QUEUES_MAX} names.")
     return ApiCall(BrowseQueues(account=request.account, names=names, order=order, **given))
