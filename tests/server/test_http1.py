@@ -66,6 +66,14 @@ def test_a_chunked_body_is_put_together(client: Client) -> None:
     assert client.read().body == b"POST /p\nhost=h\ntransfer-encoding=chunked\n\nabcde"
 
 
+@pytest.mark.parametrize("blanks", [b" ", b"\t", b"  \t "], ids=repr)
+def test_blanks_behind_a_value_are_no_part_of_it(client: Client, blanks: bytes) -> None:
+    """Also in a head that comes so often that it has a layout."""
+    for _ in range(20):
+        client.send(b"GET /a HTTP/1.1\r\nHost: h" + blanks + b"\r\nX-Other: a b" + blanks + b"\r\n\r\n")
+        assert client.read().body == b"GET /a\nhost=h\nx-other=a b\n\n"
+
+
 def test_replies_keep_the_order_of_the_requests(host: HttpHost, client: Client) -> None:
     client.send(HOLD + GET + GET.replace(b"/a", b"/b"))
     held = host.await_held()

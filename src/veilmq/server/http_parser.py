@@ -140,7 +140,7 @@ class Layout:
     """The heads of one client: a method, and headers in one order, each once, none of which asks for anything special.
 
     ``match`` takes a segment that begins with such a head; each value is a group, and so is the target before them.
-    Values are of printable characters and begin without a blank: llhttp accepts all of them, and more.
+    Values are of printable characters, without a blank at an end: llhttp accepts all of them, and more.
     """
 
     __slots__ = ("is_traced", "match", "method", "names", "used")
@@ -159,7 +159,7 @@ class Layout:
 TRACE = b"x-amzn-trace-id"
 USED = (b"host", b"content-type", b"x-amz-target", b"authorization", b"content-length")
 """Headers that most requests need."""
-_VALUE = b"[!-~][ -~]*+"
+_VALUE = b"[!-~][ -~]*+(?<! )"
 _VALUES = {b"content-length": b"[0-9]{1,18}", b"connection": b"(?i:keep-alive)"}
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -308,8 +308,8 @@ _CHUNK_FRAME_BYTES_MAX = 20
 
 
 _DIGITS_MAX = 20
-"""Of a length, without the blanks that llhttp leaves behind it; it refuses larger numbers, but lets pass any number of
-zeros before them, which may be more than ``int`` reads."""
+"""Of a length: llhttp refuses larger numbers, but lets pass any number of zeros before them, which may be more than
+``int`` reads."""
 
 
 class RequestReader:
@@ -481,7 +481,7 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep one header, or one trailer, which is thrown away."""
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")  # llhttp leaves blanks there (RFC 9112, section 5.1)
         if name in self._fields:
             self._repeat(name, value)
         else:
@@ -490,7 +490,7 @@ class RequestReader:
     def on_headers_complete(self) -> None:
         """Put the head aside: trailers must not add to it."""
         self._headers = self._fields
-        self._length = int(self._headers.get(b"content-length", b"0").strip()[-_DIGITS_MAX:])
+        self._length = int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:])
         self._fields = {}
 
     def on_chunk_header(self) -> None:
