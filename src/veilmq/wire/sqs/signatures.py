@@ -367,15 +367,9 @@ def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
 
 
 def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
-    if date_s > now_s:
-        return _does_not_match(
-            f"Signature not yet current: {_text(date)} is still later than {_basic(now_s + SIGNATURE_SKEW_S)} "
-            f"({_basic(now_s)} + 15 min.)"
-        )
-    return _does_not_match(
-        f"Signature expired: {_text(date)} is now earlier than {_basic(now_s - SIGNATURE_SKEW_S)} "
-        f"({_basic(now_s)} - 15 min.)"
-    )
+    state, where, sign = ("not yet current", "still later", "+") if date_s > now_s else ("expired", "now earlier", "-")
+    bound = _basic(now_s + int(f"{sign}{SIGNATURE_SKEW_S}"))
+    return _does_not_match(f"Signature {state}: {_text(date)} is {where} than {bound} ({_basic(now_s)} {sign} 15 min.)")
 
 
 def _from_http_date(date: bytes | None) -> bytes:
