@@ -26,18 +26,10 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
 
 from veilmq.core import Value
 from veilmq.core.limits import ARCHIVE_COMPACT_MINUTES
-from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveSink, ArchiveTable, compact, now_ms
+from veilmq.pipeline.archive_table import SCHEMA, WRITER, ArchiveTable, compact, now_ms
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ArchiveOptions, ReplayOptions, Slice
-from veilmq.pipeline.session import (
-    PipelineFailed,
-    Report,
-    prepare,
-    read_queue,
-    reason_of,
-    run_streams,
-    start_stream,
-)
+from veilmq.pipeline.session import PipelineFailed, Report, read_queue, reason_of, run_streams, start_stream
 from veilmq.spark.datasource import SCHEMA as MESSAGE
 from veilmq.wire.sqs.names import is_fifo
 
@@ -90,15 +82,13 @@ def archive(
         due_s = time.monotonic() + period_s
 
     table.create()
-    prepare(spark, ArchiveSink)
     queries = {
         queue: start_stream(
             archived(read_queue(spark, endpoint, queue, options)),
-            ArchiveSink,
+            table.add,
             name=f"archive of {queue}",
             checkpoint=checkpoints / queue,
             continuous=options.continuous,
-            path=table.location,
         )
         for queue in queues
     }

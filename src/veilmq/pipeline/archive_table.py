@@ -8,9 +8,9 @@ and a batch is committed only once: this makes the archive exactly once.
 Only one of several concurrent writers creates an entry: in a folder by a hard link, in a bucket by a conditional write
 (``If-None-Match: *``). Nothing is renamed. All machines of the cluster must reach the folder or bucket.
 
-``format("veilmq_archive")`` is a streaming sink that adds each batch to the archive once. Tasks write Parquet files
-into the folders of the table. Readers do not see them until the commit of the batch names them in the table's log. A
-repeated task writes other files, and the commit names only those of the successful attempt.
+``ArchiveTable.add`` adds the batch of a stream to the archive once. Tasks write Parquet files into the folders of the
+table. Readers do not see them until the commit of the batch names them in the table's log. A repeated task writes other
+files, and the commit names only those of one attempt.
 
 A compaction replaces many small files by a few large ones. A Spark task joins files of one queue and day into a new
 file, and one commit replaces the old files by the new ones. A reader sees either the old files or the new ones. A
@@ -25,10 +25,11 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -38,13 +39,10 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
-from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql import DataFrame, SparkSession
 
 from veilmq.pipeline.folders import Place
-from veilmq.pipeline.session import PipelineFailed
-from veilmq.spark.sink import task
+from veilmq.pipeline.session import PipelineFailed, in_tasks
 from veilmq.wire.v1 import arrow
 
 PARTITION = ("queue", "date")
@@ -205,6 +203,15 @@ class ArchiveTable:
         rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return Snapshot(version=table.version(), files=tuple(_file(row) for row in rows))
 
+    def add(self, rows: DataFrame, query: str, number: int) -> None:
+        """Add batch ``number`` of a streaming query, once: tasks write files, and the driver commits them.
+
+        A repeated task or batch writes other files, which ``vacuum`` deletes if they are not committed.
+        """
+        files = [file for written in in_tasks(rows, partial(_write, self.place)) for file in written]
+        if files:
+            self.commit(writer=query, batch=number, files=files)
+
     def commit(self, *, writer: str, batch: int, files: Sequence[ArchiveFile]) -> bool:
         """Add ``files`` as ``batch`` of ``writer``; return ``False`` if the table has that batch already.
 
@@ -307,74 +314,20 @@ def _file(row: dict[str, object]) -> ArchiveFile:
     )
 
 
-FORMAT = "veilmq_archive"
-
-
-@dataclass
-class WrittenFiles(WriterCommitMessage):
-    """The files that one task wrote, and the id of its query."""
-
-    query: str
-    files: list[ArchiveFile]
-
-
-class ArchiveSink(DataSource):
-    """The data source ``veilmq_archive``; its path is the folder or URL of the table."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name that ``format`` takes."""
-        return FORMAT
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "ArchiveWriter":  # noqa: N802 - Spark's name
-        """Return the writer of a stream; raises ``PipelineFailed`` if the rows are not messages."""
-        place = self.options.get("path")
-        if not place:
-            raise PipelineFailed(f'format("{FORMAT}") needs the folder or URL of the table: .start("PATH").')
-        missing = set(SCHEMA.names) - set(schema.names)
-        if missing or overwrite:
-            raise PipelineFailed(
-                f'format("{FORMAT}") takes the columns of format("veilmq") and date, in append mode; '
-                f"missing: {', '.join(sorted(missing)) or 'none'}."
-            )
-        return ArchiveWriter(place)
-
-
-class ArchiveWriter(DataSourceStreamArrowWriter):
-    """Writes files in tasks, and commits the files of a batch on the driver."""
-
-    def __init__(self, place: str) -> None:
-        """``place`` is the folder or URL of the table, the same on every machine."""
-        self._place = place
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
-        """Write the rows of one task, one file for each queue and day; the retention of 14 days bounds their number."""
-        place, files = Place.at(self._place), dict[tuple[str, date], FileWriter]()
-        with ExitStack() as closing:
-            for batch in iterator:
-                rows = pa.Table.from_batches([batch])
-                for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
-                    queue, day = key["queue"], key["date"]
-                    if (queue, day) not in files:
-                        files[queue, day] = FileWriter(place, queue=queue, day=day)
-                        closing.callback(files[queue, day].close)
-                    chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
-                    files[queue, day].add(rows.filter(chosen))
-            _, query, _ = task()
-            assert query is not None, "only a task of a streaming query writes here"
-            return WrittenFiles(query, [writer.finish() for writer in files.values()])
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Add the files of a batch to the table, once."""
-        done = [message for message in messages if isinstance(message, WrittenFiles)]
-        files = [file for message in done for file in message.files]
-        if files:
-            table = ArchiveTable(self._place)
-            table.create()
-            table.commit(writer=done[0].query, batch=batchId, files=files)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave the files of a failed batch to ``vacuum``; no reader sees them."""
+def _write(place: Place, _: int, batches: Iterator[pa.RecordBatch]) -> list[ArchiveFile]:
+    """Write the rows of one task, one file for each queue and day; the retention of 14 days bounds their number."""
+    files = dict[tuple[str, date], FileWriter]()
+    with ExitStack() as closing:
+        for batch in batches:
+            rows = pa.Table.from_batches([batch])
+            for key in rows.select(PARTITION).group_by(PARTITION).aggregate([]).to_pylist():
+                queue, day = key["queue"], key["date"]
+                if (queue, day) not in files:
+                    files[queue, day] = FileWriter(place, queue=queue, day=day)
+                    closing.callback(files[queue, day].close)
+                chosen = pc.and_(pc.equal(rows["queue"], queue), pc.equal(rows["date"], pa.scalar(day)))
+                files[queue, day].add(rows.filter(chosen))
+        return [writer.finish() for writer in files.values()]
 
 
 WRITER = "veilmq compaction"
@@ -384,7 +337,6 @@ GROUPS_MAX = 64
 """Maximum number of new files in one commit: a kill loses at most this work."""
 
 _ROWS = 20_000  # in memory at a time
-_JOINED = "path string, queue string, day date, rows bigint, size_bytes bigint, statistics string"
 
 
 def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> int:
@@ -400,17 +352,11 @@ def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_byte
         chunk = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
         if not chunk:
             continue
-
-        def join(numbers: Iterator[pa.RecordBatch], chunk: Sequence[Sequence[ArchiveFile]] = chunk) -> Iterator[Any]:
-            for batch in numbers:
-                for number in batch.column("id").to_pylist():
-                    yield pa.RecordBatch.from_pylist([asdict(_join(place, chunk[number]))])
-
         if spark is None:
-            joined = [_join(place, group) for group in chunk]
+            joined = [_join(place, chunk, number) for number in range(len(chunk))]
         else:
-            tasks = spark.range(0, len(chunk), 1, len(chunk)).mapInArrow(join, _JOINED)
-            joined = [ArchiveFile(**row.asDict()) for row in tasks.collect()]
+            tasks = spark.range(0, len(chunk), 1, len(chunk))
+            joined = in_tasks(tasks, partial(_join, place, chunk))
         old = [file for group in chunk for file in group]
         if not table.replace(writer=WRITER, old=old, new=joined, since=snapshot):
             break
@@ -438,8 +384,9 @@ def _groups(snapshot: Snapshot, *, file_bytes: int) -> Iterator[Sequence[Archive
             yield group
 
 
-def _join(place: Place, files: Sequence[ArchiveFile]) -> ArchiveFile:
-    """Write the rows of ``files`` to one file with the union of their columns, those of a later version included."""
+def _join(place: Place, groups: Sequence[Sequence[ArchiveFile]], number: int, _: object = None) -> ArchiveFile:
+    """Write the rows of a group to one file with the union of the columns, those of a later version included."""
+    files = groups[number]
     contents = [pq.read_schema(file.path, filesystem=place.files) for file in files]
     writer = FileWriter(place, queue=files[0].queue, day=files[0].day, content=pa.unify_schemas([CONTENT, *contents]))
     try:

@@ -2,18 +2,18 @@
 
 A ``core.settings.RoutingTable`` assigns routing keys to timeout classes; a server can apply it as visibility rules.
 
-``format("veilmq_forward")`` is a streaming sink that sends each row to the queue in its column ``queue``. A task stages
-its rows in their queues; the commit of a batch publishes to one queue after the other. Each queue accepts a batch of a
-query once. So a batch that was published to only some queues can be repeated, if its rows name the same queues again.
-Therefore a checkpoint stores the routing table of its batches, and a new table takes effect only after an interrupted
-batch is finished.
+``send_batch`` sends each row of a batch to the queue in its column ``queue``. Tasks stage the rows in their queues, and
+the driver publishes to one queue after the other. Each queue accepts a batch of a query once. So a batch that was
+published to only some queues can be repeated, if its rows name the same queues again. Therefore a checkpoint stores the
+routing table of its batches, and a new table takes effect only after an interrupted batch is finished.
 """
 
 import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -21,8 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's usual name
-from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from veilmq.client.sqs import QueueClient
 from veilmq.core.settings import QueueSettings, RoutingTable, SettingValue, TimeoutClass
@@ -32,10 +30,10 @@ from veilmq.pipeline.estimate import RENEWALS_IN_TIMEOUT, Estimate, estimates
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import ClassOptions, ForwardOptions, TuneOptions
-from veilmq.pipeline.session import PipelineFailed, Report, prepare, read_queue, run_streams, start_stream
+from veilmq.pipeline.session import PipelineFailed, Report, in_tasks, read_queue, run_streams, start_stream
 from veilmq.pipeline.tune import DEFAULTS, explore_s, known, options_for, plain_name
 from veilmq.spark.options import SinkOptions
-from veilmq.spark.sink import PartitionWriter, Written, publish, task
+from veilmq.spark.sink import PartitionWriter, Written, publish
 from veilmq.wire.sqs.names import FIFO_SUFFIX, is_fifo
 
 PINNED = "routing-table.json"
@@ -106,8 +104,8 @@ def forward(
     Raises ``PipelineFailed``.
     """
     checked(table, intake)
-    prepare(spark, ForwardSink)
     stop = stop or threading.Event()
+    sink = {"endpoint": endpoint, "queue": COLUMN, "badRows": options.bad_rows}
     folder = Place.at(options.checkpoint)
     content = folder.read(PINNED)
     previous = table if content is None else msgspec.json.decode(content, type=RoutingTable)
@@ -119,12 +117,10 @@ def forward(
     def run(by: RoutingTable, *, continuous: bool) -> int:
         query = start_stream(
             routed(read_queue(spark, endpoint, intake, options), by, fifo=is_fifo(intake)),
-            ForwardSink,
+            partial(send_batch, SinkOptions.of(sink)),
             name=f"route {intake}",
             checkpoint=folder,
             continuous=continuous,
-            endpoint=endpoint,
-            badRows=options.bad_rows,
         )
         return run_streams({intake: query}, report=report, stop=stop)[intake]
 
@@ -135,67 +131,38 @@ def forward(
     return messages_before + run(table, continuous=options.continuous)
 
 
-FORMAT = "veilmq_forward"
 COLUMN = "queue"
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenByQueue(WriterCommitMessage):
-    """The rows that a task has staged, by queue."""
+def send_batch(options: SinkOptions, rows: DataFrame, query: str, number: int) -> None:
+    """Send the rows of a batch to the queues in their column ``queue``; ``options`` are those for any queue.
 
-    queues: dict[str, Written]
-
-
-class ForwardSink(DataSource):
-    """The data source ``veilmq_forward``; its options are those of the sink, without ``queue``."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name that ``format`` takes."""
-        return FORMAT
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "ForwardWriter":  # noqa: N802 - Spark's name
-        """Return the writer of a stream."""
-        if overwrite or COLUMN not in schema.names:
-            raise PipelineFailed(f'format("{FORMAT}") requires rows with a column {COLUMN}, in append mode.')
-        options = {name: text for name, text in self.options.items() if name.lower() != "path"}
-        return ForwardWriter(SinkOptions.of({**options, "queue": COLUMN}))
+    Tasks stage the rows, and the driver publishes them, one queue after the other.
+    """
+    tasks = in_tasks(rows, partial(_stage, options, query, number))
+    for queue in sorted({queue for queues in tasks for queue in queues}):
+        publish(_to(options, queue), [queues[queue] for queues in tasks if queue in queues])
 
 
-class ForwardWriter(DataSourceStreamArrowWriter):
-    """Stages rows in tasks, and publishes them on the driver."""
+def _stage(
+    options: SinkOptions, query: str, number: int, partition: int, batches: Iterator[pa.RecordBatch]
+) -> dict[str, Written]:
+    """Stage the rows of one task in their queues; return what was staged, by queue."""
+    writers: dict[str, PartitionWriter] = {}
+    with ExitStack() as closing:
+        for batch in batches:
+            queues = batch.column(COLUMN)
+            rest = batch.select([name for name in batch.schema.names if name != COLUMN])
+            for queue in pc.unique(queues).to_pylist():
+                if queue not in writers:
+                    writer = PartitionWriter(_to(options, queue), writer=query, batch=number, partition=partition)
+                    writers[queue] = closing.enter_context(writer)
+                writers[queue].add(rest.filter(pc.equal(queues, queue)))
+        return {queue: each.finish() for queue, each in writers.items()}
 
-    def __init__(self, options: SinkOptions) -> None:
-        """Store only what can be pickled."""
-        self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenByQueue:
-        """Stage the rows of one task in their queues."""
-        partition, query, number = task()
-        assert query is not None, "only a task of a streaming query writes here"
-        writers: dict[str, PartitionWriter] = {}
-        with ExitStack() as closing:
-            for batch in iterator:
-                queues = batch.column(COLUMN)
-                rest = batch.select([name for name in batch.schema.names if name != COLUMN])
-                for queue in pc.unique(queues).to_pylist():
-                    if queue not in writers:
-                        writer = PartitionWriter(self._to(queue), writer=query, batch=number, partition=partition)
-                        writers[queue] = closing.enter_context(writer)
-                    writers[queue].add(rest.filter(pc.equal(queues, queue)))
-            return WrittenByQueue(queues={queue: each.finish() for queue, each in writers.items()})
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publish the staged rows, one queue after the other."""
-        tasks = [message.queues for message in messages if isinstance(message, WrittenByQueue)]
-        for queue in sorted({queue for queues in tasks for queue in queues}):
-            publish(self._to(queue), [queues[queue] for queues in tasks if queue in queues])
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Leave the staged rows to the next publication, which drops them."""
-
-    def _to(self, queue: str) -> SinkOptions:
-        return replace(self._options, connection=replace(self._options.connection, queue=queue))
+def _to(options: SinkOptions, queue: str) -> SinkOptions:
+    return replace(options, connection=replace(options.connection, queue=queue))
 
 
 CLASSES = ClassOptions()

@@ -5,6 +5,7 @@ contain the tracebacks of all processes involved; ``reason_of`` extracts the sen
 """
 
 import os
+import pickle
 import re
 import shutil
 import socket
@@ -13,15 +14,19 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import TypeVar
 
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.base import PySparkRuntimeError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 
 from veilmq.pipeline.folders import Place
@@ -29,6 +34,8 @@ from veilmq.pipeline.options import Cluster, ReadOptions
 
 _RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
 _PLAN = "=== Streaming Query ==="  # a description of the query follows
+
+T = TypeVar("T")
 
 
 class PipelineFailed(Exception):
@@ -178,14 +185,8 @@ Report = Callable[[str, int], None]
 """Called with the name of a stream and the number of rows that it has finished in this run."""
 
 
-def prepare(spark: SparkSession, sink: type[DataSource]) -> None:
-    """Register ``sink``, and make ``spark`` the active session of this thread: the JVM looks up formats in it."""
-    spark.createDataFrame([], "nothing int")  # it is the one that last created a DataFrame from Python values
-    spark.dataSource.register(sink)
-
-
 def read_queue(spark: SparkSession, endpoint: str, queue: str, options: ReadOptions) -> DataFrame:
-    """Return ``queue`` as a stream; ``prepare`` comes first."""
+    """Return ``queue`` as a stream."""
     options_by_name: dict[str, str | bool | int | None] = {
         "endpoint": endpoint,
         "queue": queue,
@@ -200,9 +201,12 @@ def read_queue(spark: SparkSession, endpoint: str, queue: str, options: ReadOpti
 
 
 def start_stream(
-    rows: DataFrame, sink: type[DataSource], *, name: str, checkpoint: Place, continuous: bool, **options: str
+    rows: DataFrame, write: Callable[[DataFrame, str, int], object], *, name: str, checkpoint: Place, continuous: bool
 ) -> StreamingQuery:
-    """Write ``rows`` to ``sink``, which is registered, until stopped; without ``continuous``, those of now."""
+    """Have the driver ``write`` each batch of ``rows``, until stopped; without ``continuous``, the rows of now.
+
+    It is given the batch, the id of the query, and the number of the batch. A batch that is repeated has both again.
+    """
     # A kill while the first offset is written may leave its temporary file; Spark refuses a folder with that alone.
     offsets = checkpoint / "offsets"
     names = offsets.names()
@@ -210,9 +214,31 @@ def start_stream(
         for left in names:
             if left.startswith("."):
                 offsets.files.delete_file(left)
-    writer = rows.writeStream.format(sink.name()).queryName(name).options(**options)
+
+    def written(batch: DataFrame, number: int) -> None:
+        metadata = checkpoint.read("metadata")
+        assert metadata is not None, "Spark writes it before the first batch"
+        write(batch, msgspec.json.decode(metadata)["id"], number)
+
+    writer = rows.writeStream.foreachBatch(written).queryName(name)
     writer = writer.option("checkpointLocation", checkpoint.location)
     return (writer.trigger(processingTime="0 seconds") if continuous else writer.trigger(availableNow=True)).start()
+
+
+def in_tasks(rows: DataFrame, work: Callable[[int, Iterator[pa.RecordBatch]], T]) -> list[T]:
+    """Return what ``work``, called in a task for each partition, made of the partition's number and its rows.
+
+    A task may run several times; one result of each partition is among those returned.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None, "a task runs it"
+        made = work(context.partitionId(), batches)
+        deque(batches, maxlen=0)  # Spark waits until all rows are read
+        yield pa.RecordBatch.from_pydict({"made": [pickle.dumps(made)]})
+
+    return [pickle.loads(row.made) for row in rows.mapInArrow(run, "made binary").collect()]
 
 
 def run_streams(
