@@ -20,7 +20,7 @@ import msgspec
 from veilmq.client.messages import ReceivedMessage
 from veilmq.consumer.clock import Span, Threads, span_s
 from veilmq.consumer.context import Backoff, Batch, Context, Undecodable
-from veilmq.consumer.records import Idempotency
+from veilmq.consumer.records import ByKey
 from veilmq.consumer.renewal_policies import Adaptive, Fixed, RenewalPolicy
 from veilmq.core.limits import LEASE_S_MAX, SQS_RECEIVE_WAIT_S
 from veilmq.core.messages import Attribute
@@ -140,7 +140,7 @@ class HandlerOptions(TypedDict, total=False):
     dead_letter: str | None
     on_lost: OnLost
     kill_on_lost: bool
-    idempotency: Idempotency | None
+    idempotency: ByKey | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ class Options:
     dead_letter: str | None = None
     on_lost: OnLost = "cancel"
     kill_on_lost: bool = False
-    idempotency: Idempotency | None = None
+    idempotency: ByKey | None = None
 
 
 def checked(least: int, most: float, name: str, value: int) -> int:

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -158,43 +159,26 @@ class InMemory(InFile):
 TTL = "1d"
 
 
-class Idempotency:
-    """What the option ``idempotency`` of a handler takes: a name for the work of each message, and its records."""
+class ByKey:
+    """Messages with the same key request the same work: it is done for the first, the others are deleted."""
 
-    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
-        """``ttl`` is how long the record of done work is kept."""
+    def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
+        """``key`` takes the message, whatever the handler takes; ``ttl`` is for how long a repetition is one."""
         self.store = store
+        self.key = key
         self.ttl_s = span_s(ttl)
         if not self.ttl_s:
             raise ValueError("ttl is 0: nothing would be remembered; give a span like 1d")
 
-    def key(self, message: ReceivedMessage) -> str:
-        """Return the name of the work that ``message`` requests."""
-        raise NotImplementedError
 
-
-class ByMessageId(Idempotency):
+class ByMessageId(ByKey):
     """One piece of work is one message: deliveries of it after the first that was done are deleted.
 
     ``ttl`` should be longer than a message may take to return; its retention at the most.
     """
 
-    def key(self, message: ReceivedMessage) -> str:
-        """Return the message's id."""
-        return message.id
-
-
-class ByKey(Idempotency):
-    """Messages with the same key request the same work: it is done for the first, the others are deleted."""
-
-    def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
-        """``key`` takes the message, whatever the handler takes; ``ttl`` is for how long a repetition is one."""
-        super().__init__(store, ttl)
-        self._key = key
-
-    def key(self, message: ReceivedMessage) -> str:
-        """Return what the user's function says."""
-        return self._key(message)
+    def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
+        super().__init__(store, attrgetter("id"), ttl)
 
 
 STORE_CALLS_MAX = 4
@@ -212,7 +196,7 @@ class _Record(NamedTuple):
 class Keeper:
     """Used in the event loop; the store is called in threads of its own."""
 
-    def __init__(self, idempotency: Idempotency, *, queue: str, retry: Backoff, counts: Counters) -> None:
+    def __init__(self, idempotency: ByKey, *, queue: str, retry: Backoff, counts: Counters) -> None:
         """Keys are of ``queue``: another queue's handler does other work."""
         self._idempotency = idempotency
         self._prefix = queue.rpartition("/")[2]
