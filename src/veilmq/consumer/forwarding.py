@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from veilmq.client.api import Forwards
@@ -229,36 +229,27 @@ def _reason_of(outcome: ClientError | Unreachable) -> str:
     return outcome.code if isinstance(outcome, ClientError) else NO_REPLY
 
 
+@dataclass(eq=False)
 class Forwarder:
-    """Forwards the messages of one intake, by a router and a relay."""
+    """Forwards the messages of one intake, by a router and a relay; ``client`` receives.
 
-    def __init__(
-        self,
-        client: QueueClient,
-        router: Router,
-        relay: Relay,
-        *,
-        intake: str,
-        workers: int = WORKERS.default,
-        timeout_s: int = TIMEOUT_S.default,
-        wait_s: int = WAIT_S.default,
-        until_empty: bool = False,
-        stop: threading.Event | None = None,
-    ) -> None:
-        """``client`` receives. When ``stop`` is set, every worker ends after the messages that it has.
+    ``timeout_s`` is how long received messages are hidden, ``wait_s`` how long a receive waits for the first one, and a
+    stop for the receive. With ``until_empty`` it ends when a receive finds nothing. When ``stop`` is set, every worker
+    ends after the messages that it has.
+    """
 
-        ``timeout_s`` is how long received messages are hidden, ``wait_s`` how long a receive waits for the first one,
-        and a stop for the receive. With ``until_empty`` it ends when a receive finds nothing.
-        """
-        self._client = client
-        self._router = router
-        self._relay = relay
-        self._intake = intake
-        self._workers = workers
-        self._timeout_s = timeout_s
-        self._wait_s = _LAST_WAIT_S if until_empty else wait_s
-        self._until_empty = until_empty
-        self._stop = stop or threading.Event()
+    client: QueueClient
+    router: Router
+    relay: Relay
+    _: KW_ONLY
+    intake: str
+    workers: int = WORKERS.default
+    timeout_s: int = TIMEOUT_S.default
+    wait_s: int = WAIT_S.default
+    until_empty: bool = False
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
         self._totals = Totals()
         self._lock = threading.Lock()
         self._warned: set[tuple[str, str]] = set()
@@ -275,8 +266,8 @@ class Forwarder:
 
         Raises ``ClientError`` when the intake cannot be received from: what is missing or forbidden stays so.
         """
-        threads = Threads("forward", self._workers)
-        running: set[Future[None]] = {threads.submit(self._work) for _ in range(self._workers)}
+        threads = Threads("forward", self.workers)
+        running: set[Future[None]] = {threads.submit(self._work) for _ in range(self.workers)}
         try:
             while running:
                 ended, running = wait(running, timeout=every_s, return_when=FIRST_EXCEPTION)
@@ -285,36 +276,36 @@ class Forwarder:
                 if running:
                     report(self.totals())
         finally:
-            self._stop.set()
+            self.stop.set()
             threads.close()
         return self.totals()
 
     def _work(self) -> None:
-        pause_s = _PAUSE_S_MIN
-        while not self._stop.is_set():
+        pause_s, wait_s = _PAUSE_S_MIN, _LAST_WAIT_S if self.until_empty else self.wait_s
+        while not self.stop.is_set():
             try:
-                messages = self._client.receive(
-                    self._intake, count=SQS_BATCH_ENTRIES_MAX, timeout_s=self._timeout_s, wait_s=self._wait_s
+                messages = self.client.receive(
+                    self.intake, count=SQS_BATCH_ENTRIES_MAX, timeout_s=self.timeout_s, wait_s=wait_s
                 )
             except (ClientError, Unreachable) as error:
                 if not _is_transient(error):
                     raise
-                log.warning("nothing could be received from %s: %s", self._intake, error)
+                log.warning("nothing could be received from %s: %s", self.intake, error)
                 worked = False
             else:
-                if not messages and self._until_empty:
+                if not messages and self.until_empty:
                     return
                 worked = not messages or self._forward(messages)
             pause_s = _PAUSE_S_MIN if worked else min(2 * pause_s, _PAUSE_S_MAX)
             if not worked:
-                self._stop.wait(pause_s)
+                self.stop.wait(pause_s)
 
     def _forward(self, received: Sequence[ReceivedMessage]) -> bool:
         """Relay the messages; return whether the server works."""
-        messages = [RelayedMessage(message, *self._router.route(message)) for message in received]
+        messages = [RelayedMessage(message, *self.router.route(message)) for message in received]
         outcomes: Sequence[RelayOutcome]
         try:
-            outcomes = self._relay.relay(messages)
+            outcomes = self.relay.relay(messages)
         except Unreachable as error:
             outcomes = [error] * len(messages)
         with self._lock:

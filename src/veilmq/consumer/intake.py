@@ -6,6 +6,7 @@ import random
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -37,42 +38,32 @@ FATAL_CODES = frozenset(
 )
 
 
+@dataclass(eq=False)
 class Intake:
     """One queue, as one handler receives from it.
 
-    ``fill`` starts the polls that there is room for; call it whenever there may be more room.
+    ``fill`` starts the polls that there is room for; call it whenever there may be more room. ``in_thread`` calls a
+    function that blocks. ``room`` says how many messages may come now, apart from what polls on their way may bring;
+    ``taken`` is given what came, ``failed`` what nothing mends. With ``create`` make the queue, and its dead-letter
+    queue, before the first receive.
     """
 
-    def __init__(
-        self,
-        client: QueueClient,
-        options: Options,
-        subscription: Subscription,
-        in_thread: Callable[..., Awaitable[Any]],
-        *,
-        room: Callable[[], int],
-        taken: Callable[[list[Lease]], object],
-        failed: Callable[[Exception], object],
-        create: bool = False,
-        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        """``taken`` is given what came, ``failed`` what nothing mends; ``in_thread`` calls a function that blocks.
+    client: QueueClient
+    options: Options
+    subscription: Subscription
+    in_thread: Callable[..., Awaitable[Any]]
+    room: Callable[[], int]
+    taken: Callable[[list[Lease]], object]
+    failed: Callable[[Exception], object]
+    create: bool = False
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep
 
-        ``room`` says how many messages may come now, apart from what polls on their way may bring. With ``create`` make
-        the queue, and its dead-letter queue, before the first receive.
-        """
-        self._client = client
-        self._options = options
-        self._subscription = subscription
-        self._in_thread = in_thread
-        self._room = room
-        self._taken = taken
-        self._failed = failed
-        self._pause = pause
+    def __post_init__(self) -> None:
+        options = self.options
         self.prefetch = Prefetch(options.prefetch)
         self._queues_timeout_s: int | None = None
         self._names_timeout = not options.policy.queue_decides
-        self._missing = [queue for queue in (options.dead_letter, options.queue) if queue] if create else []
+        self._missing = [queue for queue in (options.dead_letter, options.queue) if queue and self.create]
         self.polls: set[Any] = set()
         """The tasks of those on their way."""
         self._requested = 0
@@ -90,22 +81,22 @@ class Intake:
 
         Raises ``ClientError``, ``Unreachable``, and ``ValueError`` for a queue whose messages are never hidden.
         """
-        subscription, options = self._subscription, self._options
+        subscription, options = self.subscription, self.options
         table = subscription.table
         for queue in self._missing:  # one that is there stays as it is, and a URL names one that is there
             if "/" not in queue:
-                self._client.create_queue(queue, {"fifo": True} if is_fifo(queue) else {})
+                self.client.create_queue(queue, {"fifo": True} if is_fifo(queue) else {})
         self._missing = []
         timeout_s = table.receive_timeout_s(subscription)
         in_force_s = timeout_s
         if in_force_s is None:
             if self._queues_timeout_s is None:
-                settings = self._client.show(options.queue).settings
+                settings = self.client.show(options.queue).settings
                 self._names_timeout = self._names_timeout or bool(settings.visibility_rules)
                 self._queues_timeout_s = checked_timeout_s(settings.visibility_timeout_s)
             in_force_s = self._queues_timeout_s
         requested_at_s = table.clock.now_s()
-        messages = self._client.receive(
+        messages = self.client.receive(
             options.queue,
             count=count,
             timeout_s=in_force_s if self._names_timeout else timeout_s,
@@ -122,9 +113,9 @@ class Intake:
 
     def fill(self) -> None:
         """Start the polls that there is room for."""
-        polls_max = self._options.polls if self._busy else 1
+        polls_max = self.options.polls if self._busy else 1
         while not self._stopped and self._pausing is None and len(self.polls) < polls_max:
-            count = min(SQS_RECEIVE_COUNT.maximum, self._room() - self._requested)
+            count = min(SQS_RECEIVE_COUNT.maximum, self.room() - self._requested)
             if count < 1:
                 return
             self._requested += count
@@ -139,14 +130,14 @@ class Intake:
         if self._pausing is not None:
             self._pausing.cancel()
         while self.polls:
-            self._client.hang_up()
+            self.client.hang_up()
             await asyncio.wait(self.polls, timeout=HANG_UP_EVERY_S)
 
     async def _poll(self, count: int) -> None:
         loop, received = asyncio.get_running_loop(), list[Lease]()
         began_s = loop.time()
         try:
-            received = await self._in_thread(self.receive, count)
+            received = await self.in_thread(self.receive, count)
             self._failures = 0
             self._busy = bool(received)
             if len(received) == count:  # it did not wait for more
@@ -154,7 +145,7 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - whatever it was, a consumer that gave up would be worse
             if is_fatal(error):
                 self._stopped = True
-                self._failed(error)
+                self.failed(error)
             elif not self._stopped:  # a server that was hung up on need not reply
                 self._busy = False
                 pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
@@ -165,12 +156,12 @@ class Intake:
         finally:
             self._requested -= count
             self.polls.discard(asyncio.current_task())
-        self._taken(received)
+        self.taken(received)
         self.fill()
 
     async def _wait(self, pause_s: float) -> None:
         try:
-            await self._pause(pause_s)
+            await self.pause(pause_s)
         finally:
             self._pausing = None
         self.fill()

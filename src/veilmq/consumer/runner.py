@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any
 
 from veilmq.client.sqs import QueueClient
@@ -38,37 +39,33 @@ WARNED_SHARE = 0.8
 class Deadline:
     """Armed while the handler of ``deliveries`` runs: its timeout, with a warning before, and how long it may stall."""
 
-    __slots__ = ("_deliveries", "_loop", "_options", "_stall", "_timer")
-
     def __init__(self, deliveries: Sequence[Context], options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self._deliveries = deliveries
-        self._options = options
-        self._loop = loop
-        self._timer = loop.call_later(options.timeout_s * WARNED_SHARE, self._warn)
-        self._stall: asyncio.TimerHandle | None = None
-        if options.stall_s is not None:
-            self._stall = loop.call_later(options.stall_s, self._expire)
+        stall_s, warned_s = options.stall_s, options.timeout_s * WARNED_SHARE
+
+        def warn() -> None:
             for delivery in deliveries:
-                delivery.on_progress = lambda done: loop.call_soon_threadsafe(self._rearm)
+                text = "message %s: the handler has used %.0f of its %.0f s"
+                delivery.lease.log(logging.WARNING, text, warned_s, options.timeout_s)
+            self._timers[0] = loop.call_later(options.timeout_s - warned_s, self._expire)
+
+        self._timers = [loop.call_later(warned_s, warn)]
+        if stall_s is not None:
+            self._timers.append(loop.call_later(stall_s, self._expire))
+
+            def rearm() -> None:
+                """Begin anew to wait for progress."""
+                if not self._timers[1].cancelled():
+                    self._timers[1].cancel()
+                    self._timers[1] = loop.call_later(stall_s, self._expire)
+
+            for delivery in deliveries:
+                delivery.on_progress = lambda done: loop.call_soon_threadsafe(rearm)
 
     def cancel(self) -> None:
         """Be of no effect any more."""
-        self._timer.cancel()
-        if self._stall is not None:
-            self._stall.cancel()
-
-    def _rearm(self) -> None:
-        """Begin anew to wait for progress."""
-        if self._stall is not None and self._options.stall_s is not None and not self._stall.cancelled():
-            self._stall.cancel()
-            self._stall = self._loop.call_later(self._options.stall_s, self._expire)
-
-    def _warn(self) -> None:
-        timeout_s = self._options.timeout_s
-        text, used_s = "message %s: the handler has used %.0f of its %.0f s", timeout_s * WARNED_SHARE
-        for delivery in self._deliveries:
-            delivery.lease.log(logging.WARNING, text, used_s, timeout_s)
-        self._timer = self._loop.call_later(timeout_s - used_s, self._expire)
+        for timer in self._timers:
+            timer.cancel()
 
     def _expire(self) -> None:
         for delivery in self._deliveries:
@@ -87,41 +84,36 @@ _THREADS_TO_SETTLE = 4  # with the default polls as many as connections are kept
 _GOING_ON = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)
 
 
+@dataclass(eq=False, kw_only=True)
 class Runner(Watcher):
-    """Made, started and stopped by ``Running``."""
+    """Made, started and stopped by ``Running``.
 
-    def __init__(
-        self,
-        handler: Handler,
-        client: QueueClient,
-        table: LeaseTable,
-        *,
-        hooks: Hooks,
-        failed: Callable[[Exception], object],
-        middleware: Sequence[Middleware],
-        state: State,
-        tracing: Any,
-        create: bool,
-    ) -> None:
-        """``failed`` is called with what makes the queue impossible to consume; ``tracing`` traces the handler.
+    ``failed`` is called with what makes the queue impossible to consume; ``tracing`` traces the handler. ``middleware``
+    is from the outside in; ``state``, what the handler depends on, may be filled until the start. With ``create`` its
+    queues are made where they are missing.
+    """
 
-        ``middleware`` is from the outside in; ``state``, what the handler depends on, may be filled until the start.
-        With ``create`` its queues are made where they are missing.
-        """
-        options = handler.options
-        self.handler = handler
+    handler: Handler
+    client: QueueClient
+    table: LeaseTable
+    hooks: Hooks
+    failed: Callable[[Exception], object]
+    middleware: Sequence[Middleware]
+    state: State
+    tracing: Any
+    create: bool
+
+    def __post_init__(self) -> None:
+        options = self.handler.options
         self.counts = Counters()
         self.lease_s = 0
         """The timeout with which the latest message was received; 0 before the first."""
         self.working = 0
         """Messages in the hands of handlers."""
         self.abandoned = 0
-        self._client = client
-        self._table = table
-        self._hooks = hooks
         self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
         self.subscription = Subscription(
-            table,
+            self.table,
             options.queue,
             options.policy,
             fifo=is_fifo(options.queue),
@@ -130,19 +122,18 @@ class Runner(Watcher):
             watcher=self,
         )
         self._intake = Intake(
-            client,
+            self.client,
             options,
             self.subscription,
             self._threads.run,
             room=self._room,
             taken=self._take,
-            failed=failed,
-            create=create,
+            failed=self.failed,
+            create=self.create,
         )
-        self._settler = Settler(client, options, table, self.counts, self._threads.run)
-        self._schedule = Schedule(handler, ordered=self.subscription.fifo, wake=self._begin)
-        self._pool = POOLS[options.pool](handler, middleware, state)
-        self._tracing = tracing
+        self._settler = Settler(self.client, options, self.table, self.counts, self._threads.run)
+        self._schedule = Schedule(self.handler, ordered=self.subscription.fifo, wake=self._begin)
+        self._pool = POOLS[options.pool](self.handler, self.middleware, self.state)
         self._keeper = None
         if (idempotency := options.idempotency) is not None:
             self._keeper = Keeper(idempotency, queue=options.queue, retry=options.retry, counts=self.counts)
@@ -242,7 +233,7 @@ class Runner(Watcher):
         """
         if self._held:
             return False
-        show, queue = self._client.show, self.handler.options.queue
+        show, queue = self.client.show, self.handler.options.queue
         status, polls = await self._threads.run(show, queue), set(self._intake.polls)
         while polls and status.in_flight and not status.visible:
             _, polls = await asyncio.wait(polls, timeout=CHECK_EVERY_S)
@@ -253,8 +244,8 @@ class Runner(Watcher):
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
         """Do what a change of ``lease`` makes necessary, in the event loop's thread."""
-        if self._tracing is not None:
-            self._tracing.changed(lease, state)
+        if self.tracing is not None:
+            self.tracing.changed(lease, state)
         self._in_loop(self._lease_changed, lease, state)
 
     def ending(self, lease: Lease, left_s: float) -> None:
@@ -270,10 +261,10 @@ class Runner(Watcher):
                 continue  # it failed, or the lease was lost or given up before the reply came
             if self._keeper is not None:
                 self._keeper.renewed(lease)
-            if self._hooks.has("renew"):
+            if self.hooks.has("renew"):
                 self._in_loop(self._call_hooks, "renew", lease)
-        if self._tracing is not None:
-            self._tracing.renewed(requests, results)
+        if self.tracing is not None:
+            self.tracing.renewed(requests, results)
 
     def _in_loop(self, call: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -285,7 +276,7 @@ class Runner(Watcher):
         if delivery is None:
             return
         self.counts.events[state.value] += 1
-        self._hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery)
+        self.hooks.call("suspect" if state is LeaseState.SUSPECT else "lost", delivery)
         lease.log(logging.WARNING, "message %s: its lease is %s", state.value)
         if state is LeaseState.SUSPECT:
             return
@@ -293,7 +284,7 @@ class Runner(Watcher):
         if delivery.interrupt is None:
             if lease.started_at_s is None:
                 behind = self._schedule.remove(delivery)
-                self._table.settle(lease)
+                self.table.settle(lease)
                 self._forget(delivery)
                 self._spawn(self._release(behind))
         elif callable(on_lost):
@@ -305,7 +296,7 @@ class Runner(Watcher):
         """Call what watches ``name`` for the message of ``lease``, if it is held."""
         delivery = self._held.get(lease)
         if delivery is not None:
-            self._hooks.call(name, delivery, *more)
+            self.hooks.call(name, delivery, *more)
 
     # ------------------------------------------------------------------------------------------------- its messages
 
@@ -333,7 +324,7 @@ class Runner(Watcher):
                 events["redelivered"] += 1
             else:
                 self.counts.queue_wait.add((message.first_received_at_ms - message.sent_at_ms) / SECOND_MS)
-            self._hooks.call("receive", delivery)
+            self.hooks.call("receive", delivery)
         if self._stopping:
             self._spawn(self._release(deliveries))
             return
@@ -406,13 +397,13 @@ class Runner(Watcher):
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         for delivery in deliveries:
-            self._table.start(delivery.lease)
+            self.table.start(delivery.lease)
             self.counts.events["started"] += 1
-            self.counts.buffer_wait.add(self._table.clock.now_s() - delivery.lease.received_at_s)
-            self._hooks.call("start", delivery)
+            self.counts.buffer_wait.add(self.table.clock.now_s() - delivery.lease.received_at_s)
+            self.hooks.call("start", delivery)
         deadline = Deadline(deliveries, self.handler.options, loop)
         try:
-            with nullcontext() if self._tracing is None else self._tracing.spans(deliveries, self.handler):
+            with nullcontext() if self.tracing is None else self.tracing.spans(deliveries, self.handler):
                 await self._pool.run(deliveries)
         finally:
             took_s = loop.time() - began_s
@@ -436,9 +427,9 @@ class Runner(Watcher):
         except Exception as error:  # noqa: BLE001 - the user's backoff may raise anything
             delivery.lease.log(logging.ERROR, "message %s could not be settled; its lease runs out", exc_info=True)
             ending, gone = Ending(kind=EndingKind.LEFT, reason=str(error), error=type(error).__name__), False
-            self._table.settle(delivery.lease)
-        self.counts.hold_time.add(self._table.clock.now_s() - delivery.lease.received_at_s)
-        self._hooks.call("settle", delivery, ending)
+            self.table.settle(delivery.lease)
+        self.counts.hold_time.add(self.table.clock.now_s() - delivery.lease.received_at_s)
+        self.hooks.call("settle", delivery, ending)
         self._forget(delivery)
         if gone or not self.subscription.fifo:
             self._schedule.done(delivery)
@@ -451,7 +442,7 @@ class Runner(Watcher):
             await self._settler.release([delivery.lease for delivery in deliveries])
             self.counts.events["released"] += len(deliveries)
         for delivery in deliveries:
-            self._hooks.call("release", delivery)
+            self.hooks.call("release", delivery)
             self._forget(delivery)
 
     def _forget(self, delivery: Context) -> None:

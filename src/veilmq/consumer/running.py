@@ -66,9 +66,9 @@ class Running:
         self._renewer = Renewer(self.table, change, calls_max=renewals_at_once)
         self.runners = [
             Runner(
-                handler,
-                client,
-                self.table,
+                handler=handler,
+                client=client,
+                table=self.table,
                 hooks=hooks,
                 failed=self._failed,
                 middleware=lifespan.around[Context if handler.batching is None else Batch],

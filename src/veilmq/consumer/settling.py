@@ -13,6 +13,7 @@ import random
 import re
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -51,33 +52,26 @@ class _Change(NamedTuple):
     until_s: float
 
 
+@dataclass(eq=False)
 class Settler:
-    """Settles the messages of one handler; used in the event loop."""
+    """Settles the messages of one handler; used in the event loop. ``in_thread`` calls a function that blocks."""
 
-    def __init__(
-        self,
-        client: QueueClient,
-        options: Options,
-        table: LeaseTable,
-        counts: Counters,
-        in_thread: Callable[..., Awaitable[Any]],
-        *,
-        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        """``in_thread`` calls a function that blocks."""
-        self._client = client
-        self._options = options
-        self._table = table
-        self._counts = counts
-        self._in_thread = in_thread
-        self._pause = pause
-        self._dead_letter = options.dead_letter
-        self._is_known = options.dead_letter is not None
+    client: QueueClient
+    options: Options
+    table: LeaseTable
+    counts: Counters
+    in_thread: Callable[..., Awaitable[Any]]
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep
+
+    def __post_init__(self) -> None:
+        queue, in_thread = self.options.queue, self.in_thread
+        self._dead_letter = self.options.dead_letter
+        self._is_known = self._dead_letter is not None
         self._moves = True  # until the server says that it cannot
         self.handled_ids: OrderedDict[str, None] = OrderedDict()
         """Of the messages that were handled lately, the latest last."""
-        linger_s = 0.0 if is_fifo(options.queue) else LINGER_S
-        self._deletes: Batcher[str] = Batcher(partial(in_thread, client.delete_batch, options.queue), linger_s=linger_s)
+        linger_s = 0.0 if is_fifo(queue) else LINGER_S
+        self._deletes: Batcher[str] = Batcher(partial(in_thread, self.client.delete_batch, queue), linger_s=linger_s)
         self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send_changes), linger_s=0)
 
     async def delete(self, lease: Lease) -> bool:
@@ -90,14 +84,14 @@ class Settler:
         for number in range(TRIES_MAX):
             if error is None or _is_final(error):
                 break
-            await self._pause(_pause_s(number))
+            await self.pause(_pause_s(number))
             try:
-                await self._in_thread(self._client.delete, self._options.queue, lease.message.receipt)
+                await self.in_thread(self.client.delete, self.options.queue, lease.message.receipt)
                 error = None
             except Exception as failure:  # noqa: BLE001 - the user's client may raise anything
                 error = failure
         certain = error is None and lease.state is LeaseState.HELD
-        self._table.settle(lease)
+        self.table.settle(lease)
         if error is not None:
             lease.log(logging.WARNING, "message %s was not deleted: %s", error)
         return certain
@@ -114,13 +108,13 @@ class Settler:
         self._deletes.flush()
 
     async def _release(self, lease: Lease, after_s: int) -> bool:
-        done = await asyncio.wrap_future(self._table.withdraw(lease)) and await self._change(lease, after_s)
-        self._table.settle(lease)
+        done = await asyncio.wrap_future(self.table.withdraw(lease)) and await self._change(lease, after_s)
+        self.table.settle(lease)
         return done
 
     async def _change(self, lease: Lease, after_s: int) -> bool:
         """Make the message of ``lease`` visible, in tries for as long as no other consumer can have received it."""
-        visible_s, until_s = self._table.clock.now_s() + after_s, math.inf
+        visible_s, until_s = self.table.clock.now_s() + after_s, math.inf
         error: Exception | None = None
         for number in range(TRIES_MAX):
             error = await self._changes.put(_Change(lease, after_s, until_s))
@@ -130,17 +124,17 @@ class Settler:
                 until_s = visible_s  # the server may have carried it out all the same
             if _is_final(error) or not self._may_send(lease, until_s):
                 break
-            await self._pause(_pause_s(number))
+            await self.pause(_pause_s(number))
         lease.log(logging.WARNING, "message %s was not released; it is visible again when its lease ends: %s", error)
         return False
 
     def _may_send(self, lease: Lease, until_s: float) -> bool:
-        left_s = min(until_s, lease.expires_at_s) - self._table.clock.now_s()
+        left_s = min(until_s, lease.expires_at_s) - self.table.clock.now_s()
         return left_s >= LEFT_S_MIN and lease.may_release
 
     def _send_changes(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
         """Send what may still be sent, now that a thread was free; it is tried once, and no longer than it may be."""
-        now_s = self._table.clock.now_s()
+        now_s = self.table.clock.now_s()
         sent: dict[_Change, VisibilityChange] = {}
         until_s = math.inf
         for change in changes:
@@ -151,7 +145,7 @@ class Settler:
         if not sent:
             return [_TOO_LATE] * len(changes)
         patience_s = min(until_s - now_s, PATIENCE_S_MAX)
-        answers = self._client.change_visibility_batch(self._options.queue, [*sent.values()], patience_s=patience_s)
+        answers = self.client.change_visibility_batch(self.options.queue, [*sent.values()], patience_s=patience_s)
         errors = {
             change: answer if isinstance(answer, ClientError) else None
             for change, answer in zip(sent, answers, strict=True)
@@ -173,10 +167,10 @@ class Settler:
             await self._hide(delivery, ending)
         elif kind is EndingKind.RELEASE:
             await self.release([delivery.lease])
-            self._counts.events["released"] += 1
+            self.counts.events["released"] += 1
         else:
-            self._table.settle(delivery.lease)
-            self._counts.events["left"] += 1
+            self.table.settle(delivery.lease)
+            self.counts.events["left"] += 1
         return False
 
     async def _count_delete(self, delivery: Context, *, counted: str) -> bool:
@@ -185,24 +179,24 @@ class Settler:
         if len(self.handled_ids) > HANDLED_IDS_MAX:
             self.handled_ids.popitem(last=False)
         certain = await self.delete(delivery.lease)
-        self._counts.events[counted if certain else "delete_failed"] += 1
+        self.counts.events[counted if certain else "delete_failed"] += 1
         return certain
 
     async def _hide(self, delivery: Context, ending: Ending) -> None:
-        wanted_s = self._options.retry.after_s(delivery.attempt) if ending.after_s is None else ending.after_s
-        self._counts.events["retried"] += 1
+        wanted_s = self.options.retry.after_s(delivery.attempt) if ending.after_s is None else ending.after_s
+        self.counts.events["retried"] += 1
         await self.release([delivery.lease], int(wanted_s))
 
     async def _reject(self, delivery: Context, ending: Ending) -> bool:
         """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
         try:
             if not self._is_known:  # then it is the queue's own
-                status = await self._in_thread(self._client.show, self._options.queue)
+                status = await self.in_thread(self.client.show, self.options.queue)
                 self._dead_letter, self._is_known = status.settings.dead_letter_queue or None, True
             target = self._dead_letter
             if target is not None and await self._move(delivery, ending, target):
-                self._table.settle(delivery.lease)
-                self._counts.events["rejected"] += 1
+                self.table.settle(delivery.lease)
+                self.counts.events["rejected"] += 1
                 return True
             if target is not None:
                 await self._copy(delivery, ending, target)
@@ -219,14 +213,14 @@ class Settler:
         """Have the server move the message; returns whether it did. While it may, no renewal's error means anything."""
         if not self._moves:
             return False
-        queue, lease = self._options.queue, delivery.lease
+        queue, lease = self.options.queue, delivery.lease
         reasons = _reasons(delivery.message, ending, queue)
         # Ours that matter less are left out beyond ten attributes, but not the first.
         room = max(1, _ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
         reasons = dict(list(reasons.items())[:room])
-        if self._options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
+        if self.options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
             target = target.rpartition("/")[2]
-        move = partial(self._in_thread, self._client.dead_letter, queue, delivery.message.receipt, target)
+        move = partial(self.in_thread, self.client.dead_letter, queue, delivery.message.receipt, target)
         lease.deleting = True
         try:
             self._moves = await move(reasons)
@@ -243,11 +237,11 @@ class Settler:
     async def _copy(self, delivery: Context, ending: Ending, target: str) -> None:
         message = delivery.message
         attributes = dict(message.attributes)
-        for name, text in _reasons(message, ending, self._options.queue).items():
+        for name, text in _reasons(message, ending, self.options.queue).items():
             if name in attributes or len(attributes) < _ATTRIBUTES_MAX:
                 attributes[name] = Attribute(type="String", text=text)
         group, dedup_id = (message.group or message.id, message.id) if is_fifo(target) else (message.group, None)
-        send = partial(self._in_thread, self._client.send, target, message.body, group=group, dedup_id=dedup_id)
+        send = partial(self.in_thread, self.client.send, target, message.body, group=group, dedup_id=dedup_id)
         try:
             await send(attributes=attributes)
         except ClientError as error:
