@@ -3,8 +3,8 @@
 A fault decides whether a request is carried out, and what its client sees. ``RunningServer`` puts the handler that
 plays them in front of the server's own. All of this runs in the server's thread, by the server's clock.
 
-Where a reply is held back, late or lost, the server gets a second request, the *inner* one, with the same content. The
-client's own request, the *outer* one, keeps its place on its connection until it gets a reply or is hung up on.
+Where a reply is held back, late or lost, the fault takes the place of the request's connection, and so gets the reply.
+The request keeps its place on the connection until it has its reply again or is hung up on.
 """
 
 import json
@@ -31,68 +31,63 @@ class Held:
     """A request without a reply; a ``Pending``."""
 
     def __init__(self, request: Request) -> None:
-        self.outer = request
-        self.is_withdrawn = False
+        self.request = request
 
     def withdraw(self) -> None:
-        """Note that the client has given up; what it sent may be on its way."""
-        self.is_withdrawn = True
+        """Do nothing: the client has given up, and what it sent may be on its way."""
 
     def hurry(self) -> None:
         """Hang up: the server ends, or the client has given up."""
-        hang_up(self.outer)
+        hang_up(self.request)
 
 
-class ProxiedRequest(Held):
-    """The line of the inner request, and what is pending of the outer one."""
+class Intercepted(Held):
+    """A request whose reply a fault takes: the ``Line`` between it and its connection, and what is pending of it."""
 
-    def __init__(
-        self, outer: Request, *, answered: Callable[["ProxiedRequest"], object], body: bytes | None = None
-    ) -> None:
-        """``answered`` is called when the inner request has its reply; ``body`` is another content for it."""
-        super().__init__(outer)
-        self.date: Date = outer.line.date
+    def __init__(self, request: Request, then: Callable[["Intercepted"], object]) -> None:
+        """``then`` is called when there is a ``reply``."""
+        super().__init__(request)
+        self.line, request.line = cast(Http1Connection, request.line), self
+        self.date: Date = self.line.date
         self.proven = False
-        self.timer: Timer | None = None
-        content, rest = outer.body if body is None else body, (outer.keep_alive, outer.persistence)
-        self.inner = Request(self, outer.method, outer.target, outer.headers, content, *rest)
-        self._answered = answered
+        self.reply: bytes | None = None
+        self._then = then
+        self._waiting: Pending | None = None
 
     def begin(self, handler: Handler) -> Pending:
-        """Have the server answer the inner request."""
-        self.inner.pending = handler(self.inner)
+        """Have the server answer the request."""
+        self._waiting = handler(self.request)
         return self
 
     def deliver(self) -> None:
-        """Give the outer request the answer of the inner one; a connection that is gone takes no notice."""
-        self.outer.pending = None
-        self.outer.reply = self.inner.reply
-        self.outer.line.answered()
-
-    # What the inner request calls.
-
-    def answered(self) -> None:
-        """Take note of the reply."""
-        self._answered(self)
-
-    def peer(self) -> str | None:
-        """Return the address of the client."""
-        return self.outer.line.peer()
-
-    def turn(self) -> None:
-        """Let the inner request wait for the turn of the outer one."""
-        begin, self.inner.begin = self.inner.begin, None
-        assert begin is not None, "set by what waits"
-        self.outer.in_turn(begin)
-
-    # What the connection calls.
+        """Let the request have its reply; a connection that is gone takes no notice."""
+        self.request.pending, self.request.reply = None, self.reply
+        self.line.answered()
 
     def withdraw(self) -> None:
         """Forget it: the client has gone."""
-        if self.timer is not None:
-            self.timer.cancel()
-        if self.inner.pending is not None:
-            self.inner.pending.withdraw()
+        if self._waiting is not None:
+            self._waiting.withdraw()
+
+    # What the request calls.
+
+    def answered(self) -> None:
+        """Take the reply."""
+        self.reply, self.request.reply = self.request.reply, None
+        self.request.pending, self._waiting = self, None
+        self._then(self)
+
+    def peer(self) -> str | None:
+        """Return the address of the client."""
+        return self.line.peer()
+
+    def turn(self) -> None:
+        """Let the request wait for its turn."""
+        self.line.turn()
+
+    def abort(self) -> None:
+        """Break the connection."""
+        self.line.abort()
 
 
 _JSON_HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
@@ -170,16 +165,18 @@ def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
         _respond(scene.request, {"Successful": [], "Failed": failed})
         return None
 
-    def answered(proxied: ProxiedRequest) -> None:
-        assert proxied.inner.reply is not None, "called when it is answered"
-        head, _, body = proxied.inner.reply.partition(_END_OF_HEAD)
+    def answered(taken: Intercepted) -> None:
+        assert taken.reply is not None, "called when it is answered"
+        head, _, body = taken.reply.partition(_END_OF_HEAD)
         if not head.startswith(b"HTTP/1.1 200"):
-            proxied.deliver()
+            taken.deliver()
             return
         answer = json.loads(body)
-        _respond(proxied.outer, answer | {"Failed": answer.get("Failed", []) + failed})
+        taken.request.line = taken.line
+        _respond(taken.request, answer | {"Failed": answer.get("Failed", []) + failed})
 
-    return ProxiedRequest(scene.request, answered=answered, body=json.dumps(content).encode()).begin(scene.handler)
+    scene.request.body = json.dumps(content).encode()
+    return Intercepted(scene.request, answered).begin(scene.handler)
 
 
 def _ignore(scene: Scene) -> None:
@@ -194,15 +191,15 @@ def _ignore(scene: Scene) -> None:
         _respond(request, {})
 
 
-def _answered(then: Callable[[Scene, ProxiedRequest], object]) -> Callable[[Scene], Pending]:
+def _answered(then: Callable[[Scene, Intercepted], object]) -> Callable[[Scene], Pending]:
     """Return how a fault goes whose request is carried out; ``then`` takes the place of its answer."""
 
     def play(scene: Scene) -> Pending:
-        def answered(proxied: ProxiedRequest) -> None:
+        def answered(taken: Intercepted) -> None:
             scene.happened()
-            then(scene, proxied)
+            then(scene, taken)
 
-        return ProxiedRequest(scene.request, answered=answered).begin(scene.handler)
+        return Intercepted(scene.request, answered).begin(scene.handler)
 
     return play
 
@@ -222,13 +219,13 @@ THROTTLED_403 = Fault("THROTTLED_403", partial(_refuse, Code(_THROTTLED, "Reques
 REQUEST_DROPPED = Fault("REQUEST_DROPPED", lambda scene: hang_up(scene.request))
 """The connection breaks; nothing is carried out."""
 
-ANSWER_DROPPED = Fault("ANSWER_DROPPED", _answered(lambda scene, proxied: hang_up(proxied.outer)), later=True)
+ANSWER_DROPPED = Fault("ANSWER_DROPPED", _answered(lambda scene, taken: taken.abort()), later=True)
 """It is carried out; then the connection breaks instead of an answer."""
 
 REQUEST_LOST = Fault("REQUEST_LOST", lambda scene: Held(scene.request))
 """A black hole: no answer ever, the connection stays open; nothing is carried out."""
 
-ANSWER_LOST = Fault("ANSWER_LOST", _answered(lambda scene, proxied: None), later=True)
+ANSWER_LOST = Fault("ANSWER_LOST", _answered(lambda scene, taken: None), later=True)
 """It is carried out; no answer ever, the connection stays open."""
 
 IGNORED = Fault("IGNORED", _ignore)
@@ -239,16 +236,9 @@ def late_request(*, seconds: float) -> Fault:
     """Return the fault that has a request arrive so much later by the server's clock, client or no client."""
 
     def play(scene: Scene) -> Pending:
-        held = Held(scene.request)
-
-        def arrive() -> None:
-            if held.is_withdrawn:  # the reply goes nowhere
-                ProxiedRequest(scene.request, answered=lambda proxied: None).begin(scene.handler)
-            else:
-                scene.request.pending = scene.handler(scene.request)
-
-        scene.later(seconds, arrive)
-        return held
+        request = scene.request
+        scene.later(seconds, lambda: setattr(request, "pending", scene.handler(request)))
+        return Held(request)
 
     return Fault(f"late_request(seconds={seconds:g})", play)
 
@@ -256,10 +246,8 @@ def late_request(*, seconds: float) -> Fault:
 def late_answer(*, seconds: float) -> Fault:
     """Return the fault that has a request carried out at once and answered so much later, on the server's clock."""
 
-    def delay(scene: Scene, proxied: ProxiedRequest) -> None:
-        proxied.timer = scene.later(seconds, proxied.deliver)
-
-    return Fault(f"late_answer(seconds={seconds:g})", _answered(delay), later=True)
+    play = _answered(lambda scene, taken: scene.later(seconds, taken.deliver))
+    return Fault(f"late_answer(seconds={seconds:g})", play, later=True)
 
 
 def failed_entries(*places: int) -> Fault:
