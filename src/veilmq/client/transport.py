@@ -11,9 +11,8 @@ once more, so that a machine whose clock is wrong can work.
 
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -172,67 +171,39 @@ def endpoint_of(environment: Mapping[str, str]) -> str:
 
 
 class LongPolls:
-    """The connections of one pool on which a server waits on purpose; used by several threads.
+    """The connections on which a server waits on purpose; used by several threads.
 
     A thread that waits for a reply cannot be stopped. So the sending half of its connection is closed, and the reading
     half stays open: a server that notices replies with what it has, or closes; veilmq replies at once. A message that
     was received at that very moment still arrives, and can be released; closing both halves would lose it.
     """
 
-    def __init__(self) -> None:
-        self._here = threading.local()
-        self._lock = threading.Lock()
-        self._waiting: set[Any] = set()
+    def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
+        """``pool`` makes them all."""
+        polls, self.pool = self, pool
+        self.connections = set[Any]()
+        self.are_over = False
 
-    @contextmanager
-    def during(self, wait_s: int) -> Iterator[None]:
-        """Mark this thread's calls as long polls, where ``wait_s`` is not 0."""
-        self._here.waits = wait_s > 0
-        try:
-            yield
-        finally:
-            self._here.waits = False
-
-    def watched(self, connection_class: type[Any]) -> type[Any]:
-        """Return the pool's class of connections, which from then on registers those that wait for a reply."""
-        polls = self
-
-        class Watched(connection_class):  # type: ignore[misc]
-            """A connection that is not used again once it was hung up on."""
-
-            is_hung_up = False
-
-            @property
-            def is_connected(self) -> bool:
-                """Whether the pool may use it."""
-                return not self.is_hung_up and bool(super().is_connected)
+        class Kept(pool.ConnectionCls):  # type: ignore[name-defined,misc]  # that of the scheme
+            def connect(self) -> None:
+                super().connect()
+                polls.connections.add(self)
+                if polls.are_over:
+                    raise ConnectionAbortedError
 
             def close(self) -> None:
-                """Close it; the next request opens it anew."""
+                polls.connections.discard(self)
                 super().close()
-                self.is_hung_up = False
 
-            def getresponse(self) -> HttpReply:
-                """Wait for the reply."""
-                if not getattr(polls._here, "waits", False):
-                    return super().getresponse()  # type: ignore[no-any-return]
-                with polls._lock:
-                    polls._waiting.add(self)
-                try:
-                    return super().getresponse()  # type: ignore[no-any-return]
-                finally:
-                    with polls._lock:
-                        polls._waiting.discard(self)
-
-        return Watched
+        pool.ConnectionCls = Kept
 
     def hang_up(self) -> None:
-        """Close the sending half of those that wait now."""
-        with self._lock:
-            for connection in self._waiting:
-                connection.is_hung_up = True
-                with suppress(OSError, AttributeError):  # it is closed, or its socket is the response's by now
-                    socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # past TLS, whose shutdown is another's
+        """Close the sending half of each, and use none again; one that is being opened is closed when it is open."""
+        self.are_over = True
+        for connection in self.connections.copy():
+            with suppress(OSError, TypeError):  # it is closed, or its socket is the response's by now
+                socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # past TLS, whose shutdown is another's
+        self.pool.close()
 
 
 class Transport:
@@ -281,22 +252,22 @@ class Transport:
 
     def _open(self) -> None:
         """Begin without connections."""
-        self._polls = LongPolls()
-        self._pool: urllib3.HTTPConnectionPool = self._made_pool()
+        self._pool, self._polls = self._made_pool(), LongPolls(self._made_pool())
 
     def hang_up(self) -> None:
         """End the calls that the server keeps waiting on purpose (``wait_s``): it replies now, or closes."""
-        self._polls.hang_up()
+        polls, self._polls = self._polls, LongPolls(self._made_pool())
+        polls.hang_up()
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used and opens new ones."""
-        closed, self._pool = self._pool, self._made_pool()
-        closed.close()
+        closed = (self._pool, self._polls.pool)
+        self._open()
+        for pool in closed:
+            pool.close()
 
     def _made_pool(self) -> urllib3.HTTPConnectionPool:
-        pool = urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
-        pool.ConnectionCls = self._polls.watched(pool.ConnectionCls)
-        return pool
+        return urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
 
     def request(
         self,
@@ -335,8 +306,7 @@ class Transport:
             how = {"timeout": timeout, "retries": _ONCE}
         how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
         try:
-            with self._polls.during(wait_s):
-                return self._pool.urlopen(method, target, **how)
+            return (self._polls.pool if wait_s else self._pool).urlopen(method, target, **how)
         except HTTPError as error:
             raise Unreachable(self.endpoint, _reason(error)) from error
 

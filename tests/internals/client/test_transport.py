@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from urllib3 import Timeout
+from urllib3.connection import HTTPConnection
 
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
-from veilmq.client import ClientError, HttpQueueClient, SigningKey, transport
+from veilmq.client import ClientError, HttpQueueClient, SigningKey, Unreachable, transport
 from veilmq.client.transport import ServerTime, key_of
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
@@ -187,3 +188,26 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
         server.shutdown()
     assert [at for at, address in enumerate(seen) if address == seen[0]] == [0, len(seen) - 1]
     assert len(seen) == children * threads + 2
+
+
+def test_a_poll_whose_connection_is_being_opened_is_hung_up_on_too(
+    veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would wait for its time: those that are open are hung up on at that moment, and no other again."""
+    opening, hung_up = threading.Event(), threading.Event()
+    connect = HTTPConnection.connect
+
+    def slow(connection: HTTPConnection) -> None:
+        connect(connection)
+        opening.set()
+        hung_up.wait()
+
+    with HttpQueueClient(veilmq_server.endpoint) as client, ThreadPoolExecutor(1) as calls:
+        url = client.create_queue("orders")
+        monkeypatch.setattr(HTTPConnection, "connect", slow)
+        poll = calls.submit(client.receive, url, wait_s=20)
+        opening.wait()
+        client.hang_up()
+        hung_up.set()
+        with pytest.raises(Unreachable):
+            poll.result(5)
