@@ -104,31 +104,23 @@ def forward(
     Raises ``PipelineFailed``.
     """
     checked(table, intake)
-    stop = stop or threading.Event()
-    sink = {"endpoint": endpoint, "queue": COLUMN, "badRows": options.bad_rows}
-    folder = Place.at(options.checkpoint)
-    content = folder.read(PINNED)
-    previous = table if content is None else msgspec.json.decode(content, type=RoutingTable)
-    started, finished = (  # Spark logs the starts of batches in ``offsets``, their ends in ``commits``
-        max((int(name) for name in (folder / log).names() if name.isdigit()), default=-1)
-        for log in ("offsets", "commits")
-    )
+    sink = SinkOptions.of({"endpoint": endpoint, "queue": COLUMN, "badRows": options.bad_rows})
+    folder, pinned, fifo = Place.at(options.checkpoint), msgspec.json.encode(table), is_fifo(intake)
+    before = folder.read(PINNED)
+    previous = table if before is None else msgspec.json.decode(before, type=RoutingTable)
+    started = max((int(name) for name in (folder / "offsets").names() if name.isdigit()), default=-1)
 
-    def run(by: RoutingTable, *, continuous: bool) -> int:
-        query = start_stream(
-            routed(read_queue(spark, endpoint, intake, options), by, fifo=is_fifo(intake)),
-            partial(send_batch, SinkOptions.of(sink)),
-            name=f"route {intake}",
-            checkpoint=folder,
-            continuous=continuous,
-        )
-        return run_streams({intake: query}, report=report, stop=stop)[intake]
+    def send(rows: DataFrame, query: str, number: int) -> None:
+        if number <= started:  # it was interrupted
+            send_batch(sink, routed(rows, previous, fifo=fifo), query, number)
+            return
+        if folder.read(PINNED) != pinned:
+            folder.write(PINNED, pinned)
+        send_batch(sink, routed(rows, table, fifo=fifo), query, number)
 
-    messages_before = run(previous, continuous=False) if previous != table and started > finished else 0
-    if stop.is_set():
-        return messages_before
-    folder.write(PINNED, msgspec.json.encode(table))
-    return messages_before + run(table, continuous=options.continuous)
+    rows, name = read_queue(spark, endpoint, intake, options), f"route {intake}"
+    query = start_stream(rows, send, name=name, checkpoint=folder, continuous=options.continuous)
+    return run_streams({intake: query}, report=report, stop=stop or threading.Event())[intake]
 
 
 COLUMN = "queue"

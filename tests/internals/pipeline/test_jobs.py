@@ -268,6 +268,26 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
     assert client.show("middle").visible == 5
 
 
+def test_a_batch_that_was_cut_off_goes_by_the_table_that_it_was_begun_with(
+    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+) -> None:
+    """Those after it go by the new one, which the checkpoint has then."""
+    client.create_queue("intake")
+    create_queues(client, TABLE, receives_max=1)
+    client.set("short", {"message_bytes_max": 1_024})
+    send_in_order(client, "intake", [NewMessage(body="a" * 2_000, attributes={"Type": text("a")})])
+    options = ForwardOptions(checkpoint=str(tmp_path / "at"))
+    with pytest.raises(PipelineFailed, match="too long"):
+        forward(spark, server.endpoint, "intake", TABLE, options)
+    client.set("short", {"message_bytes_max": 4_096})
+    send_in_order(client, "intake", [NewMessage(body="b", attributes={"Type": text("a")})])
+    swapped = RoutingTable(version=2, classes=CLASSES, keys={"a": 1}, default=2)
+    assert forward(spark, server.endpoint, "intake", swapped, options) == 2
+    assert [message.body for message in drained(client, "short")] == ["a" * 2_000]
+    assert [message.body for message in drained(client, "middle")] == ["b"]
+    assert Place.at(options.checkpoint).read(PINNED) == msgspec.json.encode(swapped)
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
