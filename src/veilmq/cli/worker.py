@@ -21,7 +21,7 @@ from veilmq.client import QueueClient
 from veilmq.client.api import Forwards
 from veilmq.consumer import Consumer, forwarding
 from veilmq.consumer.app import statuses
-from veilmq.consumer.forwarding_rules import Router, TableRouter, read_rules
+from veilmq.consumer.forwarding_rules import Rules, TableRouter, read_rules
 from veilmq.consumer.metrics import exported, served
 from veilmq.consumer.processes import Supervisor, process_number
 from veilmq.core.limits import Range
@@ -143,7 +143,7 @@ def _load(place: str) -> Consumer:
 def forward(
     *,
     intake: Annotated[str, Parameter(name="--from", metavar="QUEUE", help="Name of the intake queue.")],
-    rules: Router | None = content(lambda text: read_rules(text.decode()), "TOML file with forwarding rules."),
+    rules: Rules | None = content(lambda text: read_rules(text.decode()), "TOML file with forwarding rules."),
     table: TableRouter | None = content(
         lambda text: TableRouter(read_table(text)), "Instead of rules: a routing table, as written by route-table."
     ),

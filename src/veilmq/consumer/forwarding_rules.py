@@ -16,8 +16,9 @@ The first rule whose conditions all hold names the queue. ``docs/forwarding.md``
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from operator import methodcaller
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -34,23 +35,12 @@ class Route(NamedTuple):
     rule: str | None = None
 
 
-class Router(Protocol):
-    """Decides by the message alone, so that it always decides the same."""
-
-    @property
-    def targets(self) -> Mapping[str, int | None]:
-        """Return every queue that messages may go to, with the visibility timeout that it is to have, if any."""
-
-    def route(self, message: ReceivedMessage) -> Route:
-        """Return where the message goes."""
-
-
 class RoutesError(ValueError):
     """Rules, or a table, by which nothing can be forwarded; says in a sentence what to correct."""
 
 
 class TableRouter:
-    """Routes by a routing table: the class of the message's kind of work.
+    """Routes by a routing table: the class of the message's kind of work. ``targets`` are those of ``Rules``.
 
     How often the message was received before does not count: no work was done on it in the intake.
     """
@@ -78,48 +68,38 @@ Pointer = tuple[str, ...]
 """What a JSON Pointer (RFC 6901) names: the names that lead to a field, or the indices."""
 
 
-class Content:
-    """The values of one message; its body is decoded once, when the first rule needs it."""
-
-    __slots__ = ("_document", "_message")
-
-    def __init__(self, message: ReceivedMessage) -> None:
-        self._message = message
-        self._document: Any = _UNREAD
-
-    def attribute(self, name: str) -> Value:
-        """Return the value of the attribute ``name``: a number is one, and a text."""
-        found = self._message.attributes.get(name)
-        if found is None or found.text is None:
-            return None if found is None else ()
-        with suppress(ValueError):
-            return (found.text, float(found.text)) if found.type.startswith("Number") else (found.text,)
-        return (found.text,)
-
-    def field(self, pointer: Pointer) -> Value:
-        """Return the field of the body there; none is present where the body is no JSON."""
-        if self._document is _UNREAD:
-            try:
-                self._document = msgspec.json.decode(self._message.body)
-            except (msgspec.DecodeError, RecursionError):
-                self._document = _NOWHERE
-        found = self._document
-        for part in pointer:
-            found = _step(found, part)
-        if found is _NOWHERE:
-            return None
-        return (found,) if isinstance(found, Scalar) else ()
-
-    def group(self) -> Value:
-        """Return the message group."""
-        return None if self._message.group is None else (self._message.group,)
-
-    def size(self) -> Value:
-        """Return how many bytes the body has in UTF-8."""
-        return (len(self._message.body.encode()),)
+def _attribute(name: str, message: ReceivedMessage) -> Value:
+    """Return the value of the attribute ``name``: a number is one, and a text."""
+    found = message.attributes.get(name)
+    if found is None or found.text is None:
+        return None if found is None else ()
+    with suppress(ValueError):
+        return (found.text, float(found.text)) if found.type.startswith("Number") else (found.text,)
+    return (found.text,)
 
 
-_UNREAD = object()
+def _field(pointer: Pointer, message: ReceivedMessage) -> Value:
+    """Return the field of the body there; none is present where the body is no JSON."""
+    found = _document(message.body)
+    for part in pointer:
+        found = _step(found, part)
+    if found is _NOWHERE:
+        return None
+    return (found,) if isinstance(found, Scalar) else ()
+
+
+@lru_cache(maxsize=10)  # several rules, and several threads, have one message each at a time
+def _document(body: str) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return _NOWHERE
+
+
+_OTHERS: dict[str, Callable[[ReceivedMessage], Value]] = {
+    "size": lambda message: (len(message.body.encode()),),
+    "group": lambda message: None if message.group is None else (message.group,),
+}
 _NOWHERE = object()
 
 
@@ -204,26 +184,31 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queues: dict[str, Any] = {}
 
 
-_Conditions = list[tuple[Callable[[Content], Value], Condition]]
+_Conditions = list[tuple[Callable[[ReceivedMessage], Value], Condition]]
 """Values of a message, each read by a function, and what must hold of them."""
 
 
+@dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one file."""
+    """The rules of one file: pairs of a queue and the conditions that must hold for it.
 
-    def __init__(self, *, default: str, rules: list[tuple[str, _Conditions]], targets: Mapping[str, int | None]):
-        """``rules`` are pairs of a queue and the conditions that must hold for it."""
-        self._default = default
-        self._rules = rules
-        self.targets = targets
+    ``targets`` are all queues that messages may go to, with the visibility timeout that each is to have, if any.
+    """
+
+    default: str
+    rules: list[tuple[str, _Conditions]]
+    targets: Mapping[str, int | None]
 
     def route(self, message: ReceivedMessage) -> Route:
         """Return the queue of the first rule that holds of the message, or the default one."""
-        content = Content(message)
-        for number, (queue, conditions) in enumerate(self._rules, start=1):
-            if all(holds(condition, read(content)) for read, condition in conditions):
+        for number, (queue, conditions) in enumerate(self.rules, start=1):
+            if all(holds(condition, read(message)) for read, condition in conditions):
                 return Route(queue, str(number))
-        return Route(self._default)
+        return Route(self.default)
+
+
+Router = Rules | TableRouter
+"""Decides by the message alone, so that it always decides the same."""
 
 
 def read_rules(text: str) -> Rules:
@@ -243,7 +228,7 @@ def read_rules(text: str) -> Rules:
         if name not in targets:
             raise RoutesError(f"queues.{name}: no rule names that queue, nor is it the default one.")
         targets[name] = _converted(given, _QueueFields, f"queues.{name}").visibility_timeout_s
-    return Rules(default=file.default, rules=rules, targets=targets)
+    return Rules(file.default, rules, targets)
 
 
 _Kind = TypeVar("_Kind")
@@ -261,7 +246,7 @@ def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
 def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
     begin, found = _where(number, text), _Conditions()
 
-    def add(place: str, given: Any, read: Callable[[Content], Value]) -> None:
+    def add(place: str, given: Any, read: Callable[[ReceivedMessage], Value]) -> None:
         condition: Any = _converted(given, Condition, begin + place)  # type: ignore[arg-type]  # a union is what is wanted
         try:
             check(condition)
@@ -270,14 +255,14 @@ def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
         found.append((read, condition))
 
     for name, given in fields.attributes.items():
-        add(f"attributes.{name}", given, methodcaller("attribute", name))
+        add(f"attributes.{name}", given, partial(_attribute, name))
     for path, given in fields.body.items():
         pointer = tuple(part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:])
-        add(f"body.{path!r}", given, methodcaller("field", pointer))
+        add(f"body.{path!r}", given, partial(_field, pointer))
         if path and not path.startswith("/"):
             what = f"{path!r} is not a path into the body: it begins with a slash, such as /job/kind"
             raise RoutesError(f"{begin}body.{path!r}: {what}.")
-    for name, read in (("size", Content.size), ("group", Content.group)):
+    for name, read in _OTHERS.items():
         if (given := getattr(fields, name)) is not None:
             add(name, given, read)
     if not found:
