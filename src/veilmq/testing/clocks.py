@@ -5,7 +5,6 @@ import heapq
 import selectors
 import threading
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,22 +216,20 @@ _TOLERANCE_S = 1e-6  # of sums of seconds, so that a timer is not missed by thei
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs in a thread of its own; the properties, ``wake`` and ``call_soon_threadsafe`` are for other threads."""
+    """Runs in a thread of its own; the properties and ``wake`` are for other threads."""
 
     def __init__(self, clock: SteppedClock) -> None:
         self._waiting = _Waiting(clock)
         super().__init__(self._waiting)
         self._clock = clock
         self._clock_resolution = _TOLERANCE_S
-        self._lock = threading.Lock()
-        self._calls_scheduled = self._calls_made = 0
         self.in_executor = 0
         """How many calls of ``asyncio.to_thread`` are under way."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits, and every call that was scheduled has been made."""
-        return self._waiting.is_asleep and self._calls_scheduled == self._calls_made
+        """Whether it waits, and no call is scheduled that has not been made."""
+        return self._waiting.is_asleep and not self._ready  # type: ignore[attr-defined]  # the calls of asyncio's loop
 
     @property
     def next_s(self) -> float | None:
@@ -246,20 +243,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def wake(self) -> None:
         """Read the clock again."""
         self.call_soon_threadsafe(lambda: None)
-
-    def call_soon_threadsafe(  # type: ignore[override]  # it hands on what it is given
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        """Call ``callback`` soon, and count the call."""
-
-        def call() -> None:
-            with self._lock:
-                self._calls_made += 1
-            callback(*args)
-
-        with self._lock:
-            self._calls_scheduled += 1
-        return super().call_soon_threadsafe(call, context=context)
 
     def run_in_executor(  # type: ignore[override]  # it hands on what it is given
         self, executor: Any, func: Callable[..., Any], *args: Any
