@@ -159,14 +159,24 @@ ENDED, FENCE, PROGRESS, LEASE = "ended", "fence", "progress", "lease"
 PARENT_GONE = 70
 
 
-class PipedLease:
-    """The lease of a message in another process, whose parent keeps it; ``answers`` gets the parent's replies."""
+class Child:
+    """The process in which a handler runs: it knows no queue, its parent does all input and output.
 
-    __slots__ = ("_answers", "_pipe")
+    Over its pipe come calls (a message) and, while one runs, a request to stop; back go requests for a fence, reports
+    of progress, and the ending. A thread reads the pipe, so that a stop arrives while the handler computes; when the
+    parent is gone, the pipe ends and so does the process. It stands for the lease of the message, too, which the parent
+    keeps.
+    """
 
-    def __init__(self, pipe: Connection, answers: "queue.SimpleQueue[Any]") -> None:
+    def __init__(self, pipe: Connection, handler: Handler) -> None:
+        """``pipe`` is our end."""
         self._pipe = pipe
-        self._answers = answers
+        self._handler = handler
+        self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._context: Context | None = None
+
+    # What a handler sees of its lease.
 
     @property
     def remaining(self) -> float:
@@ -193,22 +203,7 @@ class PipedLease:
         answer: tuple[float, str] = self._answers.get()
         return answer
 
-
-class Child:
-    """The process in which a handler runs: it knows no queue, its parent does all input and output.
-
-    Over its pipe come calls (a message) and, while one runs, a request to stop; back go requests for a fence, reports
-    of progress, and the ending. A thread reads the pipe, so that a stop arrives while the handler computes; when the
-    parent is gone, the pipe ends and so does the process.
-    """
-
-    def __init__(self, pipe: Connection, handler: Handler) -> None:
-        """``pipe`` is our end."""
-        self._pipe = pipe
-        self._handler = handler
-        self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._context: Context | None = None
+    # What its process does.
 
     def run(self) -> None:
         """Handle one message after the other."""
@@ -218,7 +213,7 @@ class Child:
             self._pipe.send((ENDED, self._handle(message)))
 
     def _handle(self, message: ReceivedMessage) -> Ending:
-        lease: Any = PipedLease(self._pipe, self._answers)  # all that a handler sees of a lease
+        lease: Any = self
         context = Context(message, lease, lambda done: self._pipe.send((PROGRESS, done)))
         self._context = context
         result: object
