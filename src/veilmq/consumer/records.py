@@ -136,14 +136,9 @@ class InFile(RecordStore):
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """Hold the file for one transaction; the lock is taken at its begin, so that none fails halfway."""
-        with self._lock:
+        with self._lock, self._connection:  # which commits, or rolls back
             self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+            yield self._connection
 
 
 class InMemory(InFile):
