@@ -181,6 +181,10 @@ class Arms:
     spread: Array
 
 
+def _by_bucket(axis: str, *outcomes: Outcome) -> "cached_property[Array]":
+    return cached_property(lambda counts: counts.by_bucket(axis, *outcomes)[0])
+
+
 @dataclass(frozen=True)
 class ReceiptCounts:
     """Receipts in cells (``CELL``); ``extensions`` are those of the receipts that were deleted in time."""
@@ -201,35 +205,21 @@ class ReceiptCounts:
         found = _of(self.cells, axis, [outcome])
         return {int(arm): _sums(found[found["arm"] == arm], "n") for arm in np.unique(found["arm"])}
 
-    @cached_property
-    def deleted(self) -> Array:
-        """Receipts deleted in time, by the time held."""
-        return self.by_bucket(HELD, Outcome.DELETED)[0]
-
-    @cached_property
-    def late(self) -> Array:
-        """Receipts deleted late, by the time held."""
-        return self.by_bucket(HELD, Outcome.LATE_DELETED)[0]
-
-    @cached_property
-    def nacked(self) -> Array:
-        """Receipts released, or whose message an earlier receipt deleted, by the time held."""
-        return self.by_bucket(HELD, *RELEASED)[0]
-
-    @cached_property
-    def expired(self) -> Array:
-        """Expired receipts by timeout, those deleted late included."""
-        return self.by_bucket(VISIBILITY, Outcome.EXPIRED)[0]
+    deleted = _by_bucket(HELD, Outcome.DELETED)
+    """Receipts deleted in time, by the time held."""
+    late = _by_bucket(HELD, Outcome.LATE_DELETED)
+    """Receipts deleted late, by the time held."""
+    nacked = _by_bucket(HELD, *RELEASED)
+    """Receipts released, or whose message an earlier receipt deleted, by the time held."""
+    expired = _by_bucket(VISIBILITY, Outcome.EXPIRED)
+    """Expired receipts by timeout, those deleted late included."""
+    in_force = _by_bucket(VISIBILITY, *ENDED)
+    """All receipts, by timeout."""
 
     @cached_property
     def expired_only(self) -> Array:
         """Expired receipts that were never deleted, by timeout."""
         return np.maximum(self.expired - self.by_bucket(VISIBILITY, Outcome.LATE_DELETED)[0], 0.0)
-
-    @cached_property
-    def in_force(self) -> Array:
-        """All receipts, by timeout."""
-        return self.by_bucket(VISIBILITY, *ENDED)[0]
 
     @cached_property
     def in_sight(self) -> Array:
