@@ -15,7 +15,7 @@ from tests.consumer import acting
 from tests.consumer.workbench import WAIT, WAIT_MS, Job, Workbench, event, until
 from veilmq.client import NewMessage, ReceivedMessage
 from veilmq.consumer import Backoff, Batch, ByKey, ByMessageId, Consumer, Fixed, InFile, InMemory
-from veilmq.consumer.records import Begun, RecordStore, Standing
+from veilmq.consumer.records import STORE_CALLS_MAX, Begun, RecordStore, Standing
 from veilmq.testing import SteppedClock, faults
 
 BRISK = Fixed(10, every=0.02)
@@ -145,6 +145,8 @@ async def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, sto
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
         store.extensions.clear()
+        waiting = store.extended + STORE_CALLS_MAX
+        await until(lambda: store.extended >= waiting)  # then no thread extends it any more
         store.clock.advance(60)
         assert store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
         store.extensions.set()
