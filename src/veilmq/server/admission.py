@@ -181,10 +181,6 @@ class Hold:
                 self.digest = sha256()
             self.digest.update(piece)
 
-    def hex_digest(self) -> bytes | None:
-        """Return the digest of a whole body in hexadecimal, ``None`` if there is none."""
-        return None if self.digest is None else self.digest.hexdigest().encode()
-
     def verify(self) -> None:
         """Leave the half for what is not verified: the signature was genuine."""
         held = self.bytes

@@ -159,7 +159,7 @@ class Authentication:
         """
         if caller is None:
             hold = request.hold
-            digest = None if hold is None else hold.hex_digest()
+            digest = None if hold is None or hold.digest is None else hold.digest.hexdigest().encode()
             caller = self._verifiers[kind].verify(
                 request.method, request.target, request.headers, request.body, self._wall_s(), digest
             )
