@@ -204,8 +204,6 @@ class PostgresEngine(Node):
             pause_ms_min = BUSY_MS if kind is MoveStep else 1
             worker = Mover(step=step, clock=self.clock, start=self.start, pause_ms_min=pause_ms_min)
             self.workers[kind], self.schedulers[kind] = worker, worker.schedule
-        self.watches.schedule_moves = self.workers[MoveStep].schedule
-        self.schedulers[MoveStep] = self.watches.moves_changed
         each_ms = {"pause_ms_min": JANITOR_MS, "poll_ms_max": JANITOR_MS}
         self.janitor = Mover(step=self._sweep, clock=self.clock, start=self.start, **each_ms)
         self.janitor_turn = Turn(database, _JANITOR_TURN)
@@ -350,8 +348,8 @@ class PostgresEngine(Node):
         self.is_closing = True
         self.rest()
         self.events.stop()
-        await self.watches.stop()
         await self.answered()
+        await self.watches.stop()
         await self.database.close()
 
 

@@ -75,7 +75,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.connection = connection
         self._fetch: Callable[..., Awaitable[list[Any]]] = connection.fetch
         self.node = node
-        self._after: list[Callable[[], object]] = []
+        self.after: list[Callable[[], object]] = []
+        """What is called once it is committed."""
         self._due_ms: dict[str, int] = {}  # when which queue has something
         self._changed: set[str] = set()
         self.known: list[str] = []
@@ -131,7 +132,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def retire(self, queue: Queue, *, is_deleted: bool) -> None:
         if is_deleted:
             await self.run("forget_arrivals", queue.origin)
-            self._on_commit(lambda: self.node.totals.pop(queue.number, None))
+            self.after.append(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
         """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
@@ -151,7 +152,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     def changed(self, queue: Queue) -> None:
         self._changed.add(queue.name)
-        self._on_commit(lambda: self.node.catalog.forget(queue.name))
+        self.after.append(lambda: self.node.catalog.forget(queue.name))
 
     def need_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
@@ -201,7 +202,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         seqs = [each.seq for each in messages]
         await queues.note_ends(self.connection, queue, "delete", seqs)
         await self.connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
-        self._on_commit(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
+        self.after.append(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
             self.notify(queue.name)
 
@@ -368,28 +369,12 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def next_visible_ms(self, queue: Queue) -> int | None:
         return await queues.next_visible_ms(self.connection, queue)
 
-    def _on_commit(self, call: Callable[[], object]) -> None:
-        self._after.append(call)
-
     def schedule(self, step: type[Command]) -> None:
-        self._on_commit(self.node.schedulers[step])
+        self.after.append(self.node.schedulers[step])
 
     def notify(self, name: str, due_ms: int = 0) -> None:
         """``due_ms`` is by the database's clock, 0 at once: the node's may differ from it."""
         self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
-
-    async def end(self) -> None:
-        """Do what follows the commit, and find out when the next group of a FIFO queue is free."""
-        for call in self._after:
-            call()
-        for name in list(self._due_ms):
-            queue = self.node.catalog.seen(name)
-            if queue is not None and queue.settings.fifo:
-                due_ms = await self.node.watches.next_group_ms(self.connection, queue)
-                if due_ms is None:
-                    del self._due_ms[name]
-                else:
-                    self._due_ms[name] = due_ms
 
     def wake(self) -> None:
         """Wake the waiters, here and at other nodes."""
@@ -443,7 +428,8 @@ async def transact(
                 for name in tx.known:
                     node.catalog.forget(name)
             else:
-                await tx.end()
+                for call in tx.after:
+                    call()
                 break
         else:
             raise InternalError

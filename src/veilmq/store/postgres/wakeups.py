@@ -7,8 +7,8 @@ clock says. (Measured: 51 µs for one queue, 3.7 ms for a thousand.)
 
 A waiter at one node is woken for what arrives at another by a notice. A node announces which queues are awaited there,
 when the first waiter comes and every ten seconds; so only what is waited for is notified. The first notice goes at
-once, the next one ten milliseconds later, with all that has come up meanwhile. Nothing depends on any of it; and the
-end of a delay or of a lease needs no notice, as waiters know the instant.
+once, the next ones ten milliseconds later, in one statement for all that has come up meanwhile. Nothing depends on any
+of it; and the end of a delay or of a lease needs no notice, as waiters know the instant.
 
 A notice never travels in the transaction that it is about: a commit with a NOTIFY waits for every other one (measured:
 431 sends a second where there were 3,229). It follows a durable commit, and is not made durable itself. It goes over a
@@ -17,7 +17,6 @@ connection of the node's own; when that ends another one is made, after a pause 
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 from secrets import token_hex
@@ -26,7 +25,7 @@ from typing import Any
 import asyncpg
 import msgspec
 
-from veilmq.core.commands import Clock, Wake
+from veilmq.core.commands import Wake
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.port import Figure, counter, gauge
@@ -35,114 +34,31 @@ from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Que
 
 log = logging.getLogger(__name__)
 
-BYTES_MAX = 7_500
-_BYTES_PER_ENTRY = 24  # beside the name: an instant and what JSON puts around it
 
+class Notice(msgspec.Struct, frozen=True, array_like=True):
+    """``node`` says it of ``queue``, by its full name; ``due_ms`` is by the database's clock.
 
-class Notice(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """``node`` says it. Names are full names of queues, instants are the database's.
+    - ``due``: there is, or may be, a message or a place for one at that instant;
+    - ``awaited``: it has waiters at the node; ``full``: which found no place for another message in flight;
+    - ``changed``: it was changed, purged or deleted, so what others know of it is old.
 
-    While nodes are upgraded one by one, those of one version hear those of another: fields are added, and none changes.
+    Of no queue: ``hello``: the node begins to listen, and asks what the others wait for; ``alive``: it listens still.
+    While nodes are upgraded one by one, those of one version hear those of another, and pass over what is new to them.
     """
 
     node: str
-    due_ms: dict[str, int] = {}
-    """Queues that have, or may have, a message, or a place for one, at an instant."""
-    awaited: dict[str, bool] = {}
-    """Queues that have waiters at the node; false: no more."""
-    full: list[str] = []
-    """Queues where it found no place for another message in flight."""
-    changed: list[str] = []
-    """Queues that were changed, purged or deleted: what others know of them is old."""
-    moves: bool = False
-    """A move task was begun or cancelled."""
-    hello: bool = False
-    """The node has begun to listen, and asks what the others wait for."""
-    alive: bool = False
-    """It listens still, and has nothing to say."""
+    what: str
+    queue: str = ""
+    due_ms: int = 0
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Notice)
-
-
-def packed(node: str, entries: Iterable[tuple[str, str, Any]]) -> list[str]:
-    """Return the texts of as few notices as have room for ``entries``: field, queue and value of each entry."""
-    notices: list[dict[str, Any]] = []
-    left = 0
-    for field, queue, value in entries:
-        size_bytes = len(_encode(queue)) + _BYTES_PER_ENTRY
-        if size_bytes > left or not notices:
-            notices.append({})
-            left = BYTES_MAX
-        left -= size_bytes
-        if not queue:
-            notices[-1][field] = value
-        elif value is None:
-            notices[-1].setdefault(field, []).append(queue)
-        else:
-            notices[-1].setdefault(field, {})[queue] = value
-    return [_encode(Notice(node=node, **fields)).decode() for fields in notices]
-
-
-def unpacked(text: str) -> Notice | None:
-    """Return the notice of a text; ``None`` where it is not one of ours."""
-    try:
-        return _decoder.decode(text)
-    except msgspec.DecodeError:
-        return None
-
+read_notice = msgspec.json.Decoder(Notice).decode
 
 REFRESH_MS = 10 * SECOND_MS
 """How often a node repeats what it waits for."""
 
-_KEPT_MS = 25 * SECOND_MS  # a node that has repeated nothing for so long is gone
-
-
-class Interests:
-    """The queues that each other node awaits, and those where one found no place for another message in flight."""
-
-    def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
-        self._until_ms: dict[str, dict[str, int]] = {}
-        self._full: set[str] = set()
-
-    def note(self, node: str, queue: str, *, is_full: bool = False) -> None:
-        """Take note that ``node`` awaits messages of ``queue``, where it may have found no place."""
-        self._until_ms.setdefault(queue, {})[node] = self._clock.now_ms() + _KEPT_MS
-        if is_full:
-            self._full.add(queue)
-
-    def drop(self, node: str, queue: str) -> None:
-        """Take note that it does so no more."""
-        self._until_ms.get(queue, {}).pop(node, None)
-
-    def has(self, queue: str) -> bool:
-        """Tell whether any node awaits ``queue``."""
-        nodes = self._until_ms.get(queue)
-        return nodes is not None and max(nodes.values(), default=0) > self._clock.now_ms()
-
-    def give_place(self, queue: str) -> bool:
-        """Tell whether a node waits for a place there, which is notified now, and says so again if it finds none."""
-        was_full = queue in self._full and self.has(queue)
-        self._full.discard(queue)
-        return was_full
-
-    def prune(self) -> None:
-        """Forget what is old."""
-        now_ms, known = self._clock.now_ms(), self._until_ms
-        self._until_ms = {}
-        for queue, nodes in known.items():
-            if kept := {node: until_ms for node, until_ms in nodes.items() if until_ms > now_ms}:
-                self._until_ms[queue] = kept
-        self._full &= self._until_ms.keys()
-
-    def clear(self) -> None:
-        """Know of nothing."""
-        self._until_ms.clear()
-        self._full.clear()
-
-
+_KEPT_MS = REFRESH_MS + 5 * SECOND_MS  # an interest that no node has repeated for so long has ended
 _NAME = "veilmq"
 _ANSWER_S = 5.0
 _FAILURES = (*UNREACHABLE, asyncpg.PostgresError)
@@ -162,9 +78,9 @@ class Watches:
         self, database: Database, *, round_s: float, clock: DatabaseClock, catalog: Catalog, start: Start
     ) -> None:
         self.name = token_hex(_NODE_BYTES)
-        self.interests = Interests(clock=clock)
-        self.schedule_moves: Callable[[], object] = lambda: None
-        """Called when another node has begun or cancelled a move task."""
+        self.awaited_until_ms: dict[str, int] = {}
+        """The queues that other nodes await, and until when that is taken to be so."""
+        self._full: set[str] = set()  # those of them where one found no place for another message in flight
         self._database = database
         self._round_ms = int(round_s * SECOND_MS)
         self._clock = clock
@@ -177,10 +93,9 @@ class Watches:
         self._connection: asyncpg.Connection[Any] | None = None
         self._arrive = False  # whether notices of other nodes do
         self._echoed = False
-        self._pending: dict[tuple[str, str], Any] = {}
+        self._pending: dict[tuple[str, str], int] = {}
         self._announced: set[str] = set()
         self._sender = Mover(step=self._send, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
-        self._is_sending = False
         self._rests_until_ms = 0
         self._sent = 0
         self._received = 0
@@ -204,13 +119,11 @@ class Watches:
         self._upkeep.schedule()
 
     async def stop(self) -> None:
-        """Say what is left to say, and listen no more."""
+        """Say what is left to say, and listen no more; nothing else is under way."""
         self._stopped = True
         for mover in (self._rounds, self._upkeep, self._sender):
             mover.stop()
-        self._pending |= {("awaited", queue): False for queue in self._announced}
-        if not self._is_sending:
-            await self._send()
+        await self._send()
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(*_FAILURES):
@@ -225,7 +138,7 @@ class Watches:
             self._rounds.schedule(self._interval_ms)
             return
         self._announced.add(queue)
-        self._say("awaited", queue, True, after_ms=1)
+        self._say("awaited", queue, after_ms=1)
         self._rounds.schedule(SOON_MS)
 
     def end(self, queue: str) -> None:
@@ -239,8 +152,13 @@ class Watches:
         receive at once.
         """
         self.wake_here(queue, due_ms if here_ms is None else here_ms)
-        if self.interests.has(queue):
-            self._say_due(queue, due_ms)
+        if self.is_awaited(queue):
+            self._say("due", queue, due_ms)
+
+    def is_awaited(self, queue: str) -> bool:
+        """Tell whether another node awaits ``queue``."""
+        until_ms = self.awaited_until_ms.get(queue)
+        return until_ms is not None and until_ms > self._clock.now_ms()
 
     def wake_here(self, queue: str, due_ms: int) -> None:
         """Wake the waiters at this node."""
@@ -252,41 +170,32 @@ class Watches:
         except Exception:  # what it is called for is durable already
             log.exception("the watch on %s failed", queue)
 
-    async def next_group_ms(self, connection: Any, queue: Queue) -> int | None:
-        """Return when the next group of a FIFO queue is free, which only the database knows; ``None``: nothing waits.
+    async def wake_groups(self, connection: Any, queue: Queue) -> None:
+        """Wake the waiters of a FIFO queue when the next of its groups is free, which only the database knows.
 
         What it is called for is committed, and must not seem to have failed: a queue that was purged since has none.
         """
-        if queue.name in self._wakes or self.interests.has(queue.name):
+        if queue.name in self._wakes or self.is_awaited(queue.name):
             with suppress(PartitionRetired):
-                return await next_visible_ms(connection, queue)
-        return None
-
-    async def wake_groups(self, connection: Any, queue: Queue) -> None:
-        """Wake the waiters of a FIFO queue when the next of its groups is free."""
-        due_ms = await self.next_group_ms(connection, queue)
-        if due_ms is not None:
-            self.wake(queue.name, due_ms)
+                due_ms = await next_visible_ms(connection, queue)
+                if due_ms is not None:
+                    self.wake(queue.name, due_ms)
 
     def changed(self, queue: str) -> None:
         """Notify the waiters, and all nodes that know the queue, that it was changed, purged or deleted."""
         self.wake_here(queue, self._clock.now_ms())
-        self._say("changed", queue, None)
+        self._say("changed", queue)
 
     def found_full(self, queue: str) -> None:
         """Have other nodes say when they free a place in ``queue``, if anything waits here."""
         if queue in self._wakes:
-            self._say("full", queue, None)
+            self._say("full", queue)
 
     def freed(self, queue: str, due_ms: int) -> None:
-        """Notify other nodes of a place, if one of them waits for it."""
-        if self.interests.give_place(queue):
-            self._say_due(queue, due_ms)
-
-    def moves_changed(self) -> None:
-        """Look for move tasks, here and at the other nodes."""
-        self.schedule_moves()
-        self._say("moves", "", True)
+        """Notify other nodes of a place, if one has said that it waits for it; it says so again if it finds none."""
+        if queue in self._full:
+            self._full.discard(queue)
+            self._say("due", queue, due_ms)
 
     # Rounds.
 
@@ -333,9 +242,10 @@ class Watches:
         if self._connection is None:
             return await self._connect()
         self._arrive, self._echoed = self._echoed, False
-        self.interests.prune()
+        self.awaited_until_ms = {each: until for each, until in self.awaited_until_ms.items() if self.is_awaited(each)}
+        self._full &= self.awaited_until_ms.keys()
         self._announce()
-        self._say("alive", "", True)
+        self._say("alive")
         return None
 
     async def _connect(self) -> int | None:
@@ -356,10 +266,11 @@ class Watches:
         self._retries.worked()
         self._connection = connection
         # What was said while there was no connection is not known: ask for it, and look at everything.
-        self.interests.clear()
+        self.awaited_until_ms.clear()
+        self._full.clear()
         self._catalog.clear()
         self._arrive = True
-        self._say("hello", "", True)
+        self._say("hello")
         self._announce()
         self._rounds.schedule()
         return None
@@ -375,55 +286,48 @@ class Watches:
     # What this node has to say.
 
     def _announce(self) -> None:
-        """Say what is awaited here, and what is so no more."""
-        here = set(self._wakes)
-        for queue in self._announced | here:
-            self._say("awaited", queue, queue in here)
-        self._announced = here
+        """Say what is awaited here; what is so no more is not repeated."""
+        self._announced = set(self._wakes)
+        for queue in self._announced:
+            self._say("awaited", queue)
 
-    def _say_due(self, queue: str, due_ms: int) -> None:
-        """Say that there is, or may be, a message at ``due_ms``."""
-        self._say("due_ms", queue, min(due_ms, self._pending.get(("due_ms", queue), due_ms)))
-
-    def _say(self, field: str, queue: str, value: Any, *, after_ms: int = 0) -> None:
+    def _say(self, what: str, queue: str = "", due_ms: int = 0, *, after_ms: int = 0) -> None:
+        """Have a notice sent; of several instants that are due the first one counts."""
         if self._connection is not None:
-            self._pending[field, queue] = value
+            self._pending[what, queue] = min(due_ms, self._pending.get((what, queue), due_ms))
             self._sender.schedule(max(after_ms, self._rests_until_ms - self._clock.now_ms()))
 
     async def _send(self) -> None:
         self._rests_until_ms = self._clock.now_ms() + REST_MS
-        entries, self._pending = self._pending, {}
-        texts = packed(self.name, [(*entry, value) for entry, value in entries.items()])
+        pending, self._pending = self._pending, {}
+        texts = [_encode(Notice(self.name, *about, due_ms)).decode() for about, due_ms in pending.items()]
         connection = self._connection
         if texts and connection is not None:
-            self._is_sending = True
             try:
                 await connection.execute(WAKEUPS["notify"], texts, timeout=_ANSWER_S)
             except _FAILURES:
                 connection.terminate()  # which is noticed like any other end of it
-            self._is_sending = False
-        self._sent += len(texts)
+            self._sent += len(texts)
 
     # What other nodes say.
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        notice = unpacked(text)
-        if notice is None:
+        try:
+            node, what, queue, due_ms = msgspec.structs.astuple(read_notice(text))
+        except msgspec.DecodeError:  # of another version, or not ours
             return
-        if notice.node == self.name:
+        if node == self.name:
             self._echoed = self._arrive = True
             return
         self._received += 1
-        for queue, is_awaited in notice.awaited.items():
-            (self.interests.note if is_awaited else self.interests.drop)(notice.node, queue)
-        for queue in notice.full:
-            self.interests.note(notice.node, queue, is_full=True)
-        for queue in notice.changed:
+        if what in ("awaited", "full"):
+            self.awaited_until_ms[queue] = self._clock.now_ms() + _KEPT_MS
+            if what == "full":
+                self._full.add(queue)
+        elif what == "due":
+            self.wake_here(queue, due_ms)
+        elif what == "changed":
             self._catalog.forget(queue)
             self.wake_here(queue, 0)
-        for queue, due_ms in notice.due_ms.items():
-            self.wake_here(queue, due_ms)
-        if notice.moves:
-            self.schedule_moves()
-        if notice.hello:
+        elif what == "hello":
             self._announce()

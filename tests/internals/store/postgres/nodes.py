@@ -14,7 +14,7 @@ from veilmq.core.commands import Command
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.wakeups import REST_MS, SOON_MS, Notice, unpacked
+from veilmq.store.postgres.wakeups import REST_MS, SOON_MS, Notice, read_notice
 
 PATIENCE_S = 60
 
@@ -42,7 +42,7 @@ class TwoNodes:
     def watch(self, queue: str = QUEUE) -> None:
         self.other.watch(queue, self.woken_ms.append)
         self.advance(REST_MS)
-        self.until(lambda: self.first.watches.interests.has(queue))
+        self.until(lambda: self.first.watches.is_awaited(queue))
         self.advance(SOON_MS)  # the look that follows finds nothing new
         self.woken_ms.clear()
 
@@ -63,14 +63,15 @@ class TwoNodes:
     def do_there(self, command: Command) -> Any:
         return self.host.run(execute(self.other, command))
 
-    def told(self) -> list[Notice]:
+    def told(self, what: str = "due") -> list[Notice]:
+        """Return what the first node has said of that since the last call."""
         mark = f"mark/{self._calls}"
         self._calls += 1
         self.host.in_loop(lambda: self.first.watches.changed(mark))
         self.advance(REST_MS)
-        self.until(lambda: any(mark in notice.changed for notice in self._heard))
+        self.until(lambda: any(notice.queue == mark for notice in self._heard))
         heard, self._heard = self._heard, []
-        return [notice for notice in heard if notice.node == self.first.watches.name]
+        return [notice for notice in heard if (notice.node, notice.what) == (self.first.watches.name, what)]
 
     def end_notices(self) -> None:
         async def end() -> None:
@@ -83,9 +84,7 @@ class TwoNodes:
         await self._ear.add_listener("veilmq", self._hear)
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        notice = unpacked(text)
-        assert notice is not None
-        self._heard.append(notice)
+        self._heard.append(read_notice(text))
 
     def close(self) -> None:
         self.host.run(self._ear.close())

@@ -23,6 +23,7 @@ from tests.store.test_dead_letters import DEAD, PAUSE_MS, finish, kill, latest, 
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
+from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import POLL_MS, SETTINGS, Mover
 from veilmq.store.postgres.engine import PostgresEngine
@@ -284,6 +285,7 @@ def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Excepti
 
 def test_two_nodes_at_a_task_move_no_message_twice_and_keep_its_rate(nodes: TwoNodes) -> None:
     move(nodes, 20, rate=10)
+    nodes.host.in_loop(nodes.other.workers[MoveStep].schedule)  # else it looks within ten seconds
     for _ in range(100):
         nodes.advance(PAUSE_MS)
     assert 9 <= latest(nodes.host).messages_moved <= 11

@@ -1,27 +1,30 @@
 """Who waits at one node is woken by what happens at another: notices, what they hold, and the look in their place."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from tests.internals.store.postgres.nodes import TwoNodes, two_nodes
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, PostgresHost, hosting_postgres
 from tests.store.test_claims import claim, open_source
-from tests.store.test_dead_letters import DEAD, kill, pair, start
+from tests.store.test_dead_letters import DEAD, pair
 from veilmq.core import commands
 from veilmq.core.errors import QueueNotFound
+from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.store.postgres.queues import Catalog
 from veilmq.store.postgres.receives import _Taking
-from veilmq.store.postgres.wakeups import REFRESH_MS, REST_MS, SOON_MS, Interests, Notice, Watches, packed, unpacked
+from veilmq.store.postgres.wakeups import REFRESH_MS, REST_MS, SOON_MS, Notice, Watches, read_notice
+from veilmq.store.queues import NEVER_MS
 from veilmq.testing import VirtualClock
 
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
@@ -83,7 +86,7 @@ def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, *, fifo: bool) -> N
     assert (received.messages, received.next_due_ms) == ([], nodes.host.clock.now_ms() + 7_000 - SOON_MS - 2 * REST_MS)
     nodes.advance(received.next_due_ms - nodes.host.clock.now_ms())
     assert len(nodes.do_there(RECEIVE).messages) == 1
-    assert not any(notice.due_ms for notice in nodes.told())
+    assert not nodes.told()
 
 
 @KINDS
@@ -95,7 +98,7 @@ def test_a_place_at_the_quota_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     nodes.watch()
     assert nodes.do_there(RECEIVE).messages == []
     nodes.advance(REST_MS)
-    nodes.until(lambda: QUEUE in nodes.first.watches.interests._full)
+    nodes.until(lambda: QUEUE in nodes.first.watches._full)
     nodes.woken_ms.clear()
     nodes.host.delete(taken.receipt)
     nodes.until(lambda: nodes.woken_ms)
@@ -147,15 +150,6 @@ def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.C
     nodes.until(lambda: catalog.seen(QUEUE) is None)
 
 
-def test_a_move_task_is_known_to_all(nodes: TwoNodes) -> None:
-    """So another node goes on with it at once when the one that began has died."""
-    pair(nodes.host, receives_max=1)
-    kill(nodes.host, *"abcd")
-    nodes.told()
-    start(nodes.host, rate=2)
-    assert any(notice.moves for notice in nodes.told())
-
-
 def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
     """What it has moved or purged is so now for each node, not at the instant that this node takes for the present."""
     pair(nodes.host, receives_max=1)
@@ -181,7 +175,7 @@ def test_what_nobody_waits_for_is_told_to_nobody(nodes: TwoNodes) -> None:
     nodes.told()
     send(nodes, "a")
     assert len(woken_ms) == 1
-    assert not any(notice.due_ms for notice in nodes.told())
+    assert not nodes.told()
 
 
 def test_what_comes_up_together_goes_together(nodes: TwoNodes) -> None:
@@ -195,39 +189,33 @@ def test_what_comes_up_together_goes_together(nodes: TwoNodes) -> None:
         send(nodes, f"m{number}", delay_s=number)
         nodes.host.send("x", queue="a/other")
     now_ms = nodes.host.clock.now_ms()
-    told = [notice.due_ms for notice in nodes.told()]
-    assert told == [{QUEUE: now_ms}, {QUEUE: now_ms + 1_000, "a/other": now_ms}]
+    told = [(notice.queue, notice.due_ms) for notice in nodes.told()]
+    assert told == [(QUEUE, now_ms), ("a/other", now_ms), (QUEUE, now_ms + 1_000)]
 
 
 def test_an_interest_ends(nodes: TwoNodes) -> None:
-    """Ten seconds after nobody waits any more, so that one long poll after another costs nothing."""
+    """By itself, soon after nobody waits any more or the node is gone; one long poll after another costs nothing."""
     nodes.host.create()
     nodes.watch()
     nodes.other.unwatch(QUEUE)
-    assert nodes.first.watches.interests.has(QUEUE)
-    nodes.advance(REFRESH_MS)
-    nodes.until(lambda: not nodes.first.watches.interests.has(QUEUE))
+    for _ in range(2):
+        assert nodes.first.watches.is_awaited(QUEUE)
+        nodes.advance(REFRESH_MS)
+    assert not nodes.first.watches.is_awaited(QUEUE)
     nodes.told()
     send(nodes, "a")
-    assert not any(notice.due_ms for notice in nodes.told())
-
-
-def test_a_node_that_closes_waits_for_nothing(nodes: TwoNodes) -> None:
-    nodes.host.create()
-    nodes.watch()
-    nodes.host.run(nodes.other.watches.stop())
-    nodes.until(lambda: not nodes.first.watches.interests.has(QUEUE))
+    assert not nodes.told()
+    assert not nodes.first.watches.awaited_until_ms
 
 
 def test_an_interest_is_repeated(nodes: TwoNodes) -> None:
     """So it holds for as long as somebody waits, though it would be old by then."""
     nodes.host.create()
     nodes.watch()
-    interests = nodes.first.watches.interests
     for _ in range(5):
-        interests.clear()
+        nodes.first.watches.awaited_until_ms.clear()
         nodes.advance(REFRESH_MS)
-        nodes.until(lambda: interests.has(QUEUE))
+        nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
 
 
 def test_a_node_that_comes_later_hears_what_is_awaited(nodes: TwoNodes) -> None:
@@ -236,7 +224,7 @@ def test_a_node_that_comes_later_hears_what_is_awaited(nodes: TwoNodes) -> None:
     nodes.host.reopen()
     nodes.first = nodes.host.engine
     nodes.advance(REST_MS)
-    nodes.until(lambda: nodes.first.watches.interests.has(QUEUE))
+    nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
 
 
 @KINDS
@@ -244,10 +232,10 @@ def test_a_lost_notice_is_made_up_for(nodes: TwoNodes, *, fifo: bool) -> None:
     """By the look that a node has each second at all that is waited for there."""
     nodes.host.create(fifo=fifo)
     nodes.watch()
-    nodes.first.watches.interests.clear()
+    nodes.first.watches.awaited_until_ms.clear()
     send(nodes, "a")
     sent_ms = nodes.host.clock.now_ms()
-    assert not any(notice.due_ms for notice in nodes.told())
+    assert not nodes.told()
     assert nodes.woken_ms == []
     nodes.advance(1_000)
     assert nodes.woken_ms
@@ -315,7 +303,7 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     assert nodes.woken_ms
     nodes.until(lambda: nodes.first.watches.listens)
     nodes.advance(REST_MS)
-    nodes.until(lambda: nodes.first.watches.interests.has(QUEUE))
+    nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
     nodes.woken_ms.clear()
     send(nodes, "b")
     nodes.until(lambda: nodes.woken_ms)
@@ -336,85 +324,52 @@ def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
         assert woken_ms
 
 
-# What notices hold, how many it takes, and who is woken when at one node.
+# What notices hold, and who is woken when at one node.
 
 
-A_NOTICE = (
-    '{"node":"n","due_ms":{"a":1,"b":2},"awaited":{"c":true,"d":false},"full":["e"],"changed":["f"],"moves":true}'
-)
-"""As nodes of other versions say and hear it, beside which nodes are upgraded."""
+def watches_of(heard: Sequence[str] = ()) -> Watches:
+    """Return the watches of a node that has heard notices of others."""
+    nothing, clock = cast(Any, None), DatabaseClock(VirtualClock())
+    watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
+    for text in heard:
+        watches._hear(None, 0, "", text)
+    return watches
 
 
-def test_what_fits_goes_in_one() -> None:
-    told = [
-        ("due_ms", "a", 1),
-        ("due_ms", "b", 2),
-        ("awaited", "c", True),
-        ("awaited", "d", False),
-        ("full", "e", None),
-        ("changed", "f", None),
-        ("moves", "", True),
-    ]
-    (text,) = packed("n", told)
-    assert text == A_NOTICE
-    assert unpacked(text) == Notice(
-        node="n", due_ms={"a": 1, "b": 2}, awaited={"c": True, "d": False}, full=["e"], changed=["f"], moves=True
-    )
+def test_notices_are_as_other_versions_say_and_hear_them() -> None:
+    """Nodes are upgraded one by one; no name is too long for the server."""
+    assert read_notice('["n","due","a",1]') == Notice("n", "due", "a", 1)
+    assert read_notice('["n","hello"]') == Notice("n", "hello")
+    assert watches_of(['["n","awaited","a",0,"by ten"]']).is_awaited("a")
+    name = "ä" * (13 + SMQ_QUEUE_NAME_CHARACTERS_MAX)
+    assert len(msgspec.json.encode(Notice("0123abcd", "awaited", name, NEVER_MS))) <= NOTIFY_BYTES_MAX
 
 
-def test_what_does_not_goes_in_several() -> None:
-    """None longer than the server takes, and nothing is left out, however names are written."""
-    names = [f"000000000000/{'ä' * 100}-{number}" for number in range(500)]
-    texts = packed("0123abcd", [("due_ms", name, 1_700_000_000_000) for name in names])
-    assert max(len(text.encode()) for text in texts) <= NOTIFY_BYTES_MAX
-    notices = [unpacked(text) for text in texts]
-    assert [name for notice in notices if notice is not None for name in notice.due_ms] == names
-
-
-def test_nothing_takes_none() -> None:
-    assert packed("n", []) == []
-
-
-def test_what_is_not_ours_is_ignored() -> None:
+@pytest.mark.parametrize("text", ["", "{}", "[]", '["n"]', '["n","due","a","soon"]', '["n","weather","a"]'])
+def test_what_is_not_ours_is_ignored(text: str) -> None:
     """Anybody with an account of the database can say something; a later version may say more."""
-    assert unpacked("") is None
-    assert unpacked("[]") is None
-    assert unpacked('{"node": "n", "due_ms": {"a": "soon"}}') is None
-    assert unpacked('{"node": "n", "weather": "fine"}') == Notice(node="n")
+    woken: list[int] = []
+    watches = watches_of()
+    watches.begin("a", woken.append)
+    watches._hear(None, 0, "", text)
+    assert (woken, watches.awaited_until_ms) == ([], {})
 
 
-def test_an_interest_that_nobody_repeats_ends() -> None:
-    """The node is gone; two lost notices in a row are no matter."""
-    clock = VirtualClock()
-    interests = Interests(clock=clock)
-    interests.note("a", "q", is_full=True)
-    clock.advance(2 * REFRESH_MS)
-    interests.note("b", "q")
-    clock.advance(REFRESH_MS)
-    assert interests.has("q")
-    interests.drop("a", "q")
-    assert interests.has("q")
-    clock.advance(2 * REFRESH_MS)
-    interests.prune()
-    assert not interests.has("q")
-    assert not interests.give_place("q")
-
-
-def test_a_place_is_told_once_for_each_that_was_missed() -> None:
-    interests = Interests(clock=VirtualClock())
-    interests.note("a", "q")
-    assert not interests.give_place("q")
-    interests.note("a", "q", is_full=True)
-    assert interests.give_place("q")
-    assert not interests.give_place("q")
-    interests.note("a", "q", is_full=True)
-    interests.drop("a", "q")
-    assert not interests.give_place("q")
+def test_a_place_is_told_once_for_each_that_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Watches, "_say", lambda watches, what, queue, due_ms: told.append(queue))
+    watches = watches_of(['["n","awaited","q"]'])
+    watches.freed("q", 1)
+    assert told == []
+    for times in (1, 2):
+        watches._hear(None, 0, "", '["n","full","q"]')
+        for _ in range(2):
+            watches.freed("q", 1)
+        assert told == ["q"] * times
 
 
 def test_a_watch_that_fails_keeps_nobody_from_anything() -> None:
-    clock, nothing = DatabaseClock(VirtualClock()), cast(Any, None)
-    watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
+    watches = watches_of()
     woken: list[int] = []
 
     def fail(due_ms: int) -> None:
