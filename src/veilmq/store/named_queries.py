@@ -3,7 +3,7 @@
 import re
 from importlib.resources import files
 
-_NAME = re.compile(r"^-- name: (\w+)\s*$", re.MULTILINE)
+_NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 
 
 def load(package: str, file: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.engine import HOT, Coalescer, PostgresEngine
-from veilmq.store.postgres.schema import checks
+from veilmq.store.postgres.schema import CHECKS
 from veilmq.store.postgres.transaction import running, sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
@@ -58,7 +58,7 @@ SELECT (SELECT count(*) FROM mq.move) AS move, (SELECT count(*) FROM mq.source) 
     (SELECT count(*) FROM mq.setting WHERE name LIKE 'account %') AS account,
     (SELECT string_agg(kind || ' ' || name || ' ' || begun_at, ', ' ORDER BY kind, name) FROM mq.pause) AS pauses
 """
-_CHECKS = " UNION ALL ".join(f"SELECT '{name}', * FROM ({query}) AS found" for name, query in checks())
+_CHECKS = " UNION ALL ".join(f"SELECT '{name}', * FROM ({query}) AS found" for name, query in CHECKS.items())
 _WORK = {MoveStep: {"move"}, PublicationStep: {"writer", "publication"}, ClaimStep: {"source", "claim"}}
 
 

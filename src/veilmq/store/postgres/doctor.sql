@@ -1,21 +1,21 @@
 -- What the doctor reads. A check gives one row: how many rows break it, and an example.
 
--- check: every message has its partition
+-- name: every message has its partition
 SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg
 WHERE qp > 0 AND NOT EXISTS (SELECT FROM mq.part WHERE part.qp = msg.qp)
 
--- check: every message has a priority that receives look for
+-- name: every message has a priority that receives look for
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg JOIN mq.part USING (qp) WHERE NOT priority = ANY(priorities)
 
--- check: every message of a FIFO queue has its group
+-- name: every message of a FIFO queue has its group
 SELECT count(*), min(qp || '/' || seq) FROM mq.fifo_msg AS msg
 WHERE NOT EXISTS (SELECT FROM mq.fifo_group AS its WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
 
--- check: every group has a message
+-- name: every group has a message
 SELECT count(*), min(qp || '/' || group_id) FROM mq.fifo_group AS its
 WHERE NOT EXISTS (SELECT FROM mq.fifo_msg AS msg WHERE its.qp = msg.qp AND its.group_id = msg.group_id)
 
--- check: every group whose messages are all visible can give one
+-- name: every group whose messages are all visible can give one
 SELECT count(*), min(qp || '/' || group_id) FROM (
     SELECT its.qp, its.group_id FROM mq.fifo_group AS its
     JOIN mq.fifo_msg AS msg ON its.qp = msg.qp AND its.group_id = msg.group_id
@@ -24,38 +24,38 @@ SELECT count(*), min(qp || '/' || group_id) FROM (
     HAVING max(mq.due(msg.visible_at, msg.sent_at, msg.receive_count, part.delay)) <= mq.now_ms()
 ) AS closed
 
--- check: no message is visible before the turn of its group
+-- name: no message is visible before the turn of its group
 SELECT count(*), min(qp || '/' || seq) FROM mq.msg
 WHERE group_key IS NOT NULL AND NOT EXISTS (
     SELECT FROM mq.fair_turn AS turn WHERE turn.qp = msg.qp AND turn.group_key = msg.group_key
         AND turn.priority = msg.priority AND turn.at <= msg.visible_at
 )
 
--- check: every queue has a partition that is in use
+-- name: every queue has a partition that is in use
 SELECT count(*), min(name) FROM mq.queue
 WHERE NOT EXISTS (SELECT FROM mq.part WHERE part.qp = queue.qp AND part.queue_id = queue.queue_id AND NOT retired)
 
--- check: every claimed message is hidden, and of a claim that is not over
+-- name: every claimed message is hidden, and of a claim that is not over
 SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg JOIN mq.part USING (qp)
 WHERE NOT retired AND (claim IS NOT NULL OR visible_at >= 1::bigint << 61) AND (visible_at < 1::bigint << 61 OR NOT EXISTS (
     SELECT FROM mq.claim WHERE claim_id = msg.claim AND part = msg.qp AND (is_ending OR state IN ('binding', 'open'))
 ))
 
--- check: every open claim has a source, and all of its messages
+-- name: every open claim has a source, and all of its messages
 SELECT count(*), min(qp || '/' || claim_id) FROM mq.claim
 WHERE state IN ('binding', 'open') AND (
     NOT EXISTS (SELECT FROM mq.source WHERE source.qp = claim.qp AND source.name = claim.source)
     OR messages <> (SELECT count(*) FROM mq.message AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
 )
 
--- check: everything staged has a writer, and as many messages as it says
+-- name: everything staged has a writer, and as many messages as it says
 SELECT count(*), min(writer_id || '/' || stage_id) FROM mq.stage
 WHERE publication IS NULL AND (
     NOT EXISTS (SELECT FROM mq.writer WHERE writer.writer_id = stage.writer_id)
     OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM mq.piece WHERE piece.stage_id = stage.stage_id)
 )
 
--- check: everything decided is there until it has entered
+-- name: everything decided is there until it has entered
 SELECT count(*), min(number::text) FROM mq.publication
 WHERE EXISTS (
     SELECT FROM unnest(stages) AS named

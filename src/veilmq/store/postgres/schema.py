@@ -223,7 +223,8 @@ class Promise:
         return doubts
 
 
-_CHECK = re.compile(r"^-- check: (.+)$", re.MULTILINE)
+CHECKS = load("veilmq.store.postgres", "doctor.sql")
+"""What is checked: queries that tell how many rows break it, and an example."""
 _VERSION_MIN = 150_000
 CONNECT_S = 5.0
 """How long to wait for a connection."""
@@ -259,7 +260,7 @@ async def examine(connection: Any, *, durability: Durability) -> Report:
 async def invariants(connection: Any) -> list[Finding]:
     """Return whether what the database has agrees with itself."""
     details = {}
-    for check, query in checks():
+    for check, query in CHECKS.items():
         count, example = await connection.fetchrow(query)
         details[check] = f"{count} rows break this, the first at {example}" if count else ""
     return findings(details)
@@ -268,9 +269,3 @@ async def invariants(connection: Any) -> list[Finding]:
 def findings(details: Mapping[str, str]) -> list[Finding]:
     """Return what was found of each check: nothing where it holds."""
     return [Finding(check, ok=not detail, detail=detail) for check, detail in details.items()]
-
-
-def checks() -> list[tuple[str, str]]:
-    """Return what is checked, each with the query that tells how many rows break it, and an example."""
-    _, *parts = _CHECK.split(_text("doctor.sql"))
-    return list(zip(parts[::2], parts[1::2], strict=True))
