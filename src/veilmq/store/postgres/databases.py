@@ -363,55 +363,50 @@ PLACES = "every queue is in the database that the home names"
 
 _NOT_COMPARED = "not checked: name the first database of a store"
 _PAGE = 500
-_TROUBLE = (*_REFUSED, SchemaRefused)
 
 
 async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
     """Check what belongs together in ``urls``, by places, the home at 0; one that cannot be asked is a finding."""
-    met: dict[int, tuple[str, Any]] = {}
+    met: dict[int, Any] = {}
     missed: list[str] = []
     strangers: list[str] = []
     misplaced: list[str] = []
     async with AsyncExitStack() as stack:
         for place, url in urls.items():
-            name = without_passwords(url)
             try:
-                connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
-                stack.callback(connection.terminate)
-                await require(connection)
-                met[place] = name, connection
-            except _TROUBLE as error:
-                missed.append(f"{name} could not be reached: {sentence(error)}")
+                met[place] = await stack.enter_async_context(_ready(url))
+            except StoreError as error:
+                missed.append(str(error))
         # The home says which store it is, or where that is down the first one that knows.
-        known = [ours for place, (_, each) in met.items() if (ours := await identity(each)) is not None or place == 0]
+        known = [ours for place, each in met.items() if (ours := await identity(each)) is not None or place == 0]
         store = known[0].store if known and known[0] is not None else None
-        for place, (name, connection) in met.items():
+        for place, connection in met.items():
             try:
                 await require_place(connection, store=store, place=place)
             except PlaceRefused as error:
-                strangers.append(f"{name}: {error}")
+                strangers.append(f"{without_passwords(urls[place])}: {error}")
         if strangers:
             misplaced.append(_NOT_COMPARED)
         elif 0 in met:
-            misplaced = await _misplaced(met, *met[0])
+            misplaced = await _misplaced(met, urls)
     found = {ONE_STORE: strangers + missed, PLACES: misplaced + missed}
     return [Finding(check, ok=not faults, detail="\n".join(faults)) for check, faults in found.items()]
 
 
-async def _misplaced(met: Mapping[int, tuple[str, Any]], home_name: str, home: Any) -> list[str]:
+async def _misplaced(met: Mapping[int, Any], urls: Mapping[int, str]) -> list[str]:
     """Return which databases have queues that no node finds there."""
     faults: list[str] = []
-    for place, (name, connection) in met.items():
-        after, misplaced = "", []
+    for place, connection in met.items():
+        name, after, misplaced = without_passwords(urls[place]), "", []
         try:
             while queues := dict(await connection.fetch(SHARDS["next_queues"], after, _PAGE)):
                 after = max(queues)
-                elsewhere = await home.fetch(SHARDS["placed_elsewhere"], list(queues), place)
+                elsewhere = await met[0].fetch(SHARDS["placed_elsewhere"], list(queues), place)
                 numbers = [queues[each] for (each,) in elsewhere]
                 if numbers:
                     misplaced += [each for (each,) in await connection.fetch(SHARDS["still_there"], numbers)]
-        except _TROUBLE as error:
-            faults.append(f"{name} could not be compared with {home_name}: {sentence(error)}")
+        except _REFUSED as error:
+            faults.append(f"{name} could not be compared with the home: {sentence(error)}")
             continue
         if misplaced:
             first = min(misplaced)

@@ -487,7 +487,7 @@ def test_one_that_cannot_be_asked_is_named(three: ShardsHost, place: int) -> Non
     said = faults(three, urls)
     assert set(said) == {ONE_STORE, PLACES}
     for detail in said.values():
-        assert detail.startswith("postgresql://u:***@127.0.0.1:1/x could not be reached: ")
+        assert detail.startswith("postgresql://u:***@127.0.0.1:1/x cannot be used: ")
 
 
 def test_one_with_an_older_schema_says_what_to_do(three: ShardsHost) -> None:
