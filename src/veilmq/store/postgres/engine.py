@@ -30,7 +30,7 @@ from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, P
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import COLD, READS, STEPS
 from veilmq.store.moves import MoveStep
-from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Series
+from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Series, execute
 from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
@@ -73,6 +73,15 @@ class Hot(NamedTuple):
     work: Callable[[Node, Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
     messages: Callable[[Any], int]
     is_relaxed: bool = True
+
+
+_NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
+
+
+def named_by(command: Command) -> str | None:
+    """Return the full name of the queue that a command is on, if it is on one."""
+    name: str | None = command.source if isinstance(command, _NAMED_BY_SOURCE) else getattr(command, "queue", None)
+    return name
 
 
 HOT: dict[type[Command], Hot] = {
@@ -135,7 +144,7 @@ class Coalescer:
         return [answer for command in together for answer in await self._answers([command])]
 
     async def work(self, together: Sequence[Command]) -> list[Any]:
-        """Return the answers of commands; raises ``QueueNotFound``."""
+        """Return the answers of commands."""
         engine, catalog, (name, _) = self.engine, self.engine.catalog, self.key
         for _ in range(2):
             try:
@@ -151,7 +160,9 @@ class Coalescer:
                     return await self.hot.work(engine, connection, queue, together)
             except PartitionRetired:
                 catalog.forget(name)
-        raise QueueNotFound(name)
+            except QueueNotFound:
+                break
+        return await engine.elsewhere(name, together)
 
 
 class Measured:
@@ -268,7 +279,19 @@ class PostgresEngine(Node):
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             answer = failure_of(error, type(command).__name__)
         self.measured.note([command], began_s)
+        if isinstance(answer, QueueNotFound) and answer.queue == named_by(command):
+            (answer,) = await self.elsewhere(answer.queue, [command])
         done(answer)
+
+    async def elsewhere(self, name: str, together: Sequence[Command]) -> list[Any]:
+        """Return the answers of commands on a queue that is not here: another database may have it."""
+        try:
+            if self.catalog.elsewhere is None:
+                raise QueueNotFound(name)
+            engine = await self.catalog.elsewhere.engine_of(name, not_at=self.place)
+        except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
+            return [failure_of(error, "a look for a queue")] * len(together)
+        return await asyncio.gather(*(execute(engine, each) for each in together), return_exceptions=True)
 
     def withdraw(self, done: Done) -> None:
         """Drop the command submitted with ``done`` if it has not been begun; its client has gone."""

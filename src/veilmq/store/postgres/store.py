@@ -6,15 +6,15 @@ that is down takes its queues with it, and no other's; what needs all of them is
 listing would be a wrong one. One that is added or removed meanwhile is noticed within seconds, or when a queue there is
 named.
 
-The place of a queue is written at the home before the queue is made. A queue never moves; so a place that is known may
-be old only where the queue was deleted, and the database there says so.
+The place of a queue is written at the home before the queue is made. A queue never moves. A command goes to the
+database that is known to have its queue, or else to the home; one that has no such queue asks the home where it
+is, and has the command done there.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2s
 from itertools import chain
@@ -31,7 +31,7 @@ from veilmq.store.port import NOTHING_HELD_BACK, Figure, Store, StoreError, Surv
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
-from veilmq.store.postgres.engine import PostgresEngine
+from veilmq.store.postgres.engine import PostgresEngine, named_by
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, arrive
 from veilmq.store.postgres.queues import SQL, Queue
 from veilmq.store.postgres.transaction import transact
@@ -46,7 +46,6 @@ REFRESH_MS = 10_000
 _KNOWN_MAX = 100_000
 _PAGE = 500
 _TRIES_MAX = 5
-_NAMED_BY_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
 
 
 class Shards(Store):
@@ -58,10 +57,9 @@ class Shards(Store):
         self._given = dict(enumerate(urls))
         self._closing = False
         self._watched: dict[str, Wake] = {}
-        self._finding: list[_Routed] = []
         self._creating, self._looking = asyncio.Lock(), asyncio.Lock()
         self._identity: Identity | None = None  # what the store is, once a database was reached
-        self._places: dict[str, int] = {}  # of queues that were met
+        self._places: dict[str, PostgresEngine] = {}  # of queues that were looked for elsewhere than at the home
         self._exported_place = 0
         self._removed: set[int] = set()  # the places of databases that were removed
         self.shards: dict[int, PostgresEngine] = {}
@@ -108,22 +106,14 @@ class Shards(Store):
         if failure is None:
             await self._meet_home()
         else:  # a database that has joined the store says what it is
+            self._home.database.breaker.failed()
             self._take(databases.last_known(self._home.database.url))
-            for engine in self.shards.values():
-                if engine is not self._home and await self._reach(engine) is None:
-                    async with engine.database.connection() as connection:
-                        self._identity = await databases.identity(connection)
-                    if self._identity is not None:
-                        break
-            if self._identity is None:
-                others = " No other known database of its store can be reached."
-                raise StoreError(
-                    f"{self._home.database.place} cannot be used: {sentence(failure)}"
-                    + (others if self.shards.keys() - {0} else "")
-                )
         for engine in list(self.shards.values()):
             with named(engine.database.url), suppress(*UNREACHABLE):
                 await self._open(engine)
+        if failure is not None and self._identity is None:
+            others = " No other known database of its store can be reached." if len(self.shards) > 1 else ""
+            raise StoreError(f"{self._home.database.place} cannot be used: {sentence(failure)}{others}")
 
     async def _reach(self, engine: PostgresEngine) -> BaseException | None:
         """Return why a database cannot be reached, if so; raises ``StoreError`` for one that cannot be used."""
@@ -192,13 +182,15 @@ class Shards(Store):
 
     async def _open(self, engine: PostgresEngine) -> None:
         """Have a database take part; raises what keeps it from being reached, or used."""
-        home, place = self._identity, engine.place
-        assert home is not None, "the store is known before its databases are opened"
+        place = engine.place
         async with engine.opening:
             if engine.is_open or engine.is_closing:
                 return
             await engine.database.open()
             async with engine.database.connection() as connection:
+                home = self._identity = self._identity or await databases.identity(connection)
+                if home is None:
+                    return
                 await databases.join(connection, home, place)
                 sent_ms = self._machine_clock.now_ms()
                 engine.clock.saw(await connection.fetchval(SQL["now"]), sent_ms=sent_ms)
@@ -206,7 +198,8 @@ class Shards(Store):
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
         for queue, wake in self._watched.items():
-            engine.watch(queue, wake)
+            if self._places.get(queue, self._home) is engine:
+                engine.watch(queue, wake)
 
     async def open_late(self, engine: PostgresEngine) -> None:
         """Have a database take part if that is possible now; a log line says why not."""
@@ -232,23 +225,47 @@ class Shards(Store):
 
     # Where a queue is.
 
+    def _note_place(self, name: str, engine: PostgresEngine) -> PostgresEngine:
+        if len(self._places) >= _KNOWN_MAX:
+            self._places.clear()
+        self._places[name] = engine
+        return engine
+
     async def _place_of(self, name: str) -> int | None:
         """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
         try:
-            place = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
+            place: int | None = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
         except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
-            for place in list(self.shards):
+            for engine in list(self.shards.values()):
                 with suppress(StoreUnavailable):
-                    if place and await self._queue_at(place, name) is not None:
-                        return self._note_place(name, place)
+                    if engine is not self._home and await self._queue_at(engine, name) is not None:
+                        return engine.place
             raise
-        return None if place is None else self._note_place(name, place)
-
-    def _note_place(self, name: str, place: int) -> int:
-        if len(self._places) >= _KNOWN_MAX:
-            self._places.clear()
-        self._places[name] = place
         return place
+
+    async def engine_of(self, name: str, *, not_at: int | None = None) -> PostgresEngine:
+        """Look up the database that has a queue, which is not that ``not_at``.
+
+        Raises ``QueueNotFound`` and ``StoreUnavailable``.
+        """
+        place = await self._place_of(name)
+        if place is None or place == not_at:
+            raise QueueNotFound(name)
+        await self._find_place(place)
+        engine = self._note_place(name, self.shards[place])
+        if name in self._watched and engine.is_open:
+            engine.watch(name, self._watched[name])
+        return engine
+
+    async def _find_place(self, place: int) -> None:
+        """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
+        if place in self.shards:
+            return
+        async with self._looking:
+            if place not in self.shards:
+                await self.refresh()
+        if place not in self.shards:
+            raise StoreUnavailable
 
     async def _reserve(self, name: str) -> None:
         """Give a queue its place, where the fewest are of the databases that can be reached, unless it has one."""
@@ -272,8 +289,6 @@ class Shards(Store):
                         held = await home.fetch(SHARDS["take_places"], unused, engine.place)
                         dropped = await self._unused(engine, held)
                         await home.execute(SHARDS["drop_places_of"], dropped)
-                    for name in dropped:
-                        self._places.pop(name, None)
 
     async def _unused(self, engine: PostgresEngine, rows: Sequence[Any]) -> list[str]:
         """Return which of the names in ``rows`` no queue has there, as far as that can be known."""
@@ -286,18 +301,15 @@ class Shards(Store):
 
     async def find(self, name: str) -> tuple[int, Queue] | None:
         """Return the queue of that full name and its place; raises ``StoreUnavailable`` where that cannot be known."""
-        known = self._places.get(name)
-        if known is not None:
-            queue = await self._queue_at(known, name)
-            if queue is not None:
-                return known, queue
-            self._places.pop(name, None)
-        place = await self._place_of(name)
-        queue = None if place is None or place == known else await self._queue_at(place, name)
-        return None if place is None or queue is None else (place, queue)
+        engine = self._places.get(name)
+        queue = None if engine is None else await self._queue_at(engine, name)
+        if queue is None:
+            with suppress(QueueNotFound):
+                engine = await self.engine_of(name)
+                queue = await self._queue_at(engine, name)
+        return None if engine is None or queue is None else (engine.place, queue)
 
-    async def _queue_at(self, place: int, name: str) -> Queue | None:
-        engine = self._opened(place)
+    async def _queue_at(self, engine: PostgresEngine, name: str) -> Queue | None:
         return engine.catalog.known(name) or await engine.read(lambda there: engine.catalog.find(there, name))
 
     async def has_sources(self, name: str) -> bool:
@@ -329,52 +341,14 @@ class Shards(Store):
         if of_all is not None:
             self._home.start(self._do(of_all, command, done))
             return
-        name = command.source if isinstance(command, _NAMED_BY_SOURCE) else getattr(command, "queue", None)
-        if name is None:
-            self._home.submit(command, done)
-            return
-        routed = _Routed(self, command, name, done)
-        place = 0 if len(self.shards) == 1 else self._places.get(name)
-        if place is None or place not in self.shards:
-            self.route(routed)
-        else:
-            routed.place = place
-            self.shards[place].submit(command, routed)
-
-    def route(self, routed: "_Routed") -> None:
-        """Look for the queue of a command, which is not where it was; answer its error if it is nowhere else."""
-        self._places.pop(routed.name, None)
-        self._finding.append(routed)
-        self._home.start(self._submit_where_it_is(routed))
-
-    async def _submit_where_it_is(self, routed: "_Routed") -> None:
-        try:
-            place = await self._place_of(routed.name)
-            place = None if place == routed.place else place
-            if place is not None:
-                await self._find_place(place)
-        except Exception as error:  # noqa: BLE001 - the caller is answered
-            routed.error, place = failure_of(error, "a look for a queue"), None
-        if routed not in self._finding:  # its client has gone
-            return
-        self._finding.remove(routed)
-        if place is None:
-            routed.done(routed.error or QueueNotFound(routed.name))
-            return
-        if routed.name in self._watched and self.shards[place].is_open:
-            self.shards[place].watch(routed.name, self._watched[routed.name])
-        routed.place = place
-        self.shards[place].submit(routed.command, routed)
-
-    async def _find_place(self, place: int) -> None:
-        """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
-        if place in self.shards:
-            return
-        async with self._looking:
-            if place not in self.shards:
-                await self.refresh()
-        if place not in self.shards:
-            raise StoreUnavailable
+        engine = home = self._home
+        if len(self.shards) > 1 and (name := named_by(command)) is not None:
+            engine = self._places.get(name, home)
+            if engine is home and home.database.breaker.is_open and home.catalog.seen(name) is None:
+                # It may be in another one, which asks all others.
+                reached = (each for each in self._open_ones() if not each.database.breaker.is_open)
+                engine = self._note_place(name, next(reached, home))
+        engine.submit(command, done)
 
     async def _do(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
         try:
@@ -383,16 +357,14 @@ class Shards(Store):
             done(failure_of(error, type(command).__name__))
 
     def withdraw(self, done: Done) -> None:
-        self._finding = [routed for routed in self._finding if routed != done]
         for engine in self._open_ones():
             engine.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
         self._watched[queue] = wake
-        place = self._places.get(queue)
-        for engine in self._open_ones():
-            if place is None or place not in self.shards or engine.place == place:
-                engine.watch(queue, wake)
+        engine = self._places.get(queue, self._home)
+        if engine.is_open:
+            engine.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
         self._watched.pop(queue, None)
@@ -416,7 +388,7 @@ class Shards(Store):
                 async with self._opened(0).database.connection() as connection, connection.transaction():
                     place = await connection.fetchval(SHARDS["hold_place"], command.queue)
                     if place is not None:  # it stays while the queue is made
-                        await self._find_place(self._note_place(command.queue, place))
+                        await self._find_place(place)
                         view: QueueView = await execute(self.shards[place], command)
                         return view
                     # It was at the home before there were others.
@@ -534,28 +506,3 @@ class Shards(Store):
         await self.answered()
         for engine in self.shards.values():
             await engine.close()
-
-
-@dataclass(slots=True, eq=False)
-class _Routed:
-    """A command that is with one of the databases; equal to what is called when it is done."""
-
-    store: Shards
-    command: Command
-    name: str
-    done: Done
-    place: int | None = None
-    error: VeilmqError | None = None
-
-    def __call__(self, answer: Any) -> None:
-        if isinstance(answer, QueueNotFound) and answer.queue == self.name and self.error is None:
-            self.error = answer
-            self.store.route(self)
-        else:
-            self.done(answer)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or self.done == other
-
-    def __hash__(self) -> int:
-        return hash(self.done)
