@@ -18,13 +18,13 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import ListSubscriptions, ListTopics
 from veilmq.store.claims import ClaimStep
-from veilmq.store.cold import COLD, READS, STEPS
+from veilmq.store.cold import COLD, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.background import number_events
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.engine import HOT, Coalescer, PostgresEngine
 from veilmq.store.postgres.schema import CHECKS
-from veilmq.store.postgres.transaction import running, sweep
+from veilmq.store.postgres.transaction import run_cold, sweep
 from veilmq.store.publications import PublicationStep
 from veilmq.testing import VirtualClock
 
@@ -92,7 +92,7 @@ class Node(PostgresEngine):
                 return await number_events(connection, self.options)
         kind = type(command)
         if kind in COLD:
-            return await running(self, COLD[kind], changes=kind not in READS)(command)
+            return await run_cold(self, command)
         (answer,) = await Coalescer(self, (cast(Any, command).queue, kind), HOT[kind]).work([command])
         return answer
 

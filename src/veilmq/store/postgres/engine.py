@@ -28,7 +28,7 @@ from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, ReceiptBook
 from veilmq.store.clock import SystemClock, stopwatch_s
-from veilmq.store.cold import COLD, READS, STEPS
+from veilmq.store.cold import READS, STEPS
 from veilmq.store.moves import MoveStep
 from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Series, execute
 from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
@@ -48,7 +48,7 @@ from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.outbox import Relay
 from veilmq.store.postgres.queues import PartitionRetired, Queue
 from veilmq.store.postgres.receives import receive
-from veilmq.store.postgres.transaction import running, sweep
+from veilmq.store.postgres.transaction import run_cold, sweep
 
 log = logging.getLogger(__name__)
 
@@ -58,9 +58,6 @@ _EXPORT_TURN_S_MAX = 20  # how long another one is waited for
 _IDLE_MS_MAX = 60 * SECOND_MS
 
 T = TypeVar("T")
-
-Alone = Callable[[Any], Awaitable[Any]]
-"""Carries out one command: returns its result, or raises ``VeilmqError``."""
 
 
 class Hot(NamedTuple):
@@ -135,6 +132,8 @@ class Coalescer:
         began_s = stopwatch_s()
         try:
             return await self.work(together)
+        except QueueNotFound:
+            return await self.engine.elsewhere(self.key[0], together)
         except Exception as error:  # noqa: BLE001 - the callers are answered, and a fault of ours is in the log
             if len(together) == 1 or isinstance(error, OF_ALL):
                 return [failure_of(error, type(together[0]).__name__)] * len(together)
@@ -144,7 +143,7 @@ class Coalescer:
         return [answer for command in together for answer in await self._answers([command])]
 
     async def work(self, together: Sequence[Command]) -> list[Any]:
-        """Return the answers of commands."""
+        """Return the answers of commands; raises ``QueueNotFound``."""
         engine, catalog, (name, _) = self.engine, self.engine.catalog, self.key
         for _ in range(2):
             try:
@@ -160,9 +159,7 @@ class Coalescer:
                     return await self.hot.work(engine, connection, queue, together)
             except PartitionRetired:
                 catalog.forget(name)
-            except QueueNotFound:
-                break
-        return await engine.elsewhere(name, together)
+        raise QueueNotFound(name)
 
 
 class Measured:
@@ -190,10 +187,7 @@ class Measured:
 
 
 class PostgresEngine(Node):
-    """``core.commands.Engine`` on one database, that at ``place`` of a store. Methods belong to the loop's thread.
-
-    ``HOT`` and ``alone`` have an entry for each type of command.
-    """
+    """``core.commands.Engine`` on one database, that at ``place`` of a store. Methods belong to the loop's thread."""
 
     def __init__(
         self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int = 0, store: Any = None
@@ -211,7 +205,7 @@ class PostgresEngine(Node):
         self.workers: dict[type[Command], Mover] = {}
         """What does slices of work in the background, by the step that does one."""
         for kind in STEPS:
-            step = partial(running(self, COLD[kind], changes=True), kind())
+            step = partial(run_cold, self, kind())
             pause_ms_min = BUSY_MS if kind is MoveStep else 1
             worker = Mover(step=step, clock=self.clock, start=self.start, pause_ms_min=pause_ms_min)
             self.workers[kind], self.schedulers[kind] = worker, worker.schedule
@@ -224,9 +218,6 @@ class PostgresEngine(Node):
         if store is not None:
             self.catalog.elsewhere, self.catalog.outbox = store, Relay(self, place, directory=store)
             self._by_itself.append(self.catalog.outbox)
-        self.alone: dict[type[Command], Alone] = {
-            kind: running(self, run, changes=kind not in READS) for kind, run in COLD.items()
-        }
         self.events = EventExport(self)
 
     def begin(self, receipt_key: bytes, token_key: bytes) -> None:
@@ -260,7 +251,7 @@ class PostgresEngine(Node):
             return
         hot = HOT.get(type(command))
         if hot is None:
-            self.start(self._do(self.alone[type(command)], command, done))
+            self.start(self._do(command, done))
             return
         key = command.queue, type(command)  # type: ignore[attr-defined]
         coalescer = self._coalescers.get(key)
@@ -272,10 +263,11 @@ class PostgresEngine(Node):
         """Drop a coalescer that has nothing to do, so that queues that are named once take no memory."""
         del self._coalescers[key]
 
-    async def _do(self, work: Alone, command: Command, done: Done) -> None:
+    async def _do(self, command: Command, done: Done) -> None:
         began_s = stopwatch_s()
+        work = partial(self.events.do if isinstance(command, OF_EXPORT) else partial(run_cold, self), command)
         try:
-            answer = await (_reading(partial(work, command)) if type(command) in READS else work(command))
+            answer = await (_reading(work) if type(command) in READS else work())
         except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
             answer = failure_of(error, type(command).__name__)
         self.measured.note([command], began_s)
@@ -384,6 +376,9 @@ async def _reading(work: Callable[[], Awaitable[T]]) -> T:
         return await work()
 
 
+OF_EXPORT = (PlanExport, ReadEvents, ForgetEvents, CountEvents)
+
+
 class EventExport:
     """The commands that export events: who plans has the turn until its range is forgotten, or nothing comes."""
 
@@ -391,14 +386,12 @@ class EventExport:
         self._engine = engine
         self._turn = Turn(engine.database, _EXPORT_TURN)
         self._timer: Timer | None = None
-        for kind in (PlanExport, ReadEvents, ForgetEvents, CountEvents):
-            changes = kind in (PlanExport, ForgetEvents)
-            engine.alone[kind] = partial(self._do, running(engine, COLD[kind], changes=changes))
 
-    async def _do(self, work: Alone, command: Any) -> Any:
+    async def do(self, command: Any) -> Any:
+        """Return what the command returns."""
         if isinstance(command, CountEvents):
             await self._number(SLICE_EVENTS)
-            return await work(command)
+            return await run_cold(self._engine, command)
         if isinstance(command, PlanExport) and not await self._turn.take(wait_s=_EXPORT_TURN_S_MAX):
             raise ShuttingDown if self._turn.is_over else ExportedElsewhere
         self._stop_timer()
@@ -406,7 +399,7 @@ class EventExport:
         self._timer = clock.call_at(clock.now_ms() + _IDLE_MS_MAX, self._leave_turn)
         if isinstance(command, PlanExport):
             await self._number(min(SLICE_EVENTS, max(1, command.events_max)))
-        answer = await work(command)
+        answer = await run_cold(self._engine, command)
         if answer is None or (isinstance(command, ForgetEvents) and not answer.more):
             self._leave_turn()
         return answer

@@ -26,7 +26,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import claims
 from veilmq.store.claims import Backlog, BoundClaim, Part, Wish
-from veilmq.store.cold import SNAPSHOTS, Cold
+from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.named_queries import load
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.background import SQL as SWEEPS
@@ -439,14 +439,10 @@ async def transact(
     return answer
 
 
-def running(node: Node, cold: Cold, *, changes: bool) -> Callable[[Any], Awaitable[Any]]:
-    """Return the handler that runs a cold command, in a transaction if it ``changes`` something or sees one instant."""
-
-    async def handle(command: Any) -> Any:
-        sees_one_instant = type(command) in SNAPSHOTS
-        if changes or sees_one_instant:
-            return await transact(node, lambda tx: cold(tx, command), sees_one_instant=sees_one_instant)
+async def run_cold(node: Node, command: Command) -> Any:
+    """Return what a cold command returns; it is a transaction if it may change something, or sees one instant."""
+    kind = type(command)
+    if kind in READS and kind not in SNAPSHOTS:
         async with node.database.connection() as connection:
-            return await cold(PostgresTransaction(connection, node), command)
-
-    return handle
+            return await COLD[kind](PostgresTransaction(connection, node), command)
+    return await transact(node, lambda tx: COLD[kind](tx, command), sees_one_instant=kind in SNAPSHOTS)
