@@ -25,11 +25,11 @@ AT_ONCE_MS = -1
 async def insert(
     node: Node, connection: Any, queue: Queue, new: list[NewMessage], keys: list[bytes | None], ids: list[bytes]
 ) -> list[Any]:
-    """Return the stored row of each message, in their order; none where the partition was retired.
+    """Return the stored row of each message, in their order.
 
-    A FIFO queue remembers each under its key, and the row of a duplicate is that of the first. Raises what is among
-    ``COLLISIONS``: where another node has sent with the same counter in the same millisecond, or the same ids in
-    another order.
+    A FIFO queue remembers each under its key, and the row of a duplicate is that of the first. Raises
+    ``PartitionRetired``, and what is among ``COLLISIONS``: where another node has sent with the same counter in the
+    same millisecond, or the same ids in another order.
     """
     if queue.settings.fifo:
         columns = (
@@ -41,7 +41,9 @@ async def insert(
             [None if each.delay_s is None else each.delay_s * SECOND_MS or AT_ONCE_MS for each in new],
         )
         rows = await insert_fifo(connection, queue, node.positions.take(len(new)), *columns)
-        node.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=False)))
+        if not rows:
+            raise PartitionRetired(queue.name)
+        node.stored(queue, sum(row["id"] == own for row, own in zip(rows, ids, strict=True)))
         return rows
     groups = keys_of(new)
     priorities = [
@@ -64,7 +66,7 @@ async def insert(
         *([groups] if is_fair else []),
     )
     if not rows:
-        return []
+        raise PartitionRetired(queue.name)
     node.stored(queue, len(rows))
     by_id = {row["id"]: row for row in rows}
     stored = [by_id[each] for each in ids]
@@ -127,8 +129,6 @@ async def _store(node: Node, connection: Any, queue: Queue, sends: list[tuple[Ne
                 new[-1] = replace(each, delay_s=settings.delay_s)
     ids = [node.ids.next() for _ in sends]
     rows = await node.repeated(partial(insert, node, connection, queue, new, keys, ids))
-    if not rows:
-        raise PartitionRetired
     if queue.settings.fifo:
         await node.watches.wake_groups(connection, queue)
     else:

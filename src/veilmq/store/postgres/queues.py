@@ -176,13 +176,13 @@ def retention_ms(queue: Queue) -> int:
 
 
 class PartitionRetired(Exception):
-    """What the node knows of the queue is old: it was purged or deleted, and nothing was done."""
+    """What the node knows of the queue of that name is old: it was purged or deleted, and nothing was done."""
 
 
 async def hold(connection: Any, queue: Queue) -> None:
     """Hold off a purge until the end of the transaction; raises ``PartitionRetired``."""
     if await connection.fetchrow(STANDARD["hold"], queue.partition) is None:
-        raise PartitionRetired
+        raise PartitionRetired(queue.name)
 
 
 def logged(statements: dict[str, str]) -> dict[str, str]:
@@ -264,7 +264,7 @@ async def next_visible_ms(
     """
     (row,) = await awaited(connection, [queue], fifo=queue.settings.fifo, behind=behind)
     if not row["is_used"]:
-        raise PartitionRetired
+        raise PartitionRetired(queue.name)
     instants = [] if row["visible_at"] is None else [max(row["now"], row["visible_at"])]
     if again_ms is not None:
         instants.append(row["now"] + again_ms)

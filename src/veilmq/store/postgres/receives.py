@@ -318,7 +318,7 @@ class _Taking:
                 self.woken[target.name] = dead[0]["now"]
                 living = [row for row in rows if row["receive_count"] <= receives_max]
             elif dead and queue.logs:  # of which it is written that they are dead
-                raise PartitionRetired
+                raise PartitionRetired(queue.name)
             taken += living
             claims += bool(living)
             if len(rows) < left:

@@ -51,9 +51,9 @@ SELECT place FROM mq.shard_of WHERE name = $1 UNION ALL SELECT 0 FROM mq.queue W
 SELECT place, count(*) AS queues FROM mq.shard_of GROUP BY place
 
 -- name: reserve
--- Of the home: gives a queue its place, unless it has one, or the database there was removed.
-WITH member AS (SELECT place FROM mq.database WHERE place = $2 AND NOT removed FOR SHARE)
-INSERT INTO mq.shard_of (name, place) SELECT $1::text, $2::smallint WHERE $2 = 0 OR EXISTS (SELECT FROM member)
+-- Of the home: gives a queue a place, unless it has one: $2, or the home where it is already, or if the database at $2 was removed.
+WITH member AS (SELECT place FROM mq.database WHERE place = $2 AND NOT removed FOR SHARE), here AS (SELECT 0 FROM mq.queue WHERE name = $1)
+INSERT INTO mq.shard_of (name, place) SELECT $1::text, coalesce((TABLE here), (TABLE member), 0)
 ON CONFLICT (name) DO NOTHING
 
 -- name: hold_place

@@ -383,16 +383,13 @@ class Shards(Store):
     async def _create(self, command: commands.CreateQueue) -> QueueView:
         async with self._creating:
             for _ in range(_TRIES_MAX):
-                if await self._place_of(command.queue) is None:
-                    await self._reserve(command.queue)
                 async with self._opened(0).database.connection() as connection, connection.transaction():
                     place = await connection.fetchval(SHARDS["hold_place"], command.queue)
                     if place is not None:  # it stays while the queue is made
                         await self._find_place(place)
                         view: QueueView = await execute(self.shards[place], command)
                         return view
-                    # It was at the home before there were others.
-                    await connection.execute(SHARDS["reserve"], command.queue, 0)
+                await self._reserve(command.queue)
             raise StoreUnavailable
 
     async def _list(self, command: commands.ListQueues) -> QueuePage:

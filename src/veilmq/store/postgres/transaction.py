@@ -79,8 +79,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         """What is called once it is committed."""
         self._due_ms: dict[str, int] = {}  # when which queue has something
         self._changed: set[str] = set()
-        self.known: list[str] = []
-        """The queues that were taken for what the node knew of them."""
         self.ids = node.ids
         self.book = node.book
         self.options = node.options
@@ -108,11 +106,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the queue as the node knows it, or look it up."""
-        queue = self.node.catalog.known(name)
-        if queue is None:
-            return await self.node.catalog.target(self.connection, name, source)
-        self.known.append(name)
-        return queue
+        known = self.node.catalog.known(name)
+        return known or await self.node.catalog.target(self.connection, name, source)
 
     async def settings(self, name: str) -> QueueSettings | None:
         queue, elsewhere = await self.find(name), self.node.catalog.elsewhere
@@ -167,8 +162,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     ) -> list[Any]:
         """Return the stored row of each message; a FIFO queue remembers them under their keys."""
         rows = await insert(self.node, self.connection, queue, list(messages), keys, list(ids))
-        if not rows:
-            raise PartitionRetired
         self.notify(queue.name, min(row["visible_at"] for row in rows))
         return rows
 
@@ -180,15 +173,26 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
         seqs = [each.seq for each in messages]
         await queues.note_ends(self.connection, queue, "supersede", seqs)
-        ids = [self.ids.next() for _ in seqs]
+        properties = [properties_of(queue, each.row) or None for each in messages]
+        return await self._move(queue, target, seqs, None, [self.ids.next() for _ in seqs], properties)
+
+    async def _move(
+        self,
+        queue: Queue,
+        target: Queue,
+        seqs: list[int],
+        source: str | None,
+        ids: list[bytes] | None = None,
+        properties: list[bytes | None] | None = None,
+    ) -> int:
+        """Move locked messages, as dead letters of ``source`` or as new ones that have ``ids``; return how many."""
         if queue.settings.fifo:
-            properties = [properties_of(queue, each.row) or None for each in messages]
             terms = queue.partition, target.partition, seqs, ids, properties, self.node.positions.take(len(seqs) + 1)
-            moved: int = await self.connection.fetchval(FIFO["move"], *terms, retention_ms(queue), None)
+            moved: int = await self.connection.fetchval(FIFO["move"], *terms, retention_ms(queue), source)
         else:
-            moved = await move(self.connection, self.node, queue, target, seqs, None, 0, ids)
+            moved = await move(self.connection, self.node, queue, target, seqs, source, 0, ids)
         if not moved:
-            raise PartitionRetired
+            raise PartitionRetired(target.name)
         self.notify(target.name)
         return moved
 
@@ -283,8 +287,9 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
         if target is not None and dead:
             await queues.note_ends(connection, queue, "die", dead)
-            if not await self._send_dead(queue, target, dead):
-                # Where it was purged or deleted just now, they are delivered once more.
+            try:
+                await self._move(queue, target, dead, queue.name)
+            except PartitionRetired:  # it was purged or deleted just now: they are delivered once more
                 living, dead, is_cut = _divided(rows, 0)
         await queues.note_ends(connection, queue, "supersede", living)
         messages = len(living)
@@ -314,12 +319,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
         return Part(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
 
-    async def _send_dead(self, queue: Queue, target: Queue, dead: list[int]) -> int:
-        moved = await move(self.connection, self.node, queue, target, dead, queue.name, 0, None)
-        if moved:
-            self.notify(target.name)
-        return moved
-
     async def read_claim(
         self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int
     ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
@@ -332,13 +331,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def evict(self, queue: Queue, claim: BoundClaim, seq: int, target: Queue) -> None:
         if queue.settings.fifo:
-            await queues.hold(self.connection, target)
             await self.connection.execute(FIFO["lock"], queue.partition, [seq])
-            terms = (queue.partition, target.partition, [seq], None, None, self.node.positions.take(2))
-            await self.connection.execute(FIFO["move"], *terms, retention_ms(queue), queue.name)
-            self.notify(target.name)
-        elif not await self._send_dead(queue, target, [seq]):
-            raise PartitionRetired
+        await self._move(queue, target, [seq], queue.name)
         self.notify(queue.name)
 
     async def end_slice(self, queue: Queue | None, claim: BoundClaim) -> bool:
@@ -424,9 +418,8 @@ async def transact(
                     answer = await work(tx)
             except COLLISIONS:
                 node.positions.jump()
-            except PartitionRetired:  # what the node knew of a queue was old
-                for name in tx.known:
-                    node.catalog.forget(name)
+            except PartitionRetired as retired:
+                node.catalog.forget(*retired.args)
             else:
                 for call in tx.after:
                     call()
