@@ -57,12 +57,17 @@ class CopyLock:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the connection, and with it what was not committed."""
         self.connection.terminate()
-        if isinstance(error, TROUBLE):
-            raise self.failed(error) from error
+        with self.failing():
+            if error is not None:
+                raise error
 
-    def failed(self, error: BaseException) -> CopyRefused:
-        """Return ``error``, which this server has raised, for a person."""
-        return CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}")
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Have what this server raises be ``CopyRefused``, which says so."""
+        try:
+            yield
+        except TROUBLE as error:
+            raise CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}") from error
 
     async def hold(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
         """Have the schema be of this version (``require``, or ``migrate``), and begin the transaction.
@@ -305,7 +310,7 @@ async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
     parts: asyncio.Queue[bytes] = asyncio.Queue(_PARTS_AHEAD)
 
     async def read() -> None:
-        with _failing(source):
+        with source.failing():
             await source.connection.copy_from_table(table, output=parts.put, **terms)
         await parts.put(_END)
 
@@ -314,7 +319,7 @@ async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
             yield part
 
     async def write() -> str:
-        with _failing(target):
+        with target.failing():
             own = "qp > 0" if "qp" in columns else None  # every store has the rows of mq.fill
             status: str = await target.connection.copy_to_table(table, source=arriving(), where=own, **terms)
             return status
@@ -326,12 +331,3 @@ async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     return int(copied.result().rsplit(" ", 1)[-1])
-
-
-@contextmanager
-def _failing(lock: CopyLock) -> Iterator[None]:
-    """Say of which of the two servers an error is."""
-    try:
-        yield
-    except TROUBLE as error:
-        raise lock.failed(error) from error
