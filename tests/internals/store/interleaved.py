@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -78,7 +79,7 @@ class Node(PostgresEngine):
         super().__init__(database, options=options, clock=clock)
         self.book = _BOOK
         for step in STEPS:
-            self.schedulers[step] = lambda: None
+            self.workers[step] = cast(Any, SimpleNamespace(schedule=lambda: None))
 
     def start(self, work: Any) -> None:
         work.close()

@@ -64,7 +64,7 @@ class Hot(NamedTuple):
     """What commands of one kind on one queue do together on a connection, and how many messages one of them brings.
 
     ``work`` returns the result or ``VeilmqError`` of each, and may raise ``PartitionRetired``. Where it ``is_relaxed``,
-    a crash of the database may undo it, if the node runs so and the queue is a standard one.
+    a crash of the database may undo it, if the node runs so and knows the queue as a standard one.
     """
 
     work: Callable[[Node, Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
@@ -147,15 +147,13 @@ class Coalescer:
         engine, catalog, (name, _) = self.engine, self.engine.catalog, self.key
         for _ in range(2):
             try:
-                turn = engine.database.connection
-                if self.hot.is_relaxed and engine.database.relaxes:
-                    queue = catalog.known(name)
-                    if queue is None:
-                        async with turn() as connection:
-                            queue = await catalog.sure(connection, name)
-                    turn = turn if queue.settings.fifo else engine.database.relaxed
-                async with turn() as connection:
+                database = engine.database
+                seen = catalog.seen(name) if database.relaxes and self.hot.is_relaxed else None
+                is_relaxed = seen is not None and not seen.settings.fifo
+                async with database.relaxed() if is_relaxed else database.connection() as connection:
                     queue = catalog.known(name) or await catalog.sure(connection, name)
+                    if is_relaxed and queue.settings.fifo:  # it is another queue of that name
+                        continue
                     return await self.hot.work(engine, connection, queue, together)
             except PartitionRetired:
                 catalog.forget(name)
@@ -202,13 +200,11 @@ class PostgresEngine(Node):
         self.opening = asyncio.Lock()
         self.measured = Measured()
         self._coalescers: dict[tuple[str, type[Command]], Coalescer] = {}
-        self.workers: dict[type[Command], Mover] = {}
-        """What does slices of work in the background, by the step that does one."""
         for kind in STEPS:
             step = partial(run_cold, self, kind())
             pause_ms_min = BUSY_MS if kind is MoveStep else 1
             worker = Mover(step=step, clock=self.clock, start=self.start, pause_ms_min=pause_ms_min)
-            self.workers[kind], self.schedulers[kind] = worker, worker.schedule
+            self.workers[kind] = worker
         each_ms = {"pause_ms_min": JANITOR_MS, "poll_ms_max": JANITOR_MS}
         self.janitor = Mover(step=self._sweep, clock=self.clock, start=self.start, **each_ms)
         self.janitor_turn = Turn(database, _JANITOR_TURN)

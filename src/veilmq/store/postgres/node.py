@@ -39,7 +39,7 @@ from veilmq.core.receipts import ReceiptBook
 from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
-from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, PostgresOptions
+from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX, Database, DatabaseClock, Mover, PostgresOptions
 from veilmq.store.postgres.queues import BEGINNING, FAIR, STANDARD, Catalog, Queue, retention_ms, sql
 from veilmq.store.postgres.wakeups import Watches
 
@@ -183,7 +183,6 @@ class InFlight:
         self._clock = clock
         self._watches = watches
         self._known: Known[_Counted] = Known(_Counted)
-        self._full: set[int] = set()
 
     async def places(self, connection: Any, queue: Queue, wanted: int) -> tuple[int, int | None]:
         """Return how many more may be in flight, up to ``wanted``; and, for none, when to look for a place."""
@@ -202,10 +201,8 @@ class InFlight:
             known = await self._estimate(connection, queue, quota, adds=is_small)
             places, due_ms = quota - known.in_flight - known.own, known.due_ms
         if places <= 0:
-            self._full.add(queue.partition)
             self._watches.found_full(queue.name)
             return 0, due_ms
-        self._full.discard(queue.partition)
         return min(places, wanted), None
 
     async def given(self, connection: Any, queue: Queue, messages: int) -> None:
@@ -220,11 +217,7 @@ class InFlight:
         """Take note of what is no longer in flight, and wake the waiters that found no place."""
         if (known := self._known.get(queue.partition)) is not None:
             known.own -= messages
-        if queue.partition in self._full:
-            self._full.discard(queue.partition)
-            self._watches.wake(queue.name, now_ms)
-        else:
-            self._watches.freed(queue.name, now_ms)
+        self._watches.freed(queue.name, now_ms)
 
     async def _estimate(self, connection: Any, queue: Queue, quota: int, *, adds: bool) -> _Counted:
         """Return a count that is recent enough: the known one, that of another node or, if it is time to, a new one."""
@@ -430,8 +423,8 @@ class Node:
         self.low_water: Known[LowWater] = Known(partial(LowWater, clock))
         database.on_lost = self.low_water.clear
         self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
-        self.schedulers: dict[type[Command], Callable[[], object]] = {}
-        """What has slices of each kind of work in the background done."""
+        self.workers: dict[type[Command], Mover] = {}
+        """What does slices of work in the background, by the step that does one."""
         self.backlogs: Known[tuple[float, Backlog]] = Known(lambda: (0.0, Backlog(0, None)))
         """Counts of visible messages that took long, and until when they are given again."""
 

@@ -364,7 +364,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return await queues.next_visible_ms(self.connection, queue)
 
     def schedule(self, step: type[Command]) -> None:
-        self.after.append(self.node.schedulers[step])
+        self.after.append(self.node.workers[step].schedule)
 
     def notify(self, name: str, due_ms: int = 0) -> None:
         """``due_ms`` is by the database's clock, 0 at once: the node's may differ from it."""

@@ -80,7 +80,7 @@ class Watches:
         self.name = token_hex(_NODE_BYTES)
         self.awaited_until_ms: dict[str, int] = {}
         """The queues that other nodes await, and until when that is taken to be so."""
-        self._full: set[str] = set()  # those of them where one found no place for another message in flight
+        self._full: set[str] = set()  # where a receive, here or there, found no place for another message in flight
         self._database = database
         self._round_ms = int(round_s * SECOND_MS)
         self._clock = clock
@@ -187,15 +187,16 @@ class Watches:
         self._say("changed", queue)
 
     def found_full(self, queue: str) -> None:
-        """Have other nodes say when they free a place in ``queue``, if anything waits here."""
+        """Wake the waiters when a place in ``queue`` is freed, here or at another node, which is to say so."""
+        self._full.add(queue)
         if queue in self._wakes:
             self._say("full", queue)
 
     def freed(self, queue: str, due_ms: int) -> None:
-        """Notify other nodes of a place, if one has said that it waits for it; it says so again if it finds none."""
+        """Wake those that found no place in ``queue``; they say so again if they find none."""
         if queue in self._full:
             self._full.discard(queue)
-            self._say("due", queue, due_ms)
+            self.wake(queue, due_ms)
 
     # Rounds.
 
@@ -243,7 +244,7 @@ class Watches:
             return await self._connect()
         self._arrive, self._echoed = self._echoed, False
         self.awaited_until_ms = {each: until for each, until in self.awaited_until_ms.items() if self.is_awaited(each)}
-        self._full &= self.awaited_until_ms.keys()
+        self._full &= self.awaited_until_ms.keys() | self._wakes.keys()
         self._announce()
         self._say("alive")
         return None
@@ -267,7 +268,6 @@ class Watches:
         self._connection = connection
         # What was said while there was no connection is not known: ask for it, and look at everything.
         self.awaited_until_ms.clear()
-        self._full.clear()
         self._catalog.clear()
         self._arrive = True
         self._say("hello")

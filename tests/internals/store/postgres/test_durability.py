@@ -70,13 +70,14 @@ def send(host: PostgresHost, queue: str) -> object:
 def test_receives_changes_and_deletes_of_standard_queues_do_not_wait(
     watched: PostgresHost, queue: str, level: str
 ) -> None:
-    """Sends do, and everything on FIFO queues, also from when the node first hears of the queue."""
+    """Sends do, and everything on FIFO queues, and what the node does when it first hears of the queue."""
     assert seen(watched, lambda: send(watched, queue)) == {"on"}
     watched.reopen()
     held: list[ReceivedMessage] = []
+    assert seen(watched, lambda: held.append(watched.receive_one(queue=queue))) == {"on"}
+    assert seen(watched, lambda: watched.change(held[0].receipt, 0, queue=queue)) == {level}
     assert seen(watched, lambda: held.append(watched.receive_one(queue=queue))) == {level}
-    assert seen(watched, lambda: watched.change(held[0].receipt, 100, queue=queue)) == {level}
-    assert seen(watched, lambda: watched.delete(held[0].receipt, queue=queue)) == {level}
+    assert seen(watched, lambda: watched.delete(held[1].receipt, queue=queue)) == {level}
 
 
 def test_dead_letters_go_with_the_receive_that_found_them(watched: PostgresHost) -> None:
