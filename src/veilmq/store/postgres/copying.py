@@ -193,8 +193,7 @@ class DatabaseTarget(copying.Target):
                 f"The clock of {self._lock.place} differs by more than a minute from that of the copied store: "
                 "correct it first, because leases and delays end by it."
             )
-        for name, value in values.items():
-            await connection.execute(SQL["put_setting"], name, value)
+        await connection.executemany(SQL["put_setting"], values.items())
         if last_queue:
             await connection.execute(SQL["number_behind"], "mq.queue", "queue_id", last_queue)
 

@@ -91,7 +91,8 @@ class Watches:
         self._retries = Breaker(clock=clock)
         self._stopped = False
         self._connection: asyncpg.Connection[Any] | None = None
-        self._arrive = False  # whether notices of other nodes do
+        self.arrive = False
+        """Whether notices of other nodes do, as far as is known."""
         self._echoed = False
         self._pending: dict[tuple[str, str], int] = {}
         self._announced: set[str] = set()
@@ -100,16 +101,10 @@ class Watches:
         self._sent = 0
         self._received = 0
 
-    @property
-    def listens(self) -> bool:
-        """Whether there is a connection on which notices may come."""
-        return self._connection is not None
-
     def figures(self) -> list[Figure]:
         """Return what came and went."""
-        arrive = self.listens and self._arrive
         return [
-            gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", arrive),
+            gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", self.arrive),
             counter("store_notifications_sent", "Notifications sent to other servers.", self._sent),
             counter("store_notifications_received", "Notifications received from other servers.", self._received),
         ]
@@ -202,7 +197,7 @@ class Watches:
 
     @property
     def _interval_ms(self) -> int:
-        return self._round_ms if self._arrive else self._round_ms // _UNNOTIFIED_FACTOR
+        return self._round_ms if self.arrive else self._round_ms // _UNNOTIFIED_FACTOR
 
     async def _round(self) -> int | None:
         """Look at what is awaited here; return when to do so again."""
@@ -242,7 +237,7 @@ class Watches:
         """Connect, or repeat what is awaited here; a node that does not receive its own notices receives no others."""
         if self._connection is None:
             return await self._connect()
-        self._arrive, self._echoed = self._echoed, False
+        self.arrive, self._echoed = self._echoed, False
         self.awaited_until_ms = {each: until for each, until in self.awaited_until_ms.items() if self.is_awaited(each)}
         self._full &= self.awaited_until_ms.keys() | self._wakes.keys()
         self._announce()
@@ -269,7 +264,7 @@ class Watches:
         # What was said while there was no connection is not known: ask for it, and look at everything.
         self.awaited_until_ms.clear()
         self._catalog.clear()
-        self._arrive = True
+        self.arrive = True
         self._say("hello")
         self._announce()
         self._rounds.schedule()
@@ -279,7 +274,7 @@ class Watches:
         if connection is self._connection:
             self._connection = None
             log.warning("the connection for notifications of other nodes has ended; reconnecting")
-            self._arrive = False
+            self.arrive = False
             self._rounds.schedule(self._interval_ms)
             self._upkeep.schedule(self._retries.failed())
 
@@ -317,7 +312,7 @@ class Watches:
         except msgspec.DecodeError:  # of another version, or not ours
             return
         if node == self.name:
-            self._echoed = self._arrive = True
+            self._echoed = self.arrive = True
             return
         self._received += 1
         if what in ("awaited", "full"):

@@ -36,7 +36,7 @@ class TwoNodes:
         self._heard: list[Notice] = []
         self._calls = 0
         host.run(self._listen())
-        self.until(lambda: {each.watches.listens for each in (self.first, self.other)} == {options.listens})
+        self.until(lambda: {each.watches.arrive for each in (self.first, self.other)} == {options.listens})
         self.advance(REST_MS)
 
     def watch(self, queue: str = QUEUE) -> None:

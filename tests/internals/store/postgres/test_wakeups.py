@@ -294,14 +294,14 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     nodes.watch()
     hub = nodes.other.watches
     nodes.end_notices()
-    nodes.until(lambda: not hub.listens)
+    nodes.until(lambda: not hub.arrive)
     send(nodes, "a")
     assert nodes.woken_ms == []
     nodes.advance(100)
-    nodes.until(lambda: hub.listens)
+    nodes.until(lambda: hub.arrive)
     nodes.advance(1)
     assert nodes.woken_ms
-    nodes.until(lambda: nodes.first.watches.listens)
+    nodes.until(lambda: nodes.first.watches.arrive)
     nodes.advance(REST_MS)
     nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
     nodes.woken_ms.clear()
