@@ -89,7 +89,6 @@ class Watches:
         self._rounds = Mover(step=self._round, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
         self._upkeep = Mover(step=self._keep_up, clock=clock, start=start, poll_ms_max=REFRESH_MS)
         self._retries = Breaker(clock=clock)
-        self._stopped = False
         self._connection: asyncpg.Connection[Any] | None = None
         self.arrive = False
         """Whether notices of other nodes do, as far as is known."""
@@ -115,7 +114,6 @@ class Watches:
 
     async def stop(self) -> None:
         """Say what is left to say, and listen no more; nothing else is under way."""
-        self._stopped = True
         for mover in (self._rounds, self._upkeep, self._sender):
             mover.stop()
         await self._send()
@@ -256,8 +254,7 @@ class Watches:
             if connection is not None:
                 connection.terminate()
             return self._retries.failed()
-        if self._stopped or connection.is_closed():
-            connection.terminate()
+        if connection.is_closed():
             return self._retries.failed()
         self._retries.worked()
         self._connection = connection
