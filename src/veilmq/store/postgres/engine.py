@@ -327,13 +327,6 @@ class PostgresEngine(Node):
         except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
             return [UNREACHABLE]
 
-    async def trust_clock(self) -> str:
-        """Take the present time for right; see ``store.port.Store``."""
-        try:
-            return await self.clock_guard.trust()
-        except Exception as error:
-            raise failure_of(error, "trust in the clock") from error
-
     def figures(self) -> list[Figure]:
         """Return the metrics of this node and of its way to the database."""
         of_node = self.watches.figures() + self.clock_guard.figures()

@@ -463,7 +463,10 @@ class Shards(Store):
 
     async def trust_clock(self) -> str:
         """Take the present time of all databases that are open for right; see ``store.port.Store``."""
-        texts = [await engine.trust_clock() for engine in self._open_ones()]
+        try:
+            texts = [await engine.clock_guard.trust() for engine in self._open_ones()]
+        except Exception as error:
+            raise failure_of(error, "trust in the clock") from error
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def figures(self) -> Sequence[Figure]:

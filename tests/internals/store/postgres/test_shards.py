@@ -371,6 +371,21 @@ def test_a_node_without_the_home_serves_what_is_elsewhere(homeless: tuple[Shards
         host.create(LATER)
 
 
+def test_what_is_at_the_home_is_sought_nowhere_else(homeless: tuple[ShardsHost, PostgresServer]) -> None:
+    """Once the node has met it: while the home is down the others are asked nothing about it."""
+    host, server = homeless
+    bring_up(host, server)
+    host.advance(REFRESH_MS)
+    host.send("a", queue=names(2)[0])
+    host.down.add(0)
+    server.kill()
+    for _ in range(3):
+        with pytest.raises((StoreUnavailable, OutcomeUnknown)):
+            host.send("b", queue=names(2)[0])
+    assert names(2)[0] not in host.engine._places
+    host.send("c", queue=names(2)[1])
+
+
 def test_an_empty_database_does_not_take_the_place_of_the_home(homeless: tuple[ShardsHost, PostgresServer]) -> None:
     """It knows of no queue: those of the home would seem to be deleted, and new ones would take their names."""
     host, server = homeless
