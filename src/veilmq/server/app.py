@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from veilmq.core.commands import BrowseQueues
 from veilmq.events import EventsError
@@ -40,6 +40,9 @@ from veilmq.server.stores import event_exporter, open_store
 from veilmq.store.clock import SystemClock, wall_s
 from veilmq.store.port import Store, StoreError
 from veilmq.wire.exchange import RequestContext
+
+if TYPE_CHECKING:
+    from veilmq.server.declarations import Declarations
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +86,7 @@ async def serve(
     ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
-    exporter_of, declarations = event_exporter(settings), None
-    if settings.queues_file is not None:
-        from veilmq.server.declarations import Declarations  # noqa: PLC0415 - a client's imports slow the start
-
-        declarations = Declarations(settings)
+    exporter_of, declarations = event_exporter(settings), _declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
     handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
     async with AsyncExitStack() as closing:
@@ -226,6 +225,14 @@ def program_as_started(started: str, *, python: str = sys.executable) -> str:
         return f"{shlex.quote(python)} -m veilmq"
     found = shutil.which(path.name)
     return path.name if found is not None and path.samefile(found) else shlex.quote(started)
+
+
+def _declarations(settings: ServerSettings) -> "Declarations | None":
+    if settings.queues_file is None:
+        return None
+    from veilmq.server.declarations import Declarations  # noqa: PLC0415 - a client's imports slow the start
+
+    return Declarations(settings)
 
 
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
