@@ -1,6 +1,7 @@
 """The database of a data folder: its lock and its format, one connection, the write-ahead log, and room on the disk.
 
-A folder belongs to one process at a time. A newer format is refused.
+A folder belongs to one process at a time. A newer format is refused. Once a second the files are compared with those that
+are open: what is written to a file that was removed would be lost, and without its lock the folder may have another owner.
 
 ``synchronous=FULL``: a commit is one sync. The commit that finds the log long moves it into the database, in place of
 SQLite's own checkpoints. Another process that reads (a backup, the sqlite3 shell) keeps what it sees in the log; moving
@@ -11,6 +12,7 @@ after every commit, in the thread that committed: that costs about a microsecond
 the janitor inspect it again: nothing else may be committing.
 """
 
+import errno
 import fcntl
 import logging
 import os
@@ -18,6 +20,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from os.path import samestat
 from pathlib import Path
 
 import apsw
@@ -45,6 +48,7 @@ _WORDS = {
     "keyed": " WITHOUT ROWID",
 }
 _LOCK_NAME = "veilmq.lock"
+_OPEN = frozenset((_LOCK_NAME, DATABASE_NAME, DATABASE_NAME + "-wal"))
 _BUSY_MS_MAX = 2_000
 _PAGE_BYTES = 4_096
 _FRAME_BYTES = 24 + _PAGE_BYTES  # a page in the log, with its head
@@ -273,6 +277,7 @@ class Database:
         connection.set_wal_hook(self._note_log)
         self._pragma = connection.pragma
         self._folder = folder
+        self._files: dict[Path, os.stat_result] = {}  # those that are open, once something was read
         self._reserve_bytes = options.free_space_reserve_bytes
         # Moving the log takes up to as much room again, which a nearly full disk must still have.
         self._log_pages_max = max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, self._reserve_bytes // 4 // _PAGE_BYTES))
@@ -294,6 +299,18 @@ class Database:
         self._connection.execute("COMMIT")
         if moves_log:
             self._move_log("PASSIVE")  # the next commit begins it anew
+
+    def check_files(self) -> None:
+        """Raise ``FolderError`` if a file that is open was removed or replaced."""
+        if self._folder is not None and not self._files:
+            self._files = {path: path.stat() for path in self._folder.iterdir() if path.name in _OPEN}
+        for path, file in self._files.items():
+            try:
+                is_there = samestat(path.stat(), file)
+            except OSError as error:
+                is_there = error.errno not in (errno.ENOENT, errno.ENOTDIR)  # what cannot be seen may be there
+            if not is_there:
+                raise FolderError(f"{path} was removed or replaced while the server used it; start the server again.")
 
     @property
     def moves_log(self) -> bool:

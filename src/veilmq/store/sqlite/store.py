@@ -288,10 +288,11 @@ class SqliteStore(Store):
 
     def _run(self) -> None:
         now_ms, mark, alone = self.clock.now_ms(), None, self._mark_alone
-        if now_ms >= self._mark_due_ms:
-            mark = self.clock.mark()
-            self._mark_due_ms = now_ms + _MARKED_MS
         try:
+            if now_ms >= self._mark_due_ms:
+                self._database.check_files()
+                mark = self.clock.mark()
+                self._mark_due_ms = now_ms + _MARKED_MS
             changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=alone)
         except Exception as error:  # noqa: BLE001 - not even the way back worked
             self._fail(error)

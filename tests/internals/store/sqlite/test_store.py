@@ -35,6 +35,7 @@ from veilmq.store.sqlite.database import (
     open_connection,
 )
 from veilmq.store.sqlite.store import Committer
+from veilmq.testing import VirtualClock
 
 
 def test_a_second_opening_changes_nothing(tmp_path: Path) -> None:
@@ -238,6 +239,29 @@ async def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
         assert store.has_failed
         assert [str(error) for error in fatal] == ["and no way back"]
         monkeypatch.undo()
+        await store.close()
+
+
+@pytest.mark.parametrize("name", ["veilmq.lock", "store.db", "store.db-wal"])
+async def test_a_file_that_is_removed_or_replaced_ends_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """What it acknowledged afterwards would be lost, or another process would have the folder too."""
+    with caplog.at_level(logging.CRITICAL + 1):
+        fatal: list[BaseException] = []
+        clock = VirtualClock()
+        store = SqliteStore(tmp_path, clock=clock, on_fatal=fatal.append)
+        await execute(store, CreateQueue(queue=QUEUE))
+        clock.advance(1_000)
+        await execute(store, SEND)
+        (tmp_path / name).rename(tmp_path / "moved")
+        (tmp_path / name).touch()
+        clock.advance(1_000)
+        with pytest.raises(OutcomeUnknown):
+            await execute(store, SEND)
+        assert [str(error) for error in fatal] == [
+            f"{tmp_path / name} was removed or replaced while the server used it; start the server again."
+        ]
         await store.close()
 
 
