@@ -242,4 +242,6 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
             raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
         reason = (error.reason or "unknown").lower().replace("_", " ")
         raise TlsError(f"The TLS certificate {certificate} or the key {key} is not in PEM: {reason}.") from None
+    except OSError as error:  # since they were read
+        raise TlsError(f"The TLS certificate {certificate} or the key {key} cannot be read: {error.strerror}.") from None
     return context

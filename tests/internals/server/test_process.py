@@ -231,6 +231,29 @@ def test_a_broken_certificate_changes_nothing(
     assert serial(server, files) == first
 
 
+def test_a_certificate_that_goes_while_it_is_read_changes_nothing(
+    server: RunningServer, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is read, and removed before it is loaded."""
+    first = serial(server, files)
+    files.certificate.unlink()
+    os.mkfifo(files.certificate)
+
+    def write_once() -> None:
+        with files.certificate.open("w", encoding="utf-8") as pipe:
+            files.certificate.unlink()
+            pipe.write("read")
+
+    writer = threading.Thread(target=write_once)
+    writer.start()
+    with caplog.at_level(logging.ERROR):
+        server.reload()
+    writer.join(PATIENCE_S)
+    assert "the certificate was not reloaded" in caplog.text
+    assert "cannot be read: No such file or directory" in caplog.text
+    assert serial(server, files) == first
+
+
 def test_a_refused_client_reads_why(server: RunningServer, files: Files) -> None:
     """TLS cannot be closed halfway; the reply comes, and then the end."""
     with secured(server, files.trusting()) as connection:
