@@ -289,9 +289,9 @@ async def _accept(
     libuv accepts one connection of a socket in a turn of its loop, so a client behind sixty new ones would wait for
     sixty turns: the loop watches two copies of each listener.
     """
-    tls: dict[str, Any] = {}
+    options: dict[str, Any] = {"backlog": process.BACKLOG}  # else both loops have the kernel keep a tenth of it
     if guard.tls is not None:
         limits = {"ssl_handshake_timeout": process.HANDSHAKE_S_MAX, "ssl_shutdown_timeout": process.CLOSING_S_MAX}
-        tls = {"ssl": guard.tls.context, **limits}
+        options |= {"ssl": guard.tls.context, **limits}
     loop, copies = asyncio.get_running_loop(), [each.dup() for each in listeners]
-    return [await loop.create_server(connections.protocol, sock=each, **tls) for each in (*listeners, *copies)]
+    return [await loop.create_server(connections.protocol, sock=each, **options) for each in (*listeners, *copies)]

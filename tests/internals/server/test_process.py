@@ -14,7 +14,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -455,6 +455,16 @@ def await_parked_poll(process: Process) -> None:
             if b"veilmq_long_polls_parked 1.0" in asked.makefile("rb").read():
                 return
     pytest.fail("no poll was parked")
+
+
+def test_a_burst_of_clients_waits_for_a_server_that_is_busy(process: Process) -> None:
+    """One whose connection finds no place in the kernel's queue would try again a second later."""
+    with ExitStack() as clients:
+        process.popen.send_signal(signal.SIGSTOP)
+        clients.callback(process.popen.send_signal, signal.SIGCONT)
+        host, port = process.endpoint.removeprefix("http://").split(":")
+        for _ in range(500):
+            clients.enter_context(socket.create_connection((host, int(port)), timeout=5))
 
 
 def test_a_request_in_the_middle_is_finished_after_sigterm(process: Process) -> None:
