@@ -166,7 +166,8 @@ class FolderLock(AbstractContextManager["FolderLock"]):
             self._owner.write_text(f"{os.getpid()}\n", encoding="ascii")
 
     def __exit__(self, *_: object) -> None:
-        self._owner.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._owner.unlink()
         self._lock.release()
 
 

@@ -104,6 +104,14 @@ def test_one_process_a_folder_and_the_lock_dies_with_its_process(tmp_path: Path)
         pass
 
 
+def test_a_folder_is_let_go_of_whether_or_not_the_hint_for_people_can_be_removed(tmp_path: Path) -> None:
+    """On a disk that is read-only since an error, the store's own failure is what the server must end with."""
+    (tmp_path / "veilmq.pid").mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match="the disk"), FolderLock(tmp_path):
+            raise OSError("the disk")
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(FolderError, match="cannot be made"):
