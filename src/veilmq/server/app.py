@@ -9,13 +9,14 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import shlex
 import shutil
 import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -181,6 +182,9 @@ def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = Non
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+    with suppress(ValueError, OSError):  # a process begins with 1,024 for the sake of select(), which is not used here
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
             runner.run(serve(settings, ready=ready or announce))

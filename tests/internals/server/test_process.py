@@ -378,9 +378,9 @@ sys.exit(run(ServerSettings(port=0, admin_port=0, data=Path(sys.argv[1]), drain_
 class Process:
     """A server process; its endpoint is read from what it prints for people."""
 
-    def __init__(self, folder: Path, *, drain_s_max: int = 600) -> None:
+    def __init__(self, folder: Path, *, drain_s_max: int = 600, main: str = MAIN) -> None:
         self.popen = Forked(
-            [sys.executable, "-c", MAIN, str(folder), str(drain_s_max)],
+            [sys.executable, "-c", main, str(folder), str(drain_s_max)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -465,6 +465,19 @@ def test_a_burst_of_clients_waits_for_a_server_that_is_busy(process: Process) ->
         host, port = process.endpoint.removeprefix("http://").split(":")
         for _ in range(500):
             clients.enter_context(socket.create_connection((host, int(port)), timeout=5))
+
+
+def test_more_clients_than_programs_may_usually_have_files(tmp_path: Path) -> None:
+    """The usual number is for programs that use select(); each may have as many as its hard limit says."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (128, 4_096))"
+    process = Process(tmp_path / "data", main=limit + MAIN)
+    with ExitStack() as clients:
+        clients.callback(process.end)
+        clients.callback(process.popen.kill)
+        for _ in range(200):
+            client = clients.enter_context(dial(process.endpoint))
+            client.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            assert client.recv(9) == b"HTTP/1.1 "
 
 
 def test_a_request_in_the_middle_is_finished_after_sigterm(process: Process) -> None:
