@@ -118,10 +118,6 @@ class Live:
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
 
-    def __len__(self) -> int:
-        """Return how many pages are open."""
-        return len(self._streams)
-
     def open(self, reader: Reader, questions: list[Question]) -> Stream:
         """Begin to tell ``reader`` the answers to ``questions``, at once and each second; raises ``TooManyError``."""
         if self._closed or len(self._streams) >= STREAMS_MAX:

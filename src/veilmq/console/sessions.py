@@ -144,10 +144,6 @@ class EndedSessions:
         self._one_by_one: dict[str, dict[str, float]] = {}
         self._all_by_s: dict[str, float] = {}
 
-    def __len__(self) -> int:
-        """Return how many are remembered one by one."""
-        return sum(len(of_key) for of_key in self._one_by_one.values())
-
     def add(self, key_id: str, token: str, now_s: float) -> None:
         """Remember the session of ``key_id`` with ``token``."""
         self._forget(now_s - self._session_s_max)

@@ -85,10 +85,6 @@ class Timeline:
         """Yield the bars from the top."""
         return iter(sorted(self._bars.values(), key=lambda bar: bar.place))
 
-    def __len__(self) -> int:
-        """Return how many bars there are."""
-        return len(self._bars)
-
     @property
     def positions(self) -> list[str]:
         """Return where the messages stand whose leases go on: what is asked for in the next look."""

@@ -243,5 +243,5 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
         reason = (error.reason or "unknown").lower().replace("_", " ")
         raise TlsError(f"The TLS certificate {certificate} or the key {key} is not in PEM: {reason}.") from None
     except OSError as error:  # since they were read
-        raise TlsError(f"The TLS certificate {certificate} or the key {key} cannot be read: {error.strerror}.") from None
+        raise TlsError(f"The TLS certificate {certificate} or key {key} cannot be read: {error.strerror}.") from None
     return context

@@ -204,11 +204,6 @@ class Receiver:
         self.bound = 1
         self.running = 0
 
-    @property
-    def free(self) -> int:
-        """Return how many more pushes it may get now."""
-        return max(0, self.bound - self.running)
-
     def end(self, *, succeeded: bool) -> None:
         """Take note that a push to it has ended."""
         self.running -= 1
@@ -376,8 +371,8 @@ class Pusher:
             if not self._places or self._closing:
                 return
             receiver = line.receiver
-            places = min(self._places, receiver.free, _TAKEN_AT_ONCE)
-            if places:
+            places = min(self._places, receiver.bound - receiver.running, _TAKEN_AT_ONCE)
+            if places > 0:
                 del self._row[line]
                 line.asking = True
                 line.rest()  # the result of the receive says it anew

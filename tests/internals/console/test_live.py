@@ -163,7 +163,6 @@ async def test_who_may_not_see_it_any_more_is_told_and_ended(world: World) -> No
     await world.turn(1_000)
     assert page.told[-1] == ("over", {"why": "You may not."})
     assert page.reading.done()
-    assert len(world.live) == 0
 
 
 async def test_a_store_that_cannot_be_reached_ends_nothing(world: World) -> None:

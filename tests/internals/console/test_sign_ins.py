@@ -251,7 +251,7 @@ def test_what_is_too_old_anyway_is_forgotten() -> None:
     ended = EndedSessions(session_s_max=10)
     for now_s in range(100):
         ended.add(f"AKID{now_s}", "token", NOW_S + now_s)
-    assert len(ended) == 11
+    assert sum(ended.has(f"AKID{now_s}", "token", BEGAN_AT) for now_s in range(100)) == 11
 
 
 def test_too_many_of_a_key_end_all_of_that_key_and_no_others() -> None:
@@ -260,7 +260,6 @@ def test_too_many_of_a_key_end_all_of_that_key_and_no_others() -> None:
         ended.add("AKIDOWNER", f"{number}", NOW_S)
     assert not ended.has("AKIDOWNER", "other", BEGAN_AT)
     ended.add("AKIDOWNER", "last", NOW_S)
-    assert len(ended) == 0
     assert ended.has("AKIDOWNER", "0", BEGAN_AT)
     assert ended.has("AKIDOWNER", "other", BEGAN_AT)
     assert not ended.has("AKIDCAROL", "other", BEGAN_AT)

@@ -1,7 +1,7 @@
 """The database of a data folder: its lock and its format, one connection, the write-ahead log, and room on the disk.
 
-A folder belongs to one process at a time. A newer format is refused. Once a second the files are compared with those that
-are open: what is written to a file that was removed would be lost, and without its lock the folder may have another owner.
+A folder belongs to one process at a time. A newer format is refused. Once a second its files are compared with those
+that are open: what is written to a removed file is lost, and without its lock a folder may have another owner.
 
 ``synchronous=FULL``: a commit is one sync. The commit that finds the log long moves it into the database, in place of
 SQLite's own checkpoints. Another process that reads (a backup, the sqlite3 shell) keeps what it sees in the log; moving
