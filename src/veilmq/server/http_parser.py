@@ -436,6 +436,7 @@ class RequestReader:
         self._stopped = True
         self._release_hold()
         self._parser, self.feed = None, _drop
+        del self._line, self._complete, self._refuse, self._hold_read  # else a search for cycles would have to free it
 
     def check_unfinished(self, segment_bytes: int) -> bool:
         """Apply the limits to a request that has not ended; ``refuse`` it if they are passed; return whether not."""

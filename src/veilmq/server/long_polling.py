@@ -224,10 +224,10 @@ class Poll(msgspec.Struct, eq=False):
             self.finish(self.nothing())
 
     def _end_waiting(self) -> "_WaiterQueue":
-        line, self.waiters = self.waiters, None
+        line, timer, self.waiters, self.timer = self.waiters, self.timer, None, None
         assert line is not None, "it is in a line"
-        assert self.timer is not None, "in a line it has a deadline"
-        self.timer.cancel()
+        assert timer is not None, "in a line it has a deadline"
+        timer.cancel()
         return line
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import io
 import json
 import logging
@@ -29,8 +30,11 @@ from tests.server.http_host import PATIENCE_S, dial
 from tests.server.keys import REGION, client, written
 from veilmq.server.app import StoreFailedError, announce, program_as_started
 from veilmq.server.authentication import secure
+from veilmq.server.http import Http1Connection
+from veilmq.server.long_polling import Poll
 from veilmq.server.process import BindError, Tls, TlsError, authority, bind, close, is_loopback, on_signals
 from veilmq.server.settings import ServerSettings
+from veilmq.store.clock import SystemClock
 from veilmq.store.sqlite.database import FolderError
 from veilmq.testing import RunningServer
 
@@ -279,6 +283,28 @@ def test_a_waiting_client_may_go(files: Files, caplog: pytest.LogCaptureFixture)
         sqs.send_message(QueueUrl=url, MessageBody="x")
         assert len(sqs.receive_message(QueueUrl=url)["Messages"]) == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_connections_and_long_polls_are_free_when_they_end(files: Files) -> None:
+    """The search for cycles is rare, and a TLS connection would keep some 20 KB until then."""
+
+    def left() -> list[object]:
+        return [each for each in gc.get_objects() if type(each) in (Http1Connection, Poll)]
+
+    with RunningServer(clock=SystemClock(), **files.settings) as server:
+        url = server.queue("jobs").url
+        body = json.dumps({"QueueUrl": url, "WaitTimeSeconds": 20}).encode()
+        head = "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\n"
+        gc.collect()
+        gc.disable()
+        try:
+            with secured(server, files.trusting()) as connection:
+                connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                server.wait_parked()
+                assert len(left()) == 2
+            server.wait_until(lambda: not left())
+        finally:
+            gc.enable()
 
 
 def refusal(certificate: Path, key: Path) -> str:
