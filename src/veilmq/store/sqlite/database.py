@@ -17,8 +17,8 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from os.path import samestat
 from pathlib import Path
@@ -181,6 +181,21 @@ def is_in_use(folder: Path) -> bool:
     return False
 
 
+@contextmanager
+def usable(folder: Path | None) -> Iterator[None]:
+    """Raise ``FolderError`` for an error of SQLite, with what to do."""
+    try:
+        yield
+    except apsw.Error as error:
+        where = ":memory:" if folder is None else str(folder / DATABASE_NAME)
+        text = f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it."
+        if isinstance(error, apsw.NotADBError):
+            text = _foreign(where)
+        elif folder is not None and _free_bytes(folder) < _ROOM_AGAIN_BYTES:
+            text = f"{where} cannot be opened, as its disk is full: free space, and start again."
+        raise FolderError(text) from error
+
+
 def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connection:
     """Open the folder's database, or one in memory; raises ``FolderError``."""
     where = ":memory:" if folder is None else str(folder / DATABASE_NAME)
@@ -190,24 +205,18 @@ def open_connection(folder: Path | None, options: EngineOptions) -> apsw.Connect
         connection = apsw.Connection(where, vfs=options.vfs, statementcachesize=256)
     except (OSError, apsw.Error) as error:
         raise FolderError(f"{where} cannot be opened: {error}. Check the folder's rights and its disk.") from error
-    try:
+    with ExitStack() as opened, usable(folder):
+        opened.callback(connection.close)
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else a new value may have a statement parsed anew
         if connection.execute("SELECT count(*) FROM sqlite_schema").get:
             check_format(connection, where)
-            return connection
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
-        with connection:
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            list(connection.execute(schema(__package__, **_WORDS)))
-            connection.execute(f"PRAGMA user_version = {_FORMAT}")
-    except FolderError:
-        connection.close()
-        raise
-    except apsw.Error as error:
-        connection.close()
-        is_foreign = isinstance(error, apsw.NotADBError)
-        remedy = f"{where} cannot be used: {error}. `veilmq doctor` says what is wrong with it."
-        raise FolderError(_foreign(where) if is_foreign else remedy) from error
+        else:
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # takes effect only before the first table
+            with connection:
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                list(connection.execute(schema(__package__, **_WORDS)))
+                connection.execute(f"PRAGMA user_version = {_FORMAT}")
+        opened.pop_all()
     return connection
 
 

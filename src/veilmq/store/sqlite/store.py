@@ -142,10 +142,11 @@ class SqliteStore(Store):
         self._rest = asyncio.Event()
         self._mark_due_ms = 0
         self._mark_alone = False  # the next mark is written whether or not its batch changes anything
-        with ExitStack() as held:
+        with ExitStack() as held, database.usable(folder):
             if folder is not None:
                 held.enter_context(FolderLock(folder))
             connection = database.open_connection(folder, options)
+            held.callback(connection.close)
             self._database = Database(connection, folder, options=options)
             self._session = Session(connection, options=options, database=self._database)
             self._token_key = self._session.kept_key("token_key")

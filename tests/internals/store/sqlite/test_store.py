@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ import apsw
 import pytest
 
 from tests.internals.store.power import Disk, Log, RecordingVFS
+from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, Host, hosting
 from veilmq.core.commands import Command, CreateQueue, Receive, Send
 from veilmq.core.errors import OutcomeUnknown, StoreFull
@@ -271,6 +273,22 @@ async def test_a_file_that_is_removed_or_replaced_ends_the_store(
             f"{tmp_path / name} was removed or replaced while the server used it; start the server again."
         ]
         await store.close()
+
+
+@pytest.mark.parametrize(("exists", "left_bytes"), [(False, 0), (False, 72 * 4_096), (True, 0)])
+async def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, exists: bool, left_bytes: int) -> None:
+    """Where there is no room for a first table, for the index of the log, and for the first key."""
+    disk = tmp_path / "disk"
+    with small_file_system(disk, size_bytes=4 * MIB):
+        if exists:
+            await SqliteStore(disk / "data", clock=SystemClock()).close()
+        with (disk / "other").open("wb", buffering=0) as other:
+            with suppress(OSError):
+                while True:
+                    other.write(bytes(4_096))
+            other.truncate(other.tell() - left_bytes)
+        with pytest.raises(FolderError, match="its disk is full: free space, and start again"):
+            SqliteStore(disk / "data", clock=SystemClock())
 
 
 async def test_time_goes_on_from_the_mark_that_the_last_batch_and_the_end_left(tmp_path: Path) -> None:
