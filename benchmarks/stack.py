@@ -105,7 +105,7 @@ class Stack:
 
     def close(self) -> None:
         """Close the store."""
-        self._engine.database.close()
+        self._engine.session.connection.close()
 
     def round(self, action: str, bodies: list[str]) -> list[bytes]:
         """Hand each connection a request; keep what each step cost, and return the replies."""

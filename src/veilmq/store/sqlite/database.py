@@ -286,8 +286,9 @@ class Database:
         connection.set_busy_timeout(_BUSY_MS_MAX)
         connection.set_wal_hook(self._note_log)
         self._pragma = connection.pragma
+        self._pragma("page_count")  # opens the log
+        self._files = {} if folder is None else {path: path.stat() for path in folder.iterdir() if path.name in _OPEN}
         self._folder = folder
-        self._files: dict[Path, os.stat_result] = {}  # those that are open, once something was read
         self._reserve_bytes = options.free_space_reserve_bytes
         # Moving the log takes up to as much room again, which a nearly full disk must still have.
         self._log_pages_max = max(_LOG_PAGES_MIN, min(_LOG_PAGES_MAX, self._reserve_bytes // 4 // _PAGE_BYTES))
@@ -312,8 +313,6 @@ class Database:
 
     def check_files(self) -> None:
         """Raise ``FolderError`` if a file that is open was removed or replaced."""
-        if self._folder is not None and not self._files:
-            self._files = {path: path.stat() for path in self._folder.iterdir() if path.name in _OPEN}
         for path, file in self._files.items():
             try:
                 is_there = samestat(path.stat(), file)
@@ -349,10 +348,6 @@ class Database:
     def _note_log(self, connection: apsw.Connection, name: str, pages: int) -> int:
         self._log_pages = pages
         return apsw.SQLITE_OK
-
-    def close(self) -> None:
-        """Move the log into the database and close."""
-        self._connection.close()
 
     # Room.
 

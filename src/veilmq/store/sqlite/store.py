@@ -146,7 +146,7 @@ class SqliteStore(Store):
             if folder is not None:
                 held.enter_context(FolderLock(folder))
             connection = database.open_connection(folder, options)
-            held.callback(connection.close)
+            held.callback(connection.close)  # moves the log into the database
             self._database = Database(connection, folder, options=options)
             self._session = Session(connection, options=options, database=self._database)
             self._token_key = self._session.kept_key("token_key")
@@ -212,7 +212,6 @@ class SqliteStore(Store):
         if not self.has_failed:
             with suppress(apsw.Error):  # a full disk has an earlier mark
                 self._session.run("put_mark", self.clock.mark())
-        self._database.close()
 
     def _stop_background(self) -> None:
         self._doubting.stop()

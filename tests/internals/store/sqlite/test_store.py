@@ -124,7 +124,7 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
     """Whatever SQLite's defaults are: a commit is one sync, and waits for it (2: FULL; of temporary tables: MEMORY)."""
     options = EngineOptions(database_pages_max=5_000)
     connection = open_connection(tmp_path, options)
-    database = Database(connection, tmp_path, options=options)
+    Database(connection, tmp_path, options=options)
     wanted = {
         "journal_mode": "wal",
         "synchronous": 2,
@@ -135,7 +135,7 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
         "max_page_count": 5_000,
     }
     assert {name: connection.pragma(name) for name in wanted} == wanted
-    database.close()
+    connection.close()
 
 
 def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tm
     database.commit()
     moving.append(database.moves_log)
     assert moving[1:] == [True, False]
-    database.close()
+    connection.close()
 
 
 # Commits that fail, the mark of the clock, closing.
