@@ -183,8 +183,7 @@ def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = Non
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     with suppress(ValueError, OSError):  # a process begins with 1,024 for the sake of select(), which is not used here
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     try:
         with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
             runner.run(serve(settings, ready=ready or announce))

@@ -403,6 +403,7 @@ class Database:
                 left = self._pages_max - self._pragma("page_count") + self._pragma("freelist_count")
                 is_short = is_short or left < self._pages_max // _PAGES_RESERVE_DIVISOR
         except (OSError, apsw.Error):
+            self.check_files()  # the folder may be gone
             log.exception("the free disk space cannot be read")
             return self.is_short
         self._ran_out = self._ran_out and is_short

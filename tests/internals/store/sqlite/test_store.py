@@ -275,6 +275,18 @@ async def test_a_file_that_is_removed_or_replaced_ends_the_store(
         await store.close()
 
 
+@pytest.mark.usefixtures("commits_in_place")
+async def test_no_batch_is_acknowledged_whose_folder_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.CRITICAL + 1):
+        fatal: list[BaseException] = []
+        store = await opened(tmp_path / "data", fatal)
+        (tmp_path / "data").rename(tmp_path / "moved")
+        with pytest.raises(OutcomeUnknown):
+            await execute(store, SEND)
+        assert "was removed or replaced" in str(fatal)
+        await store.close()
+
+
 @pytest.mark.parametrize(("exists", "left_bytes"), [(False, 0), (False, 72 * 4_096), (True, 0)])
 async def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, exists: bool, left_bytes: int) -> None:
     """Where there is no room for a first table, for the index of the log, and for the first key."""
