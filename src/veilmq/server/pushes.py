@@ -307,6 +307,7 @@ class Pusher:
         self._row: dict[PushedSubscription, None] = {}  # a set in order
         self._pushes: set[asyncio.Task[None]] = set()
         self._closing = False
+        self._listing = self._changed = False  # changed since the list was requested
 
     def start(self) -> None:
         """Push from now on what waits, and what comes."""
@@ -330,10 +331,14 @@ class Pusher:
             push.cancel()
 
     def _list(self, due_ms: int) -> None:
-        if not self._closing:
+        """Have all subscriptions listed; once more for what changes meanwhile, however much that is."""
+        self._changed = self._listing
+        if not self._closing and not self._listing:
+            self._listing = True
             self.engine.submit(ListPushes(), self._listed)
 
     def _listed(self, result: list[Subscription] | VeilmqError) -> None:
+        self._listing = False
         if self._closing:
             return
         if isinstance(result, VeilmqError):
@@ -354,6 +359,8 @@ class Pusher:
                 self._drop(line)
         used = {line.receiver for line in self._lines.values()}
         self._receivers = {name: each for name, each in self._receivers.items() if each in used}
+        if self._changed:
+            self._list(0)
 
     def _drop(self, line: PushedSubscription) -> None:
         line.rest()

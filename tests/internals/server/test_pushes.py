@@ -414,6 +414,17 @@ async def test_subscriptions_that_could_not_be_listed_are_listed_again_a_second_
     assert bench.asked() == [take()]
 
 
+async def test_all_that_changes_while_subscriptions_are_listed_has_them_listed_once_more(bench: Bench) -> None:
+    for _ in range(3):
+        bench.engine.watches[PUSHES](0)
+    assert bench.asked() == [ListPushes()]
+    bench.engine.answer([ONE])
+    assert bench.asked() == [take(), ListPushes()]
+    bench.engine.answer(NOTHING)
+    bench.engine.answer([ONE])
+    assert bench.asked() == []
+
+
 async def test_what_was_pushed_and_could_not_be_deleted_comes_again(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
