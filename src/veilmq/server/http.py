@@ -136,8 +136,12 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse one segment, hand on the requests that it completes, and write what is answered already."""
-        if self._ended or self._unread:
-            self._keep_unread(data)
+        if self._unread:  # it came behind requests that are not begun
+            self._unread += data
+            return
+        if self._ended:
+            if self._lingers:  # what comes after the last request is dropped, in turns
+                self._pace(len(data), self._keeper.loop_queues.dropping)
             return
         self._corked = True
         try:
@@ -416,13 +420,6 @@ class Http1Connection(asyncio.Protocol):
             self._reader.feed(piece)
             if not self._resting:
                 self._await_rest(len(piece))
-
-    def _keep_unread(self, data: bytes) -> None:
-        """Keep what came behind requests that are not begun; drop what came after the last request, in turns."""
-        if self._unread:
-            self._unread += data
-        elif self._lingers:
-            self._pace(len(data), self._keeper.loop_queues.dropping)
 
     def _begin_behind(self) -> None:
         """Begin some requests that came while others were in the line, then parse what came behind them."""

@@ -283,8 +283,14 @@ class Relay(Mover):
         while (batch := await transact(self._node, partial(take, outbox=outbox, done=done))) is not None:
             arrived: Arrived = await self._directory.arrive(outbox, self._place, batch)
             if not arrived.is_there:
-                while await self._give_back(outbox):
-                    pass
+                while (back := await transact(self._node, partial(give_back, outbox=outbox)))[1]:
+                    queue, messages = back
+                    if queue is None:
+                        text = "%s messages from %s to %s were deleted, because both queues are deleted"
+                        log.warning(text, messages, outbox.source, outbox.target)
+                    else:
+                        text = "%s messages for %s, which is deleted, returned to %s"
+                        log.warning(text, messages, outbox.target, queue.name)
                 return
             if arrived.last_number is not None:
                 terms = outbox.partition, arrived.last_number, batch.number, batch.token
@@ -293,12 +299,3 @@ class Relay(Mover):
             else:
                 self.relayed += len(batch.messages)
             done = batch
-
-    async def _give_back(self, outbox: Outbox) -> int:
-        queue, messages = await transact(self._node, partial(give_back, outbox=outbox))
-        if messages and queue is None:
-            text = "%s messages from %s to %s were deleted, because both queues are deleted"
-            log.warning(text, messages, outbox.source, outbox.target)
-        if messages and queue is not None:
-            log.warning("%s messages for %s, which is deleted, returned to %s", messages, outbox.target, queue.name)
-        return messages

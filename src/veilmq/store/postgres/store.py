@@ -231,24 +231,21 @@ class Shards(Store):
         self._places[name] = engine
         return engine
 
-    async def _place_of(self, name: str) -> int | None:
-        """Look up the place of a queue; ``None`` for one that never was; raises ``StoreUnavailable``."""
-        try:
-            place: int | None = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
-        except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
-            for engine in list(self.shards.values()):
-                with suppress(StoreUnavailable):
-                    if engine is not self._home and await self._queue_at(engine, name) is not None:
-                        return engine.place
-            raise
-        return place
-
     async def engine_of(self, name: str, *, not_at: int | None = None) -> PostgresEngine:
         """Look up the database that has a queue, which is not that ``not_at``.
 
         Raises ``QueueNotFound`` and ``StoreUnavailable``.
         """
-        place = await self._place_of(name)
+        try:
+            place: int | None = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
+        except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
+            for other in list(self.shards.values()):
+                with suppress(StoreUnavailable):
+                    if other is not self._home and await self._queue_at(other, name) is not None:
+                        place = other.place
+                        break
+            else:
+                raise
         if place is None or place == not_at:
             raise QueueNotFound(name)
         await self._find_place(place)
