@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from tests.clients import boto
+from veilmq.client.api import Claims
+from veilmq.core.commands import Send
 from veilmq.core.errors import QueueNotFound
+from veilmq.core.messages import NewMessage
 from veilmq.testing import MessageState, RunningServer, SystemClock, VirtualClock
 from veilmq.wire.sqs.errors import SqsError
 
@@ -49,6 +52,20 @@ def test_advance_answers_what_became_due_on_the_way(veilmq_server: RunningServer
     veilmq_server.advance(20_001)
     assert (first.answer(), second.answer()) == (["a"], [])
     assert veilmq_server.parked == 0
+
+
+def test_what_has_come_due_is_done_when_the_clock_has_moved() -> None:
+    """Slices that follow each other included: each is arranged by the end of the one before."""
+    with RunningServer() as server, Claims(server.endpoint, "jobs") as claims:
+        server.queue("jobs")
+        messages = tuple(NewMessage(body="a", size_bytes=1) for _ in range(4_000))
+        server.do(Send(queue="000000000000/jobs", messages=messages))
+        epoch = claims.open("reader", hold_s=3_600).epoch
+        while claims.claim("reader", epoch=epoch, number=1, messages_max=4_000).more:
+            pass
+        server.advance(seconds=3_601)
+        (source,) = claims.sources()
+        assert source.ready == 4_000
 
 
 def test_advance_in_seconds(veilmq_server: RunningServer) -> None:

@@ -202,9 +202,7 @@ class SqliteStore(Store):
         """Finish what was submitted, refuse what comes, and let go of the folder."""
         self._stop_background()
         self._refusal = self._refusal or ShuttingDown()
-        while self._running:
-            self._rest.clear()
-            await self._rest.wait()
+        await self.answered()
         self._held.close()
 
     def _end(self) -> None:
@@ -242,7 +240,7 @@ class SqliteStore(Store):
             return NOTHING_HELD_BACK
         applied_ms = self.clock.trust()
         self._go_on(applied_ms)
-        await self.answered()
+        await execute(self, ListQueues(account=""))  # which is answered behind what that has submitted
         return f"{_span(applied_ms)} that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
     def figures(self) -> list[Figure]:
@@ -257,8 +255,9 @@ class SqliteStore(Store):
         return make() if self._folder is None else database.kept_file(self._folder / name, make)
 
     async def answered(self) -> None:
-        """Return when what was submitted so far has been answered, which is done in order."""
-        await execute(self, ListQueues(account=""))
+        while self._running:
+            self._rest.clear()
+            await self._rest.wait()
 
     @property
     def has_failed(self) -> bool:
