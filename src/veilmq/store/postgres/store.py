@@ -59,7 +59,7 @@ class Shards(Store):
         self._watched: dict[str, Wake] = {}
         self._creating, self._looking = asyncio.Lock(), asyncio.Lock()
         self._identity: Identity | None = None  # what the store is, once a database was reached
-        self._places: dict[str, PostgresEngine] = {}  # of queues that were looked for elsewhere than at the home
+        self._places: dict[str, int] = {}  # of queues that were looked for elsewhere than at the home
         self._exported_place = 0
         self._removed: set[int] = set()  # the places of databases that were removed
         self.shards: dict[int, PostgresEngine] = {}
@@ -198,7 +198,7 @@ class Shards(Store):
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
         for queue, wake in self._watched.items():
-            if self._places.get(queue, self._home) is engine:
+            if self._likely(queue) is engine:
                 engine.watch(queue, wake)
 
     async def open_late(self, engine: PostgresEngine) -> None:
@@ -212,7 +212,6 @@ class Shards(Store):
     def _drop(self, engine: PostgresEngine) -> None:
         """Have a database take part no more."""
         del self.shards[engine.place]
-        self._places.clear()
         engine.rest()
         self._home.start(engine.close())
 
@@ -225,10 +224,14 @@ class Shards(Store):
 
     # Where a queue is.
 
+    def _likely(self, name: str) -> PostgresEngine:
+        """Return the database that is known to have a queue, or the home."""
+        return self.shards.get(self._places.get(name, 0), self._home)
+
     def _note_place(self, name: str, engine: PostgresEngine) -> PostgresEngine:
         if len(self._places) >= _KNOWN_MAX:
             self._places.clear()
-        self._places[name] = engine
+        self._places[name] = engine.place
         return engine
 
     async def engine_of(self, name: str, *, not_at: int | None = None) -> PostgresEngine:
@@ -298,7 +301,7 @@ class Shards(Store):
 
     async def find(self, name: str) -> tuple[int, Queue] | None:
         """Return the queue of that full name and its place; raises ``StoreUnavailable`` where that cannot be known."""
-        engine = self._places.get(name)
+        engine = self.shards.get(self._places.get(name, -1))
         queue = None if engine is None else await self._queue_at(engine, name)
         if queue is None:
             with suppress(QueueNotFound):
@@ -340,7 +343,7 @@ class Shards(Store):
             return
         engine = home = self._home
         if len(self.shards) > 1 and (name := named_by(command)) is not None:
-            engine = self._places.get(name, home)
+            engine = self.shards.get(self._places.get(name, 0), home)
             if engine is home and home.database.breaker.is_open and home.catalog.seen(name) is None:
                 # It may be in another one, which asks all others.
                 reached = (each for each in self._open_ones() if not each.database.breaker.is_open)
@@ -359,7 +362,7 @@ class Shards(Store):
 
     def watch(self, queue: str, wake: Wake) -> None:
         self._watched[queue] = wake
-        engine = self._places.get(queue, self._home)
+        engine = self._likely(queue)
         if engine.is_open:
             engine.watch(queue, wake)
 

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from examples.cluster.postgres_server import PostgresServer, temporary_folder
-from tests.store.host import QUEUE
+from tests.store.host import QUEUE, message
 from tests.store.postgres_host import RESTLESS, ShardsHost, hosting_shards, making_database, prepare
 from veilmq.core import commands
 from veilmq.core.errors import StoreUnavailable
@@ -243,11 +243,15 @@ def test_an_address_that_changed_is_given_anew(host: ShardsHost) -> None:
     host.advance(REFRESH_MS)
     host.create(QUEUE)
     host.create(LATER)
-    before = host.engine.shards[1]
+    assert host.receive(1, queue=LATER) == []
+    woken, before = host.watch(LATER), host.engine.shards[1]
     host.run(databases.add(host.urls[0], f"{host.urls[1]}&sslmode=disable"))
     host.advance(REFRESH_MS)
     assert host.engine.shards[1] is not before
-    host.send("a", queue=LATER)
+    woken.clear()
+    send = commands.Send(queue=LATER, messages=(message("a"),))
+    host.run(execute(host.engine.shards[1], send))  # as what arrives from another one
+    assert woken
     assert host.receive_one(queue=LATER).body == "a"
 
 
