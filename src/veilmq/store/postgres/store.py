@@ -253,8 +253,10 @@ class Shards(Store):
             raise QueueNotFound(name)
         await self._find_place(place)
         engine = self._note_place(name, self.shards[place])
-        if name in self._watched and engine.is_open:
-            engine.watch(name, self._watched[name])
+        wake = self._watched.get(name)
+        if wake is not None:
+            self.unwatch(name)  # one without the queue would wake it whenever it looks
+            self.watch(name, wake)
         return engine
 
     async def _find_place(self, place: int) -> None:

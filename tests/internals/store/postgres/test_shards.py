@@ -189,6 +189,7 @@ def test_a_node_finds_queues_that_others_have_moved(host: ShardsHost) -> None:
     woken.clear()
     host.send("b")
     assert woken
+    assert [QUEUE in each.watches._wakes for each in host.engine.shards.values()] == [False, True]
     host.drop()
     with pytest.raises(QueueNotFound):
         host.send("c")
