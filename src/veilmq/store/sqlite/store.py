@@ -132,7 +132,7 @@ class SqliteStore(Store):
         folder that is in use, not veilmq's, of a newer format, or not writable.
         """
         options = options or EngineOptions()
-        self._folder = folder
+        folder = self._folder = folder and folder.absolute()  # wherever the process goes
         self.clock = clock
         self._on_fatal = on_fatal or _nothing
         self._loop = asyncio.get_running_loop()

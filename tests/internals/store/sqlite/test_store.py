@@ -254,14 +254,19 @@ async def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
 
 @pytest.mark.parametrize("name", ["veilmq.lock", "store.db", "store.db-wal"])
 async def test_a_file_that_is_removed_or_replaced_ends_the_store(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """What it acknowledged afterwards would be lost, or another process would have the folder too."""
+    """What it acknowledged afterwards would be lost, or another process would have the folder too.
+
+    What stays where it is does so wherever the process goes.
+    """
     with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
         clock = VirtualClock()
-        store = SqliteStore(tmp_path, clock=clock, on_fatal=fatal.append)
+        monkeypatch.chdir(tmp_path)
+        store = SqliteStore(Path(), clock=clock, on_fatal=fatal.append)
         await execute(store, CreateQueue(queue=QUEUE))
+        monkeypatch.chdir("/")
         clock.advance(1_000)
         await execute(store, SEND)
         (tmp_path / name).rename(tmp_path / "moved")
