@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from hashlib import blake2s
 from itertools import chain
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import asyncpg
 
@@ -38,8 +38,6 @@ from veilmq.store.postgres.transaction import transact
 from veilmq.store.urls import bare, without_passwords
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 REFRESH_MS = 10_000
 """How often a node looks which databases there are."""
