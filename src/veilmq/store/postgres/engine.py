@@ -203,8 +203,7 @@ class PostgresEngine(Node):
         for kind in STEPS:
             step = partial(run_cold, self, kind())
             pause_ms_min = BUSY_MS if kind is MoveStep else 1
-            worker = Mover(step=step, clock=self.clock, start=self.start, pause_ms_min=pause_ms_min)
-            self.workers[kind] = worker
+            self.workers[kind] = Mover(step=step, clock=self.clock, start=self.start, pause_ms_min=pause_ms_min)
         each_ms = {"pause_ms_min": JANITOR_MS, "poll_ms_max": JANITOR_MS}
         self.janitor = Mover(step=self._sweep, clock=self.clock, start=self.start, **each_ms)
         self.janitor_turn = Turn(database, _JANITOR_TURN)
@@ -298,7 +297,6 @@ class PostgresEngine(Node):
 
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """Return what ``work``, which changes nothing, finds out on a connection; raises ``StoreUnavailable``."""
-
         if not self.is_open:
             raise self.unavailable()
 

@@ -251,19 +251,17 @@ class Shards(Store):
             raise QueueNotFound(name)
         await self._find_place(place)
         engine = self._note_place(name, self.shards[place])
-        wake = self._watched.get(name)
-        if wake is not None:
+        if (wake := self._watched.get(name)) is not None:
             self.unwatch(name)  # one without the queue would wake it whenever it looks
             self.watch(name, wake)
         return engine
 
     async def _find_place(self, place: int) -> None:
         """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
-        if place in self.shards:
-            return
-        async with self._looking:
-            if place not in self.shards:
-                await self.refresh()
+        if place not in self.shards:
+            async with self._looking:
+                if place not in self.shards:
+                    await self.refresh()
         if place not in self.shards:
             raise StoreUnavailable
 
