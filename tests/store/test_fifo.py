@@ -57,7 +57,14 @@ def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: i
 
 @pytest.mark.differs_on_postgres("commands that are under way at one time have no order")
 def test_a_receive_gets_what_was_sent_before_it_though_another_came_before_that(fifo: Host) -> None:
-    """What is sent between two receives of a batch is for the second of them, and those behind it."""
+    """What is sent between two receives of a batch is for the second of them, and those behind it.
+
+    Also behind a dead letter of its group, which the first one moves.
+    """
+    fifo.create(DEAD, fifo=True)
+    fifo.set_queue(dead_letter_queue=DEAD, receives_max=1)
+    fifo.send_in_turn("b0")
+    fifo.receive(timeout_s=0)
     fifo.send_in_turn("a1")
     news = [message(body, group=body[0], dedup_id=body) for body in ("a2", "b1", "c1")]
     first, _, second, _, third = fifo.do_together(
@@ -68,6 +75,7 @@ def test_a_receive_gets_what_was_sent_before_it_though_another_came_before_that(
         commands.Receive(queue=QUEUE, count=2),
     )
     assert [bodies(answer.messages) for answer in (first, second, third)] == ["a1", "b1", "c1"]
+    assert bodies(fifo.receive(10, queue=DEAD)) == "b0"
 
 
 def test_groups_whose_leases_end_together_come_up_by_their_first_messages(fifo: Host) -> None:

@@ -163,46 +163,47 @@ def choose(
     """Return what each receive of a round gets while ``places`` more may be in flight, and groups to be filed anew.
 
     One statement runs for one group after the other: the next is looked up when the last has nothing more. A group with
-    nothing but what was sent behind a receive is left to the next one that may see it.
+    nothing but what was sent behind a receive, or dead letters before that, is left to the next one that may see it.
     """
     now_ms, wanted = session.now_ms, min(sum([taker.command.count for taker in takers]), places)
     shares: list[list[Row]] = [[] for _ in takers]
-    share, bound, left, gave, is_first = shares[0], 0, 0, False, True
-    behind: list[tuple[int, int]] = []  # groups that are left to the next receives, each behind its first message
+    share, bound, left, gave = shares[0], 0, 0, False
+    behind: dict[int, int] = {}  # groups that are left to the next receives, each with its first message
+    first: dict[int, int] = {}  # those of them that were offered again
     unsettled: set[int] = set()
 
     def groups() -> Iterator[Row]:
         """Yield the values of the statement for one group after another, while a receive wants more."""
-        nonlocal share, bound, left, gave, is_first, behind
+        nonlocal share, bound, left, gave, behind, first
         beyond = 0 if sink is None else PASSED_OVER_MAX  # so many may be dead letters
         floor, has_expired = queue.floor(now_ms), now_ms >= queue.expires_at_ms
         offers = ready(session, queue, wanted)
         for taker, of_taker in zip(takers, shares, strict=True):
             share, bound, left = of_taker, taker.bound, min(taker.command.count, places)
             if behind:
-                offers = chain([group for seq, group in behind if seq < bound], offers)
-                behind = [each for each in behind if each[0] >= bound]
+                seen = {group: seq for group, seq in behind.items() if seq < bound}
+                behind = {group: seq for group, seq in behind.items() if seq >= bound}
+                offers, first = chain(seen, offers), first | seen
             while left > 0 and session.bytes_left > 0 and not (sink is not None and sink.is_over):
                 group = next(offers, None)
                 if group is None:
                     break
-                gave, is_first, most = False, True, left + beyond
-                yield queue.partition, group, floor, most + PASSED_OVER_MAX, queue.delay_ms, now_ms, most
+                gave, begin, most = False, first.get(group, floor), left + beyond
+                yield queue.partition, group, begin, most + PASSED_OVER_MAX, queue.delay_ms, now_ms, most
                 if not gave and not has_expired:  # else it may wait for what has expired to be deleted
                     unsettled.add(group)
 
     for row in session.executemany(SQL["ordered_take"], groups()) if wanted > 0 else ():
         if left <= 0 or row[0] >= bound:
+            if not gave:
+                behind[row[11]] = row[0]
             gave = True  # it has more than was wanted
-            if is_first:
-                behind.append((row[0], row[11]))
         elif sink is None or sink.is_over or not sink.takes(row):
             gave = True
             left -= 1
             places -= 1
             share.append(row)
             session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
-        is_first = False
     if sink is not None:
         sink.move()
     return shares, unsettled
