@@ -11,6 +11,7 @@ once more, so that a machine whose clock is wrong can work.
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -180,27 +181,27 @@ class LongPolls:
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
         """``pool`` makes them all."""
-        polls, self.pool = self, pool
-        self.connections = set[Any]()
-        self.are_over = False
+        connections, over = set[Any](), threading.Event()
+        self.pool, self._connections, self._over = pool, connections, over
 
         class Kept(pool.ConnectionCls):  # type: ignore[name-defined,misc]  # that of the scheme
+            # It names no pool: urllib3 closes the connections of a pool that is gone, and that one would never go.
             def connect(self) -> None:
                 super().connect()
-                polls.connections.add(self)
-                if polls.are_over:
+                connections.add(self)
+                if over.is_set():
                     raise ConnectionAbortedError
 
             def close(self) -> None:
-                polls.connections.discard(self)
+                connections.discard(self)
                 super().close()
 
         pool.ConnectionCls = Kept
 
     def hang_up(self) -> None:
         """Close the sending half of each, and use none again; one that is being opened is closed when it is open."""
-        self.are_over = True
-        for connection in self.connections.copy():
+        self._over.set()
+        for connection in self._connections.copy():
             with suppress(OSError, TypeError):  # it is closed, or its socket is the response's by now
                 socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # past TLS, whose shutdown is another's
         self.pool.close()

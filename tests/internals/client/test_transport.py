@@ -1,6 +1,8 @@
 """Signed requests of our own client: genuine to the verifier, and to a real server."""
 
+import gc
 import os
+import socket
 import sys
 import threading
 import time
@@ -211,3 +213,24 @@ def test_a_poll_whose_connection_is_being_opened_is_hung_up_on_too(
         hung_up.set()
         with pytest.raises(Unreachable):
             poll.result(5)
+
+
+def test_a_client_that_is_dropped_leaves_no_connection_open(
+    veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a program that makes a client for each message, and closes none, runs out of files."""
+    sockets = list[socket.socket]()
+    connect = HTTPConnection.connect
+
+    def noted(connection: HTTPConnection) -> None:
+        connect(connection)
+        sockets.append(connection.sock)
+
+    monkeypatch.setattr(HTTPConnection, "connect", noted)
+    client = HttpQueueClient(veilmq_server.endpoint)
+    url = client.create_queue("orders")
+    client.send(url, "x")
+    assert client.receive(url, wait_s=20)
+    del client
+    gc.collect()
+    assert [each.fileno() for each in sockets] == [-1, -1]
