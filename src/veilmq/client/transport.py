@@ -1,4 +1,4 @@
-"""Requests over HTTP, through a pool of kept-alive connections, signed (AWS Signature Version 4) where there is a key.
+"""Requests over HTTP, through pools of kept-alive connections, signed (AWS Signature Version 4) where there is a key.
 
 A request is tried up to three times: again after a failed connection, a reply that was cut off or late, and a status of
 500, 502, 503 or 504, with a growing pause between. Deletes, changes and settings are idempotent. A send whose reply was
@@ -208,7 +208,7 @@ class LongPolls:
 
 
 class Transport:
-    """A pool of connections to one endpoint, shared by threads."""
+    """The connections to one endpoint, shared by threads: a pool of them, and another for long polls."""
 
     def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
         """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.

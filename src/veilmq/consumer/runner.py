@@ -80,7 +80,7 @@ BEHIND_MAX = 10
 and they must not keep other groups from the slots.
 """
 
-_THREADS_TO_SETTLE = 4  # with the default polls as many as connections are kept
+_THREADS_TO_SETTLE = 4  # beside one for each poll
 _GOING_ON = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)
 
 
