@@ -105,18 +105,16 @@ def forward(
     """
     checked(table, intake)
     sink = SinkOptions.of({"endpoint": endpoint, "queue": COLUMN, "badRows": options.bad_rows})
-    folder, pinned, fifo = Place.at(options.checkpoint), msgspec.json.encode(table), is_fifo(intake)
-    before = folder.read(PINNED)
-    previous = table if before is None else msgspec.json.decode(before, type=RoutingTable)
+    folder, given, fifo = Place.at(options.checkpoint), msgspec.json.encode(table), is_fifo(intake)
+    before = folder.read(PINNED) or given
     started = max((int(name) for name in (folder / "offsets").names() if name.isdigit()), default=-1)
 
     def send(rows: DataFrame, query: str, number: int) -> None:
-        if number <= started:  # it was interrupted
-            send_batch(sink, routed(rows, previous, fifo=fifo), query, number)
-            return
+        pinned = before if number <= started else given  # one that was interrupted goes by the table that it had
         if folder.read(PINNED) != pinned:
             folder.write(PINNED, pinned)
-        send_batch(sink, routed(rows, table, fifo=fifo), query, number)
+        by = msgspec.json.decode(pinned, type=RoutingTable)
+        send_batch(sink, routed(rows, by, fifo=fifo), query, number)
 
     rows, name = read_queue(spark, endpoint, intake, options), f"route {intake}"
     query = start_stream(rows, send, name=name, checkpoint=folder, continuous=options.continuous)

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pyarrow as pa
@@ -269,14 +270,22 @@ def test_a_new_table_waits_for_the_batches_of_the_former_one(
 
 
 def test_a_batch_that_was_cut_off_goes_by_the_table_that_it_was_begun_with(
-    spark: SparkSession, server: RunningServer, client: HttpQueueClient, tmp_path: Path
+    spark: SparkSession,
+    server: RunningServer,
+    client: HttpQueueClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those after it go by the new one, which the checkpoint has then."""
+    """Also if there was a try before, which kept no table. Those after it go by the new one, which is kept then."""
     client.create_queue("intake")
     create_queues(client, TABLE, receives_max=1)
     client.set("short", {"message_bytes_max": 1_024})
     send_in_order(client, "intake", [NewMessage(body="a" * 2_000, attributes={"Type": text("a")})])
     options = ForwardOptions(checkpoint=str(tmp_path / "at"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Place, "write", Mock(side_effect=OSError("no space")))
+        with pytest.raises(PipelineFailed, match="no space"):
+            forward(spark, server.endpoint, "intake", TABLE, options)
     with pytest.raises(PipelineFailed, match="too long"):
         forward(spark, server.endpoint, "intake", TABLE, options)
     client.set("short", {"message_bytes_max": 4_096})
