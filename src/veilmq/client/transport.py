@@ -181,8 +181,12 @@ class LongPolls:
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
         """``pool`` makes them all."""
-        connections, over = set[Any](), threading.Event()
-        self.pool, self._connections, self._over = pool, connections, over
+        self._connections, self._over = set[Any](), threading.Event()
+        self.use(pool)
+
+    def use(self, pool: urllib3.HTTPConnectionPool) -> None:
+        """Have ``pool`` make those to come."""
+        connections, over = self._connections, self._over
 
         class Kept(pool.ConnectionCls):  # type: ignore[name-defined,misc]  # that of the scheme
             # It names no pool: urllib3 closes the connections of a pool that is gone, and that one would never go.
@@ -197,6 +201,7 @@ class LongPolls:
                 super().close()
 
         pool.ConnectionCls = Kept
+        self.pool = pool
 
     def hang_up(self) -> None:
         """Close the sending half of each, and use none again; one that is being opened is closed when it is open."""
@@ -262,8 +267,9 @@ class Transport:
 
     def close(self) -> None:
         """Close the idle connections; the transport can still be used and opens new ones."""
-        closed = (self._pool, self._polls.pool)
-        self._open()
+        closed = self._pool, self._polls.pool
+        self._pool = self._made_pool()
+        self._polls.use(self._made_pool())
         for pool in closed:
             pool.close()
 

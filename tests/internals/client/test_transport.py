@@ -215,6 +215,15 @@ def test_a_poll_whose_connection_is_being_opened_is_hung_up_on_too(
             poll.result(5)
 
 
+def test_a_poll_of_a_client_that_was_closed_meanwhile_is_hung_up_on_too(veilmq_server: RunningServer) -> None:
+    with HttpQueueClient(veilmq_server.endpoint) as client, ThreadPoolExecutor(1) as calls:
+        poll = calls.submit(client.receive, client.create_queue("orders"), wait_s=20)
+        veilmq_server.wait_parked()
+        client.close()
+        client.hang_up()
+        assert poll.result(5) == []
+
+
 def test_a_client_that_is_dropped_leaves_no_connection_open(
     veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
