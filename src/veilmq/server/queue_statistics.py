@@ -296,7 +296,7 @@ class QueueStatistics:
     async def _count_round(self) -> None:
         """Count all that were never counted, then some of those counted longest ago; arrange for the next round."""
         try:
-            new = [name for name in self._new if name not in self._records]
+            new = sorted(self._new.difference(self._records))
             await self._count(new)
             self._new.difference_update(new, self._records)
             await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
