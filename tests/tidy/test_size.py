@@ -12,7 +12,7 @@ from tests.tidy.tree import SRC, Function, Module, module, modules
 
 FUNCTION_LINES_MAX = 70
 MODULE_LINES_MAX = 700
-TOTALS = {"files": 221, "lines": 54_688, "lines of SQL": 3_536}
+TOTALS = {"files": 221, "lines": 54_690, "lines of SQL": 3_536}
 """What the distributions have at the most. Whatever makes it smaller states the new figure here."""
 SLACK = 0.01
 

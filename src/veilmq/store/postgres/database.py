@@ -111,14 +111,17 @@ class Breaker:
         self._clock = clock
         self._pause_ms = 0
         self._rests_until_ms = 0
-        self.is_open = False
-        """Whether the last attempt to get a connection failed."""
         self.failures = 0
         """How often there was no connection to be had."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the last attempt to get a connection failed."""
+        return self._pause_ms > 0
+
     def check(self) -> None:
         """Raise ``StoreUnavailable`` unless it is worth it; who may try keeps others from it for as long as a pause."""
-        if not self.is_open:
+        if not self._pause_ms:
             return
         if self._clock.now_ms() < self._rests_until_ms:
             raise StoreUnavailable
@@ -126,7 +129,6 @@ class Breaker:
 
     def failed(self) -> int:
         """Take note that there was no connection to be had; return in how many ms another attempt is worth it."""
-        self.is_open = True
         self.failures += 1
         self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
         self._rests_until_ms = self._clock.now_ms() + self._pause_ms
@@ -134,7 +136,7 @@ class Breaker:
 
     def worked(self) -> None:
         """Take note that there was one."""
-        self._pause_ms, self.is_open = 0, False
+        self._pause_ms = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

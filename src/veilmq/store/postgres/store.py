@@ -341,7 +341,7 @@ class Shards(Store):
             return
         engine = home = self._home
         if len(self.shards) > 1 and (name := named_by(command)) is not None:
-            engine = self.shards.get(self._places.get(name, 0), home)
+            engine = self._likely(name)
             if engine is home and home.database.breaker.is_open and home.catalog.seen(name) is None:
                 # It may be in another one, which asks all others.
                 reached = (each for each in self._open_ones() if not each.database.breaker.is_open)
