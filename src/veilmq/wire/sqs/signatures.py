@@ -367,8 +367,9 @@ def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
 
 
 def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
-    state, where, sign = ("not yet current", "still later", "+") if date_s > now_s else ("expired", "now earlier", "-")
-    bound = _basic(now_s + int(f"{sign}{SIGNATURE_SKEW_S}"))
+    is_early = date_s > now_s
+    state, where, sign = ("not yet current", "still later", "+") if is_early else ("expired", "now earlier", "-")
+    bound = _basic(now_s + SIGNATURE_SKEW_S if is_early else now_s - SIGNATURE_SKEW_S)
     return _does_not_match(f"Signature {state}: {_text(date)} is {where} than {bound} ({_basic(now_s)} {sign} 15 min.)")
 
 
