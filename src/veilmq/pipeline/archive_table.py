@@ -352,7 +352,6 @@ def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_byte
         chunk = [group for group in groups[start : start + GROUPS_MAX] if present.issuperset(group)]
         if not chunk:
             continue
-
         if spark is None:
             joined = [_join(place, chunk, number) for number in range(len(chunk))]
         else:

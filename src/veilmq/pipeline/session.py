@@ -33,9 +33,9 @@ from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import Cluster, ReadOptions
 
 _RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
-T = TypeVar("T")
-
 _PLAN = "=== Streaming Query ==="  # a description of the query follows
+
+T = TypeVar("T")
 
 
 class PipelineFailed(Exception):
