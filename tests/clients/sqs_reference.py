@@ -18,7 +18,7 @@ from botocore.exceptions import ClientError
 
 from tests.clients.sqs_client import LISTED, MEMBERS
 from tests.server.keys import OWNER, client, signed
-from tests.server.service_client import JSON, Answer, ServiceClient, fresh_name
+from tests.server.service_client import JSON, ServiceClient, SqsReply, fresh_name
 from veilmq.testing import RunningServer
 
 
@@ -36,8 +36,8 @@ class Stage(ServiceClient):
         return f'{{"deadLetterTargetArn":"{self.arn(url)}","maxReceiveCount":{receives}}}'
 
     def receipt(self, url: str, **message: Any) -> str:
-        self.do("SendMessage", QueueUrl=url, MessageBody="m", **message)
-        (received,) = self.do("ReceiveMessage", QueueUrl=url)["Messages"]
+        self.call("SendMessage", QueueUrl=url, MessageBody="m", **message)
+        (received,) = self.call("ReceiveMessage", QueueUrl=url)["Messages"]
         handle: str = received["ReceiptHandle"]
         return handle
 
@@ -50,9 +50,9 @@ class Stage(ServiceClient):
         dead = self.queue()
         source = self.queue(RedrivePolicy=self.redrive(dead))
         entries = [{"Id": str(number), "MessageBody": "m"} for number in range(10)]
-        self.do("SendMessageBatch", QueueUrl=source, Entries=entries)
+        self.call("SendMessageBatch", QueueUrl=source, Entries=entries)
         for _ in range(2):
-            self.do("ReceiveMessage", QueueUrl=source, MaxNumberOfMessages=10, VisibilityTimeout=0)
+            self.call("ReceiveMessage", QueueUrl=source, MaxNumberOfMessages=10, VisibilityTimeout=0)
         return dead
 
 
@@ -123,7 +123,7 @@ def _create(name: str, stage: Stage) -> None:
 def _set(name: str, stage: Stage) -> None:
     given = _given(stage, name)
     url = _make(stage, name)
-    stage.do("SetQueueAttributes", QueueUrl=url, Attributes=given)
+    stage.call("SetQueueAttributes", QueueUrl=url, Attributes=given)
     assert stage.attributes(url, name) == {name: given[name]}
 
 
@@ -137,8 +137,8 @@ def _get(name: str, stage: Stage) -> None:
 def _count(stage: Stage, name: str) -> None:
     url = stage.queue()
     stage.receipt(url)
-    stage.do("SendMessage", QueueUrl=url, MessageBody="visible")
-    stage.do("SendMessage", QueueUrl=url, MessageBody="later", DelaySeconds=9)
+    stage.call("SendMessage", QueueUrl=url, MessageBody="visible")
+    stage.call("SendMessage", QueueUrl=url, MessageBody="later", DelaySeconds=9)
     assert stage.attributes(url, name) == {name: "1"}
 
 
@@ -152,13 +152,13 @@ def _time(name: str, change_s: int, stage: Stage) -> None:
     url = stage.queue()
     created_s = stage.server.clock.now_ms() // 1_000
     stage.server.advance(2_000)
-    stage.do("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "1"})
+    stage.call("SetQueueAttributes", QueueUrl=url, Attributes={"DelaySeconds": "1"})
     assert stage.attributes(url, name) == {name: str(created_s + change_s)}
 
 
 def _told(stage: Stage, url: str, name: str) -> str | None:
     """Return the system attribute ``name`` of the one message that is visible."""
-    (message,) = stage.do("ReceiveMessage", QueueUrl=url, MessageSystemAttributeNames=[name])["Messages"]
+    (message,) = stage.call("ReceiveMessage", QueueUrl=url, MessageSystemAttributeNames=[name])["Messages"]
     told: dict[str, str] = message.get("Attributes", {})
     assert set(told) <= {name}
     return told.get(name)
@@ -166,7 +166,7 @@ def _told(stage: Stage, url: str, name: str) -> str | None:
 
 def _of_message(name: str, expected: Callable[[Stage], str], stage: Stage) -> None:
     url = stage.queue()
-    stage.do("SendMessage", QueueUrl=url, MessageBody="m")
+    stage.call("SendMessage", QueueUrl=url, MessageBody="m")
     assert _told(stage, url, name) == expected(stage)
 
 
@@ -176,7 +176,7 @@ def _now(stage: Stage) -> str:
 
 def _of_fifo(name: str, expected: str, stage: Stage) -> None:
     url = stage.fifo(ContentBasedDeduplication="true")
-    sent = stage.do("SendMessage", QueueUrl=url, MessageBody="m", MessageGroupId="g")
+    sent = stage.call("SendMessage", QueueUrl=url, MessageBody="m", MessageGroupId="g")
     assert _told(stage, url, name) == (expected or sent[name])
     assert len(sent["SequenceNumber"]) == 20
 
@@ -184,9 +184,9 @@ def _of_fifo(name: str, expected: str, stage: Stage) -> None:
 def _source(stage: Stage) -> None:
     dead = stage.queue()
     source = stage.queue(RedrivePolicy=stage.redrive(dead))
-    stage.do("SendMessage", QueueUrl=source, MessageBody="m")
+    stage.call("SendMessage", QueueUrl=source, MessageBody="m")
     for _ in range(2):
-        stage.do("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0)
+        stage.call("ReceiveMessage", QueueUrl=source, VisibilityTimeout=0)
     assert _told(stage, dead, "DeadLetterQueueSourceArn") == stage.arn(source)
 
 
@@ -195,7 +195,7 @@ _HEADER = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1"}}
 
 def _traced(action: str, wrap: Callable[[dict[str, Any]], dict[str, Any]], stage: Stage) -> None:
     url = stage.queue()
-    sent = stage.do(action, QueueUrl=url, **wrap({"MessageBody": "m", "MessageSystemAttributes": _HEADER}))
+    sent = stage.call(action, QueueUrl=url, **wrap({"MessageBody": "m", "MessageSystemAttributes": _HEADER}))
     assert "MD5OfMessageSystemAttributes" in json.dumps(sent)
     assert _told(stage, url, "AWSTraceHeader") == "Root=1"
 
@@ -241,7 +241,7 @@ ATTRIBUTES: dict[tuple[str, str], Show] = {
 # A provocation takes the stage and returns the reply that must have the error. ``test_sqs_reference`` has the rows.
 
 
-Provocation = Callable[[Stage], Answer]
+Provocation = Callable[[Stage], SqsReply]
 
 NO_QUEUE = "/000000000000/none"
 NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
@@ -249,78 +249,78 @@ NO_ARN = "arn:aws:sqs:us-east-1:000000000000:none"
 
 def asking(action: str, **members: Any) -> Provocation:
     """Return the provocation that is a request about no queue, or about the one that it names."""
-    return lambda stage: stage.ask(action, **members)
+    return lambda stage: stage.request(action, **members)
 
 
 def on_queue(action: str, **members: Any) -> Provocation:
-    return lambda stage: stage.ask(action, QueueUrl=stage.queue(), **members)
+    return lambda stage: stage.request(action, QueueUrl=stage.queue(), **members)
 
 
 def on_fifo(action: str, **members: Any) -> Provocation:
-    return lambda stage: stage.ask(action, QueueUrl=stage.fifo(), **members)
+    return lambda stage: stage.request(action, QueueUrl=stage.fifo(), **members)
 
 
 def created(**attributes: str) -> Provocation:
-    return lambda stage: stage.ask("CreateQueue", QueueName=fresh_name(), Attributes=attributes)
+    return lambda stage: stage.request("CreateQueue", QueueName=fresh_name(), Attributes=attributes)
 
 
-def _exists(stage: Stage) -> Answer:
+def _exists(stage: Stage) -> SqsReply:
     url = stage.queue(DelaySeconds="1")
-    return stage.ask("CreateQueue", QueueName=url.rpartition("/")[2], Attributes={"DelaySeconds": "2"})
+    return stage.request("CreateQueue", QueueName=url.rpartition("/")[2], Attributes={"DelaySeconds": "2"})
 
 
-def _deleted_recently(stage: Stage) -> Answer:
+def _deleted_recently(stage: Stage) -> SqsReply:
     url = stage.queue()
-    stage.do("DeleteQueue", QueueUrl=url)
-    return stage.ask("CreateQueue", QueueName=url.rpartition("/")[2])
+    stage.call("DeleteQueue", QueueUrl=url)
+    return stage.request("CreateQueue", QueueName=url.rpartition("/")[2])
 
 
-def _purged_recently(stage: Stage) -> Answer:
+def _purged_recently(stage: Stage) -> SqsReply:
     url = stage.queue()
-    stage.do("PurgeQueue", QueueUrl=url)
-    return stage.ask("PurgeQueue", QueueUrl=url)
+    stage.call("PurgeQueue", QueueUrl=url)
+    return stage.request("PurgeQueue", QueueUrl=url)
 
 
-def _twice_permitted(stage: Stage) -> Answer:
+def _twice_permitted(stage: Stage) -> SqsReply:
     url = stage.queue()
-    stage.do("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
-    return stage.ask("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
+    stage.call("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
+    return stage.request("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
 
 
-def _permitted_too_often(stage: Stage) -> Answer:
+def _permitted_too_often(stage: Stage) -> SqsReply:
     url = stage.queue()
     for number in range(20):
-        stage.do("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"] | {"Label": f"l{number}"})
-    return stage.ask("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
+        stage.call("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"] | {"Label": f"l{number}"})
+    return stage.request("AddPermission", QueueUrl=url, **MEMBERS["AddPermission"])
 
 
-def _in_flight(stage: Stage) -> Answer:
+def _in_flight(stage: Stage) -> SqsReply:
     url = stage.queue()
     for _ in range(2):
-        stage.do("SendMessage", QueueUrl=url, MessageBody="m")
-    stage.do("ReceiveMessage", QueueUrl=url)
-    return stage.ask("ReceiveMessage", QueueUrl=url)
+        stage.call("SendMessage", QueueUrl=url, MessageBody="m")
+    stage.call("ReceiveMessage", QueueUrl=url)
+    return stage.request("ReceiveMessage", QueueUrl=url)
 
 
-def _too_often(stage: Stage) -> Answer:
+def _too_often(stage: Stage) -> SqsReply:
     url = stage.queue(VeilmqReceivesPerSecond="1")
-    stage.do("ReceiveMessage", QueueUrl=url)
-    return stage.ask("ReceiveMessage", QueueUrl=url)
+    stage.call("ReceiveMessage", QueueUrl=url)
+    return stage.request("ReceiveMessage", QueueUrl=url)
 
 
 def _expired(action: str, **members: Any) -> Provocation:
-    def provoke(stage: Stage) -> Answer:
+    def provoke(stage: Stage) -> SqsReply:
         url = stage.fifo()
-        return stage.ask(action, QueueUrl=url, ReceiptHandle=stage.expired(url), **members)
+        return stage.request(action, QueueUrl=url, ReceiptHandle=stage.expired(url), **members)
 
     return provoke
 
 
 def _expired_entry(action: str, **members: Any) -> Provocation:
-    def provoke(stage: Stage) -> Answer:
+    def provoke(stage: Stage) -> SqsReply:
         url = stage.fifo()
         entry = {"Id": "a", "ReceiptHandle": stage.expired(url)} | members
-        return stage.ask(action, QueueUrl=url, Entries=[entry])
+        return stage.request(action, QueueUrl=url, Entries=[entry])
 
     return provoke
 
@@ -328,11 +328,11 @@ def _expired_entry(action: str, **members: Any) -> Provocation:
 def _too_long(action: str, wrap: Callable[[str], dict[str, Any]]) -> Provocation:
     """Return the change that would keep a message in flight for more than 12 hours since its receive."""
 
-    def provoke(stage: Stage) -> Answer:
+    def provoke(stage: Stage) -> SqsReply:
         url = stage.queue()
         handle = stage.receipt(url)
         stage.server.advance(1_000)
-        return stage.ask(action, QueueUrl=url, **wrap(handle))
+        return stage.request(action, QueueUrl=url, **wrap(handle))
 
     return provoke
 
@@ -388,16 +388,16 @@ _QUEUES: dict[tuple[str, str], Provocation] = {
 }
 
 
-def _handle_of_another_time(stage: Stage) -> Answer:
+def _handle_of_another_time(stage: Stage) -> SqsReply:
     arn = stage.arn(stage.dead_letters())
-    handle = stage.do("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
-    stage.do("CancelMessageMoveTask", TaskHandle=handle)
-    return stage.ask("CancelMessageMoveTask", TaskHandle=handle)
+    handle = stage.call("StartMessageMoveTask", SourceArn=arn, MaxNumberOfMessagesPerSecond=1)["TaskHandle"]
+    stage.call("CancelMessageMoveTask", TaskHandle=handle)
+    return stage.request("CancelMessageMoveTask", TaskHandle=handle)
 
 
 _MOVES: dict[tuple[str, str], Provocation] = {
     ("StartMessageMoveTask", "MissingRequiredParameterException"): asking("StartMessageMoveTask"),
-    ("StartMessageMoveTask", "InvalidParameterValueException"): lambda stage: stage.ask(
+    ("StartMessageMoveTask", "InvalidParameterValueException"): lambda stage: stage.request(
         "StartMessageMoveTask", SourceArn=stage.arn(stage.queue())
     ),
     ("StartMessageMoveTask", "ResourceNotFoundException"): asking("StartMessageMoveTask", SourceArn=NO_ARN),

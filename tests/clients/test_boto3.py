@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.clients import boto
-from tests.clients.smq.raw import ask
+from tests.clients.smq.raw import smq_request
 from veilmq.testing import RunningServer
 
 
@@ -35,7 +35,7 @@ def test_a_handle_in_the_alphabet_of_before_still_acts(sqs: Any, url: str, serve
     assert sqs.delete_message_batch(
         QueueUrl=url, Entries=[{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(old[1:3])]
     ).keys() >= {"Successful"}
-    assert ask(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={old[3]}").status == 204
+    assert smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={old[3]}").status == 204
     server.advance(1_000)
     assert _counts(sqs, url) == (0, 1, 0)
     sqs.delete_message(QueueUrl=url, ReceiptHandle=old[0])
@@ -51,7 +51,7 @@ def test_a_name_that_no_queue_can_have_finds_nothing(sqs: Any, url: str, server:
             sqs.get_queue_url(QueueName=name, QueueOwnerAWSAccountId=owner)
     assert "QueueUrls" not in sqs.list_queues(QueueNamePrefix="\0")
     for listing in ("/queues", "/topics"):
-        assert ask(server, "GET", listing, "", "x-mns-marker: AA==").code == "InvalidArgument"
+        assert smq_request(server, "GET", listing, "", "x-mns-marker: AA==").code == "InvalidArgument"
     with urlopen(f"{server.endpoint}/v1/queues/-?names=%00,jobs") as reply:
         assert [queue["name"] for queue in json.load(reply)["queues"]] == ["jobs"]
 

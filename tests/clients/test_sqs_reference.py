@@ -112,7 +112,7 @@ def test_each_error_of_signatures(name: str, signed: str) -> None:
 
 def test_a_store_that_is_full(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path / "data", free_space_reserve_bytes=1 << 50) as server, Stage(server) as stage:
-        reply = stage.ask("CreateQueue", QueueName="a")
+        reply = stage.request("CreateQueue", QueueName="a")
     assert (reply.kind, reply.status) == ("ServiceUnavailableException", 503)
 
 

@@ -12,7 +12,7 @@ import pytest
 import urllib3
 from pyarrow import dataset
 
-from tests.clients.smq.raw import ask
+from tests.clients.smq.raw import smq_request
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Claims
 from veilmq.client.messages import RECEIPT_SUPERSEDED
@@ -105,12 +105,15 @@ def test_a_place_that_it_frees_is_given_to_the_next_receive(sqs: Any) -> None:
 def test_smq_is_fenced_all_the_same(server: RunningServer, sqs: Any, url: str) -> None:
     ((first, second),) = received_twice(sqs, url)
     target = f"/queues/jobs/messages?ReceiptHandle={first}"
-    assert ask(server, "DELETE", target).code == "MessageNotExist"
-    assert ask(server, "PUT", f"{target}&VisibilityTimeout=60").code == "MessageNotExist"
-    changed = ask(server, "PUT", f"/queues/jobs/messages?ReceiptHandle={second}&VisibilityTimeout=60")
-    assert ask(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={second}").code == "MessageNotExist"
+    assert smq_request(server, "DELETE", target).code == "MessageNotExist"
+    assert smq_request(server, "PUT", f"{target}&VisibilityTimeout=60").code == "MessageNotExist"
+    changed = smq_request(server, "PUT", f"/queues/jobs/messages?ReceiptHandle={second}&VisibilityTimeout=60")
+    assert smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={second}").code == "MessageNotExist"
     sqs.delete_message(QueueUrl=url, ReceiptHandle=second)  # over SQS it does, although SMQ has issued another
-    assert ask(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={changed.text('ReceiptHandle')}").status == 404
+    assert (
+        smq_request(server, "DELETE", f"/queues/jobs/messages?ReceiptHandle={changed.text('ReceiptHandle')}").status
+        == 404
+    )
     assert counts(sqs, url) == (0, 0)
 
 

@@ -171,7 +171,7 @@ class ScriptedQueue:
         return [answer.entries.get(change.receipt) for change in changes]
 
     @property
-    def asked(self) -> list[tuple[float, int]]:
+    def renewals(self) -> list[tuple[float, int]]:
         """Return (instant, seconds) of every entry of every call, in order."""
         return [(round(call.at_s, 7), for_s) for call in self.calls for _, for_s in call.entries]
 

@@ -69,7 +69,7 @@ def test_a_timeline_of_the_renewer(name: str) -> None:
     play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=timeline["max"]))
     play.take(timeout_s=timeline["vt"], received_at_s=timeline["first_expiry"] - timeline["vt"])
     play.until(timeline["max"] + 100, late_s=timeline["late"])
-    assert play.queue.asked == [(renewal["at"], renewal["extension"]) for renewal in timeline["renewals"]]
+    assert play.queue.renewals == [(renewal["at"], renewal["extension"]) for renewal in timeline["renewals"]]
 
 
 def test_twenty_overlapping_leases_are_twenty_single_ones() -> None:
@@ -115,7 +115,7 @@ class TestOfNServiceBus:
         assert lease.expires_at_s == 30
         play.table.settle(lease)
         play.until(100)
-        assert play.queue.asked == [(5, 15), (16, 14)]
+        assert play.queue.renewals == [(5, 15), (16, 14)]
         assert play.news == []
 
     @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ class TestOfNServiceBus:
         play.until(ended_at_s)
         play.table.settle(lease)
         play.until(200)
-        assert play.queue.asked == asked
+        assert play.queue.renewals == asked
 
     @pytest.mark.parametrize("error", [GONE, INVALID], ids=["gone", "invalid"])
     def test_a_failed_renewal_tells_the_handler(self, error: ClientError) -> None:
@@ -145,7 +145,7 @@ class TestOfNServiceBus:
         play.take(timeout_s=10)
         play.queue.script = [Answer(entries={"r": error})]
         play.until(100)
-        assert play.queue.asked == [(5, 15)]
+        assert play.queue.renewals == [(5, 15)]
         assert play.news == [(5, "r", LeaseState.LOST)]
 
     def test_a_clock_that_leaps(self) -> None:
@@ -157,13 +157,13 @@ class TestOfNServiceBus:
         play.clock.set(60)
         play.table.settle(lease)
         play.jump(64)
-        assert play.queue.asked == [(32, 32)]
+        assert play.queue.renewals == [(32, 32)]
 
     def test_a_renewal_duration_of_zero_is_off(self) -> None:
         play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=0))
         play.take(timeout_s=30, received_at_s=-31)
         play.until(100)
-        assert play.queue.asked == []
+        assert play.queue.renewals == []
 
     def test_what_was_lost_is_not_released(self) -> None:
         """The receipt is invalid when the message expires: one call, the handler ends, and nothing is made visible."""
@@ -171,7 +171,7 @@ class TestOfNServiceBus:
         (lease,) = play.take(timeout_s=30, received_at_s=-30)
         play.queue.script = [Answer(entries={"r": INVALID})]
         play.until(1)
-        assert play.queue.asked == [(0, 30)]
+        assert play.queue.renewals == [(0, 30)]
         assert play.news[-1:] == [(0, "r", LeaseState.LOST)]
         assert play.table.withdraw(lease).result(0) is False
 
@@ -182,7 +182,7 @@ def test_the_maximum_ends_renewals_and_not_the_handler() -> None:
         play = Play(NServiceBusPolicy(), fifo=fifo)
         play.take(timeout_s=30)
         play.until(1_000)
-        assert play.queue.asked[-1:] == [(290, 40)]
+        assert play.queue.renewals[-1:] == [(290, 40)]
         assert play.news == [(330, "r", LeaseState.SUSPECT)]
 
 
@@ -193,7 +193,7 @@ def test_the_maximum_counts_from_the_begin_of_processing() -> None:
     play.until(100)
     play.table.start(lease)
     play.until(1_000)
-    assert play.queue.asked[-1][0] == 380
+    assert play.queue.renewals[-1][0] == 380
 
 
 def test_two_seconds_late_asks_for_32() -> None:
@@ -201,7 +201,7 @@ def test_two_seconds_late_asks_for_32() -> None:
     play = Play(NServiceBusPolicy())
     (lease,) = play.take(timeout_s=30)
     play.jump(32)
-    assert play.queue.asked == [(32, 32)]
+    assert play.queue.renewals == [(32, 32)]
     assert lease.state is LeaseState.SUSPECT
 
 

@@ -52,7 +52,7 @@ class TestFixed:
         for at_s in (60, 120, 180):
             play.until(at_s)
             ends.append(lease.expires_at_s)
-        assert play.queue.asked == [(60, 120), (120, 120), (180, 120)]
+        assert play.queue.renewals == [(60, 120), (120, 120), (180, 120)]
         assert ends == [180, 240, 300]
         play = Play(Fixed(120, 60))
         (lease,) = play.take(timeout_s=120)
@@ -128,7 +128,7 @@ class TestAdaptive:
         play = Play(Adaptive())
         play.take(timeout_s=timeout_s)
         play.until(100)
-        ((at_s, for_s),) = play.queue.asked[:1]
+        ((at_s, for_s),) = play.queue.renewals[:1]
         assert timeout_s / 2 - 0.01 <= at_s <= timeout_s * 2 / 3
         assert for_s == 30
         assert play.news == []

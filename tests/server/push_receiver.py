@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from tests.clients.smq.raw import Raw, ask, element
+from tests.clients.smq.raw import SmqReply, element, smq_request
 from veilmq.testing import RunningServer
 
 
@@ -87,13 +87,13 @@ _PUSHES = re.compile(r'^veilmq_pushes_total\{outcome="(\w+)"\} (\d+)\.0$', re.MU
 
 
 def create_topic(server: RunningServer) -> None:
-    assert ask(server, "PUT", TOPIC).status in (201, 204)
+    assert smq_request(server, "PUT", TOPIC).status in (201, 204)
 
 
-def subscribe(server: RunningServer, name: str, endpoint: str, **more: str) -> Raw:
+def subscribe(server: RunningServer, name: str, endpoint: str, **more: str) -> SmqReply:
     """Return the answer to Subscribe; `more` are other elements."""
     told = "".join(element(*pair) for pair in {"Endpoint": endpoint, **more}.items())
-    return ask(server, "PUT", f"{TOPIC}/subscriptions/{name}", f"<Subscription>{told}</Subscription>")
+    return smq_request(server, "PUT", f"{TOPIC}/subscriptions/{name}", f"<Subscription>{told}</Subscription>")
 
 
 def subscribed(server: RunningServer, name: str, endpoint: str, **more: str) -> None:
@@ -104,13 +104,13 @@ def subscribed(server: RunningServer, name: str, endpoint: str, **more: str) -> 
 
 def publish(server: RunningServer, body: str = "hello", tag: str = "") -> str:
     told = element("MessageBody", body) + (element("MessageTag", tag) if tag else "")
-    reply = ask(server, "POST", f"{TOPIC}/messages", f"<Message>{told}</Message>")
+    reply = smq_request(server, "POST", f"{TOPIC}/messages", f"<Message>{told}</Message>")
     assert reply.status == 201, reply.body
     return reply.text("MessageId")
 
 
 def waiting(server: RunningServer) -> int:
-    return int(ask(server, "GET", TOPIC).text("MessageCount"))
+    return int(smq_request(server, "GET", TOPIC).text("MessageCount"))
 
 
 def outcomes(server: RunningServer) -> dict[str, int]:

@@ -16,7 +16,7 @@ PROTOCOLS = (JSON, QUERY)
 _numbers = count()
 
 
-class Answer(NamedTuple):
+class SqsReply(NamedTuple):
     """A reply: ``code`` and ``text`` are empty where it is no error; ``kind`` is what JSON calls the error."""
 
     status: int
@@ -42,7 +42,7 @@ class ServiceClient:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def ask(self, action: str, **members: Any) -> Answer:
+    def request(self, action: str, **members: Any) -> SqsReply:
         if self.protocol == JSON:
             status, headers, body = self.send(
                 "POST",
@@ -51,9 +51,9 @@ class ServiceClient:
                 {"X-Amz-Target": f"AmazonSQS.{action}", "Content-Type": "application/x-amz-json-1.0"},
             )
             return _json_answer(status, headers, json.loads(body))
-        return self.ask_form(action, form_of_request(action, members))
+        return self.request_form(action, form_of_request(action, members))
 
-    def ask_form(self, action: str, form: str) -> Answer:
+    def request_form(self, action: str, form: str) -> SqsReply:
         """Return the answer to a request of the Query protocol with these parameters."""
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         status, heard, body = self.send("POST", "/", f"Action={action}&{form}", headers)
@@ -61,10 +61,10 @@ class ServiceClient:
         parsed = create_parser("query").parse({"status_code": status, "headers": heard, "body": body}, output)
         parsed.pop("ResponseMetadata")
         error = parsed.pop("Error", {})
-        return Answer(status, error.get("Code", ""), error.get("Message", ""), parsed, heard)
+        return SqsReply(status, error.get("Code", ""), error.get("Message", ""), parsed, heard)
 
-    def do(self, action: str, **members: Any) -> dict[str, Any]:
-        answer = self.ask(action, **members)
+    def call(self, action: str, **members: Any) -> dict[str, Any]:
+        answer = self.request(action, **members)
         assert answer.status == 200, answer
         return answer.body
 
@@ -83,7 +83,7 @@ class ServiceClient:
     def queue(self, **attributes: str) -> str:
         """Return the URL of a new queue; one with ``FifoQueue`` has a name that ends in .fifo."""
         name = fresh_name(fifo="FifoQueue" in attributes)
-        url: str = self.do("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
+        url: str = self.call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
         return url
 
     def fifo(self, **attributes: str) -> str:
@@ -92,11 +92,11 @@ class ServiceClient:
     def attributes(self, url: str, *names: str) -> dict[str, str]:
         """Return these attributes of a queue, all of them without names."""
         asked = {"QueueUrl": url, "AttributeNames": names or ["All"]}
-        found: dict[str, str] = self.do("GetQueueAttributes", **asked).get("Attributes", {})
+        found: dict[str, str] = self.call("GetQueueAttributes", **asked).get("Attributes", {})
         return found
 
     def receive(self, url: str, **members: Any) -> list[dict[str, Any]]:
-        found = self.do("ReceiveMessage", QueueUrl=url, **{"MaxNumberOfMessages": 10} | members)
+        found = self.call("ReceiveMessage", QueueUrl=url, **{"MaxNumberOfMessages": 10} | members)
         messages: list[dict[str, Any]] = found.get("Messages", [])
         return messages
 
@@ -105,9 +105,9 @@ def fresh_name(*, fifo: bool = False) -> str:
     return f"q{next(_numbers)}{'.fifo' if fifo else ''}"
 
 
-def _json_answer(status: int, headers: dict[str, str], body: dict[str, Any]) -> Answer:
+def _json_answer(status: int, headers: dict[str, str], body: dict[str, Any]) -> SqsReply:
     if status == 200:
-        return Answer(status, "", "", body, headers)
+        return SqsReply(status, "", "", body, headers)
     code, _, fault = headers["x-amzn-query-error"].partition(";")
     assert fault in {"Sender", "Receiver"}
-    return Answer(status, code, body.get("message", ""), body, headers, body["__type"].partition("#")[2])
+    return SqsReply(status, code, body.get("message", ""), body, headers, body["__type"].partition("#")[2])

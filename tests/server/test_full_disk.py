@@ -11,7 +11,7 @@ import pytest
 import urllib3
 
 from tests.proofs.served import ServedFolder
-from tests.server.service_client import JSON, Answer, ServiceClient
+from tests.server.service_client import JSON, ServiceClient, SqsReply
 from tests.small_disk import MIB, resize, small_file_system
 
 pytestmark = pytest.mark.slow
@@ -29,8 +29,8 @@ class Caller(ServiceClient):
     def __init__(self, served: ServedFolder) -> None:
         super().__init__(served.endpoint, JSON, timeout_s=ANSWER_S_MAX)
 
-    def on(self, queue: str, action: str, **members: Any) -> Answer:
-        return self.ask(action, QueueUrl=f"http://x/000000000000/{queue}", **members)
+    def on(self, queue: str, action: str, **members: Any) -> SqsReply:
+        return self.request(action, QueueUrl=f"http://x/000000000000/{queue}", **members)
 
     def sends(self, queue: str, body: str) -> int:
         """Return the status."""
@@ -165,7 +165,7 @@ def test_a_disk_that_fills_under_load_loses_nothing(disk: tuple[ServedFolder, Pa
 
 def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
     for queue in QUEUES:
-        call.do("CreateQueue", QueueName=queue, Attributes={"FifoQueue": "true"} if queue.endswith(".fifo") else {})
+        call.call("CreateQueue", QueueName=queue, Attributes={"FifoQueue": "true"} if queue.endswith(".fifo") else {})
     with Load(served, 16_000) as load:
         eventually(lambda: load.refused >= REFUSED_MIN or load.errors, "the disk does not fill")
         assert load.errors == []
@@ -223,7 +223,7 @@ def test_a_log_that_a_reader_keeps_is_a_metric_and_a_warning(served: ServedFolde
 
 def pin_and_release(served: ServedFolder, call: Caller) -> None:
     """Read in one transaction while others write, then end it."""
-    call.do("CreateQueue", QueueName="a")
+    call.call("CreateQueue", QueueName="a")
     assert call.sends("a", "first") == 200
     reader = sqlite3.connect(served.folder / "store.db", isolation_level=None)
     reader.execute("BEGIN")

@@ -13,7 +13,7 @@ import pytest
 import urllib3
 from cryptography.exceptions import InvalidSignature
 
-from tests.clients.smq.raw import ask, element
+from tests.clients.smq.raw import element, smq_request
 from tests.conftest import EVERYTHING
 from tests.server.http_host import dial
 from tests.server.push_receiver import (
@@ -164,7 +164,7 @@ def test_receivers_are_told_where_the_certificate_is(receiver: Receiver) -> None
 
 @EACH_STORE
 def test_each_subscription_gets_what_it_wants(server: RunningServer, receiver: Receiver) -> None:
-    ask(server, "PUT", "/queues/jobs")
+    smq_request(server, "PUT", "/queues/jobs")
     subscribed(server, "all", f"{receiver.url}/all", NotifyContentFormat="SIMPLIFIED")
     subscribed(server, "red", f"{receiver.url}/red", NotifyContentFormat="SIMPLIFIED", FilterTag="red")
     subscribed(server, "queue", "acs:mns:any:000000000000:queues/jobs", NotifyContentFormat="SIMPLIFIED")
@@ -173,7 +173,7 @@ def test_each_subscription_gets_what_it_wants(server: RunningServer, receiver: R
     wait_for(server, accepted=3)
     got = sorted((push.path, push.body) for push in receiver.pushes)
     assert got == [("/all", "1"), ("/all", "2"), ("/red", "1")]
-    assert [ask(server, "GET", "/queues/jobs/messages").text("MessageBody") for _ in range(2)] == ["1", "2"]
+    assert [smq_request(server, "GET", "/queues/jobs/messages").text("MessageBody") for _ in range(2)] == ["1", "2"]
 
 
 # When it is tried again.
@@ -236,7 +236,7 @@ def refused_once(server: RunningServer, receiver: Receiver, url: str) -> None:
 def test_a_changed_strategy_counts_for_what_waits(server: RunningServer, receiver: Receiver) -> None:
     refused_once(server, receiver, receiver.url)
     body = f"<Subscription>{element('NotifyStrategy', 'EXPONENTIAL_DECAY_RETRY')}</Subscription>"
-    assert ask(server, "PUT", f"{TOPIC}/subscriptions/s?metaoverride=true", body).status == 204
+    assert smq_request(server, "PUT", f"{TOPIC}/subscriptions/s?metaoverride=true", body).status == 204
     next_attempt(server)
     wait_for(server, failed=2)
     server.advance(seconds=2)
@@ -290,7 +290,7 @@ def test_a_dead_receiver_holds_up_nobody_else(receiver: Receiver) -> None:
 def test_a_subscription_that_ended_gets_nothing_more(server: RunningServer, receiver: Receiver) -> None:
     """And one of the same name with another URL begins anew."""
     refused_once(server, receiver, f"{receiver.url}/old")
-    assert ask(server, "DELETE", f"{TOPIC}/subscriptions/s").status == 204
+    assert smq_request(server, "DELETE", f"{TOPIC}/subscriptions/s").status == 204
     receiver.status = 204
     subscribed(server, "s", f"{receiver.url}/new")
     server.advance(seconds=60)
@@ -302,7 +302,7 @@ def test_a_subscription_that_ended_gets_nothing_more(server: RunningServer, rece
 @EACH_STORE
 def test_a_deleted_topic_pushes_nothing_more(server: RunningServer, receiver: Receiver) -> None:
     refused_once(server, receiver, receiver.url)
-    assert ask(server, "DELETE", TOPIC).status == 204
+    assert smq_request(server, "DELETE", TOPIC).status == 204
     server.advance(seconds=60)
     assert (outcomes(server), len(receiver.pushes)) == ({"failed": 1}, 1)
 
@@ -383,4 +383,4 @@ def test_an_endpoint_that_is_not_allowed_says_what_to_set(allow: str | None, end
         reply = subscribe(server, "s", endpoint)
         assert (reply.status, reply.code) == (400, "EndpointInvalid")
         assert told in reply.text("Message").replace("&gt;", ">")
-        assert ask(server, "GET", f"{TOPIC}/subscriptions").texts("SubscriptionURL") == []
+        assert smq_request(server, "GET", f"{TOPIC}/subscriptions").texts("SubscriptionURL") == []

@@ -12,7 +12,7 @@ import urllib3
 from botocore.exceptions import ClientError
 from pyarrow import dataset
 
-from tests.clients.smq.raw import ask
+from tests.clients.smq.raw import smq_request
 from tests.server.keys import FRIEND, OWNER, REGION, client, signed, written
 from tests.server.service_client import PROTOCOLS, ServiceClient
 from veilmq.client import HttpQueueClient
@@ -74,9 +74,9 @@ def test_the_scope_of_a_signature_names_a_region_in_each_protocol(server: Runnin
         name = url.rpartition("/")[2]
         assert url == f"{server.endpoint}/{OTHER}/{ACCOUNT}/{name}"
         assert here.attributes(url)["QueueArn"] == f"arn:aws:sqs:{OTHER}:{ACCOUNT}:{name}"
-        assert there.do("ListQueues")["QueueUrls"] == [url]
-        assert "QueueUrls" not in here.do("ListQueues")
-        assert here.ask("GetQueueUrl", QueueName=name).code == "AWS.SimpleQueueService.NonExistentQueue"
+        assert there.call("ListQueues")["QueueUrls"] == [url]
+        assert "QueueUrls" not in here.call("ListQueues")
+        assert here.request("GetQueueUrl", QueueName=name).code == "AWS.SimpleQueueService.NonExistentQueue"
 
 
 def test_the_url_has_the_last_word(server: RunningServer) -> None:
@@ -138,7 +138,7 @@ def test_the_host_names_a_region_where_no_signature_does(server: RunningServer, 
 
 def test_a_host_names_no_region_for_smq(server: RunningServer) -> None:
     host = f"sqs.{OTHER}.localhost"
-    assert ask(server, "PUT", "/queues/orders", host=host).status == 201
+    assert smq_request(server, "PUT", "/queues/orders", host=host).status == 201
     assert sqs(server).list_queues()["QueueUrls"] == [f"{server.endpoint}/{ACCOUNT}/orders"]
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.server.service_client import JSON, PROTOCOLS, QUERY, Answer, ServiceClient, fresh_name
+from tests.server.service_client import JSON, PROTOCOLS, QUERY, ServiceClient, SqsReply, fresh_name
 from veilmq.testing import RunningServer
 
 ACCOUNT = "000000000000"
@@ -43,7 +43,7 @@ def web(served: RunningServer) -> Iterator[ServiceClient]:
 class Row(NamedTuple):
     """What is asked, and with which code, words and status it is refused."""
 
-    ask: Callable[[ServiceClient], Answer]
+    request: Callable[[ServiceClient], SqsReply]
     code: str
     text: str
     status: int = 400
@@ -55,71 +55,71 @@ KINDS = {INVALID: "InvalidParameterValueException", MISSING: "MissingRequiredPar
 NAME, VALUE = "InvalidAttributeName", "InvalidAttributeValue"
 
 
-def _batch(**entry: Any) -> Callable[[ServiceClient], Answer]:
-    def ask(sqs: ServiceClient) -> Answer:
+def _batch(**entry: Any) -> Callable[[ServiceClient], SqsReply]:
+    def request(sqs: ServiceClient) -> SqsReply:
         entries = [
             {"Id": "good", "MessageBody": "g", "MessageGroupId": "g", "MessageDeduplicationId": "d"},
             {"Id": "bad", "MessageBody": "b", **entry},
         ]
         url = sqs.fifo()
-        answer = sqs.ask("SendMessageBatch", QueueUrl=url, Entries=entries)
+        answer = sqs.request("SendMessageBatch", QueueUrl=url, Entries=entries)
         assert sqs.receive(url) == [], "nothing of the batch is stored"
         return answer
 
-    return ask
+    return request
 
 
-def _on(action: str, *, fifo: bool = False, **members: Any) -> Callable[[ServiceClient], Answer]:
-    return lambda sqs: sqs.ask(action, QueueUrl=sqs.fifo() if fifo else sqs.queue(), **members)
+def _on(action: str, *, fifo: bool = False, **members: Any) -> Callable[[ServiceClient], SqsReply]:
+    return lambda sqs: sqs.request(action, QueueUrl=sqs.fifo() if fifo else sqs.queue(), **members)
 
 
-def _create(**members: Any) -> Callable[[ServiceClient], Answer]:
-    return lambda sqs: sqs.ask("CreateQueue", **{"QueueName": fresh_name()} | members)
+def _create(**members: Any) -> Callable[[ServiceClient], SqsReply]:
+    return lambda sqs: sqs.request("CreateQueue", **{"QueueName": fresh_name()} | members)
 
 
-def _foreign(action: str, **members: Any) -> Callable[[ServiceClient], Answer]:
-    def ask(sqs: ServiceClient) -> Answer:
+def _foreign(action: str, **members: Any) -> Callable[[ServiceClient], SqsReply]:
+    def request(sqs: ServiceClient) -> SqsReply:
         url = sqs.queue()
-        sqs.do("SendMessage", QueueUrl=url, MessageBody="m")
+        sqs.call("SendMessage", QueueUrl=url, MessageBody="m")
         (message,) = sqs.receive(url)
-        return sqs.ask(action, QueueUrl=sqs.queue(), ReceiptHandle=message["ReceiptHandle"], **members)
+        return sqs.request(action, QueueUrl=sqs.queue(), ReceiptHandle=message["ReceiptHandle"], **members)
 
-    return ask
+    return request
 
 
-def _same_label(sqs: ServiceClient) -> Answer:
+def _same_label(sqs: ServiceClient) -> SqsReply:
     members = {"QueueUrl": sqs.queue(), "Label": "l", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]}
-    sqs.do("AddPermission", **members)
-    return sqs.ask("AddPermission", **members)
+    sqs.call("AddPermission", **members)
+    return sqs.request("AddPermission", **members)
 
 
-def _no_label(sqs: ServiceClient) -> Answer:
+def _no_label(sqs: ServiceClient) -> SqsReply:
     url = sqs.queue()
-    sqs.do("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["SendMessage"])
-    return sqs.ask("RemovePermission", QueueUrl=url, Label="other")
+    sqs.call("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["SendMessage"])
+    return sqs.request("RemovePermission", QueueUrl=url, Label="other")
 
 
-def _too_many_tags(sqs: ServiceClient) -> Answer:
-    return sqs.ask("TagQueue", QueueUrl=sqs.queue(), Tags={f"t{n}": "v" for n in range(51)})
+def _too_many_tags(sqs: ServiceClient) -> SqsReply:
+    return sqs.request("TagQueue", QueueUrl=sqs.queue(), Tags={f"t{n}": "v" for n in range(51)})
 
 
-def _too_many_tags_in_turn(sqs: ServiceClient) -> Answer:
+def _too_many_tags_in_turn(sqs: ServiceClient) -> SqsReply:
     url = sqs.queue()
-    sqs.do("TagQueue", QueueUrl=url, Tags={f"t{n}": "v" for n in range(50)})
-    return sqs.ask("TagQueue", QueueUrl=url, Tags={"more": "v"})
+    sqs.call("TagQueue", QueueUrl=url, Tags={f"t{n}": "v" for n in range(50)})
+    return sqs.request("TagQueue", QueueUrl=url, Tags={"more": "v"})
 
 
-def _set(name: str, text: str) -> Callable[[ServiceClient], Answer]:
+def _set(name: str, text: str) -> Callable[[ServiceClient], SqsReply]:
     return _on("SetQueueAttributes", Attributes={name: text})
 
 
-def _to_another_type(sqs: ServiceClient) -> Answer:
+def _to_another_type(sqs: ServiceClient) -> SqsReply:
     arn = sqs.attributes(sqs.fifo())["QueueArn"]
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2})
-    return sqs.ask("SetQueueAttributes", QueueUrl=sqs.queue(), Attributes={"RedrivePolicy": policy})
+    return sqs.request("SetQueueAttributes", QueueUrl=sqs.queue(), Attributes={"RedrivePolicy": policy})
 
 
-def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], Answer]:
+def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], SqsReply]:
     return _on("SendMessage", MessageBody="m", MessageAttributes={name: value})
 
 
@@ -187,7 +187,7 @@ ROWS: dict[str, Row] = {
         INVALID, "Value [] for parameter PrincipalId is invalid. Reason: Unable to verify."),
     "19 an empty name": Row(_create(QueueName=""), INVALID,
         "Value for parameter QueueName is invalid. Reason: Must specify a queue name."),
-    "19 the URL of an empty name": Row(lambda sqs: sqs.ask("GetQueueUrl", QueueName=""), INVALID,
+    "19 the URL of an empty name": Row(lambda sqs: sqs.request("GetQueueUrl", QueueName=""), INVALID,
         "Value for parameter QueueName is invalid. Reason: Must specify a queue name."),
     "22 an attribute of an unknown type": Row(_attribute("a", DataType="Decimal", StringValue="1"), INVALID,
         "The type of message (user) attribute 'a' is invalid. You must use only the following supported type "
@@ -253,9 +253,9 @@ ROWS: dict[str, Row] = {
         "Value 21 for parameter WaitTimeSeconds is invalid. Reason: Must be >= 0 and <= 20, if provided."),
     "attribute of a queue that is unknown": Row(_on("GetQueueAttributes", AttributeNames=["Foobar"]), NAME,
         "Unknown Attribute Foobar."),
-    "task of no queue": Row(lambda sqs: sqs.ask("CancelMessageMoveTask", TaskHandle="nonsense"), INVALID,
+    "task of no queue": Row(lambda sqs: sqs.request("CancelMessageMoveTask", TaskHandle="nonsense"), INVALID,
         "Value for parameter TaskHandle is invalid."),
-    "task of a queue that is no dead-letter queue": Row(lambda sqs: sqs.ask("StartMessageMoveTask",
+    "task of a queue that is no dead-letter queue": Row(lambda sqs: sqs.request("StartMessageMoveTask",
         SourceArn=sqs.attributes(sqs.queue())["QueueArn"]), INVALID,
         "Source queue must be configured as a Dead Letter Queue."),
     "empty batch": Row(_on("SendMessageBatch", Entries=[]), "AWS.SimpleQueueService.EmptyBatchRequest",
@@ -279,7 +279,7 @@ ROWS: dict[str, Row] = {
 def test_a_request_is_refused_in_the_words_of_the_service(name: str, sqs: ServiceClient) -> None:
     """Code and status are the contract; ours stands behind the service's own words."""
     row = ROWS[name]
-    answer = row.ask(sqs)
+    answer = row.request(sqs)
     assert (answer.status, answer.code) == (row.status, row.code), answer
     assert answer.text.startswith(row.text), answer.text
     assert sqs.protocol == QUERY or answer.kind == KINDS.get(row.code, row.code.rpartition(".")[2])
@@ -295,36 +295,36 @@ def test_queues_of_another_type_are_no_dead_letter_queues(sqs: ServiceClient) ->
 def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> None:
     name = fresh_name(fifo=True)
     given = {"FifoQueue": text, "ContentBasedDeduplication": text, "SqsManagedSseEnabled": text}
-    url = sqs.do("CreateQueue", QueueName=name, Attributes=given)["QueueUrl"]
+    url = sqs.call("CreateQueue", QueueName=name, Attributes=given)["QueueUrl"]
     found = sqs.attributes(url)
     assert {each: found[each] for each in given} == dict.fromkeys(given, "true")
-    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={"ContentBasedDeduplication": "False"})
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"ContentBasedDeduplication": "False"})
     assert sqs.attributes(url)["ContentBasedDeduplication"] == "false"
-    assert sqs.do("CreateQueue", QueueName=name, Attributes={"FifoQueue": text})["QueueUrl"] == url
+    assert sqs.call("CreateQueue", QueueName=name, Attributes={"FifoQueue": text})["QueueUrl"] == url
 
 
 def test_row_4_a_purge_forgets_deduplication_ids(sqs: ServiceClient) -> None:
     url = sqs.fifo()
     members = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "same", "MessageBody": "m"}
     for _ in range(3):
-        first = sqs.do("SendMessage", **members)["MessageId"]
-        assert sqs.do("SendMessage", **members)["MessageId"] == first
+        first = sqs.call("SendMessage", **members)["MessageId"]
+        assert sqs.call("SendMessage", **members)["MessageId"] == first
         assert [each["MessageId"] for each in sqs.receive(url)] == [first]
-        sqs.do("PurgeQueue", QueueUrl=url)
+        sqs.call("PurgeQueue", QueueUrl=url)
 
 
 def test_rows_5_and_6_a_queue_may_be_its_own_dead_letter_queue_until_the_policy_is_empty(sqs: ServiceClient) -> None:
     """Its messages then stay in it, whatever their count."""
     url = sqs.queue(VisibilityTimeout="0")
     policy = {"deadLetterTargetArn": sqs.attributes(url)["QueueArn"], "maxReceiveCount": 1}
-    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
     assert json.loads(sqs.attributes(url)["RedrivePolicy"]) == policy
-    sqs.do("SendMessage", QueueUrl=url, MessageBody="m")
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="m")
     for count in ("1", "2", "3"):
         (message,) = sqs.receive(url, AttributeNames=["ApproximateReceiveCount"])
         assert message["Attributes"] == {"ApproximateReceiveCount": count}
-    assert sqs.do("ListDeadLetterSourceQueues", QueueUrl=url)["queueUrls"] == [url]
-    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": ""})
+    assert sqs.call("ListDeadLetterSourceQueues", QueueUrl=url)["queueUrls"] == [url]
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": ""})
     assert "RedrivePolicy" not in sqs.attributes(url)
 
 
@@ -338,9 +338,9 @@ def test_an_empty_text_removes_an_attribute(name: str, text: str, sqs: ServiceCl
         arn = sqs.attributes(url)["QueueArn"]
         statement = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": arn}
         text = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={name: text})
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={name: text})
     assert sqs.attributes(url)[name] == text
-    sqs.do("SetQueueAttributes", QueueUrl=url, Attributes={name: ""})
+    sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={name: ""})
     assert name not in sqs.attributes(url)
 
 
@@ -352,13 +352,13 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
     url = sqs.queue()
     own = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=own"}}
     sqs.headers["X-Amzn-Trace-Id"] = TRACE
-    sent = sqs.do("SendMessage", QueueUrl=url, MessageBody="a")
+    sent = sqs.call("SendMessage", QueueUrl=url, MessageBody="a")
     assert "MD5OfMessageSystemAttributes" not in sent
-    sqs.do("SendMessage", QueueUrl=url, MessageBody="b", MessageSystemAttributes=own)
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="b", MessageSystemAttributes=own)
     entries = [{"Id": "c", "MessageBody": "c"}, {"Id": "d", "MessageBody": "d", "MessageSystemAttributes": own}]
-    sqs.do("SendMessageBatch", QueueUrl=url, Entries=entries)
+    sqs.call("SendMessageBatch", QueueUrl=url, Entries=entries)
     del sqs.headers["X-Amzn-Trace-Id"]
-    sqs.do("SendMessage", QueueUrl=url, MessageBody="e")
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="e")
     received = sqs.receive(url, AttributeNames=["AWSTraceHeader"])
     found = {each["Body"]: each.get("Attributes", {}).get("AWSTraceHeader") for each in received}
     assert found == {"a": TRACE, "b": "Root=own", "c": TRACE, "d": "Root=own", "e": None}
@@ -367,10 +367,10 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
 def test_row_8_names_of_attributes_have_letters_of_any_script(sqs: ServiceClient) -> None:
     url = sqs.queue()
     given = {name: {"DataType": "String", "StringValue": "x"} for name in ("attr.1øßä", "атрибут-٣", "名前_1")}
-    sqs.do("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes=given)
+    sqs.call("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes=given)
     (message,) = sqs.receive(url, MessageAttributeNames=["All"])
     assert message["MessageAttributes"] == given
-    answer = sqs.ask("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes={"a b": given["名前_1"]})
+    answer = sqs.request("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes={"a b": given["名前_1"]})
     assert (answer.code, answer.text[:45]) == (INVALID, "The message attribute name 'a b' is invalid. ")
 
 
@@ -378,22 +378,22 @@ def test_row_9_a_bad_character_of_an_attribute_is_an_invalid_value(served: Runni
     with ServiceClient(served.endpoint, JSON) as sqs:
         attributes = {"a": {"DataType": "String", "StringValue": "x\x08"}}
         members = {"QueueUrl": sqs.queue(), "MessageBody": "m", "MessageAttributes": attributes}
-        answer = sqs.ask("SendMessage", **members)
+        answer = sqs.request("SendMessage", **members)
         assert (answer.status, answer.code) == (400, INVALID)
-        body = sqs.ask("SendMessage", QueueUrl=sqs.queue(), MessageBody="x\x08")
+        body = sqs.request("SendMessage", QueueUrl=sqs.queue(), MessageBody="x\x08")
         assert (body.status, body.code) == (400, "InvalidMessageContents")
     with ServiceClient(served.endpoint, QUERY) as web:
         form = (
             f"QueueUrl={members['QueueUrl']}&MessageBody=m&MessageAttribute.1.Name=a"
             "&MessageAttribute.1.Value.DataType=String&MessageAttribute.1.Value.StringValue=x%08"
         )
-        assert web.ask_form("SendMessage", form).code == INVALID
+        assert web.request_form("SendMessage", form).code == INVALID
 
 
 def test_row_11_a_queue_that_does_not_exist(sqs: ServiceClient) -> None:
     for answer in (
-        sqs.ask("GetQueueAttributes", QueueUrl=f"http://{sqs.address}/{ACCOUNT}/none"),
-        sqs.ask("GetQueueUrl", QueueName="none"),
+        sqs.request("GetQueueAttributes", QueueUrl=f"http://{sqs.address}/{ACCOUNT}/none"),
+        sqs.request("GetQueueUrl", QueueName="none"),
     ):
         words = "exist." if sqs.protocol == JSON else "exist for this wsdl version."
         assert (answer.status, answer.code) == (400, "AWS.SimpleQueueService.NonExistentQueue")
@@ -463,7 +463,7 @@ def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
 
 def test_row_16_the_policy_of_a_first_permission(sqs: ServiceClient) -> None:
     url = sqs.queue()
-    sqs.do("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["ReceiveMessage"])
+    sqs.call("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["ReceiveMessage"])
     found = sqs.attributes(url)
     assert json.loads(found["Policy"]) == {
         "Version": "2008-10-17",
@@ -478,7 +478,7 @@ def test_row_16_the_policy_of_a_first_permission(sqs: ServiceClient) -> None:
             }
         ],
     }
-    sqs.do("RemovePermission", QueueUrl=url, Label="l")
+    sqs.call("RemovePermission", QueueUrl=url, Label="l")
     assert "Policy" not in sqs.attributes(url)
 
 
@@ -488,7 +488,7 @@ def test_row_16_the_policy_of_a_first_permission(sqs: ServiceClient) -> None:
 def test_row_20_an_unknown_queue_is_a_bad_request(url: str, served: RunningServer) -> None:
     """Whatever host its URL names; JSON has the older code in a header."""
     with ServiceClient(served.endpoint, JSON) as sqs:
-        answer = sqs.ask("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
+        answer = sqs.request("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
     assert (answer.status, answer.kind) == (400, "QueueDoesNotExist")
     assert answer.headers["x-amzn-query-error"] == "AWS.SimpleQueueService.NonExistentQueue;Sender"
     assert answer.text.startswith("The specified queue does not exist.")
@@ -496,9 +496,9 @@ def test_row_20_an_unknown_queue_is_a_bad_request(url: str, served: RunningServe
 
 def test_row_a_tags_under_the_name_of_older_sdks(web: ServiceClient) -> None:
     url = web.queue()
-    web.ask_form("TagQueue", f"QueueUrl={url}&Tags.1.Key=b&Tags.1.Value=2&Tags.2.Key=c&Tags.2.Value=3")
-    web.ask_form("TagQueue", f"QueueUrl={url}&Tag.1.Key=d&Tag.1.Value=4")
-    assert web.do("ListQueueTags", QueueUrl=url)["Tags"] == {"b": "2", "c": "3", "d": "4"}
+    web.request_form("TagQueue", f"QueueUrl={url}&Tags.1.Key=b&Tags.1.Value=2&Tags.2.Key=c&Tags.2.Value=3")
+    web.request_form("TagQueue", f"QueueUrl={url}&Tag.1.Key=d&Tag.1.Value=4")
+    assert web.call("ListQueueTags", QueueUrl=url)["Tags"] == {"b": "2", "c": "3", "d": "4"}
 
 
 def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
@@ -508,11 +508,11 @@ def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
         "&MessageAttribute.1.Value.StringValue=x&MessageAttribute.1.Value.StringListValue="
         "&MessageAttribute.1.Value.BinaryListValue="
     )
-    assert web.ask_form("SendMessage", form).status == 200
-    received = web.ask_form("ReceiveMessage", f"QueueUrl={url}&AttributeName=&MessageAttributeName=")
+    assert web.request_form("SendMessage", form).status == 200
+    received = web.request_form("ReceiveMessage", f"QueueUrl={url}&AttributeName=&MessageAttributeName=")
     (message,) = received.body["Messages"]
     assert message.keys() == {"MessageId", "ReceiptHandle", "MD5OfBody", "Body"}
-    assert web.ask_form("GetQueueAttributes", f"QueueUrl={url}&AttributeName=").body == {}
+    assert web.request_form("GetQueueAttributes", f"QueueUrl={url}&AttributeName=").body == {}
 
 
 @pytest.mark.parametrize(("action", "form", "code"), [
@@ -523,9 +523,9 @@ def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
 ])  # fmt: skip
 def test_row_b_empty_lists_are_as_good_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:
     url = web.queue()
-    answer = web.ask_form(action, f"QueueUrl={url}&{form}")
+    answer = web.request_form(action, f"QueueUrl={url}&{form}")
     assert (answer.status, answer.code) == (400, code)
     without = "&".join(each for each in form.split("&") if not each.endswith("="))
-    assert web.ask_form(action, f"QueueUrl={url}&{without}")._replace(body={}, headers={}) == answer._replace(
+    assert web.request_form(action, f"QueueUrl={url}&{without}")._replace(body={}, headers={}) == answer._replace(
         body={}, headers={}
     )

@@ -66,7 +66,7 @@ def test_required_members(sqs: ServiceClient) -> None:
         for member in _input(action).required_members:
             members = _request(sqs, action)
             del members[member]
-            answer = sqs.ask(action, **members)
+            answer = sqs.request(action, **members)
             assert answer.status == 400, (action, member, answer)
             if (answer.code, answer.text) != ("MissingParameter", f"The request must contain the parameter {member}."):
                 different.add(f"{action}.{member}")
@@ -86,7 +86,7 @@ def test_required_members_of_entries(member: str, sqs: ServiceClient) -> None:
             assert member not in shape.required_members
             continue
         del entry[member]
-        answer = sqs.ask(action, QueueUrl=sqs.queue(), Entries=[{"Id": "b"} | entry if member != "Id" else entry])
+        answer = sqs.request(action, QueueUrl=sqs.queue(), Entries=[{"Id": "b"} | entry if member != "Id" else entry])
         if member == "Id":
             name = f"{action}RequestEntry.1.Id"
             assert (answer.code, answer.text) == ("MissingParameter", f"The request must contain the parameter {name}.")
@@ -115,7 +115,7 @@ def test_every_member_is_known_in_json(served: RunningServer) -> None:
     with ServiceClient(served.endpoint, JSON) as sqs:
         for action in ACTIONS:
             for path, wrong in _wrong_json(_input(action)):
-                answer = sqs.ask(action, **wrong)
+                answer = sqs.request(action, **wrong)
                 if answer.code != "SerializationException":
                     unknown.add(f"{action}.{path}")
     assert unknown == listed("member, json")
@@ -150,7 +150,7 @@ def test_every_member_is_known_in_query(served: RunningServer) -> None:
             shape = old_model().operation_model(action).input_shape
             assert shape is not None
             for parameter, form in _wrong_forms(shape):
-                answer = sqs.ask_form(action, form)
+                answer = sqs.request_form(action, form)
                 if answer.code != "MalformedInput":
                     unknown.add(f"{action}: {parameter}")
     assert unknown == listed("member, query")
@@ -188,7 +188,7 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
     """Yield the replies of requests that together have every member told that can be."""
 
     def do(action: str, **members: Any) -> dict[str, Any]:
-        answers.append((action, sqs.do(action, **members)))
+        answers.append((action, sqs.call(action, **members)))
         return answers[-1][1]
 
     answers: list[tuple[str, dict[str, Any]]] = []
@@ -208,7 +208,7 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
     arn = do("GetQueueAttributes", QueueUrl=dead, AttributeNames=["All"])["Attributes"]["QueueArn"]
     for source in (url, sqs.fifo()):
         policy = f'{{"deadLetterTargetArn":"{arn}","maxReceiveCount":9}}'
-        sqs.do("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": policy})
+        sqs.call("SetQueueAttributes", QueueUrl=source, Attributes={"RedrivePolicy": policy})
     do("ListDeadLetterSourceQueues", QueueUrl=dead, MaxResults=1)
     ids = {"MessageGroupId": "g", "MessageDeduplicationId": "1"}
     do("SendMessage", QueueUrl=url, MessageBody="m", **ids, **attributes)
@@ -221,9 +221,9 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
     do("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": handle}, {"Id": "b"}])
     do("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": handle}])
     for number in "345":  # so many that a task that moves one in a second is still running
-        sqs.do("SendMessage", QueueUrl=dead, MessageBody="m", **ids | {"MessageDeduplicationId": number})
+        sqs.call("SendMessage", QueueUrl=dead, MessageBody="m", **ids | {"MessageDeduplicationId": number})
     move = {"SourceArn": arn, "DestinationArn": sqs.attributes(url)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1}
-    sqs.do("StartMessageMoveTask", SourceArn=arn)  # which fails: that message has no source
+    sqs.call("StartMessageMoveTask", SourceArn=arn)  # which fails: that message has no source
     while do("ListMessageMoveTasks", SourceArn=arn)["Results"][0]["Status"] == "RUNNING":
         served.advance(10)
     task = do("StartMessageMoveTask", **move)["TaskHandle"]
@@ -262,6 +262,6 @@ def test_errors_of_actions() -> None:
 def test_names_of_attributes(sqs: ServiceClient) -> None:
     url = sqs.queue()
     for name in service_model().shape_for("QueueAttributeName").enum:
-        assert sqs.ask("GetQueueAttributes", QueueUrl=url, AttributeNames=[name]).status == 200, name
+        assert sqs.request("GetQueueAttributes", QueueUrl=url, AttributeNames=[name]).status == 200, name
     for name in service_model().shape_for("MessageSystemAttributeName").enum:
-        assert sqs.ask("ReceiveMessage", QueueUrl=url, MessageSystemAttributeNames=[name]).status == 200, name
+        assert sqs.request("ReceiveMessage", QueueUrl=url, MessageSystemAttributeNames=[name]).status == 200, name

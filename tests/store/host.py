@@ -37,14 +37,13 @@ T = TypeVar("T")
 
 QUEUE = "000000000000/jobs"
 RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
-"""Queues can be purged, and names used again, at any time: what most tests are not about."""
+"""Allow queues to be purged, and names to be used again, at any time."""
 
 
 class Host:
     """Runs commands on an engine, one at a time or as one batch, and opens it again."""
 
-    slices = 400
-    """More than what goes on by itself ever takes in a test."""
+    slices = 400  # more than background work ever takes in a test
 
     def __init__(
         self, folder: Path | None, *, options: EngineOptions | None = None, clock: VirtualClock | None = None
@@ -67,36 +66,35 @@ class Host:
         """Return the result of `command`; raises its error."""
         return self.run(execute(self.engine, command))
 
-    def do_together(self, *together: Command, told: Callable[[Any], object] | None = None) -> list[Any]:
-        """Return the results or errors of commands submitted in one turn of the loop: one batch.
+    def do_together(self, *together: Command, on_result: Callable[[Any], object] | None = None) -> list[Any]:
+        """Submit commands in one iteration of the event loop, as one batch; return their results or errors.
 
-        `told` is called with each answer at the moment at which the engine gives it.
+        `on_result` is called with each result as soon as the engine returns it.
         """
 
         async def submit() -> list[Any]:
-            waiting = [self._submit(command, told) for command in together]
+            waiting = [self._submit(command, on_result) for command in together]
             return await asyncio.gather(*waiting)
 
         return self.run(submit())
 
-    def _submit(self, command: Command, told: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
+    def _submit(self, command: Command, on_result: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def done(answer: Any) -> None:
-            if told is not None:
-                told(answer)
-            future.set_result(answer)
+        def done(result: Any) -> None:
+            if on_result is not None:
+                on_result(result)
+            future.set_result(result)
 
         self.engine.submit(command, done)
         return future
 
     def advance(self, time_ms: int) -> None:
-        """Let time pass; returns when what fell due on the way has been answered."""
-
+        """Advance the clock; return once the commands that became due have completed."""
         self.in_loop(lambda: self.clock.advance(time_ms))
 
     def in_loop(self, call: Callable[[], object]) -> None:
-        """Make `call` in the event loop; returns when the commands that it submits have been answered."""
+        """Make `call` in the event loop; return once the commands that it submits have completed."""
 
         async def make() -> None:
             call()
@@ -122,7 +120,7 @@ class Host:
         return answers
 
     def crash(self) -> None:
-        """Go on from a copy of the folder made while it was in use; the original ends afterwards, unseen."""
+        """Open a copy of the folder that is made while the store is open; then close and remove the original."""
         assert self.folder is not None
         self._copies += 1
         copy = self.folder.with_name(f"copy-{self._copies}")
@@ -133,11 +131,11 @@ class Host:
         self.engine = self._runner.run(self._open())
 
     def forget(self) -> None:
-        """Have the store drop what it has in memory beside its database; what is lost a restart loses too."""
+        """Drop the store's caches, as a restart does."""
         self.engine._session.forget()
 
     def stop(self, step: type[Command] = Sweep) -> None:
-        """Have work of that kind go on no more by itself; the janitor's, unless said otherwise."""
+        """Stop background work of this kind; by default the janitor."""
         self.engine._session.schedulers[step].stop()
 
     def sweep(self) -> None:
@@ -179,8 +177,8 @@ class Host:
         return replace(view, is_new=False)
 
     def put(self, *new: NewMessage, queue: str = QUEUE, terms: SendOptions | None = None) -> list[Any]:
-        answers: list[Any] = self.do(commands.Send(queue=queue, messages=new, options=terms))
-        return answers
+        results: list[Any] = self.do(commands.Send(queue=queue, messages=new, options=terms))
+        return results
 
     def set_queue(self, queue: str = QUEUE, **settings: SettingValue) -> None:
         self.do(commands.SetQueue(queue=queue, settings=settings))
@@ -201,7 +199,7 @@ class Host:
         )
 
     def send_in_turn(self, *bodies: str, queue: str = QUEUE, **terms: Any) -> list[commands.SentMessage]:
-        """Send messages, each to the group of its first letter; without other `terms` its id is the body."""
+        """Send messages, each to the group named by its first letter; by default the deduplication id is the body."""
         sent = self.put(*(message(body, group=body[0], **{"dedup_id": body, **terms}) for body in bodies), queue=queue)
         assert all(isinstance(each, commands.SentMessage) for each in sent)
         return sent
@@ -216,10 +214,10 @@ class Host:
         return [each.body for each in self.receive(count, queue=queue, timeout_s=timeout_s)]
 
     def watch(self, queue: str = QUEUE) -> list[int]:
-        """Return a list that gets each instant of which whoever waits for `queue` is told from now on."""
-        told: list[int] = []
-        self.engine.watch(queue, told.append)
-        return told
+        """Watch `queue`; return a list to which the instant of each notification is appended."""
+        notified_ms: list[int] = []
+        self.engine.watch(queue, notified_ms.append)
+        return notified_ms
 
     def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> commands.ReceivedMessage:
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
@@ -230,12 +228,12 @@ class Host:
         return received.next_due_ms
 
     def delete(self, *receipts: str, queue: str = QUEUE, **how: bool) -> list[Any]:
-        answers: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, **how))
-        return answers
+        results: list[Any] = self.do(commands.Delete(queue=queue, receipts=receipts, **how))
+        return results
 
     def change(self, receipt: str, timeout_s: int, *, queue: str = QUEUE, bounded: bool = True, **how: bool) -> Any:
-        """Return what one change answers; `bounded` by twelve hours."""
-        (answer,) = self.do(
+        """Return the result of one change; `bounded` applies the 12-hour maximum."""
+        (result,) = self.do(
             commands.ChangeVisibility(
                 queue=queue,
                 changes=(VisibilityChange(receipt=receipt, timeout_s=timeout_s),),
@@ -243,7 +241,7 @@ class Host:
                 **how,
             )
         )
-        return answer
+        return result
 
     def counts(self, queue: str = QUEUE) -> tuple[int, int, int]:
         counts = self.do(commands.ShowQueue(queue=queue, counts=True)).counts
@@ -301,19 +299,19 @@ def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: 
         host.close()
 
 
-# What tests of the event log share: a host whose queues are logged, and a look at the events that are there.
+# Helpers for tests of the event log.
 
 
 LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
 
 
 def events_of(host: Host) -> list[ReceiptClosed]:
-    """Return all events that the store has not forgotten, in order; the range that is planned stays planned."""
+    """Return all events in the store, in order; a planned range stays planned."""
     return [event for _, event in numbered(host)]
 
 
 def numbered(host: Host) -> list[tuple[int, ReceiptClosed]]:
-    """Return the same with the number of each; asserts that there is no gap."""
+    """Return all events with their numbers; assert that the numbers have no gap."""
     counts: EventCounts = host.do(CountEvents())
     page: EventPage = host.do(ReadEvents(first=counts.exported + 1, last=counts.recorded, bytes_max=1 << 30))
     found = [(n, event) for first, batch in page.batches for n, event in enumerate(decode_events(batch), first)]
@@ -326,9 +324,9 @@ def outcomes(host: Host) -> list[tuple[str, int]]:
 
 
 def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes, int]]:
-    """Assert what holds of the events of each receipt; return the receipts that have ended.
+    """Assert that each receipt has one end, at most one correction and one move, in that order.
 
-    One end, at most one correction and one move away, in that order.
+    Return the receipts that have ended.
     """
     of_receipt: dict[tuple[str, bytes, int], list[str]] = {}
     for event in events:

@@ -17,7 +17,7 @@ from mns.mns_exception import MNSServerException
 from mns.queue import Message, Queue
 
 from tests.clients import boto
-from tests.clients.smq.raw import ask, element
+from tests.clients.smq.raw import element, smq_request
 from tests.stories.story import Action, Book, Counts, Got, Settings, Story, Teller
 from veilmq.testing import RunningServer
 
@@ -82,10 +82,10 @@ class ServedTeller(Teller):
         connection.request(method, target, body or None, sent)
         return connection
 
-    def _park(self, action: Action, ask: Callable[[], HTTPConnection]) -> None:
-        """Ask, and return when the request waits or is answered."""
+    def _park(self, action: Action, open_poll: Callable[[], HTTPConnection]) -> None:
+        """Open a poll; return when the server has parked or answered it."""
         parked = self._server.parked
-        connection = ask()
+        connection = open_poll()
         self._polls[action.poll] = (action.queue, connection)
         while self._server.parked == parked and not is_answered(connection, 0):
             pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
@@ -335,7 +335,7 @@ class SmqTeller(ServedTeller):
 
     def counts(self, queue: str) -> Counts:
         self._server.settle()
-        shown = ask(self._server, "GET", self._target(queue))
+        shown = smq_request(self._server, "GET", self._target(queue))
         visible, in_flight, delayed = (
             int(shown.text(name)) for name in ("ActiveMessages", "InactiveMessages", "DelayMessages")
         )
@@ -359,14 +359,14 @@ class SmqTeller(ServedTeller):
         if self._sqs_only[id(action)]:
             self._sqs.tell(action)
         else:
-            assert ask(self._server, "PUT", f"/queues/{name}", self._attributes(action.settings)).status == 201
+            assert smq_request(self._server, "PUT", f"/queues/{name}", self._attributes(action.settings)).status == 201
             self._sqs.meet(action.queue, name)
         queue = self._queues[action.queue] = self._account.get_queue(name)
         queue.set_encoding(False)
 
     def tell_set(self, action: Action) -> None:
         target = f"{self._target(action.queue)}?metaoverride=true"
-        assert ask(self._server, "PUT", target, self._attributes(action.settings)).status == 204
+        assert smq_request(self._server, "PUT", target, self._attributes(action.settings)).status == 204
 
     def tell_send(self, action: Action) -> None:
         for body in action.bodies:

@@ -16,7 +16,7 @@ VERSION = "x-mns-version: 2015-06-06"
 _ELEMENT = r"<{0}>([^<]*)</{0}>"
 
 
-class Raw(NamedTuple):
+class SmqReply(NamedTuple):
     """A reply: its status line and headers byte for byte, and its body."""
 
     status: int
@@ -35,7 +35,9 @@ class Raw(NamedTuple):
         return re.findall(_ELEMENT.format(name), self.body)
 
 
-def ask(server: RunningServer, method: str, target: str, body: str = "", *headers: str, host: str = "h:1") -> Raw:
+def smq_request(
+    server: RunningServer, method: str, target: str, body: str = "", *headers: str, host: str = "h:1"
+) -> SmqReply:
     lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", VERSION, f"Content-Length: {len(body.encode())}", *headers]
     request = "\r\n".join([*lines, "Connection: close", "", body])
     place = urlsplit(server.endpoint)
@@ -43,7 +45,7 @@ def ask(server: RunningServer, method: str, target: str, body: str = "", *header
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: connection.recv(65_536), b""))
     head, _, text = answer.partition(b"\r\n\r\n")
-    return Raw(int(head.split()[1]), head, text.decode())
+    return SmqReply(int(head.split()[1]), head, text.decode())
 
 
 def lines(document: str) -> str:

@@ -11,7 +11,7 @@ from mns.message_property import MessagePropertyValue, MessageSystemPropertyValu
 from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import account_at
-from tests.clients.smq.raw import ask, element
+from tests.clients.smq.raw import element, smq_request
 from tests.clients.smq.test_queues import counts, refused
 from veilmq.testing import RunningServer
 
@@ -187,7 +187,7 @@ def test_a_dead_letter_policy_is_one_thing_with_two_names(
 ) -> None:
     account.get_queue("dead").create(QueueMeta())
     policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 1)
-    assert ask(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>").status == 204
+    assert smq_request(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>").status == 204
     assert json.loads(attribute(sqs, url, "RedrivePolicy") or "") == {
         "deadLetterTargetArn": "arn:aws:sqs:us-east-1:000000000000:dead",
         "maxReceiveCount": 1,
@@ -199,7 +199,7 @@ def test_a_dead_letter_policy_is_one_thing_with_two_names(
     (dead,) = received(sqs, url.replace("jobs", "dead"))
     assert dead["Attributes"]["DeadLetterQueueSourceArn"].endswith(":jobs")
     ended = f"<Queue>{element('DeadLetterTargetQueue', '')}</Queue>"
-    assert ask(server, "PUT", "/queues/jobs?metaoverride=true", ended).status == 204
+    assert smq_request(server, "PUT", "/queues/jobs?metaoverride=true", ended).status == 204
     assert attribute(sqs, url, "RedrivePolicy") is None
 
 
@@ -207,14 +207,14 @@ def test_a_dead_letter_policy_is_one_thing_with_two_names(
 def test_a_dead_letter_queue_that_cannot_be_is_refused(sqs: Any, url: str, server: RunningServer, target: str) -> None:
     sqs.create_queue(QueueName="c.fifo", Attributes={"FifoQueue": "true"})
     policy = element("DeadLetterTargetQueue", target) + element("MaxReceiveCount", 1)
-    refusal = ask(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>")
+    refusal = smq_request(server, "PUT", "/queues/jobs?metaoverride=true", f"<Queue>{policy}</Queue>")
     assert (refusal.status, refusal.code) == (400, "InvalidArgument")
     assert "dead-letter queue" in refusal.text("Message")
 
 
 def test_a_fifo_queue_is_one_for_both_where_its_name_says_so(sqs: Any, account: Account, server: RunningServer) -> None:
     for name, kind in (("a.fifo", ""), ("b.fifo", element("QueueType", "fifo"))):
-        assert ask(server, "PUT", f"/queues/{name}", f"<Queue>{kind}</Queue>").status == 201
+        assert smq_request(server, "PUT", f"/queues/{name}", f"<Queue>{kind}</Queue>").status == 201
         url = sqs.get_queue_url(QueueName=name)["QueueUrl"]
         assert attribute(sqs, url, "FifoQueue") == "true"
         account.get_queue(name).send_message(Message("of smq", message_group_id="g"))
@@ -226,7 +226,7 @@ def test_a_fifo_queue_is_one_for_both_where_its_name_says_so(sqs: Any, account: 
         assert received(sqs, url) == []
         account.get_queue(name).delete_message(got.receipt_handle)
         assert [each["Body"] for each in received(sqs, url)] == ["of sqs"]
-    wrong = ask(server, "PUT", "/queues/c.fifo", f"<Queue>{element('QueueType', 'normal')}</Queue>")
+    wrong = smq_request(server, "PUT", "/queues/c.fifo", f"<Queue>{element('QueueType', 'normal')}</Queue>")
     assert wrong.code == "InvalidArgument"
 
 
@@ -234,7 +234,7 @@ def test_a_fifo_queue_whose_name_does_not_say_so_is_half_one_for_sqs(
     sqs: Any, account: Account, server: RunningServer
 ) -> None:
     """It receives in order; it sends where the content tells messages apart; a late handle does nothing."""
-    assert ask(server, "PUT", "/queues/plain", f"<Queue>{element('QueueType', 'fifo')}</Queue>").status == 201
+    assert smq_request(server, "PUT", "/queues/plain", f"<Queue>{element('QueueType', 'fifo')}</Queue>").status == 201
     url = sqs.get_queue_url(QueueName="plain")["QueueUrl"]
     with failed("InvalidParameterValue"):
         sqs.send_message(QueueUrl=url, MessageBody="m", MessageGroupId="g")
@@ -278,13 +278,13 @@ def test_more_receives_in_a_second_than_allowed_are_too_many_requests(
     sqs: Any, url: str, queue: Queue, server: RunningServer
 ) -> None:
     limit = f"<Queue>{element('MaxReceivesPerSecond', 2)}</Queue>"
-    assert ask(server, "PUT", "/queues/jobs?metaoverride=true", limit).status == 204
+    assert smq_request(server, "PUT", "/queues/jobs?metaoverride=true", limit).status == 204
     queue.batch_send_message([Message("a"), Message("b"), Message("c")])
     queue.receive_message()
     received(sqs, url)
     with refused("TooManyRequests"):
         queue.receive_message()
-    assert ask(server, "GET", "/queues/jobs/messages").status == 429
+    assert smq_request(server, "GET", "/queues/jobs/messages").status == 429
     with failed("RequestThrottled"):
         received(sqs, url)
     server.advance(seconds=1)

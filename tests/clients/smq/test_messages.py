@@ -18,7 +18,7 @@ from mns.mns_exception import MNSClientNetworkException, MNSServerException
 from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import account_at
-from tests.clients.smq.raw import ask, element, message
+from tests.clients.smq.raw import element, message, smq_request
 from tests.clients.smq.test_queues import counts, refused
 from veilmq.testing import RunningServer, faults
 from veilmq.testing.faults import Fault
@@ -77,7 +77,7 @@ def test_of_a_body_with_markup_no_part_is_taken(queue: Queue, server: RunningSer
     """As SDKs send it that escape nothing: it says what to do, and nothing is stored."""
     for body in ("a<b/>c", "<b>a</b>", " <b/> "):
         for sent in (message(body), f"<Messages>{message('m')}{message(body)}</Messages>"):
-            refusal = ask(server, "POST", "/queues/jobs/messages", sent)
+            refusal = smq_request(server, "POST", "/queues/jobs/messages", sent)
             assert (refusal.status, refusal.code) == (400, "InvalidArgument")
             assert "MessageBody, which is a text: write &lt; as &amp;lt; and" in refusal.text("Message")
     assert counts(queue) == (0, 0, 0)
@@ -346,9 +346,9 @@ def test_properties_of_all_types_come_as_they_were_sent(queue: Queue) -> None:
 
 
 def test_a_message_without_properties_has_no_element_for_them(server: RunningServer, queue: Queue) -> None:
-    sent = ask(server, "POST", "/queues/jobs/messages", with_properties(""))
+    sent = smq_request(server, "POST", "/queues/jobs/messages", with_properties(""))
     assert sent.status == 201
-    assert "Properties" not in ask(server, "GET", "/queues/jobs/messages").body
+    assert "Properties" not in smq_request(server, "GET", "/queues/jobs/messages").body
 
 
 def test_properties_count_towards_the_size(queue: Queue) -> None:
@@ -388,7 +388,7 @@ def test_properties_that_cannot_be_are_refused(server: RunningServer, queue: Que
         sent = with_properties(inner.replace("PropertyValue", "SystemPropertyValue"), "SystemProperties")
     else:
         sent = with_properties(inner)
-    reply = ask(server, "POST", "/queues/jobs/messages", sent)
+    reply = smq_request(server, "POST", "/queues/jobs/messages", sent)
     assert (reply.status, reply.code) == (400, "InvalidArgument")
     with refused("MessageNotExist"):
         queue.receive_message()
@@ -398,7 +398,7 @@ def test_as_many_and_as_long_as_they_may_be(server: RunningServer, queue: Queue)
     inner = "".join(prop(f"a{number}", "v", "STRING") for number in range(49))
     queue.set_encoding(False)
     longest = prop("a" * 256, "v" * 4_096, "STRING")
-    assert ask(server, "POST", "/queues/jobs/messages", with_properties(inner + longest)).status == 201
+    assert smq_request(server, "POST", "/queues/jobs/messages", with_properties(inner + longest)).status == 201
     assert len(queue.receive_message().get_user_properties()) == 50
 
 
@@ -406,7 +406,7 @@ def test_a_dead_letter_tells_where_it_comes_from(account: Account, server: Runni
     dead = account.get_queue("dead")
     dead.create(QueueMeta())
     policy = element("DeadLetterTargetQueue", "dead") + element("MaxReceiveCount", 2)
-    assert ask(server, "PUT", "/queues/jobs", f"<Queue>{policy}</Queue>").status == 201
+    assert smq_request(server, "PUT", "/queues/jobs", f"<Queue>{policy}</Queue>").status == 201
     queue = account.get_queue("jobs")
     message = Message("m")
     message.add_system_property(SystemPropertyName.BAGGAGE, text("k=v"))

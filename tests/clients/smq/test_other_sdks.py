@@ -15,7 +15,7 @@ from xml.dom import pulldom
 
 import pytest
 
-from tests.clients.smq.raw import ask, element, hex_md5, message, signature_v2
+from tests.clients.smq.raw import element, hex_md5, message, signature_v2, smq_request
 from tests.server.keys import REGION, SECRETS, written
 from veilmq.testing import RunningServer
 
@@ -91,7 +91,7 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         connection = HTTPConnection(server.endpoint.removeprefix("http://"), timeout=60)
 
-        def ask(
+        def call(
             method: str, path: str, parameters: Parameters | None = None, root: str = "", inner: str = ""
         ) -> Answer:
             body = f"{sdk.opening}<{root}{sdk.namespace}>{inner}</{root}>".encode() if root else b""
@@ -107,7 +107,7 @@ def do(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Do]:
             answer = connection.getresponse()
             return Answer(answer.status, dict(answer.getheaders()), answer.read().decode())
 
-        yield ask
+        yield call
         connection.close()
 
 
@@ -232,26 +232,26 @@ def properties(container: str, entry: str, given: dict[str, str]) -> str:
 @pytest.mark.parametrize("way", ["", "?peekonly=true"])
 def test_it_finds_the_properties_of_both_kinds(server: RunningServer, way: str) -> None:
     """Those of the system first: it reads those of users up to the end of the reply."""
-    ask(server, "PUT", "/queues/jobs")
+    smq_request(server, "PUT", "/queues/jobs")
     sent = message("a").replace(
         "</Message>",
         properties(USER, "PropertyValue", {"k": "v", "l": "w"})
         + properties(SYSTEM, "SystemPropertyValue", PROPERTIES)
         + "</Message>",
     )
-    assert ask(server, "POST", "/queues/jobs/messages", sent).status == 201
-    reply = ask(server, "GET", f"/queues/jobs/messages{way}")
+    assert smq_request(server, "POST", "/queues/jobs/messages", sent).status == 201
+    reply = smq_request(server, "GET", f"/queues/jobs/messages{way}")
     found = Reader(reply.body).message()
     assert (found[SYSTEM], found[USER]) == (PROPERTIES, {"k": "v", "l": "w"})
     assert (found["MessageBody"], found["Priority"]) == ("a", "8")
 
 
 def test_it_finds_the_system_properties_of_each_message_of_a_batch(server: RunningServer) -> None:
-    ask(server, "PUT", "/queues/jobs")
+    smq_request(server, "PUT", "/queues/jobs")
     for body in "ab":
         sent = message(body).replace("</Message>", properties(SYSTEM, "SystemPropertyValue", PROPERTIES) + "</Message>")
-        ask(server, "POST", "/queues/jobs/messages", sent)
-    reader = Reader(ask(server, "GET", "/queues/jobs/messages?numOfMessages=2").body)
+        smq_request(server, "POST", "/queues/jobs/messages", sent)
+    reader = Reader(smq_request(server, "GET", "/queues/jobs/messages?numOfMessages=2").body)
     found = [reader.message() for _ in range(2)]
     assert [(each["MessageBody"], each[SYSTEM]) for each in found] == [("a", PROPERTIES), ("b", PROPERTIES)]
 
@@ -262,16 +262,19 @@ def test_its_own_sequence_around_an_old_handle(
 ) -> None:
     """It changes the visibility, and goes on with the handle of the receive: that acts where handles are lenient."""
     with RunningServer(**veilmq_settings, smq_handles=handles) as server:
-        ask(server, "PUT", "/queues/jobs")
-        ask(server, "POST", "/queues/jobs/messages", message("a"))
-        handle = ask(server, "GET", "/queues/jobs/messages").text("ReceiptHandle")
+        smq_request(server, "PUT", "/queues/jobs")
+        smq_request(server, "POST", "/queues/jobs/messages", message("a"))
+        handle = smq_request(server, "GET", "/queues/jobs/messages").text("ReceiptHandle")
         target = f"/queues/jobs/messages?ReceiptHandle={handle}"
-        assert ask(server, "PUT", f"{target}&VisibilityTimeout=18").status == 200
-        again, deleted = ask(server, "PUT", f"{target}&VisibilityTimeout=18"), ask(server, "DELETE", target)
+        assert smq_request(server, "PUT", f"{target}&VisibilityTimeout=18").status == 200
+        again, deleted = (
+            smq_request(server, "PUT", f"{target}&VisibilityTimeout=18"),
+            smq_request(server, "DELETE", target),
+        )
         assert (again.status, deleted.status) == statuses
         if handles == "strict":
             assert (again.code, deleted.code) == ("MessageNotExist", "MessageNotExist")
-        left = ask(server, "GET", "/queues/jobs")
+        left = smq_request(server, "GET", "/queues/jobs")
         assert left.text("InactiveMessages") == ("1" if handles == "strict" else "0")
 
 
@@ -298,14 +301,14 @@ def test_the_endpoint_that_it_makes_of_this_servers_address_is_this_servers_queu
 ) -> None:
     host = host or urlsplit(server.endpoint).netloc
     for target in ("/queues/jobs", "/topics/news"):
-        ask(server, "PUT", target)
+        smq_request(server, "PUT", target)
     subscription = element("Subscription", element("Endpoint", endpoint_made_of(host)))
-    assert ask(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host).status == 201
-    assert ask(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host).status == 204
-    shown = ask(server, "GET", "/topics/news/subscriptions/s", host=host)
+    assert smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host).status == 201
+    assert smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host).status == 204
+    shown = smq_request(server, "GET", "/topics/news/subscriptions/s", host=host)
     assert shown.text("Endpoint") == endpoint_made_of(host)
-    assert ask(server, "POST", "/topics/news/messages", message("hello")).status == 201
-    received = ask(server, "GET", "/queues/jobs/messages?waitseconds=30")
+    assert smq_request(server, "POST", "/topics/news/messages", message("hello")).status == 201
+    received = smq_request(server, "GET", "/queues/jobs/messages?waitseconds=30")
     assert "&lt;Message&gt;hello&lt;/Message&gt;" in received.body
 
 
@@ -313,18 +316,18 @@ def test_the_endpoint_that_it_makes_of_this_servers_address_is_this_servers_queu
     "endpoint", ["acs:mns:0:128:queues/jobs", "acs:mns:1:127:queues/jobs", "acs:mns:mns:111122223333:queues/jobs"]
 )
 def test_a_queue_of_another_account_is_refused_whatever_the_address_is(server: RunningServer, endpoint: str) -> None:
-    ask(server, "PUT", "/queues/jobs")
-    ask(server, "PUT", "/topics/news")
+    smq_request(server, "PUT", "/queues/jobs")
+    smq_request(server, "PUT", "/topics/news")
     subscription = element("Subscription", element("Endpoint", endpoint))
     for host in (urlsplit(server.endpoint).netloc, "111122223333.x.mns.example.com"):
-        refused = ask(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host)
+        refused = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription, host=host)
         assert (refused.status, refused.code) == (403, "AccessDenied")
 
 
 @pytest.mark.parametrize("endpoint", ["mail:directmail:a@b.example", "mailto:a@b.example", "sms:directsms:anonymous"])
 def test_subscriptions_by_mail_and_sms_get_a_clear_error(server: RunningServer, endpoint: str) -> None:
-    ask(server, "PUT", "/topics/news")
+    smq_request(server, "PUT", "/topics/news")
     subscription = element("Subscription", element("Endpoint", endpoint))
-    refused = ask(server, "PUT", "/topics/news/subscriptions/s", subscription)
+    refused = smq_request(server, "PUT", "/topics/news/subscriptions/s", subscription)
     assert (refused.status, refused.code) == (400, "EndpointInvalid")
     assert "Subscriptions by mail and SMS are not supported. Subscribe a queue" in refused.text("Message")

@@ -13,7 +13,7 @@ from mns.mns_exception import MNSClientParameterException, MNSServerException
 from mns.queue import Message, Queue, QueueMeta
 
 from tests.clients.smq.conftest import HERE, account_at
-from tests.clients.smq.raw import ask
+from tests.clients.smq.raw import smq_request
 from tests.server.keys import OWNER, REGION, SECRETS, TOKEN, client, written
 from veilmq.testing import RunningServer
 
@@ -242,7 +242,7 @@ def test_a_change_by_0_or_43201_is_refused_and_changes_nothing(queue: Queue, ser
     with pytest.raises(MNSClientParameterException):
         queue.change_message_visibility(got.receipt_handle, TWELVE_HOURS_S + 1)
     target = f"/queues/jobs/messages?ReceiptHandle={got.receipt_handle}&VisibilityTimeout={TWELVE_HOURS_S + 1}"
-    assert ask(server, "PUT", target).code == "InvalidArgument"
+    assert smq_request(server, "PUT", target).code == "InvalidArgument"
     hidden_until(queue, server, got.next_visible_time)
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.clients.smq.raw import ask, element, lines, message
+from tests.clients.smq.raw import element, lines, message, smq_request
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, HTTP_TARGET_BYTES_MAX
 from veilmq.testing import RunningServer
 
@@ -21,7 +21,7 @@ NEVER = "AQAAAAEAAAIAAAAAAPuBVx0AAAABAAABi8_l3TB1KCTg3C5MBhAY"
 
 @pytest.fixture
 def server(veilmq_server: RunningServer) -> RunningServer:
-    assert ask(veilmq_server, "PUT", "/queues/q").status == 201
+    assert smq_request(veilmq_server, "PUT", "/queues/q").status == 201
     return veilmq_server
 
 
@@ -31,14 +31,14 @@ def server(veilmq_server: RunningServer) -> RunningServer:
 def test_a_queue_that_is_made_or_found_has_a_location(
     server: RunningServer, name: str, status: bytes, end: bytes
 ) -> None:
-    head = ask(server, "PUT", f"/queues/{name}").head
+    head = smq_request(server, "PUT", f"/queues/{name}").head
     location = b"Location: http://h:1/queues/" + name.encode() + b"\r\n"
     assert re.fullmatch(rb"HTTP/1.1 " + status + rb"\r\n" + DATE + ID + location + end, head)
 
 
 def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: RunningServer) -> None:
     """On a root with the one namespace that every SDK takes."""
-    reply = ask(server, "GET", "/queues/none")
+    reply = smq_request(server, "GET", "/queues/none")
     assert re.fullmatch(rb"HTTP/1.1 404 Not Found\r\n" + DATE + TYPE + ID + END + rb"\d+", reply.head)
     identifier = re.search(rb"x-mns-request-id: (\w+)", reply.head)
     assert identifier is not None
@@ -50,25 +50,25 @@ def test_an_error_has_its_four_elements_and_the_id_of_its_header(server: Running
 
 
 def test_ids_of_requests_differ(server: RunningServer) -> None:
-    heads = [ask(server, "GET", "/queues/q").head for _ in range(3)]
+    heads = [smq_request(server, "GET", "/queues/q").head for _ in range(3)]
     assert len({re.findall(rb"x-mns-request-id: (\w+)", head)[0] for head in heads}) == 3
 
 
 def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> None:
     now_ms = server.clock.now_ms()
-    sent = ask(server, "POST", "/queues/q/messages", message("a&amp;b"))
+    sent = smq_request(server, "POST", "/queues/q/messages", message("a&amp;b"))
     identifier, digest = sent.text("MessageId"), "B96E7BDA9C9FEEE3259B177BD456B0A5"
     assert re.fullmatch(rb"HTTP/1.1 201 Created\r\n" + DATE + TYPE + ID + END + rb"\d+", sent.head)
     assert sent.body == XML + lines(
         f"<Message {NAMESPACE}><MessageId>{identifier}</MessageId><MessageBodyMD5>{digest}</MessageBodyMD5></Message>"
     )
-    peeked = ask(server, "GET", "/queues/q/messages?peekonly=true")
+    peeked = smq_request(server, "GET", "/queues/q/messages?peekonly=true")
     assert peeked.body == XML + lines(
         f"<Message {NAMESPACE}><MessageId>{identifier}</MessageId><MessageBodyMD5>{digest}</MessageBodyMD5>"
         f"<MessageBody>a&amp;b</MessageBody><EnqueueTime>{now_ms}</EnqueueTime>"
         f"<FirstDequeueTime>{now_ms}</FirstDequeueTime><DequeueCount>0</DequeueCount><Priority>8</Priority></Message>"
     )
-    got = ask(server, "GET", "/queues/q/messages?numOfMessages=1")
+    got = smq_request(server, "GET", "/queues/q/messages?numOfMessages=1")
     handle = got.text("ReceiptHandle")
     assert got.body == XML + lines(
         f"<Messages {NAMESPACE}><Message><MessageId>{identifier}</MessageId>"
@@ -77,26 +77,26 @@ def test_a_message_that_is_sent_received_and_changed(server: RunningServer) -> N
         f"<NextVisibleTime>{now_ms + 30_000}</NextVisibleTime><FirstDequeueTime>{now_ms}</FirstDequeueTime>"
         "<DequeueCount>1</DequeueCount><Priority>8</Priority></Message></Messages>"
     )
-    changed = ask(server, "PUT", f"/queues/q/messages?ReceiptHandle={handle}&VisibilityTimeout=7")
+    changed = smq_request(server, "PUT", f"/queues/q/messages?ReceiptHandle={handle}&VisibilityTimeout=7")
     assert changed.body == XML + lines(
         f"<ChangeVisibility {NAMESPACE}><ReceiptHandle>{changed.text('ReceiptHandle')}</ReceiptHandle>"
         f"<NextVisibleTime>{now_ms + 7_000}</NextVisibleTime></ChangeVisibility>"
     )
-    deleted = ask(server, "DELETE", f"/queues/q/messages?ReceiptHandle={changed.text('ReceiptHandle')}")
+    deleted = smq_request(server, "DELETE", f"/queues/q/messages?ReceiptHandle={changed.text('ReceiptHandle')}")
     assert re.fullmatch(rb"HTTP/1.1 204 No Content\r\n" + DATE + ID + NO_LENGTH, deleted.head)
 
 
 def test_a_receipt_handle_needs_no_escaping(server: RunningServer) -> None:
     """Three SDKs put it into the query string as it is."""
-    ask(server, "POST", "/queues/q/messages", message("m"))
-    handle = ask(server, "GET", "/queues/q/messages").text("ReceiptHandle")
+    smq_request(server, "POST", "/queues/q/messages", message("m"))
+    handle = smq_request(server, "GET", "/queues/q/messages").text("ReceiptHandle")
     assert re.fullmatch(r"[A-Za-z0-9_.~-]{1,120}", handle)
 
 
 def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningServer) -> None:
-    shown = ask(server, "GET", "/?accountmeta=true")
+    shown = smq_request(server, "GET", "/?accountmeta=true")
     assert shown.body == XML + lines(f"<Account {NAMESPACE}><LoggingBucket></LoggingBucket></Account>")
-    opened = ask(server, "POST", "/commonbuy/openservice")
+    opened = smq_request(server, "POST", "/commonbuy/openservice")
     assert (opened.status, opened.body) == (
         200,
         XML + lines(f"<OpenService {NAMESPACE}><OrderId>0</OrderId></OpenService>"),
@@ -104,12 +104,14 @@ def test_attributes_of_the_account_and_the_stub_of_its_opening(server: RunningSe
 
 
 def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: RunningServer) -> None:
-    listed = ask(server, "GET", "/queues")
+    listed = smq_request(server, "GET", "/queues")
     assert listed.body == XML + lines(
         f"<Queues {NAMESPACE}><Queue><QueueURL>http://h:1/queues/q</QueueURL></Queue></Queues>"
     )
-    detailed = ask(server, "GET", "/queues", "", "x-mns-with-meta: true")
-    attributes = ask(server, "GET", "/queues/q").body.partition(">\n")[2].partition(">")[2].removesuffix("</Queue>")
+    detailed = smq_request(server, "GET", "/queues", "", "x-mns-with-meta: true")
+    attributes = (
+        smq_request(server, "GET", "/queues/q").body.partition(">\n")[2].partition(">")[2].removesuffix("</Queue>")
+    )
     assert detailed.body == listed.body.replace("</QueueURL>", f"</QueueURL>{attributes.removesuffix(chr(10))}")
     assert detailed.texts("QueueName") == ["q"]
 
@@ -117,9 +119,9 @@ def test_queues_are_listed_with_what_they_are_where_it_is_asked_for(server: Runn
 def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer) -> None:
     """Also where its dead-letter policy is set: no SDK knows more, and one fails on what is nested."""
     extended = element("DeadLetterTargetQueue", "q") + element("MaxReceiveCount", 3)
-    made = ask(server, "PUT", "/queues/more", f"<Queue>{extended}{element('MaxReceivesPerSecond', 5)}</Queue>")
+    made = smq_request(server, "PUT", "/queues/more", f"<Queue>{extended}{element('MaxReceivesPerSecond', 5)}</Queue>")
     assert made.status == 201
-    shown = " ".join(re.findall(r"<(\w+)>", ask(server, "GET", "/queues/more").body))
+    shown = " ".join(re.findall(r"<(\w+)>", smq_request(server, "GET", "/queues/more").body))
     assert shown == (
         "QueueName CreateTime LastModifyTime DelaySeconds MaximumMessageSize MessageRetentionPeriod VisibilityTimeout "
         "PollingWaitSeconds LoggingEnabled ActiveMessages InactiveMessages DelayMessages"
@@ -137,8 +139,8 @@ def test_a_queue_shows_its_twelve_attributes_and_no_other(server: RunningServer)
     ids=lambda row: row[1],
 )
 def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, request_: tuple[str, str]) -> None:
-    ask(server, "POST", "/queues/q/messages/", message("m"))
-    assert ask(server, *request_).texts("MessageBody") == ["m"]
+    smq_request(server, "POST", "/queues/q/messages/", message("m"))
+    assert smq_request(server, *request_).texts("MessageBody") == ["m"]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +154,8 @@ def test_names_of_parameters_are_the_same_in_any_case(server: RunningServer, req
 )
 def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
     inner = "<Priority> 3 </Priority><MessageBody>m</MessageBody><DelaySeconds>\n0 </DelaySeconds>"
-    assert ask(server, "POST", "/queues/q/messages", body.format(inner)).status == 201
-    assert ask(server, "GET", "/queues/q/messages").text("Priority") == "3"
+    assert smq_request(server, "POST", "/queues/q/messages", body.format(inner)).status == 201
+    assert smq_request(server, "GET", "/queues/q/messages").text("Priority") == "3"
 
 
 @pytest.mark.parametrize(
@@ -223,7 +225,7 @@ def test_all_that_sdks_write_is_read(server: RunningServer, body: str) -> None:
 def test_what_cannot_be_done_is_answered_with_its_code(
     server: RunningServer, asked: tuple[str, ...], status: int, code: str
 ) -> None:
-    reply = ask(server, *asked)
+    reply = smq_request(server, *asked)
     assert reply.status == status
     if code:
         assert (reply.code, reply.text("HostId")) == (code, "http://h:1")
@@ -231,7 +233,7 @@ def test_what_cannot_be_done_is_answered_with_its_code(
 
 
 def test_other_methods_are_told_which_there_are(server: RunningServer) -> None:
-    reply = ask(server, "PATCH", "/queues/q")
+    reply = smq_request(server, "PATCH", "/queues/q")
     assert (reply.status, b"\r\nAllow: DELETE, GET, POST, PUT\r\n" in reply.head) == (405, True)
 
 
@@ -252,7 +254,7 @@ def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
     server: RunningServer, asked: tuple[str, ...], host: str, status: int, code: str
 ) -> None:
     """One SDK takes everything for success that is no XML: a message that is too long would be lost without a word."""
-    reply = ask(server, *asked, host=host)
+    reply = smq_request(server, *asked, host=host)
     assert (reply.status, reply.code) == (status, code)
     assert reply.text("HostId").replace("&lt;", "<") == f"http://{host}"
     assert reply.text("Message")
@@ -286,4 +288,4 @@ def test_what_is_refused_before_it_is_read_is_an_error_of_smq_too(
 def test_texts_of_errors_are_those_that_people_search_for(
     server: RunningServer, asked: tuple[str, ...], text: str
 ) -> None:
-    assert ask(server, *asked).text("Message") == text
+    assert smq_request(server, *asked).text("Message") == text

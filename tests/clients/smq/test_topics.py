@@ -17,7 +17,7 @@ from mns.queue import Message, Queue, QueueMeta
 from mns.subscription import Subscription, SubscriptionMeta
 from mns.topic import Base64TopicMessage, DirectMailInfo, Topic, TopicMessage, TopicMeta
 
-from tests.clients.smq.raw import ask, element, message
+from tests.clients.smq.raw import element, message, smq_request
 from tests.clients.smq.test_queues import refused
 from tests.server.keys import OWNER as KEYS_OWNER
 from tests.server.keys import REGION as KEYS_REGION
@@ -81,10 +81,13 @@ def test_a_topic_is_found_when_what_is_said_of_it_is_so(account: Account, server
     topic = account.get_topic("news")
     url = topic.create(TopicMeta(2_048, True))
     assert topic.create(TopicMeta()) == topic.create(TopicMeta(2_048)) == url
-    assert ask(server, "PUT", "/topics/news").status == 204
+    assert smq_request(server, "PUT", "/topics/news").status == 204
     with refused("TopicAlreadyExist"):
         topic.create(TopicMeta(2_049))
-    assert ask(server, "PUT", "/topics/news", "<Topic><LoggingEnabled>false</LoggingEnabled></Topic>").status == 409
+    assert (
+        smq_request(server, "PUT", "/topics/news", "<Topic><LoggingEnabled>false</LoggingEnabled></Topic>").status
+        == 409
+    )
 
 
 def test_attributes_are_changed_one_by_one(topic: Topic, server: RunningServer) -> None:
@@ -107,7 +110,7 @@ def test_topics_are_listed_by_pages(account: Account) -> None:
 
 
 def test_a_listing_tells_attributes_to_who_asks(topic: Topic, server: RunningServer) -> None:
-    reply = ask(server, "GET", "/topics", "", "x-mns-with-meta: true")
+    reply = smq_request(server, "GET", "/topics", "", "x-mns-with-meta: true")
     assert (reply.text("TopicName"), reply.text("MessageCount"), reply.text("TopicURL")) == (
         "news",
         "0",
@@ -151,7 +154,7 @@ def test_a_subscription_has_its_attributes(topic: Topic, queue: Queue, server: R
         "create_time": 1_700_000_000,
         "last_modify_time": 1_700_000_000,
     }
-    assert ask(server, "GET", "/topics/news/subscriptions/s").text("Subscriber") == OWNER
+    assert smq_request(server, "GET", "/topics/news/subscriptions/s").text("Subscriber") == OWNER
 
 
 def test_the_same_subscription_is_found_and_another_is_not(topic: Topic, queue: Queue, server: RunningServer) -> None:
@@ -367,6 +370,6 @@ WRONG = [
 
 @pytest.mark.usefixtures("topic", "queue")
 def test_what_cannot_be_asked_of_topics_is_answered_with_its_code(server: RunningServer) -> None:
-    answers = [ask(server, method, path, body).code for method, path, body, _ in WRONG]
+    answers = [smq_request(server, method, path, body).code for method, path, body, _ in WRONG]
     assert answers == [code for *_, code in WRONG]
-    assert ask(server, "PUT", f"/topics/9{'x' * 254}").status == 201
+    assert smq_request(server, "PUT", f"/topics/9{'x' * 254}").status == 201

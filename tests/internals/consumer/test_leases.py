@@ -263,7 +263,7 @@ def test_only_durations_count(lateness_ms: int, origin_s: float) -> None:
         play.clock.set(begin_s)
         play.take(timeout_s=30)
         play.until(begin_s + 200.0005, late_s=lateness_ms / 1_000)
-        timelines.append(play.queue.asked)
+        timelines.append(play.queue.renewals)
     assert [for_s for _, for_s in timelines[0]] == [for_s for _, for_s in timelines[1]]
     elapsed = [at_s - origin_s for at_s, _ in timelines[1]]
     assert elapsed == pytest.approx([at_s for at_s, _ in timelines[0]], abs=1e-4)

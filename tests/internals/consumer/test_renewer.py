@@ -59,7 +59,7 @@ class TestFaults:
         entries = {"r": error} if isinstance(error, ClientError) else {}
         play.queue.script = [Answer(error=error) if whole or not entries else Answer(entries=entries)]
         play.until(45)
-        assert play.queue.asked == [(20, 30), (20.1, 30), (40.1, 30)]
+        assert play.queue.renewals == [(20, 30), (20.1, 30), (40.1, 30)]
         assert play.news == []
         assert lease.state is HELD
 
@@ -69,7 +69,7 @@ class TestFaults:
         play.queue.script = [Answer(error=BUSY)] * 100
         play.until(29.999)
         assert play.news == []
-        tries = [at_s for at_s, _ in play.queue.asked]
+        tries = [at_s for at_s, _ in play.queue.renewals]
         assert tries[:7] == [20, 20.1, 20.3, 20.7, 21.5, 23.1, 24.7]
         play.until(60)
         assert play.news == [(30, "r", SUSPECT)]
@@ -152,7 +152,7 @@ class TestFaults:
         play, lease = held(jitter=0.5)
         play.queue.script = [Answer(takes_s=1_000)]
         play.until(26)
-        assert play.queue.asked == [(20, 30), (25.1, 30)]
+        assert play.queue.renewals == [(20, 30), (25.1, 30)]
         assert lease.state is HELD
 
     def test_a_stop_of_the_process_is_noticed_at_the_first_look(self) -> None:
@@ -181,8 +181,8 @@ class TestEnd:
         play = Play(Fixed(300, 200))
         play.take(timeout_s=300)
         play.until(50_000)
-        assert all(1 <= for_s <= 300 and at_s + for_s <= 43_200 for at_s, for_s in play.queue.asked)
-        assert play.queue.asked[-1:] == [(43_000, 198)]
+        assert all(1 <= for_s <= 300 and at_s + for_s <= 43_200 for at_s, for_s in play.queue.renewals)
+        assert play.queue.renewals[-1:] == [(43_000, 198)]
         assert play.news == [(43_198, "r", ENDED)]
         ((at_s, _, left_s),) = play.warnings
         assert 600 < left_s <= 900
@@ -237,7 +237,7 @@ class TestRaces:
         play.table.answered([asked], [RenewalResult.GONE])
         assert lease.state is HELD
         play.until(21)
-        assert play.queue.asked == [(20.1, 30)], "should the delete have failed, the lease is still kept"
+        assert play.queue.renewals == [(20.1, 30)], "should the delete have failed, the lease is still kept"
 
     def test_a_release_waits_for_a_renewal(self) -> None:
         """Sent before the renewal has arrived, it would be undone by it."""
@@ -283,9 +283,9 @@ class TestRaces:
         assert not fence.done()
         play.until(6)
         assert fence.result(0) is HELD
-        assert play.queue.asked == [(5, 30)]
+        assert play.queue.renewals == [(5, 30)]
         play.until(26)
-        assert play.queue.asked == [(5, 30), (25, 30)]
+        assert play.queue.renewals == [(5, 30), (25, 30)]
 
     @pytest.mark.parametrize("gone", [False, True])
     def test_a_fence_that_nobody_waits_for_harms_nobody(self, gone: bool) -> None:
@@ -364,7 +364,7 @@ class TestBatches:
         """A handler may hold its message for so long and no longer."""
         play, _ = held(cap_s=50)
         play.until(200)
-        assert play.queue.asked == [(20, 30), (40, 30)]
+        assert play.queue.renewals == [(20, 30), (40, 30)]
         assert play.news == [(70, "r", SUSPECT)]
 
     def test_a_cap_that_passes_while_nobody_looks_counts(self) -> None:
@@ -373,7 +373,7 @@ class TestBatches:
         play.until(30)
         play.jump(46)
         play.until(100)
-        assert play.queue.asked == [(20, 30)]
+        assert play.queue.renewals == [(20, 30)]
         assert play.news == [(50, "r", SUSPECT)]
 
     def test_what_is_settled_on_the_way_to_the_call_stays_out(self) -> None:

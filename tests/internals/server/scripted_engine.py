@@ -10,19 +10,19 @@ from veilmq.server.http_parser import Date
 
 
 class ScriptedEngine:
-    """`asked` are the commands that have no answer yet, in the order in which they came."""
+    """`pending` has the commands that have no answer yet, in the order in which they came."""
 
     token_key = b""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Command, Done]] = []
+        self.pending: list[tuple[Command, Done]] = []
         self.watches: dict[str, Wake] = {}
 
     def submit(self, command: Command, done: Done) -> None:
-        self.asked.append((command, done))
+        self.pending.append((command, done))
 
     def withdraw(self, done: Done) -> None:
-        self.asked = [entry for entry in self.asked if entry[1] != done]
+        self.pending = [entry for entry in self.pending if entry[1] != done]
 
     def watch(self, queue: str, wake: Wake) -> None:
         assert queue not in self.watches
@@ -32,7 +32,7 @@ class ScriptedEngine:
         del self.watches[queue]
 
     def answer(self, result: Any) -> Command:
-        command, done = self.asked.pop(0)
+        command, done = self.pending.pop(0)
         done(result)
         return command
 

@@ -107,11 +107,11 @@ def test_what_the_parser_refuses_is_counted(server: RunningServer) -> None:
 def test_metrics_count_requests_and_show_queues(server: RunningServer) -> None:
     """Counters by action and code, durations, and each queue's states and the age of its oldest message."""
     with ServiceClient(server.endpoint, JSON) as sqs:
-        url = sqs.do("CreateQueue", QueueName="q")["QueueUrl"]
+        url = sqs.call("CreateQueue", QueueName="q")["QueueUrl"]
         server.advance(60_000)
         assert 'oldest_message_age_seconds{queue="000000000000/q"} 0.0' in get(server, "/metrics")[1], "it is empty"
         for delay_s in (0, 0, 60):
-            sqs.do("SendMessage", QueueUrl=url, MessageBody="m", DelaySeconds=delay_s)
+            sqs.call("SendMessage", QueueUrl=url, MessageBody="m", DelaySeconds=delay_s)
         sqs.receive(url, MaxNumberOfMessages=1)
         assert sqs.send("POST", "/", "{}", {"X-Amz-Target": "AmazonSQS.Fly"})[0] == 400
     server.advance(1_500)

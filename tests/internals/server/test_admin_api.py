@@ -248,7 +248,7 @@ async def test_a_request_that_waits_for_a_policy_can_be_taken_back_and_hurried(t
     await asyncio.sleep(0)
     view = QueueView(queue=QUEUE, settings=QueueSettings(), created_at_ms=1, modified_at_ms=1)
     assert isinstance(engine.answer(view), ShowQueue)
-    ((command, done),) = engine.asked
+    ((command, done),) = engine.pending
     asking[1].cancel()
     await asyncio.sleep(0)
     done(None)

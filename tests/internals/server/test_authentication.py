@@ -217,7 +217,7 @@ def test_who_waits_for_a_policy_may_go_or_be_hurried(engine: ScriptedEngine, per
     ]
     gone.withdraw()
     hurried.hurry()
-    assert [command for command, _ in engine.asked] == [commands.ShowQueue(queue=PURGE.queue)]
+    assert [command for command, _ in engine.pending] == [commands.ShowQueue(queue=PURGE.queue)]
     engine.answer(VIEW)
     assert [step.happened for step in steps] == [[], ["again", "hurried"], ["again"], ["again"]]
     patient.hurry()

@@ -95,7 +95,7 @@ class Bench(Bulk):
         """Return what the engine is asked, and that it is one thing."""
         for _ in range(20):
             await asyncio.sleep(0)
-        ((command, _),) = self.engine.asked
+        ((command, _),) = self.engine.pending
         assert isinstance(command, ReadClaim)
         return command
 
@@ -147,7 +147,7 @@ async def test_reads_take_turns(bench: Bench) -> None:
     bench.engine.answer(page(*bodies))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert len(bench.engine.asked) == 1  # the other one's, while this one writes
+    assert len(bench.engine.pending) == 1  # the other one's, while this one writes
     assert len(bench.log) < 3
     bench.engine.answer(page("other"))
     for _ in range(50):
@@ -190,7 +190,7 @@ async def test_a_read_whose_client_goes_is_forgotten(bench: Bench) -> None:
     gone.withdraw()
     await bench.answer(page("other"))
     assert bench.heard == [bulk_reply(b"other", b"text/x", "")]
-    assert bench.engine.asked == []
+    assert bench.engine.pending == []
 
 
 def test_pieces_are_of_bounded_size() -> None:
@@ -234,7 +234,7 @@ class StagingBench(Bulk):
         """Return the bodies that the engine is asked to keep."""
         for _ in range(50):
             await asyncio.sleep(0)
-        ((command, _),) = self.engine.asked
+        ((command, _),) = self.engine.pending
         assert isinstance(command, Stage)
         return [message.body for message in command.messages]
 
@@ -439,7 +439,7 @@ async def test_a_rate_is_waited_for(publishing: PublishingBench) -> None:
     await publishing.publish()
     await publishing.answer(publishing.some(in_ms=100))
     await publishing.advance(99)
-    assert publishing.engine.asked == []
+    assert publishing.engine.pending == []
     await publishing.advance(1)
     await publishing.answer(ALL)
     assert publishing.heard == [ALL]
@@ -463,26 +463,26 @@ async def test_who_is_hurried_answers_with_the_next_slice(publishing: Publishing
     for each in (waiting, asking):
         each.hurry()
     await publishing.rest()
-    assert len(publishing.engine.asked) == 2
+    assert len(publishing.engine.pending) == 2
     for _ in range(2):
         await publishing.answer(SOME)
     assert publishing.heard == [SOME, SOME]
     await publishing.advance(100)
-    assert publishing.engine.asked == []
+    assert publishing.engine.pending == []
 
 
 async def test_who_has_gone_asks_for_nothing_more(publishing: PublishingBench) -> None:
     """Neither what it has asked already, nor when its time comes, nor after an answer that was on its way."""
     (await publishing.publish()).withdraw()
     await publishing.rest()
-    assert publishing.engine.asked == []
+    assert publishing.engine.pending == []
     waiting = await publishing.publish()
     await publishing.answer(publishing.some(in_ms=100))
     waiting.withdraw()
     await publishing.advance(100)
-    assert publishing.engine.asked == []
+    assert publishing.engine.pending == []
     begun = await publishing.publish()
     publishing.engine.answer(SOME)
     begun.withdraw()
     await publishing.rest()
-    assert (publishing.engine.asked, publishing.heard) == ([], [])
+    assert (publishing.engine.pending, publishing.heard) == ([], [])

@@ -21,7 +21,7 @@ from pyarrow import dataset
 from tests.clients.smq import raw
 from tests.internals.server.test_admin import get
 from tests.server.http_host import PATIENCE_S
-from tests.server.service_client import JSON, Answer, ServiceClient
+from tests.server.service_client import JSON, ServiceClient, SqsReply
 from tests.server.test_admin_api import Api
 from tests.server.test_claims import ask as ask_v1
 from tests.store.postgres_host import making_database
@@ -66,10 +66,10 @@ class Stepped:
         return [message["Body"] for message in self.receive(queue, VisibilityTimeout=0)]
 
 
-def asked(server: RunningServer, action: str, *, status: int = 200, **members: Any) -> Answer:
+def asked(server: RunningServer, action: str, *, status: int = 200, **members: Any) -> SqsReply:
     """Return what an action of SQS answers, with this status."""
     with ServiceClient(server.endpoint, JSON) as sqs:
-        answer = sqs.ask(action, **members)
+        answer = sqs.request(action, **members)
     assert answer.status == status, answer
     return answer
 
@@ -353,23 +353,23 @@ def _claimed_times(claims: Claims) -> tuple[int, int]:
 def test_times_are_shown_over_smq_too(stepped: Stepped) -> None:
     """In a receive, a peek, a change, the attributes of a queue, and where a topic's message is put into a queue."""
     server = stepped.server
-    raw.ask(server, "PUT", "/topics/news", "<Topic/>")
+    raw.smq_request(server, "PUT", "/topics/news", "<Topic/>")
     endpoint = "<Endpoint>acs:mns:us-east-1:000000000000:queues/work</Endpoint>"
-    raw.ask(server, "PUT", "/topics/news/subscriptions/one", f"<Subscription>{endpoint}</Subscription>")
+    raw.smq_request(server, "PUT", "/topics/news/subscriptions/one", f"<Subscription>{endpoint}</Subscription>")
     stepped.clock.step_wall(-DAYS_MS)
     server.advance(2_000)
     now_ms = stepped.clock.wall_ms()
-    raw.ask(server, "POST", "/topics/news/messages", raw.message("a"))
-    peeked = raw.ask(server, "GET", "/queues/work/messages?peekonly=true")
+    raw.smq_request(server, "POST", "/topics/news/messages", raw.message("a"))
+    peeked = raw.smq_request(server, "GET", "/queues/work/messages?peekonly=true")
     assert peeked.text("EnqueueTime") == str(now_ms)
     assert f"<PublishTime>{now_ms}</PublishTime>" in peeked.body.replace("&lt;", "<").replace("&gt;", ">")
     server.advance(1_000)
-    got = raw.ask(server, "GET", "/queues/work/messages")
+    got = raw.smq_request(server, "GET", "/queues/work/messages")
     shown = [got.text(name) for name in ("EnqueueTime", "FirstDequeueTime", "NextVisibleTime")]
     assert shown == [str(now_ms), str(now_ms + 1_000), str(now_ms + 31_000)]
     change = f"/queues/work/messages?receiptHandle={got.text('ReceiptHandle')}&visibilityTimeout=60"
-    assert raw.ask(server, "PUT", change).text("NextVisibleTime") == str(now_ms + 61_000)
-    assert raw.ask(server, "GET", "/topics/news").text("CreateTime") == str((now_ms - 2_000) // 1_000)
+    assert raw.smq_request(server, "PUT", change).text("NextVisibleTime") == str(now_ms + 61_000)
+    assert raw.smq_request(server, "GET", "/topics/news").text("CreateTime") == str((now_ms - 2_000) // 1_000)
 
 
 def test_a_row_of_the_event_log_has_the_times_of_its_writing(tmp_path: Path) -> None:

@@ -327,7 +327,7 @@ def test_a_claim_in_slices_is_asked_until_it_is_whole(claims: ClaimBench) -> Non
     claims.claim(wait_s=0)
     assert [claims.engine.answer(result) for result in (PART, PART, WHOLE)] == [CLAIM] * 3
     assert claims.heard == [("claim", WHOLE)]
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -345,7 +345,7 @@ async def test_a_claim_that_waited_for_room_is_answered_though_its_messages_are_
     """It was bound before, and all that it had is evicted: nothing else is waited for."""
     claims.polls.budget.count_answers(HTTP_BYTES.default)
     claims.claim()
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     claims.polls.budget.count_answers(-HTTP_BYTES.default)
     await asyncio.sleep(0)
     bound = Bound(number=7, messages=0, shards=1, again=True)
@@ -358,12 +358,12 @@ def test_a_claim_whose_client_goes_is_not_bound_further(claims: ClaimBench) -> N
     poll = claims.claim()
     claims.engine.answer(PART)
     poll.withdraw()
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     poll = claims.claim()
-    (_, done) = claims.engine.asked[0]
+    (_, done) = claims.engine.pending[0]
     poll.withdraw()
     done(PART)  # it had been begun
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     assert claims.heard == []
 
 
@@ -371,7 +371,7 @@ def test_a_claim_is_asked_at_the_instant_that_its_answer_named(claims: ClaimBenc
     due = Bound(number=7, messages=0, shards=0, next_due_ms=claims.clock.now_ms() + 5_000)
     claims.park(claims.claim(), due)
     claims.advance(4_999)
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     claims.advance(1)
     claims.engine.answer(WHOLE)
     assert claims.heard == [("claim", WHOLE)]
@@ -409,7 +409,7 @@ def test_a_receive_that_found_nothing_asks_no_claim(claims: ClaimBench) -> None:
     claims.park(claims.claim(), NOTHING)
     claims.wake()
     claims.engine.answer(EMPTY)
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     assert claims.polls.parked == 2
 
 
@@ -427,10 +427,10 @@ def test_an_answer_to_one_that_has_gone_is_dropped(claims: ClaimBench) -> None:
     """A slice that was begun when its client went is not followed by another."""
     poll = claims.park(claims.claim(), NOTHING)
     claims.wake()
-    (_, done) = claims.engine.asked[0]
+    (_, done) = claims.engine.pending[0]
     poll.withdraw()
     done(PART)
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     assert claims.heard == []
 
 
@@ -462,10 +462,10 @@ def test_a_claim_without_a_place_does_not_hold_receives_up(claims: ClaimBench) -
     claims.wake()
     assert claims.engine.answer(NOTHING) == CLAIM
     assert isinstance(claims.engine.answer(FULL), Receive)
-    assert claims.engine.asked == []
+    assert claims.engine.pending == []
     assert claims.polls.parked == 2
     claims.wake()
     assert claims.engine.answer(NOTHING) == CLAIM
     assert isinstance(claims.engine.answer(GOT), Receive)
     assert claims.heard == [("receive", GOT)]
-    assert (claims.engine.asked, claims.polls.parked) == ([], 1)
+    assert (claims.engine.pending, claims.polls.parked) == ([], 1)

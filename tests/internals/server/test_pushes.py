@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from tests.clients.smq.raw import ask, element
+from tests.clients.smq.raw import element, smq_request
 from tests.internals.server.scripted_engine import ScriptedEngine
 from tests.internals.wire.sqs.requests import message, received
 from tests.server.push_receiver import Receiver, publish
@@ -380,7 +380,7 @@ class Bench:
         return self.problem
 
     def asked(self) -> list[commands.Command]:
-        return [command for command, _ in self.engine.asked]
+        return [command for command, _ in self.engine.pending]
 
 
 @pytest.fixture
@@ -455,8 +455,8 @@ async def test_an_answer_for_a_subscription_that_ended_meanwhile(bench: Bench) -
     """What was taken is still pushed; nothing more is asked."""
     bench.engine.answer([ONE])
     bench.engine.watches[PUSHES](0)
-    (_, taken), (_, listed) = bench.engine.asked
-    bench.engine.asked.clear()
+    (_, taken), (_, listed) = bench.engine.pending
+    bench.engine.pending.clear()
     listed([])
     taken(SOMETHING)
     await turn()
@@ -505,17 +505,19 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
     veilmq_server: RunningServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = veilmq_server
-    ask(server, "PUT", "/topics/news")
+    smq_request(server, "PUT", "/topics/news")
     for name in ("gone", "stays"):
-        ask(server, "PUT", f"/queues/{name}")
+        smq_request(server, "PUT", f"/queues/{name}")
         endpoint = element("Endpoint", f"acs:mns:r:000000000000:queues/{name}")
         assert (
-            ask(server, "PUT", f"/topics/news/subscriptions/{name}", f"<Subscription>{endpoint}</Subscription>").status
+            smq_request(
+                server, "PUT", f"/topics/news/subscriptions/{name}", f"<Subscription>{endpoint}</Subscription>"
+            ).status
             == 201
         )
     publish(server)
     assert undeliverable(server) == 0
-    ask(server, "DELETE", "/queues/gone")
+    smq_request(server, "DELETE", "/queues/gone")
     for _ in range(3):
         publish(server)
     assert undeliverable(server) == 3
@@ -525,7 +527,7 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
     publish(server)
     assert caplog.text.count(told) == 2
     assert "subscription stays" not in caplog.text
-    page = ask(server, "GET", "/queues/stays/messages?numOfMessages=16")
+    page = smq_request(server, "GET", "/queues/stays/messages?numOfMessages=16")
     assert len(page.texts("MessageId")) == 5
 
 
@@ -556,7 +558,7 @@ class Subscribing:
     async def _resolve(self, name: str, port: int) -> list[str]:
         return await self.found.get()
 
-    async def ask(self) -> Pending:
+    async def subscribe(self) -> Pending:
         one = self._service.handlers[Subscribe](PUSHED, 0, self.heard.append)
         assert one is not None
         await turn()
@@ -569,8 +571,8 @@ def subscribing() -> Subscribing:
 
 
 async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(subscribing: Subscribing) -> None:
-    await subscribing.ask()
-    assert subscribing.engine.asked == []
+    await subscribing.subscribe()
+    assert subscribing.engine.pending == []
     subscribing.found.put_nowait(["8.8.8.8"])
     await turn()
     assert subscribing.engine.answer("subscribed") == PUSHED
@@ -579,7 +581,7 @@ async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(subscri
 
 
 async def test_a_name_has_five_seconds(subscribing: Subscribing) -> None:
-    one = await subscribing.ask()
+    one = await subscribing.subscribe()
     subscribing.clock.advance(NAME_S_MAX * 1_000 - 1)
     assert subscribing.heard == []
     subscribing.clock.advance(1)
@@ -592,13 +594,13 @@ async def test_a_name_has_five_seconds(subscribing: Subscribing) -> None:
 
 @pytest.mark.parametrize("is_found", [False, True], ids=["before-the-name-is-found", "before-the-engine-has-begun"])
 async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing, is_found: bool) -> None:
-    one = await subscribing.ask()
+    one = await subscribing.subscribe()
     if is_found:
         subscribing.found.put_nowait(["8.8.8.8"])
         await turn()
     one.withdraw()
     await turn()
-    assert (subscribing.heard, subscribing.engine.asked) == ([], [])
+    assert (subscribing.heard, subscribing.engine.pending) == ([], [])
     subscribing.clock.advance(NAME_S_MAX * 1_000)
     assert subscribing.heard == []
 

@@ -100,7 +100,7 @@ class Recording:
             commits.add(len(self.states) - before)
             self._log.add(Note(Answered()))
 
-        answers = self._host.do_together(*together, told=told)
+        answers = self._host.do_together(*together, on_result=told)
         assert commits <= {0, 1}, "a batch is one commit, so each of its commands is done whole or not at all"
         self._host.advance(wait_ms)
         assert not [each for each in answers if isinstance(each, Exception)], answers

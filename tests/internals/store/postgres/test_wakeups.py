@@ -406,6 +406,6 @@ def test_waiters_are_woken_behind_the_answer(host: PostgresHost) -> None:
     seen: list[str] = []
     host.engine.watch(QUEUE, lambda due_ms: seen.append("wake"))
     set_queue = commands.SetQueue(queue=QUEUE, settings={"policy": ""})
-    host.do_together(set_queue, told=lambda answer: seen.append("answer"))
+    host.do_together(set_queue, on_result=lambda answer: seen.append("answer"))
     host.in_loop(lambda: None)
     assert seen[:2] == ["answer", "wake"]

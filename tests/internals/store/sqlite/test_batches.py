@@ -80,7 +80,7 @@ def test_large_messages_of_a_queue_let_what_is_asked_of_others_pass(host: Host, 
         host.do(send("y" * 1_000_000))
     answered: list[str] = []
     others = [Send(queue=small, messages=(message("a"),)), Receive(queue=small), ShowQueue(queue=small, counts=True)]
-    host.do_together(*[large] * 6, *others, told=lambda answer: answered.append(type(answer).__name__))
+    host.do_together(*[large] * 6, *others, on_result=lambda answer: answered.append(type(answer).__name__))
     kind = "list" if isinstance(large, Send) else "Received"
     assert answered == [kind] * 2 + ["list", "Received", "QueueView"] + [kind] * 4
 

@@ -274,7 +274,7 @@ def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -
     def count(_: object) -> None:
         left.append(in_rows.rows("message"))
 
-    in_rows.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), told=count)
+    in_rows.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), on_result=count)
     assert left == [17]
     settle(in_rows)
     assert in_rows.counts() == (0, 0, 0)

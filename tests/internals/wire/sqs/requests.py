@@ -31,20 +31,20 @@ VIEW = QueueView(
 )
 
 
-def ask(action: str, **members: Any) -> Plan:
+def decode_request(action: str, **members: Any) -> Plan:
     """Return what the codec makes of a request with ``members``, about the queue ``URL`` unless they say."""
     return decode(action.encode(), json.dumps({"QueueUrl": URL} | members).encode(), CONTEXT)
 
 
-def answer(action: str, result: Any, **members: Any) -> dict[str, Any]:
+def parsed_reply(action: str, result: Any, **members: Any) -> dict[str, Any]:
     """Return what a client gets when the engine answers its request with ``result``."""
-    return understood(action, encode(ask(action, **members), result))
+    return understood(action, encode(decode_request(action, **members), result))
 
 
 def refusal(action: str, **members: Any) -> SqsError:
     """Return the error with which the codec refuses a request."""
     with pytest.raises(SqsError) as caught:
-        ask(action, **members)
+        decode_request(action, **members)
     return caught.value
 
 

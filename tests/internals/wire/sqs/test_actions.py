@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import MEMBERS, exceptions, header_fields, service_model, understood
-from tests.internals.wire.sqs.requests import CONTEXT, QUEUE, UNHURRIED, URL, answer, ask, entries, received, refusal
+from tests.internals.wire.sqs.requests import (
+    CONTEXT,
+    QUEUE,
+    UNHURRIED,
+    URL,
+    decode_request,
+    entries,
+    parsed_reply,
+    received,
+    refusal,
+)
 from tests.internals.wire.sqs.test_members import is_accepted
 from tests.tidy.tree import ROOT
 from veilmq.core import errors as failures
@@ -222,7 +232,7 @@ CASES = [
 def reply_to(case: Case) -> Reply:
     if case.result is None:
         return encode_error(refusal(case.action, **case.members))
-    return encode(ask(case.action, **case.members), case.result)
+    return encode(decode_request(case.action, **case.members), case.result)
 
 
 @pytest.mark.parametrize(
@@ -263,7 +273,7 @@ def test_every_code_is_promised_by_some_action() -> None:
 ])  # fmt: skip
 def test_our_own_failures_are_the_servers_fault(action: str, error: failures.VeilmqError, code: Code) -> None:
     """They have a status that clients retry, the fault Receiver, and the text of core."""
-    reply = encode(ask(action, **MEMBERS[action]), error)
+    reply = encode(decode_request(action, **MEMBERS[action]), error)
     assert reply.status == code.status >= 500
     assert header_fields(reply)["x-amzn-query-error"] == f"{code.query};Receiver"
     with pytest.raises(ClientError, match=str(error)[:20]):
@@ -279,9 +289,9 @@ def test_every_error_of_core_has_an_answer() -> None:
 
 
 def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:
-    answer = from_core(failures.VeilmqError("secret"))
-    assert answer.code is errors.INTERNAL_FAILURE
-    assert "secret" not in answer.message
+    mapped = from_core(failures.VeilmqError("secret"))
+    assert mapped.code is errors.INTERNAL_FAILURE
+    assert "secret" not in mapped.message
 
 
 def test_an_error_repeats_little_of_what_was_sent() -> None:
@@ -299,7 +309,7 @@ FIFO = QUEUE + ".fifo"
 
 
 def messages(action: str, **members: object) -> Send:
-    command = ask(action, **members).command
+    command = decode_request(action, **members).command
     assert isinstance(command, Send)
     return command
 
@@ -332,7 +342,7 @@ def test_the_system_attributes_are_those_of_the_service_model() -> None:
 
 
 def test_an_attempt_id_goes_to_a_fifo_queue() -> None:
-    call = ask("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="x")
+    call = decode_request("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="x")
     assert call.command == Receive(queue=FIFO, attempt_id="x")
     error = refusal("ReceiveMessage", QueueUrl=FIFO, ReceiveRequestAttemptId="a b")
     assert error.code is errors.INVALID_PARAMETER_VALUE
@@ -340,7 +350,10 @@ def test_an_attempt_id_goes_to_a_fifo_queue() -> None:
 
 def test_an_attempt_id_means_nothing_on_a_standard_queue() -> None:
     """As on AWS."""
-    assert ask("ReceiveMessage", ReceiveRequestAttemptId="x").command == ask("ReceiveMessage").command
+    assert (
+        decode_request("ReceiveMessage", ReceiveRequestAttemptId="x").command
+        == decode_request("ReceiveMessage").command
+    )
 
 
 # What each state of a receipt is answered with: the receipt table of docs/lifecycle.md, its columns for SQS.
@@ -374,14 +387,14 @@ def check(action: str, result: Any, url: str, why: str, **members: object) -> No
     """Assert that an action and its batch succeed, or fail for the reason ``why``."""
     batch: dict[str, Any] = {"QueueUrl": url, "Entries": entries(1, **members)}
     if not why:
-        assert answer(action, [result], QueueUrl=url, **members) == {}
-        assert answer(f"{action}Batch", [result], **batch) == SUCCEEDED
+        assert parsed_reply(action, [result], QueueUrl=url, **members) == {}
+        assert parsed_reply(f"{action}Batch", [result], **batch) == SUCCEEDED
         return
     with pytest.raises(ClientError) as caught:
-        answer(action, [result], QueueUrl=url, **members)
+        parsed_reply(action, [result], QueueUrl=url, **members)
     error = caught.value.response["Error"]
     assert (error["Code"], error["Message"]) == ("InvalidParameterValue", why)
-    (failed,) = answer(f"{action}Batch", [result], **batch)["Failed"]
+    (failed,) = parsed_reply(f"{action}Batch", [result], **batch)["Failed"]
     assert failed == {"Id": "e0", "Code": "InvalidParameterValue", "SenderFault": True, "Message": why}
 
 
@@ -396,7 +409,7 @@ def test_a_change(url: str, state: ReceiptState) -> None:
 
 
 def succeeded(action: str, result: Any, **members: object) -> Any:
-    return json.loads(encode(ask(action, **members), [result]).body)["Successful"][0]
+    return json.loads(encode(decode_request(action, **members), [result]).body)["Successful"][0]
 
 
 def test_what_was_done_stands_in_members_of_ours() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, QUEUE, UNHURRIED, URL, ask, raised
+from tests.internals.wire.sqs.requests import CONTEXT, ID_TEXT, QUEUE, UNHURRIED, URL, decode_request, raised
 from veilmq.core.commands import Send
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX, JSON_LARGE_BODY_BYTES, JSON_PUNCTUATION_MAX
 from veilmq.core.messages import NewMessage
@@ -39,7 +39,9 @@ def raw_refusal(action: str, body: bytes) -> SqsError:
 
 def test_a_null_member_is_a_member_left_out() -> None:
     """As on AWS."""
-    call = ask("SendMessage", MessageBody="x", DelaySeconds=None, MessageAttributes=None, MessageGroupId=None)
+    call = decode_request(
+        "SendMessage", MessageBody="x", DelaySeconds=None, MessageAttributes=None, MessageGroupId=None
+    )
     assert call.command == Send(queue=QUEUE, messages=(NewMessage(body="x", size_bytes=1),))
 
 
@@ -98,10 +100,10 @@ def test_what_cannot_be_converted(body: bytes, text: str) -> None:
 
 def test_how_long_a_request_may_wait() -> None:
     """Not at all, unless it is a receive: then as long as it says, or as its queue says."""
-    assert ask("DeleteQueue").wait_s == 0
-    assert ask("ReceiveMessage", WaitTimeSeconds=20).wait_s == 20
-    assert ask("ReceiveMessage", WaitTimeSeconds=0).wait_s == 0
-    assert ask("ReceiveMessage").wait_s is None
+    assert decode_request("DeleteQueue").wait_s == 0
+    assert decode_request("ReceiveMessage", WaitTimeSeconds=20).wait_s == 20
+    assert decode_request("ReceiveMessage", WaitTimeSeconds=0).wait_s == 0
+    assert decode_request("ReceiveMessage").wait_s is None
 
 
 def check(action: str, body: bytes) -> None:
@@ -210,7 +212,9 @@ def test_any_other_list_or_map_may_be_too_wide(action: str, member: str, opening
     pytest.param("é漢" * 40_000, id="other-letters"),
 ])  # fmt: skip
 def test_what_stands_in_a_text_does_not_count(text: str) -> None:
-    call = ask("SendMessageBatch", Entries=[{"Id": "a", "MessageBody": text}, {"Id": "b", "MessageBody": "x"}])
+    call = decode_request(
+        "SendMessageBatch", Entries=[{"Id": "a", "MessageBody": text}, {"Id": "b", "MessageBody": "x"}]
+    )
     assert isinstance(call.command, Send)
     assert [message.body for message in call.command.messages] == [text, "x"]
 
@@ -227,7 +231,7 @@ def test_the_widest_valid_batch_passes() -> None:
     }
     entries = [entry | {"Id": str(number)} for number in range(10)]
     assert len(json.dumps(entries)) > JSON_LARGE_BODY_BYTES
-    call = ask("SendMessageBatch", Entries=entries)
+    call = decode_request("SendMessageBatch", Entries=entries)
     assert isinstance(call.command, Send)
     assert len(call.command.messages) == 10
 
@@ -246,7 +250,7 @@ def test_as_many_entries_as_are_counted_are_told(count: int, told: str) -> None:
     entries = [{"Id": "a", "ReceiptHandle": "r" * 80}] * count
     assert (4 * count + 1 > JSON_PUNCTUATION_MAX) == told.startswith("more")
     with raised(errors.TOO_MANY_ENTRIES, rf"You have sent {told}\."):
-        ask("DeleteMessageBatch", Entries=entries)
+        decode_request("DeleteMessageBatch", Entries=entries)
 
 
 def test_a_large_request_is_refused_in_the_same_words() -> None:

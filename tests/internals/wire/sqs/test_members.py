@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.requests import CONTEXT, UNHURRIED, URL, ask, raised, refusal
+from tests.internals.wire.sqs.requests import CONTEXT, UNHURRIED, URL, decode_request, raised, refusal
 from veilmq.core.commands import Send
 from veilmq.core.messages import Attribute, NewMessage, decode_properties
 from veilmq.wire.exchange import AccessKey, caller_named
@@ -97,7 +97,7 @@ TEXT = {"DataType": "String", "StringValue": "x"}
 
 
 def send(attributes: dict[str, Any], **members: Any) -> NewMessage:
-    command = ask("SendMessage", MessageBody="hello", MessageAttributes=attributes, **members).command
+    command = decode_request("SendMessage", MessageBody="hello", MessageAttributes=attributes, **members).command
     assert isinstance(command, Send)
     return command.messages[0]
 

@@ -8,7 +8,17 @@ import msgspec
 import pytest
 
 from tests.clients.sqs_client import service_model
-from tests.internals.wire.sqs.requests import CONTEXT, ID, ID_TEXT, QUEUE, VIEW, answer, ask, raised, refusal
+from tests.internals.wire.sqs.requests import (
+    CONTEXT,
+    ID,
+    ID_TEXT,
+    QUEUE,
+    VIEW,
+    decode_request,
+    parsed_reply,
+    raised,
+    refusal,
+)
 from tests.internals.wire.sqs.test_actions import STATEMENT
 from veilmq.core.commands import (
     QUEUE_MISSING,
@@ -58,7 +68,7 @@ def test_bad_values(value: str) -> None:
 
 def granted(**members: Any) -> dict[str, Any]:
     asked = {"Label": "send", "AWSAccountIds": ["111111111111"], "Actions": ["SendMessage"]} | members
-    command = ask("AddPermission", **asked).command
+    command = decode_request("AddPermission", **asked).command
     assert isinstance(command, EditQueue)
     assert isinstance(command.edit, Grant)
     return command.edit.statement
@@ -178,7 +188,7 @@ def test_a_task_of_a_queue_of_another_account(action: str, member: str, others: 
     (QUEUE_MISSING, "AWS.SimpleQueueService.NonExistentQueue"),
 ])  # fmt: skip
 def test_a_task_that_failed_says_why_as_aws_does(failure: str, reason: str) -> None:
-    (told,) = answer("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
+    (told,) = parsed_reply("ListMessageMoveTasks", [task(MoveStatus.FAILED, failure)], SourceArn=ARN)["Results"]
     assert (told["Status"], told["FailureReason"]) == ("FAILED", reason)
     assert "TaskHandle" not in told
 
