@@ -169,7 +169,7 @@ def test_a_name_may_be_taken_at_once() -> None:
         patient.drop()
         with pytest.raises(errors.QueueDeletedRecently):
             patient.create()
-        assert patient.do(commands.CreateQueue(queue=QUEUE, at_once=True)).is_new
+        assert patient.do(commands.CreateQueue(queue=QUEUE, skip_name_pause=True)).is_new
 
 
 def test_a_listing_tells_what_its_queues_are(host: Host) -> None:

@@ -81,14 +81,14 @@ class CreateQueue(QueueCommand):
     """Create ``queue``, or find it with the same supplied settings. Result: ``QueueView``.
 
     A new queue gets ``tags``, and ``defaults`` for what ``settings`` leave out; neither is compared with an existing
-    queue. With ``at_once`` (SMQ) the name of a deleted queue is free immediately. Errors: ``QueueExists``,
+    queue. With ``skip_name_pause`` (SMQ) the name of a deleted queue is free immediately. Errors: ``QueueExists``,
     ``QueueDeletedRecently``, and those of ``SetQueue``.
     """
 
     settings: Mapping[str, SettingValue] = {}
     defaults: Mapping[str, SettingValue] = {}
     tags: Mapping[str, str] = {}
-    at_once: bool = False
+    skip_name_pause: bool = False
 
 
 class DeleteQueue(QueueCommand):

@@ -83,7 +83,7 @@ def routing_key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT
     return "" if found is None else found.text or ""
 
 
-def buried_properties(properties: bytes, message_id: bytes) -> bytes:
+def dead_letter_properties(properties: bytes, message_id: bytes) -> bytes:
     """Return the encoded ``properties`` of a dead letter of a FIFO queue: its deduplication id is its message id.
 
     So two messages that shared a deduplication id are told apart (SQS Developer Guide, "Using dead-letter queues").
@@ -173,7 +173,7 @@ def forwarded_message(
 # With content-based deduplication a message without an id has the SHA-256 of its body, and of the body alone.
 
 
-def group_of(new: NewMessage, settings: QueueSettings) -> str:
+def checked_group(new: NewMessage, settings: QueueSettings) -> str:
     """Return the group of a message; raises ``MessageTooLong`` and ``GroupMissing``."""
     if new.size_bytes > settings.message_bytes_max:
         raise MessageTooLong(settings.message_bytes_max)
@@ -182,15 +182,15 @@ def group_of(new: NewMessage, settings: QueueSettings) -> str:
     return new.group
 
 
-def check_together(messages: Iterable[NewMessage], settings: QueueSettings) -> None:
+def check_fifo_messages(messages: Iterable[NewMessage], settings: QueueSettings) -> None:
     """Raise ``GroupMissing`` or ``DeduplicationIdMissing`` for the first of ``messages`` without a group or an id."""
     for new in messages:
         if new.group is None:
             raise GroupMissing
-        require_id(new, settings)
+        check_dedup_id(new, settings)
 
 
-def require_id(new: NewMessage, settings: QueueSettings) -> None:
+def check_dedup_id(new: NewMessage, settings: QueueSettings) -> None:
     """Raise ``DeduplicationIdMissing`` for a message that has no id, and gets none from its content."""
     if new.dedup_id is None and not settings.content_deduplication:
         raise DeduplicationIdMissing
@@ -198,7 +198,7 @@ def require_id(new: NewMessage, settings: QueueSettings) -> None:
 
 def dedup_id_of(new: NewMessage, settings: QueueSettings) -> str:
     """Return the deduplication id of a message; raises ``DeduplicationIdMissing``."""
-    require_id(new, settings)
+    check_dedup_id(new, settings)
     return sha256(new.body.encode()).hexdigest() if new.dedup_id is None else new.dedup_id
 
 
@@ -217,15 +217,15 @@ def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: Qu
 
 _HALF_LIFE_MS = FAIR_RECENT_S * SECOND_MS
 _SILENCE_MS = FAIR_SILENCE_S * SECOND_MS
-_FORGOTTEN_MS = 1.0  # less processing time than this is none
+_NEGLIGIBLE_MS = 1.0  # less processing time than this is none
 _TENANTS_MIN = 1_024
-_LANDINGS_SPARE = 1_000
+_ENDS_SPARE = 1_000
 
 
-class Flight(NamedTuple):
+class Lease(NamedTuple):
     """A message in flight, which lands by itself when it is visible or kept no longer; others have no group."""
 
-    lands_at_ms: int
+    ends_at_ms: int
     group: int | None
     since_ms: int
 
@@ -261,18 +261,18 @@ class Tenant(msgspec.Struct, eq=False):
 class Fairness:
     """The tenants of one queue. Groups that have nothing in flight and are not noisy are forgotten in time.
 
-    ``flights`` are messages in flight by position; ``others`` counts those that are not among them.
+    ``leases`` are messages in flight by position; ``others`` counts those that are not among them.
     """
 
-    __slots__ = ("_forget_at", "_landings", "_processed", "_tenants", "flights", "others")
+    __slots__ = ("_ends", "_processed", "_tenants", "_tenants_max", "leases", "other_in_flight")
 
     def __init__(self) -> None:
-        self.flights: dict[int, Flight] = {}
-        self.others = 0
-        self._landings: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
+        self.leases: dict[int, Lease] = {}
+        self.other_in_flight = 0
+        self._ends: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
         self._tenants: dict[int, Tenant] = {}
         self._processed = Decaying()
-        self._forget_at = _TENANTS_MIN
+        self._tenants_max = _TENANTS_MIN
 
     def __len__(self) -> int:
         return len(self._tenants)
@@ -291,52 +291,52 @@ class Fairness:
         if tenant is not None:
             tenant.sent_at_ms = max(tenant.sent_at_ms, sent_at_ms)
 
-    def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
-        """Count a message in flight, as was seen at ``now_ms``; an earlier flight of it ends with that."""
-        if position in self.flights:
-            self.land(position, now_ms)
-        self._await_landing(position, flight)
-        group = flight.group
+    def begin_lease(self, position: int, lease: Lease, now_ms: int) -> None:
+        """Count a message in flight, as was seen at ``now_ms``; an earlier lease of it ends with that."""
+        if position in self.leases:
+            self.end_lease(position, now_ms)
+        self._put_lease(position, lease)
+        group = lease.group
         if group is None:
             return
         tenant = self._tenants.get(group)
         if tenant is None:
-            if len(self._tenants) >= self._forget_at:
-                self._forget(now_ms)
+            if len(self._tenants) >= self._tenants_max:
+                self._drop_idle(now_ms)
             tenant = self._tenants[group] = Tenant(processed=Decaying(), sent_at_ms=now_ms)
         tenant.in_flight += 1
 
-    def move(self, position: int, lands_at_ms: int) -> bool:
+    def change_lease(self, position: int, ends_at_ms: int) -> bool:
         """Note another deadline; return whether the message is known to be in flight."""
-        flight = self.flights.get(position)
-        if flight is not None:
-            self._await_landing(position, flight._replace(lands_at_ms=lands_at_ms))
-        return flight is not None
+        lease = self.leases.get(position)
+        if lease is not None:
+            self._put_lease(position, lease._replace(ends_at_ms=ends_at_ms))
+        return lease is not None
 
-    def land(self, position: int, at_ms: int) -> Flight | None:
-        """Count a message out, deleted or returned at that instant, and return its flight, if one is known."""
-        flight = self.flights.pop(position, None)
-        if flight is not None and flight.group is not None:
-            tenant, held_ms = self._tenants[flight.group], max(0, at_ms - flight.since_ms)
+    def end_lease(self, position: int, at_ms: int) -> Lease | None:
+        """Count a message out, deleted or returned at that instant, and return its lease, if one is known."""
+        lease = self.leases.pop(position, None)
+        if lease is not None and lease.group is not None:
+            tenant, held_ms = self._tenants[lease.group], max(0, at_ms - lease.since_ms)
             tenant.in_flight -= 1
             tenant.processed.add(held_ms, at_ms)
             self._processed.add(held_ms, at_ms)
-        return flight
+        return lease
 
-    def pass_time(self, now_ms: int) -> None:
+    def expire_leases(self, now_ms: int) -> None:
         """Count out what has become visible since."""
-        while self._landings and self._landings[0][0] <= now_ms:
-            lands_at_ms, position = heappop(self._landings)
-            flight = self.flights.get(position)
-            if flight is not None and flight.lands_at_ms == lands_at_ms:
-                self.land(position, lands_at_ms)
+        while self._ends and self._ends[0][0] <= now_ms:
+            ends_at_ms, position = heappop(self._ends)
+            lease = self.leases.get(position)
+            if lease is not None and lease.ends_at_ms == ends_at_ms:
+                self.end_lease(position, ends_at_ms)
 
-    def _await_landing(self, position: int, flight: Flight) -> None:
-        self.flights[position] = flight
-        if len(self._landings) > 2 * len(self.flights) + _LANDINGS_SPARE:  # most of them have landed before
-            self._landings = sorted((each.lands_at_ms, at) for at, each in self.flights.items())
+    def _put_lease(self, position: int, lease: Lease) -> None:
+        self.leases[position] = lease
+        if len(self._ends) > 2 * len(self.leases) + _ENDS_SPARE:  # most of them have landed before
+            self._ends = sorted((each.ends_at_ms, at) for at, each in self.leases.items())
         else:
-            heappush(self._landings, (flight.lands_at_ms, position))
+            heappush(self._ends, (lease.ends_at_ms, position))
 
     def drained(self, group: int) -> None:
         """Note that the group has no waiting messages: it is quiet."""
@@ -349,37 +349,37 @@ class Fairness:
         tenant = self._tenants.get(group)
         if tenant is None:
             return False
-        tenant.is_noisy = self._judge(tenant, now_ms)
+        tenant.is_noisy = self._exceeds_share(tenant, now_ms)
         return tenant.is_noisy
 
     def would_be_noisy(self, group: int, now_ms: int) -> bool:
         """Return the same without keeping it."""
         tenant = self._tenants.get(group)
-        return tenant is not None and self._judge(tenant, now_ms)
+        return tenant is not None and self._exceeds_share(tenant, now_ms)
 
     def in_flight(self, group: int) -> int:
         """Return how many messages of the group are in flight."""
         tenant = self._tenants.get(group)
         return 0 if tenant is None else tenant.in_flight
 
-    def has_many(self, group: int) -> bool:
+    def has_many_in_flight(self, group: int) -> bool:
         """Return whether the group has enough messages in flight to be noisy when others have few."""
         return self.in_flight(group) >= FAIR_IN_FLIGHT_MIN
 
-    def _judge(self, tenant: Tenant, now_ms: int) -> bool:
+    def _exceeds_share(self, tenant: Tenant, now_ms: int) -> bool:
         if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
             return False
-        in_flight_max = (len(self.flights) + self.others) * FAIR_SHARE_PERCENT
+        in_flight_max = (len(self.leases) + self.other_in_flight) * FAIR_SHARE_PERCENT
         if tenant.is_noisy or (tenant.in_flight >= FAIR_IN_FLIGHT_MIN and tenant.in_flight * 100 > in_flight_max):
             return True
         processed = tenant.processed.at(now_ms)
-        return processed >= _FORGOTTEN_MS and processed * 100 > self._processed.at(now_ms) * FAIR_SHARE_PERCENT
+        return processed >= _NEGLIGIBLE_MS and processed * 100 > self._processed.at(now_ms) * FAIR_SHARE_PERCENT
 
-    def _forget(self, now_ms: int) -> None:
+    def _drop_idle(self, now_ms: int) -> None:
         """Drop tenants without effect; the next call follows only after as many admissions as are left now."""
         self._tenants = {
             group: tenant
             for group, tenant in self._tenants.items()
-            if tenant.in_flight or tenant.is_noisy or tenant.processed.at(now_ms) >= _FORGOTTEN_MS
+            if tenant.in_flight or tenant.is_noisy or tenant.processed.at(now_ms) >= _NEGLIGIBLE_MS
         }
-        self._forget_at = max(_TENANTS_MIN, 2 * len(self._tenants))
+        self._tenants_max = max(_TENANTS_MIN, 2 * len(self._tenants))

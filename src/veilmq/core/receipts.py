@@ -53,12 +53,12 @@ class Receipt(NamedTuple):
 _receipt = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
 
 
-def has_form(text: str) -> bool:
+def is_well_formed(text: str) -> bool:
     """Tell whether ``text`` has the length and the alphabet of a receipt, genuine or not."""
     return len(text) in (_HEX_LENGTH, _BASE64_LENGTH) and _FORM.fullmatch(text) is not None
 
 
-class ReceiptBook:
+class ReceiptCodec:
     """Issues and reads receipts. The first of ``keys`` (``KEY_BYTES`` long) signs, all verify; rotation keeps two."""
 
     __slots__ = ("_macs",)

@@ -38,7 +38,7 @@ from veilmq.server import protocols
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import Deferred
 from veilmq.server.http_parser import Pending, Request
-from veilmq.wire.exchange import Caller, RequestContext, caller_of
+from veilmq.wire.exchange import Caller, RequestContext, caller_from_arn
 from veilmq.wire.sqs import policies
 from veilmq.wire.sqs.errors import ACCESS_DENIED, SqsError
 from veilmq.wire.sqs.names import account_of, queue_arn, region_of
@@ -61,7 +61,7 @@ _SEE = "GetQueueAttributes"
 _SEND = "SendMessage"
 _OF_A_QUEUE = (
     *policies.GRANTABLE,
-    *(action for action in policies.OWNERS if action not in {"CreateQueue", "ListQueues"}),
+    *(action for action in policies.OWNER_ONLY if action not in {"CreateQueue", "ListQueues"}),
 )
 
 _OF_SOURCE = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
@@ -119,7 +119,7 @@ def _policy(text: str, arn: str) -> Policy:
         return policies.read_policy(text, arn)
     except policies.PolicyError as error:  # it was valid when it was set, by another version
         log.error("the policy of %s cannot be read, so it denies everything: %s", arn, error)
-        return policies.NOBODY
+        return policies.DENY_ALL
 
 
 class _Source(NamedTuple):
@@ -181,7 +181,7 @@ class PolicyDecisions:
 
     def may_send(self, starter: str, queue: str, policy: str) -> bool:
         """``core.commands.MaySend``: whether a principal may send to ``queue`` now, by no request."""
-        return self.denied(self.read(queue, policy), caller_of(starter), queue, _SEND, _Source()) is None
+        return self.denied(self.read(queue, policy), caller_from_arn(starter), queue, _SEND, _Source()) is None
 
 
 class _Kept(msgspec.Struct, eq=False):

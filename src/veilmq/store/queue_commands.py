@@ -49,7 +49,7 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
 async def _check_name(tx: Transaction, command: commands.CreateQueue) -> None:
     """Raise ``QueueDeletedRecently`` while the name rests."""
     pause_s = tx.options.queue_name_pause_s
-    if not command.at_once and await _rests(tx, _DELETED, command.queue, pause_s):
+    if not command.skip_name_pause and await _rests(tx, _DELETED, command.queue, pause_s):
         raise QueueDeletedRecently(command.queue, pause_s)
 
 

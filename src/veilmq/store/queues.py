@@ -12,7 +12,7 @@ from typing import Any
 from veilmq.core.commands import SendOptions, Wake
 from veilmq.core.errors import MessageTooLong, ReceivesThrottled, VeilmqError
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.messages import Fairness, NewMessage, group_of, require_id
+from veilmq.core.messages import Fairness, NewMessage, check_dedup_id, checked_group
 from veilmq.core.settings import QueueSettings, RoutingTable, read_table
 from veilmq.store.events import Logged, is_logged
 from veilmq.store.transaction import Options, read_settings
@@ -36,9 +36,9 @@ def checked(
     for new in messages:
         try:
             if settings.fifo:
-                group_of(new, settings)
+                checked_group(new, settings)
                 if options is None or not options.dedup_id_optional:
-                    require_id(new, settings)
+                    check_dedup_id(new, settings)
             elif new.size_bytes > settings.message_bytes_max:
                 raise MessageTooLong(settings.message_bytes_max)
             found.append(new if decode is None else decode(new))

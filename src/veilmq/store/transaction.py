@@ -20,7 +20,7 @@ from veilmq.core import limits
 from veilmq.core.commands import Command, MaySend, MessageState, QueueCounts, SendOptions, SentMessage
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.messages import IdSource, NewMessage
-from veilmq.core.receipts import Receipt, ReceiptBook
+from veilmq.core.receipts import Receipt, ReceiptCodec
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
 Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
@@ -172,7 +172,7 @@ class Transaction(Protocol):
     """An open transaction of a store."""
 
     ids: IdSource
-    book: ReceiptBook
+    book: ReceiptCodec
     options: Options
 
     # Rows.

@@ -67,7 +67,7 @@ SENDER_ID = "SenderId"
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """One principal: ``account`` has 12 digits, ``user`` is empty for the account itself.
 
-    ``sent`` are the properties of a message that has only its sender as a property.
+    ``sender_properties`` are the encoded properties of a message whose only property is its sender.
     """
 
     account: str
@@ -75,7 +75,7 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     arn: str
     sender_id: str
     sender: Attribute
-    sent: bytes
+    sender_properties: bytes
 
     @property
     def is_root(self) -> bool:
@@ -95,11 +95,11 @@ def caller_named(account: str, user: str = "") -> Caller:
         arn=f"arn:aws:iam::{account}:user/{user}" if user else root_arn(account),
         sender_id=sender_id,
         sender=sender,
-        sent=encode_properties(Properties(system={SENDER_ID: sender})),
+        sender_properties=encode_properties(Properties(system={SENDER_ID: sender})),
     )
 
 
-def caller_of(arn: str) -> Caller:
+def caller_from_arn(arn: str) -> Caller:
     """Return the caller that an account's or a user's name as a principal stands for."""
     *_, account, resource = arn.split(":", 5)
     return caller_named(account, resource.partition("/")[2])

@@ -10,8 +10,8 @@ from veilmq.core.messages import (
     Attribute,
     Decaying,
     Fairness,
-    Flight,
     IdSource,
+    Lease,
     Properties,
     decode_properties,
     encode_properties,
@@ -68,22 +68,22 @@ def in_flight(**groups: int) -> Fairness:
     fairness = Fairness()
     for name, count in groups.items():
         for _ in range(count):
-            take_off(fairness, {"a": A, "b": B}[name])
+            begin_lease(fairness, {"a": A, "b": B}[name])
     return fairness
 
 
-def take_off(fairness: Fairness, group: int, since_ms: int = NOW_MS) -> None:
-    fairness.take_off(len(fairness.flights), Flight(HOUR_MS, group, since_ms), NOW_MS)
+def begin_lease(fairness: Fairness, group: int, since_ms: int = NOW_MS) -> None:
+    fairness.begin_lease(len(fairness.leases), Lease(HOUR_MS, group, since_ms), NOW_MS)
 
 
 def land_all(fairness: Fairness) -> None:
-    for position in list(fairness.flights):
-        fairness.land(position, NOW_MS)
+    for position in list(fairness.leases):
+        fairness.end_lease(position, NOW_MS)
 
 
 def beside(others: int, **groups: int) -> Fairness:
     fairness = in_flight(**groups)
-    fairness.others = others
+    fairness.other_in_flight = others
     return fairness
 
 
@@ -101,12 +101,12 @@ def test_the_share_is_of_all_groups_together() -> None:
 
 def test_more_than_a_tenth_of_the_processing_time_is_noisy() -> None:
     fairness = Fairness()
-    take_off(fairness, A, NOW_MS - 1_000)
-    take_off(fairness, B, NOW_MS - 9_000)
+    begin_lease(fairness, A, NOW_MS - 1_000)
+    begin_lease(fairness, B, NOW_MS - 9_000)
     land_all(fairness)
     assert not fairness.is_noisy(A, NOW_MS)
     assert fairness.is_noisy(B, NOW_MS)
-    take_off(fairness, A, NOW_MS - 1)
+    begin_lease(fairness, A, NOW_MS - 1)
     land_all(fairness)
     assert fairness.is_noisy(A, NOW_MS), "1,001 of 10,001 ms is more than a tenth"
 
@@ -149,6 +149,6 @@ def test_five_minutes_of_silence_count_also_when_nobody_looked() -> None:
 def test_groups_that_ended_are_forgotten() -> None:
     fairness = Fairness()
     for group in range(10_000):
-        take_off(fairness, group)
+        begin_lease(fairness, group)
         land_all(fairness)
     assert len(fairness) < 2_000

@@ -12,14 +12,14 @@ from veilmq.core.limits import LEASE_S_MAX
 from veilmq.core.receipts import (
     KEY_BYTES,
     Receipt,
-    ReceiptBook,
+    ReceiptCodec,
     changed_deadline_ms,
     receipt_acts,
     receipt_state,
 )
 
 KEY = bytes(range(KEY_BYTES))
-BOOK = ReceiptBook(keys=[KEY])
+BOOK = ReceiptCodec(keys=[KEY])
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 RECEIPTS = st.builds(
     Receipt,
@@ -49,7 +49,7 @@ def test_a_receipt_in_the_old_alphabet_is_read() -> None:
     assert "_" in OLD_TEXT
     assert BOOK.read(OLD_TEXT) == FIELDS
     with pytest.raises(ReceiptInvalid):
-        ReceiptBook(keys=[bytes(KEY_BYTES)]).read(OLD_TEXT)
+        ReceiptCodec(keys=[bytes(KEY_BYTES)]).read(OLD_TEXT)
 
 
 @pytest.mark.parametrize(("text", "alphabet"), [(TEXT, "0123456789abcdefABCDEF"), (OLD_TEXT, ALPHABET)])
@@ -91,17 +91,17 @@ def test_malformed(text: str) -> None:
 
 def test_another_key_is_foreign() -> None:
     with pytest.raises(ReceiptInvalid):
-        ReceiptBook(keys=[urandom(KEY_BYTES)]).read(TEXT)
+        ReceiptCodec(keys=[urandom(KEY_BYTES)]).read(TEXT)
 
 
 def test_rotation_keeps_the_older_key() -> None:
     """The first key signs; receipts of the second one are read while it is kept, and not after."""
     old, new = KEY, bytes(KEY_BYTES)
-    rotated = ReceiptBook(keys=[new, old])
+    rotated = ReceiptCodec(keys=[new, old])
     assert rotated.read(TEXT) == BOOK.read(TEXT)
-    assert ReceiptBook(keys=[new]).read(rotated.issue(1, 2, 3, 4, 5)) == (1, 2, 3, 4, 5)
+    assert ReceiptCodec(keys=[new]).read(rotated.issue(1, 2, 3, 4, 5)) == (1, 2, 3, 4, 5)
     with pytest.raises(ReceiptInvalid):
-        ReceiptBook(keys=[new]).read(TEXT)
+        ReceiptCodec(keys=[new]).read(TEXT)
 
 
 @pytest.mark.parametrize("field", Receipt._fields)

@@ -15,7 +15,7 @@ from veilmq.core.claims import ListSources, ListWriters, SourceView
 from veilmq.core.commands import Command, InspectQueue, Receive, Send, ShowAccount
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SQS_LIST_RESULTS
-from veilmq.core.receipts import ReceiptBook
+from veilmq.core.receipts import ReceiptCodec
 from veilmq.core.settings import SettingValue
 from veilmq.core.topics import ListSubscriptions, ListTopics
 from veilmq.store.claims import ClaimStep
@@ -32,7 +32,7 @@ from veilmq.testing import VirtualClock
 ACCOUNT = "a"
 JOBS, OTHER, DEAD, NEW, GONE = (f"{ACCOUNT}/{name}" for name in ("jobs", "other", "dead", "new", "gone"))
 TOPIC = f"{ACCOUNT}/news"
-_BOOK = ReceiptBook(keys=[bytes(32)])
+_BOOK = ReceiptCodec(keys=[bytes(32)])
 _SLICES = 100  # more than what goes on by itself ever takes
 _AT_ONCE_MS = 5  # a pause between two slices
 _UNSTABLE = frozenset({"id", "message_id", "receipt", "generation", "position", "sequence", "node", "batches"})

@@ -16,7 +16,7 @@ from tests.store.postgres_host import PostgresHost, connected, copied, set_clock
 from veilmq.core.claims import OpenSource
 from veilmq.core.errors import ReceiptState
 from veilmq.core.limits import BATCH_BYTES_MAX, RETENTION_S, SECOND_MS
-from veilmq.core.receipts import KEY_BYTES, ReceiptBook
+from veilmq.core.receipts import KEY_BYTES, ReceiptCodec
 from veilmq.core.settings import QueueSettings
 from veilmq.server.stores import copy_store
 from veilmq.store.copying import CopiedMessage, CopiedQueue, CopyRefused
@@ -62,7 +62,7 @@ def filled(folder: Path, **queues: list[CopiedMessage]) -> None:
 
 def receipt(message: CopiedMessage, queue: int = 1) -> str:
     fields = message.position, message.generation, message.epoch, message.visible_at_ms
-    return ReceiptBook(keys=[KEY]).issue(queue, *fields)
+    return ReceiptCodec(keys=[KEY]).issue(queue, *fields)
 
 
 def test_a_position_becomes_the_seq_where_it_can(tmp_path: Path) -> None:

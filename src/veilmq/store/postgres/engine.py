@@ -26,7 +26,7 @@ from veilmq.core import commands
 from veilmq.core.commands import Command, Done, Timer, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, ReceiptBook
+from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, PlanExport, ReadEvents, ReceiptCodec
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import READS, STEPS
 from veilmq.store.moves import MoveStep
@@ -217,7 +217,7 @@ class PostgresEngine(Node):
 
     def begin(self, receipt_key: bytes, token_key: bytes) -> None:
         """Begin with the work that goes on by itself, as the database was reached; commands need not wait for it."""
-        self.book = ReceiptBook(keys=[receipt_key])
+        self.book = ReceiptCodec(keys=[receipt_key])
         self.token_key = token_key
         self.is_open = True
         if self.options.listens:

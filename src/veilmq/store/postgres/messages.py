@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from veilmq.core.commands import Delete, LeaseChange, Send, SentMessage
 from veilmq.core.errors import InternalError, LeaseTooLong, ReceiptInvalid, ReceiptState, VeilmqError
 from veilmq.core.limits import DEDUPLICATION_S, PRIORITY, SECOND_MS
-from veilmq.core.messages import NewMessage, check_together, dedup_id_of, deduplication_key
+from veilmq.core.messages import NewMessage, check_fifo_messages, dedup_id_of, deduplication_key
 from veilmq.core.receipts import Receipt, receipt_acts, receipt_state
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
@@ -108,7 +108,7 @@ def _taken(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | Veil
     """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
     try:
         if queue.settings.fifo and command.options is None:
-            check_together(command.messages, queue.settings)
+            check_fifo_messages(command.messages, queue.settings)
         return checked(command.messages, command.options, queue.settings)
     except VeilmqError as error:
         return error

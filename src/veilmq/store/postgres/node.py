@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 from veilmq.core.commands import Clock, Command
 from veilmq.core.errors import InternalError
 from veilmq.core.limits import PRIORITY, SECOND_MS
-from veilmq.core.messages import Fairness, Flight, IdSource, NewMessage, group_hash
-from veilmq.core.receipts import ReceiptBook
+from veilmq.core.messages import Fairness, IdSource, Lease, NewMessage, group_hash
+from veilmq.core.receipts import ReceiptCodec
 from veilmq.store.claims import Backlog
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.copying import CopiedMessage
@@ -258,7 +258,7 @@ def _interval_ms(began_s: float) -> int:
 LANE = 100
 """What is added to the priority of a message with a group where it is stored."""
 
-_FLIGHTS_READ_MAX = 3_000
+_LEASES_READ_MAX = 3_000
 _HIDDEN_READ_MAX = 20_000
 
 
@@ -292,7 +292,7 @@ class FairShares(Fairness):
             return  # of a queue that was just found to be fair, the next look will tell
         self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
         for row in rows:
-            self.take_off(row["seq"], flight_of(queue, row, row["visible_at"], row["now"]), row["now"])
+            self.begin_lease(row["seq"], lease_of(queue, row, row["visible_at"], row["now"]), row["now"])
 
     def passed_over(self, rows: Iterable[Any]) -> None:
         """Note which of the groups that had to wait have nothing to give any more."""
@@ -301,50 +301,50 @@ class FairShares(Fairness):
 
     def ended(self, positions: Iterable[int], now_ms: int) -> None:
         """Note messages that are gone."""
-        self.pass_time(now_ms)
+        self.expire_leases(now_ms)
         for position in positions:
-            self.land(position, now_ms)
+            self.end_lease(position, now_ms)
 
     def moved(self, queue: Queue, row: Any) -> None:
         """Note another deadline of a message, which is processed from now on if it was visible."""
-        self.pass_time(row["now"])
-        flight = flight_of(queue, row, row["until"], row["now"])
-        is_new = not self.move(row["seq"], flight.lands_at_ms)
+        self.expire_leases(row["now"])
+        lease = lease_of(queue, row, row["until"], row["now"])
+        is_new = not self.change_lease(row["seq"], lease.ends_at_ms)
         if is_new and row["receive_count"] and row["visible_at"] <= row["now"]:
-            self.take_off(row["seq"], flight, row["now"])
+            self.begin_lease(row["seq"], lease, row["now"])
 
-    def take_off(self, position: int, flight: Flight, now_ms: int) -> None:
+    def begin_lease(self, position: int, lease: Lease, now_ms: int) -> None:
         self._touch(position)
-        self.pass_time(now_ms)
-        super().take_off(position, flight, now_ms)
-        if flight.group is not None and self.has_many(flight.group):
-            self.suspects.add(flight.group)
+        self.expire_leases(now_ms)
+        super().begin_lease(position, lease, now_ms)
+        if lease.group is not None and self.has_many_in_flight(lease.group):
+            self.suspects.add(lease.group)
 
-    def move(self, position: int, lands_at_ms: int) -> bool:
+    def change_lease(self, position: int, ends_at_ms: int) -> bool:
         self._touch(position)
-        return super().move(position, lands_at_ms)
+        return super().change_lease(position, ends_at_ms)
 
-    def land(self, position: int, at_ms: int) -> Flight | None:
+    def end_lease(self, position: int, at_ms: int) -> Lease | None:
         self._touch(position)
-        flight = super().land(position, at_ms)
-        if flight is not None and flight.group is not None:
-            self._suspect(flight.group, at_ms)
-        return flight
+        lease = super().end_lease(position, at_ms)
+        if lease is not None and lease.group is not None:
+            self._suspect(lease.group, at_ms)
+        return lease
 
-    def correct(self, found: Mapping[int, Flight], now_ms: int, *, whole: bool) -> None:
+    def correct(self, found: Mapping[int, Lease], now_ms: int, *, whole: bool) -> None:
         """Take over what was seen in flight, by positions; ``whole`` tells that these are all."""
         touched, self.touched = self.touched or set(), None
-        self.pass_time(now_ms)
+        self.expire_leases(now_ms)
         for position in found.keys() - touched:
-            flight = found[position]
-            known = self.flights.get(position)
-            if known is None or known.since_ms < flight.since_ms:
-                self.take_off(position, flight, now_ms)
-            elif known.lands_at_ms != flight.lands_at_ms:
-                self.move(position, flight.lands_at_ms)
+            lease = found[position]
+            known = self.leases.get(position)
+            if known is None or known.since_ms < lease.since_ms:
+                self.begin_lease(position, lease, now_ms)
+            elif known.ends_at_ms != lease.ends_at_ms:
+                self.change_lease(position, lease.ends_at_ms)
         if whole:
-            for position in self.flights.keys() - found.keys() - touched:
-                self.land(position, now_ms)
+            for position in self.leases.keys() - found.keys() - touched:
+                self.end_lease(position, now_ms)
 
     def _touch(self, position: int) -> None:
         if self.touched is not None:
@@ -356,11 +356,11 @@ class FairShares(Fairness):
 
     def noisy(self, now_ms: int, *, judge: bool = True) -> list[int]:
         """Return the groups that are noisy now, by a judgement or as one would be: the one that comes first, first."""
-        self.pass_time(now_ms)
+        self.expire_leases(now_ms)
         is_noisy = self.is_noisy if judge else self.would_be_noisy
         noisy = [group for group in self.suspects if is_noisy(group, now_ms)]
         if judge:
-            self.suspects = {*noisy, *filter(self.has_many, self.suspects)}
+            self.suspects = {*noisy, *filter(self.has_many_in_flight, self.suspects)}
         return sorted(noisy, key=lambda group: (self.in_flight(group), group))
 
     async def find_noisy(self, connection: Any, queue: Queue, *, judge: bool = True) -> list[int]:
@@ -376,11 +376,11 @@ class FairShares(Fairness):
         began_s = stopwatch_s()
         self.refresh_at_ms = now_ms + _INTERVAL_MS  # no other command looks meanwhile
         self.touched = set()  # what is heard while the rows are read is the later news
-        rows = await connection.fetch(FAIR["flights"], queue.partition, _FLIGHTS_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
+        rows = await connection.fetch(FAIR["flights"], queue.partition, _LEASES_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         if rows:
             self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
-        found = {row["seq"]: flight_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
-        self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _FLIGHTS_READ_MAX)
+        found = {row["seq"]: lease_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
+        self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _LEASES_READ_MAX)
         if self.suspects:
             for row in await connection.fetch(FAIR["turns"], queue.partition, list(self.suspects), kept_ms):
                 self.last_sent(row["group_key"], row["sent_at"])
@@ -394,9 +394,9 @@ def keys_of(messages: Iterable[NewMessage | CopiedMessage]) -> list[int | None]:
     return [None if each.group is None else group_hash(each.group) for each in messages]
 
 
-def flight_of(queue: Queue, row: Any, visible_at_ms: int, since_ms: int) -> Flight:
-    """Return the flight of a message that is hidden until then, or until its retention ends."""
-    return Flight(min(visible_at_ms, row["sent_at"] + retention_ms(queue)), row["group_key"], since_ms)
+def lease_of(queue: Queue, row: Any, visible_at_ms: int, since_ms: int) -> Lease:
+    """Return the lease of a message that is hidden until then, or until its retention ends."""
+    return Lease(min(visible_at_ms, row["sent_at"] + retention_ms(queue)), row["group_key"], since_ms)
 
 
 class Node:
@@ -406,7 +406,7 @@ class Node:
         self.database = database
         self.options = options
         self.clock = clock
-        self.book = ReceiptBook(keys=[])
+        self.book = ReceiptCodec(keys=[])
         self.ids = IdSource()
         self.tasks: set[asyncio.Task[None]] = set()
         """What is under way."""

@@ -31,7 +31,7 @@ from veilmq.core import limits
 from veilmq.core.commands import Receive, Received, ReceivedMessage
 from veilmq.core.errors import ReceivesThrottled, StoreUnavailable, VeilmqError
 from veilmq.core.limits import SECOND_MS
-from veilmq.core.messages import buried_properties, routing_key_of
+from veilmq.core.messages import dead_letter_properties, routing_key_of
 from veilmq.core.settings import dead_letter_refusal, read_table
 from veilmq.store.events import log_begun, log_placed
 from veilmq.store.postgres import queues
@@ -101,7 +101,7 @@ async def move(connection: Any, node: Node, queue: Queue, target: Queue, seqs: l
 def properties_of(queue: Queue, row: Any) -> bytes:
     """Return the properties of a message as its receiver sees them."""
     properties: bytes = row["properties"] or b""
-    return buried_properties(properties, row["id"]) if queue.settings.fifo and row["source"] else properties
+    return dead_letter_properties(properties, row["id"]) if queue.settings.fifo and row["source"] else properties
 
 
 async def receive(node: Node, connection: Any, queue: Queue, together: Sequence[Receive]) -> list[Any]:

@@ -6,7 +6,7 @@ receive passes over the whole backlog of a noisy group at once; only if nothing 
 noisy groups, of that with the fewest in flight first.
 
 Who works on how much is kept in memory alone. After a restart the first receive, peek or receipt counts what is in
-flight again, what ends last if that is very much, and processing times are learned anew.
+lease again, what ends last if that is very much, and processing times are learned anew.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from veilmq.core.limits import PRIORITY
-from veilmq.core.messages import Fairness, Flight, group_hash
+from veilmq.core.messages import Fairness, Lease, group_hash
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.session import Row, Session
@@ -23,7 +23,7 @@ from veilmq.store.sqlite.session import Row, Session
 GROUPED = PRIORITY.maximum
 """What is added to a priority in the lane of grouped messages."""
 
-_FLIGHTS_READ_MAX = 3_000  # some ten milliseconds
+_LEASES_READ_MAX = 3_000  # some ten milliseconds
 _LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
 
 Group = tuple[int, int]
@@ -44,11 +44,11 @@ def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
         queue.fair = defaultdict(Fairness)
         now_ms = queue.counted_at_ms
         for lane in [lane for lane in queue.lanes if lane > GROUPED]:
-            rows = session.rows("fair_flights", queue.partition, lane, now_ms, _FLIGHTS_READ_MAX)
+            rows = session.rows("fair_flights", queue.partition, lane, now_ms, _LEASES_READ_MAX)
             for seq, visible_at_ms, group, received_at_ms in rows:
-                queue.fair[lane].take_off(seq, Flight(visible_at_ms, group, received_at_ms), now_ms)
+                queue.fair[lane].begin_lease(seq, Lease(visible_at_ms, group, received_at_ms), now_ms)
     for account in queue.fair.values():
-        account.pass_time(session.now_ms)
+        account.expire_leases(session.now_ms)
     return queue.fair
 
 
@@ -67,11 +67,11 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, judges: 
     ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
     """
     accounts, now_ms, partition, execute = accounts_of(session, queue), session.now_ms, queue.partition, session.execute
-    others = max(0, queue.in_flight - sum([len(account.flights) for account in accounts.values()]))
+    others = max(0, queue.in_flight - sum([len(account.leases) for account in accounts.values()]))
     for priority in priorities(queue):
         lane = GROUPED + priority
         account = accounts[lane]
-        account.others = others
+        account.other_in_flight = others
         noisy: list[int] = []
         heads: list[tuple[int, int, Row, Iterator[Row]]] = []  # the next message of each source, by visibility
         groups = execute(SQL["fair_groups"], (partition, lane, now_ms))
@@ -105,7 +105,7 @@ def received(session: Session, queue: Queue, given: list[tuple[Row, int]]) -> No
     accounts, now_ms = accounts_of(session, queue), session.now_ms
     for row, end_ms in given:
         if row[_GROUP] is not None:
-            accounts[row[_LANE]].take_off(row[0], Flight(end_ms, row[_GROUP], now_ms), now_ms)
+            accounts[row[_LANE]].begin_lease(row[0], Lease(end_ms, row[_GROUP], now_ms), now_ms)
     refile(session, queue, {(row[_LANE], row[_GROUP]) for row, _ in given if row[_GROUP] is not None})
 
 
@@ -116,8 +116,8 @@ def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
         row = session.row("put_fair_group", queue.partition, lane, group)
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
-        if accounts is not None and (row is None or row[0] > session.now_ms or row[1] in accounts[lane].flights):
-            accounts[lane].drained(group)  # what is visible and still a flight was just given for 0 s
+        if accounts is not None and (row is None or row[0] > session.now_ms or row[1] in accounts[lane].leases):
+            accounts[lane].drained(group)  # what is visible and still a lease was just given for 0 s
 
 
 def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
@@ -126,7 +126,7 @@ def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]
         accounts = accounts_of(session, queue)
         for seq, lane, group in rows:
             if group is not None:
-                accounts[lane].land(seq, session.now_ms)
+                accounts[lane].end_lease(seq, session.now_ms)
     refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None})
 
 
@@ -138,7 +138,7 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any]) -> None:
         if group is None:
             continue
         groups.add((lane, group))
-        if receive_count and not accounts[lane].move(seq, visible_at_ms):
-            accounts[lane].take_off(seq, Flight(visible_at_ms, group, now_ms), now_ms)
+        if receive_count and not accounts[lane].change_lease(seq, visible_at_ms):
+            accounts[lane].begin_lease(seq, Lease(visible_at_ms, group, now_ms), now_ms)
     accounts_of(session, queue)  # those that are visible at once have something to give
     refile(session, queue, groups)

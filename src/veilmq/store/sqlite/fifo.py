@@ -22,7 +22,7 @@ from veilmq.core import commands
 from veilmq.core.commands import Received, ReceivedMessage, SentMessage
 from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import ATTEMPT_S, BATCH_ROW_BYTES, DEDUPLICATION_S, SECOND_MS
-from veilmq.core.messages import check_together, dedup_id_of, deduplication_key, group_of, routing_key_of
+from veilmq.core.messages import check_fifo_messages, checked_group, dedup_id_of, deduplication_key, routing_key_of
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import BARE, SQL
@@ -74,7 +74,7 @@ def _add(
     next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
     wants_receipts = options is not None and options.receipts
     if options is None:
-        check_together(command.messages, settings)
+        check_fifo_messages(command.messages, settings)
     answer: list[SentMessage | VeilmqError] = []
     before: Deduplication | None
     for new in command.messages if options is None else checked(command.messages, options, settings):
@@ -82,7 +82,7 @@ def _add(
         try:
             if isinstance(new, VeilmqError):
                 raise new
-            name = group_of(new, settings)
+            name = checked_group(new, settings)
             if (
                 options is None
                 or not options.dedup_id_optional

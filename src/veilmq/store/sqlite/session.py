@@ -18,7 +18,7 @@ from veilmq.core.commands import Command, Wake
 from veilmq.core.errors import QueueNotFound, VeilmqError
 from veilmq.core.limits import PRIORITY
 from veilmq.core.messages import IdSource, group_hash
-from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptBook
+from veilmq.core.receipts import KEY_BYTES, Receipt, ReceiptCodec
 from veilmq.store.cold import Scheduler
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite.database import SQL, Database, EngineOptions
@@ -53,7 +53,7 @@ class Session:
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
         key, is_copy = self.kept_key("receipt_key"), self.row("any_renumbered") is not None
-        self.book = _RenumberingBook(self.execute, key=key) if is_copy else ReceiptBook(keys=[key])
+        self.book = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(keys=[key])
         self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
         self.swept_to = 0  # the number of the queue that the janitor inspected last
         self.now_ms = 0  # the instant of the batch
@@ -308,7 +308,7 @@ class GroupNumbers:
         return is_slice and len(ended) * 2 > count
 
 
-class _RenumberingBook(ReceiptBook):
+class _RenumberingCodec(ReceiptCodec):
     """A book of a copy: receipts of the store that it was copied from name positions there; ``renumbered`` has both."""
 
     __slots__ = ("_execute",)

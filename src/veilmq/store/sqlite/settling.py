@@ -20,7 +20,7 @@ from typing import Any
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, QueueCounts
 from veilmq.core.errors import ReceiptInvalid, ReceiptState, VeilmqError
-from veilmq.core.messages import buried_properties
+from veilmq.core.messages import dead_letter_properties
 from veilmq.core.receipts import Receipt, changed_deadline_ms, receipt_acts, receipt_state
 from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.events import Logged
@@ -409,7 +409,7 @@ def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> lis
         (row[5], row[7], source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows
     ]
     if source.fifo:
-        what = [(own, buried_properties(properties, own), *past) for own, properties, *past in what]
+        what = [(own, dead_letter_properties(properties, own), *past) for own, properties, *past in what]
     return move(session, source, target, rows, what, keep_seqs=not source.fifo)
 
 

@@ -254,7 +254,7 @@ def carried_by(message: Element, group: str | None, caller: Caller | None) -> tu
     if len(message.children) > 1 and any(member.children for member in message.children):
         user, system = read_properties(message, "User"), read_properties(message, "System")
     if not user and not system and group is None:
-        return (b"" if caller is None else caller.sent), 0
+        return (b"" if caller is None else caller.sender_properties), 0
     kept = system if caller is None else system | {SENDER_ID: caller.sender}
     carried = Properties(attributes=user, system=kept, group=group)
     return encode_properties(carried), attributes_bytes(user) + attributes_bytes(system)

@@ -112,7 +112,7 @@ def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
     supplied = read_settings(smq.optional_body_of(request, "Queue"), context)
     if is_fifo(queue) and not supplied.setdefault("fifo", True):
         raise invalid_argument("QueueType, which is fifo where the name ends in .fifo")
-    command = commands.CreateQueue(queue=queue, settings=supplied, defaults=DEFAULTS, at_once=True)
+    command = commands.CreateQueue(queue=queue, settings=supplied, defaults=DEFAULTS, skip_name_pause=True)
     return Plan(command, smq.made(smq.queue_url(request.path[1], context)))
 
 

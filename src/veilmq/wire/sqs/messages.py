@@ -28,7 +28,7 @@ from veilmq.core.messages import (
     decode_properties,
     encode_properties,
 )
-from veilmq.core.receipts import has_form
+from veilmq.core.receipts import is_well_formed
 from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text, md5
 from veilmq.wire.sqs import errors, members
 from veilmq.wire.sqs.errors import SqsError, shown
@@ -180,7 +180,7 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
         or context.trace_header is not None
     ):
         return _with_properties(request, queue, len(data), delay_s, digest, context)
-    carried = b"" if context.caller is None else context.caller.sent
+    carried = b"" if context.caller is None else context.caller.sender_properties
     return _Outgoing(NewMessage(body=body, size_bytes=len(data), properties=carried, delay_s=delay_s), digest)
 
 
@@ -425,7 +425,7 @@ def _receipt(entry: DeleteMessageBatchEntry | ChangeMessageVisibility | ChangeMe
 
 
 def _check(receipt: str, outcome: Any) -> Any:
-    if isinstance(outcome, ReceiptInvalid) and not has_form(receipt):
+    if isinstance(outcome, ReceiptInvalid) and not is_well_formed(receipt):
         why = f'The input receipt handle "{shown(receipt)}" is not a valid receipt handle.'
         raise SqsError(errors.RECEIPT_HANDLE_IS_INVALID, why)
     return answered(outcome)

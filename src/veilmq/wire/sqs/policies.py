@@ -255,7 +255,7 @@ GRANTABLE = (
 )
 """The actions that a queue's owner may grant to other accounts (API Reference, "Cross-account permissions ...")."""
 
-OWNERS = (
+OWNER_ONLY = (
     "AddPermission",
     "CancelMessageMoveTask",
     "CreateQueue",
@@ -272,7 +272,7 @@ OWNERS = (
 """The actions that are the owner's, whatever a policy says; it may deny them to the owner's users."""
 
 BATCH = "Batch"
-_ACTIONS = frozenset(name.lower() for name in (*GRANTABLE, *OWNERS))
+_ACTIONS = frozenset(name.lower() for name in (*GRANTABLE, *OWNER_ONLY))
 _GRANTABLE = frozenset(name.lower() for name in GRANTABLE)
 _NEEDS = {"startmessagemovetask": ("receivemessage", "deletemessage")}  # which it does for its caller
 _ROOTS_OWN = frozenset({"setqueueattributes", "getqueueattributes", "addpermission", "removepermission"})
@@ -293,7 +293,7 @@ class Verdict(enum.Enum):
 
     ALLOW = "allow"
     DENY = "deny"
-    NOTHING = "nothing"
+    NO_MATCH = "no match"
 
 
 class _Statement(NamedTuple):
@@ -337,14 +337,14 @@ class Policy:
         for statement in self._by_action[request.action]:
             if statement.fits(request):
                 return Verdict.DENY if statement.denies else Verdict.ALLOW
-        return Verdict.NOTHING
+        return Verdict.NO_MATCH
 
     def varies(self, action: str) -> bool:
         """Return whether the verdict on ``action`` may differ between requests of a caller from one address."""
         return action in self._varying
 
 
-NOBODY = Policy([_Statement(denies=True, actions=_ACTIONS, everyone=True)])
+DENY_ALL = Policy([_Statement(denies=True, actions=_ACTIONS, everyone=True)])
 """The policy that denies everything."""
 
 

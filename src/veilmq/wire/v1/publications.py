@@ -58,7 +58,7 @@ class Outgoing:
     def __init__(self, *, queue: str, caller: Caller | None) -> None:
         """``queue`` is its full name; ``caller`` is who signed the request, where requests are signed."""
         self._fifo = is_fifo(queue)
-        self._sent = b"" if caller is None else caller.sent
+        self._sent = b"" if caller is None else caller.sender_properties
         self._system: dict[str, Attribute] = {} if caller is None else {SENDER_ID: caller.sender}
 
     def from_rows(self, rows: Sequence[OutgoingRow]) -> tuple[NewMessage, ...]:

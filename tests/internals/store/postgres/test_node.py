@@ -16,11 +16,11 @@ from tests.store.postgres_host import RESTLESS, PostgresHost, connected, hosting
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
 from veilmq.core.commands import MessageState
-from veilmq.core.messages import Flight
+from veilmq.core.messages import Lease
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.node import FairShares, Known, LowWater, flight_of, keys_of
+from veilmq.store.postgres.node import FairShares, Known, LowWater, keys_of, lease_of
 from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
 from veilmq.testing import VirtualClock
 
@@ -182,14 +182,14 @@ BUSY = 7
 HOUR_MS = 3_600_000
 
 
-def flights(first: int, end: int, *, since_ms: int = 0) -> dict[int, Flight]:
-    return {position: Flight(lands_at_ms=HOUR_MS, group=BUSY, since_ms=since_ms) for position in range(first, end)}
+def leases(first: int, end: int, *, since_ms: int = 0) -> dict[int, Lease]:
+    return {position: Lease(ends_at_ms=HOUR_MS, group=BUSY, since_ms=since_ms) for position in range(first, end)}
 
 
 def shares(number: int) -> FairShares:
     made = FairShares(VirtualClock())
-    for position, flight in flights(0, number).items():
-        made.take_off(position, flight, 0)
+    for position, lease in leases(0, number).items():
+        made.begin_lease(position, lease, 0)
     return made
 
 
@@ -198,7 +198,7 @@ def test_what_a_whole_look_has_not_seen_has_ended(whole: bool, noisy: list[int])
     seen = shares(40)
     assert seen.noisy(0) == [BUSY]
     seen.drained(BUSY)
-    seen.correct(flights(0, 29), 0, whole=whole)
+    seen.correct(leases(0, 29), 0, whole=whole)
     assert seen.noisy(0) == noisy
 
 
@@ -208,23 +208,23 @@ def test_what_was_heard_during_a_look_is_the_later_news() -> None:
     seen.drained(BUSY)
     seen.touched = set()
     for position in range(11):
-        seen.land(position, 0)
-    seen.correct(flights(0, 40), 0, whole=True)
+        seen.end_lease(position, 0)
+    seen.correct(leases(0, 40), 0, whole=True)
     assert seen.noisy(0) == []
 
 
 def test_what_was_given_during_a_look_stays_in_flight() -> None:
     seen = shares(20)
     seen.touched = set()
-    for position, flight in flights(20, 40).items():
-        seen.take_off(position, flight, 0)
-    seen.correct(flights(0, 20), 0, whole=True)
+    for position, lease in leases(20, 40).items():
+        seen.begin_lease(position, lease, 0)
+    seen.correct(leases(0, 20), 0, whole=True)
     assert seen.noisy(0) == [BUSY]
 
 
 def test_a_message_that_another_node_received_again_is_in_flight_anew() -> None:
     seen = shares(1)
-    seen.correct(flights(0, 1, since_ms=5_000), 5_000, whole=True)
+    seen.correct(leases(0, 1, since_ms=5_000), 5_000, whole=True)
     assert seen.noisy(5_000) == [BUSY]
 
 
@@ -232,15 +232,15 @@ def test_a_message_lands_when_its_retention_ends() -> None:
     seen, row = FairShares(VirtualClock()), {"group_key": BUSY, "sent_at": -1_000}
     queue = Queue(1, QUEUE, QueueSettings(retention_s=1), 0, 0, 1, 1)
     for position in range(30):
-        seen.take_off(position, flight_of(queue, row, HOUR_MS, 0), 0)
-    seen.pass_time(1)
+        seen.begin_lease(position, lease_of(queue, row, HOUR_MS, 0), 0)
+    seen.expire_leases(1)
     assert seen.noisy(1) == []
 
 
 def test_groups_are_in_the_order_of_what_they_have_in_flight() -> None:
     seen = shares(40)
     for position in range(100, 131):
-        seen.take_off(position, Flight(HOUR_MS, BUSY + 1, 0), 0)
+        seen.begin_lease(position, Lease(HOUR_MS, BUSY + 1, 0), 0)
     assert seen.noisy(0, judge=False) == [BUSY + 1, BUSY]
     assert seen.noisy(0) == [BUSY + 1, BUSY]
 
@@ -251,19 +251,19 @@ def test_what_has_landed_is_not_remembered_until_it_would_have() -> None:
     tracemalloc.start()
     before = tracemalloc.take_snapshot()
     for position in range(10, 50_000):
-        seen.take_off(position, Flight(HOUR_MS, BUSY, 0), 0)
-        seen.land(position, 0)
+        seen.begin_lease(position, Lease(HOUR_MS, BUSY, 0), 0)
+        seen.end_lease(position, 0)
     grown_bytes = sum(each.size_diff for each in tracemalloc.take_snapshot().compare_to(before, "filename"))
     tracemalloc.stop()
     assert grown_bytes < 1_000_000
-    seen.pass_time(HOUR_MS)
+    seen.expire_leases(HOUR_MS)
     assert seen.noisy(HOUR_MS) == []
 
 
 def test_a_group_that_took_much_is_noisy_again_when_it_ends_its_silence() -> None:
     """Its processing time still counts: half of it after each minute."""
     seen = shares(1)
-    seen.land(0, 100_000)
+    seen.end_lease(0, 100_000)
     assert seen.noisy(300_000) == []
     seen.stored([BUSY], [{"sent_at": 300_001}])
     assert seen.noisy(300_001) == [BUSY]

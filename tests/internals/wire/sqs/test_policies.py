@@ -9,7 +9,7 @@ from tests.clients.sqs_client import service_model
 from veilmq.wire.exchange import Caller, caller_named
 from veilmq.wire.sqs.policies import (
     GRANTABLE,
-    OWNERS,
+    OWNER_ONLY,
     Policy,
     PolicyError,
     PolicyRequest,
@@ -23,7 +23,7 @@ OWNER, FRIEND, STRANGER = "111111111111", "222222222222", "333333333333"
 ARN = f"arn:aws:sqs:us-east-1:{OWNER}:orders"
 BOB = caller_named(FRIEND, "bob")
 CAROL = caller_named(OWNER, "carol")
-ALLOW, DENY, NOTHING = Verdict.ALLOW, Verdict.DENY, Verdict.NOTHING
+ALLOW, DENY, NOTHING = Verdict.ALLOW, Verdict.DENY, Verdict.NO_MATCH
 
 
 class From(NamedTuple):
@@ -236,7 +236,7 @@ def test_a_policy_knows_on_which_actions_its_verdict_may_change() -> None:
 
 def test_the_owner_needs_no_policy_and_others_do() -> None:
     """Without a policy everything is the owner's and nothing is anybody else's."""
-    for action in (*GRANTABLE, *OWNERS):
+    for action in (*GRANTABLE, *OWNER_ONLY):
         assert permits(None, asked(CAROL, action))
         assert permits(None, asked(caller_named(OWNER), action))
         assert not permits(None, asked(BOB, action))
@@ -245,19 +245,19 @@ def test_the_owner_needs_no_policy_and_others_do() -> None:
 def test_only_some_actions_can_be_granted() -> None:
     """Those of AWS's list; the others are refused whatever the policy says."""
     everything = policy(statement(Action="sqs:*"))
-    assert [name for name in (*GRANTABLE, *OWNERS) if permits(everything, asked(BOB, name))] == list(GRANTABLE)
+    assert [name for name in (*GRANTABLE, *OWNER_ONLY) if permits(everything, asked(BOB, name))] == list(GRANTABLE)
 
 
 def test_a_deny_holds_for_the_owner_but_for_the_way_out() -> None:
     nothing = policy(statement(Effect="Deny", Action="sqs:*"))
-    assert not any(permits(nothing, asked(CAROL, name)) for name in (*GRANTABLE, *OWNERS))
-    left = [name for name in (*GRANTABLE, *OWNERS) if permits(nothing, asked(caller_named(OWNER), name))]
+    assert not any(permits(nothing, asked(CAROL, name)) for name in (*GRANTABLE, *OWNER_ONLY))
+    left = [name for name in (*GRANTABLE, *OWNER_ONLY) if permits(nothing, asked(caller_named(OWNER), name))]
     assert left == ["GetQueueAttributes", "AddPermission", "RemovePermission", "SetQueueAttributes"]
 
 
 def test_every_action_of_the_service_is_on_one_of_the_lists() -> None:
     names = {name.removesuffix("Batch") for name in service_model().operation_names}
-    assert names == {*GRANTABLE, *OWNERS}
+    assert names == {*GRANTABLE, *OWNER_ONLY}
 
 
 @pytest.mark.parametrize(("text", "words"), [

@@ -15,7 +15,7 @@ from veilmq.core.messages import Attribute, Properties, encode_properties
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.policies import GRANTABLE, OWNERS
+from veilmq.wire.sqs.policies import GRANTABLE, OWNER_ONLY
 from veilmq.wire.v1.queues import RANGES, SettingFields
 from veilmq.wire.v1.request import ANSWERS, CODES, ApiCall, Route, encode_error, read_request
 from veilmq.wire.v1.routes import EVERYWHERE, ROUTES, decode, route_key
@@ -176,7 +176,7 @@ def test_every_route_needs_a_permission_that_can_be_granted() -> None:
     """Else no policy could let another account in; making queues and setting them is their owners', as over SQS."""
     owners = {route.label: route.permission for route in ROUTES.values() if route.permission not in GRANTABLE}
     assert owners == {"queues.create": "CreateQueue", "queues.list": "ListQueues", "queues.set": "SetQueueAttributes"}
-    assert set(owners.values()) <= set(OWNERS)
+    assert set(owners.values()) <= set(OWNER_ONLY)
 
 
 BODIES = [b"", b"{", b"[]", b"null", b"1", b"\xff", b'{"source": "\\ud800"}', b"[" * 100_000, b'{"source": ' * 50_000]
