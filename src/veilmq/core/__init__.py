@@ -1,7 +1,7 @@
-"""The rules of the queue: what is visible, to whom, until when.
+"""The rules of the queue, as pure functions and frozen values: commands, results, errors, limits, settings, receipts.
 
-Everything here is pure. Time comes in as ``now_ms`` (integer milliseconds since the epoch), bytes and sockets stay
-outside, and nothing in this package imports another part of veilmq.
+Time is an argument (``now_ms``, integer milliseconds since the epoch). Nothing here does I/O or imports another part
+of veilmq.
 """
 
 from typing import dataclass_transform
@@ -11,4 +11,4 @@ import msgspec
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Value(msgspec.Struct, frozen=True):
-    """The root of commands, results and settings: frozen, and made by keywords, to which types are checked."""
+    """Base class of commands, results and settings: frozen, with keyword arguments that type checkers see."""

@@ -1,18 +1,17 @@
-"""Claims and publications: exactly-once reading from a queue, and writing to it, for programs that repeat themselves.
+"""Claims and publications: exactly-once reads and writes for programs that retry (``docs/protocols``).
 
 A *source* is one reader (one Spark checkpoint). It binds claims 1, 2, 3, … in order. A bound claim never changes: it
 can be read any number of times, concurrently, and always has the same messages. Acknowledging a number deletes the
 messages of all claims up to it; an acknowledged number is never bound again.
 
-Binding counts as one receive, reading as none. Claimed messages are in flight, but not within the quota of receives.
-Heartbeats keep a source: without them its messages return to the queue when its *hold* ends, and its claims are *lost*.
-The *lease*, much shorter, only shows whether the reader seems to be alive. Each ``OpenSource`` begins a new epoch;
-commands of earlier ones are refused. See ``docs/protocols/claims.md``.
+Binding a message counts as one receive, reading it as none. Claimed messages are in flight, but do not count towards
+the in-flight limit of receives. If heartbeats stop, the messages return to the queue when the *hold* ends, and the
+claims are *lost*. The *lease*, much shorter, only shows whether the reader seems alive. Each ``OpenSource`` begins a
+new epoch; commands of earlier epochs are refused.
 
-A *writer* (one Spark query) publishes numbered batches in rising order. Its tasks stage the messages of a batch, each
-task under the name of its *attempt*; staged messages are invisible. A publish names the attempts that count, in the
-order of their messages, once for each batch, in one transaction; what else was staged for the batch is dropped. See
-``docs/protocols/publications.md``.
+A *writer* (one Spark query) publishes numbered batches in rising order. Each task stages its messages under the name
+of its *attempt*; staged messages are invisible. A publish names the attempts to send, in the order of their messages.
+It sends them once, in one transaction, and drops all other messages staged for the batch.
 """
 
 import enum
@@ -25,7 +24,7 @@ from veilmq.core import Value, limits
 from veilmq.core.commands import QueueCommand
 from veilmq.core.messages import NewMessage
 
-# What fields of requests may be: an engine relies on it, and the wire decodes by these types.
+# Constraints of request fields. The wire decodes with these types; an engine relies on them.
 
 Name = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
 Consumer = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]{0,256}\Z")]
@@ -38,7 +37,7 @@ Attempts = Annotated[tuple[tuple[Name, Count], ...], Meta(max_length=limits.PUBL
 
 
 class ClaimState(enum.Enum):
-    """The state of a claim. What was acknowledged is kept as one number, not as claims."""
+    """The state of a claim. Acknowledged claims are not stored, only the last acknowledged number."""
 
     BINDING = "binding"
     OPEN = "open"
@@ -47,20 +46,20 @@ class ClaimState(enum.Enum):
 
 
 class SourceCommand(QueueCommand):
-    """A command of ``source``, the reader's own name: 1 to 128 letters, digits, ``-`` and ``_`` (a UUID, as a rule).
+    """A command on ``source``, a name that the reader chooses, usually a UUID.
 
-    The error of all but ``OpenSource`` and ``ReadClaim`` is ``SourceNotFound``.
+    All but ``OpenSource`` and ``ReadClaim`` fail with ``SourceNotFound`` if there is no such source.
     """
 
     source: Name
 
 
 class OpenSource(SourceCommand):
-    """Begin a new epoch of the source, created if there is none. Result: ``SourceView``.
+    """Begin a new epoch of the source; create the source if it does not exist. Result: ``SourceView``.
 
-    ``consumer`` names what the reader works for; a consumer has one source. With ``takeover`` its other sources are
-    fenced and their claims released; otherwise ``ConsumerTaken`` while one of them is open. ``hold_s`` is how long
-    messages stay bound after the last heartbeat, ``lease_s`` how long the source counts as alive.
+    ``consumer`` names the application of the reader; a consumer has one source. With ``takeover`` its other sources
+    are fenced and their claims released; without it the error is ``ConsumerTaken`` if one of them has open claims.
+    Messages stay bound for ``hold_s`` after the last heartbeat; the source counts as alive for ``lease_s``.
     """
 
     consumer: Consumer = ""
@@ -70,12 +69,12 @@ class OpenSource(SourceCommand):
 
 
 class Claim(SourceCommand):
-    """Bind claim ``number`` to up to ``messages_max`` visible messages, or return what it has. Result: ``Bound``.
+    """Bind claim ``number`` to up to ``messages_max`` visible messages, or return the bound claim. Result: ``Bound``.
 
-    ``number`` must be the last one or the next; the last one is returned as it is. Both renew the source's lease. Where
-    no message is visible nothing is recorded. A claim has enough shards for ``shard_messages`` each; all messages of a
-    group are in one shard. With ``bytes_max`` it ends before its stored bodies and properties exceed that. Errors:
-    ``EpochFenced``, ``ClaimAcknowledged``, ``ClaimLost``, ``ClaimGap``.
+    ``number`` is the last bound one, which is returned unchanged, or the next. Both renew the source's lease. If no
+    message is visible, nothing is recorded. A claim has one shard for each ``shard_messages``; all messages of a group
+    are in one shard. ``bytes_max`` limits the stored bodies and properties of the claim. Errors: ``EpochFenced``,
+    ``ClaimAcknowledged``, ``ClaimLost``, ``ClaimGap``.
     """
 
     epoch: Count
@@ -86,9 +85,9 @@ class Claim(SourceCommand):
 
 
 class Heartbeat(SourceCommand):
-    """Renew the lease and the hold of the source. Result: ``SourceView``. Error ``EpochFenced``.
+    """Renew the lease and the hold of the source. Result: ``SourceView``. Error: ``EpochFenced``.
 
-    ``lease_s`` and ``hold_s`` replace those of ``OpenSource``, unless they are ``None``.
+    ``lease_s`` and ``hold_s`` replace those of ``OpenSource`` unless they are ``None``.
     """
 
     epoch: Count
@@ -99,7 +98,7 @@ class Heartbeat(SourceCommand):
 class AcknowledgeClaims(SourceCommand):
     """Delete the messages of all open claims up to ``number``. Result: ``Acknowledged``.
 
-    0 acknowledges nothing. Errors: ``EpochFenced``, ``ClaimGap`` for a number that was never bound.
+    0 acknowledges nothing. Errors: ``EpochFenced``; ``ClaimGap`` for a number that was never bound.
     """
 
     epoch: Count
@@ -107,7 +106,7 @@ class AcknowledgeClaims(SourceCommand):
 
 
 class ReadClaim(SourceCommand):
-    """Read messages of one shard of a claim, from ``cursor`` on. Result: ``ClaimPage``; needs no epoch.
+    """Read a page of one shard of a claim; needs no epoch. Result: ``ClaimPage``.
 
     Errors: ``ClaimAcknowledged``, ``ClaimLost`` (also for an unknown claim), ``ClaimReleased``, ``ShardNotFound``.
     """
@@ -119,18 +118,18 @@ class ReadClaim(SourceCommand):
 
 
 class ReleaseClaim(SourceCommand):
-    """Return the messages of an open claim to the queue, by an operator's decision. Result: ``SourceView``.
+    """Return the messages of an open claim to the queue; for operators. Result: ``SourceView``.
 
-    Reading and claiming a ``released`` claim fails. Errors: ``ClaimLost``, ``ClaimAcknowledged``.
+    A released claim cannot be read or bound again. Errors: ``ClaimLost``, ``ClaimAcknowledged``.
     """
 
     number: Number
 
 
 class EvictMessage(SourceCommand):
-    """Move one message of an open claim to the dead-letter queue: its reader cannot process it. Result: ``SourceView``.
+    """Move a message that cannot be processed from an open claim to the dead-letter queue. Result: ``SourceView``.
 
-    ``message`` is its id (16 bytes). Errors: ``MessageNotClaimed``, ``DeadLetterQueueRefused`` where the queue has no
+    ``message`` is the id (16 bytes). Errors: ``MessageNotClaimed``; ``DeadLetterQueueRefused`` if the queue has no
     dead-letter queue.
     """
 
@@ -139,23 +138,23 @@ class EvictMessage(SourceCommand):
 
 
 class CloseSource(SourceCommand):
-    """Release all open claims of the source and forget it, by an operator's decision. Result: ``None``.
+    """Release all open claims of the source and delete it; for operators. Result: ``None``.
 
-    A reader that continues finds its claims lost.
+    To a reader that continues, its claims are lost.
     """
 
 
 class ListSources(QueueCommand):
-    """Return up to ``count`` sources, a list of ``SourceView``: with open claims first, then the last active ones.
+    """List up to ``count`` sources, those with open claims first, then the last active. Result: ``SourceView`` list.
 
-    Each snapshot that Spark reads is a source for two weeks, so there may be many.
+    There may be many: each snapshot that Spark reads is a source for two weeks.
     """
 
     count: int = limits.SOURCES_LISTED_MAX
 
 
 class ClaimView(Value, gc=False):
-    """One claim: its number and state, how many messages and shards it has, and since when."""
+    """One claim; ``messages`` and ``shards`` are counts."""
 
     number: int
     state: ClaimState
@@ -165,10 +164,10 @@ class ClaimView(Value, gc=False):
 
 
 class SourceView(Value):
-    """One source: ``acknowledged`` and ``last`` are numbers of claims, ``claims`` those behind ``acknowledged``.
+    """One source. ``acknowledged`` and ``last`` are claim numbers; ``claims`` are the claims after ``acknowledged``.
 
-    ``alive``: its lease runs; ``hold_until_ms`` is when its messages return to the queue. ``ready`` messages of the
-    queue are visible; ``oldest_sent_at_ms`` is of the oldest that is visible, claimed or in flight.
+    ``alive``: the lease has not ended. The messages return to the queue at ``hold_until_ms``. ``ready`` counts the
+    visible messages of the queue; ``oldest_sent_at_ms`` is that of its oldest visible, claimed or in-flight message.
     """
 
     source: str
@@ -185,13 +184,12 @@ class SourceView(Value):
 
 
 class Bound(Value, gc=False):
-    """The messages of a claim. 0 ``shards``: nothing was bound, and nothing is recorded.
+    """The size of a bound claim. With 0 ``shards`` nothing was bound and nothing is recorded.
 
-    A claim all of whose messages were evicted has shards and no messages.
+    A claim whose messages were all evicted has shards but no messages. ``again``: the claim was bound before.
 
-    ``more``: claim the same number again. A large claim is bound in slices; or nothing is bound yet, while slices end
-    messages past their retention, or another claim. ``again``: it had been bound before. ``next_due_ms`` is that of
-    ``Received``, where nothing was bound.
+    ``more``: repeat the command with the same number. A large claim is bound in slices, and slices that delete expired
+    messages or end another claim may come first. If nothing was bound, ``next_due_ms`` is that of ``Received``.
     """
 
     number: int
@@ -203,14 +201,14 @@ class Bound(Value, gc=False):
 
 
 class Acknowledged(Value, gc=False):
-    """The last acknowledged number; ``lost`` are numbers up to it whose messages were not deleted by it."""
+    """The last acknowledged number; ``lost`` lists the claims up to it whose messages this did not delete."""
 
     acknowledged: int
     lost: list[int]
 
 
 class ClaimedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One message of a claim; ``received_at_ms`` is when the claim was bound, ``properties`` are encoded."""
+    """One message of a claim; ``received_at_ms`` is the time of binding, ``properties`` are encoded."""
 
     id: bytes
     body: str
@@ -222,7 +220,7 @@ class ClaimedMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class ClaimPage(Value):
-    """Messages of a shard in order; ``cursor`` begins the next page, empty after the last."""
+    """Messages of a shard, in order; ``cursor`` is that of the next page, empty after the last."""
 
     messages: list[ClaimedMessage]
     cursor: str
@@ -236,10 +234,10 @@ class WriterCommand(QueueCommand):
 
 
 class Stage(WriterCommand):
-    """Keep ``messages`` for a later ``Publish``. Result: ``Staged``.
+    """Store ``messages``, invisible, for a later ``Publish``. Result: ``Staged``.
 
-    ``part`` numbers the calls of one attempt from 0; a part is not kept twice, nor anything of a published batch. The
-    errors are those of ``Send``, as a ``StageRefused`` of the whole call.
+    ``part`` numbers the calls of one attempt from 0. Repeated parts and parts of a published batch are not stored. An
+    error of ``Send`` fails the whole call as ``StageRefused``.
     """
 
     attempt: Name
@@ -248,10 +246,11 @@ class Stage(WriterCommand):
 
 
 class Publish(WriterCommand):
-    """Send what was staged under ``attempts``, in this order, once. Result: ``Published``.
+    """Send the messages staged under ``attempts``, in this order, once. Result: ``Published``.
 
-    ``attempts`` are names, each with its number of staged messages; error ``StageMissing`` if that differs. A batch not
-    behind the last published one changes nothing (``again``). The queue gets at most ``messages_per_s_max`` a second.
+    ``attempts`` are names, each with its number of staged messages; if a number differs, the error is
+    ``StageMissing``. A batch up to the last published one changes nothing (``again``). At most ``messages_per_s_max``
+    messages a second are sent.
     """
 
     attempts: Attempts
@@ -259,30 +258,30 @@ class Publish(WriterCommand):
 
 
 class Abandon(WriterCommand):
-    """Drop what was staged for the batch and is not published. Result: ``None``."""
+    """Delete the staged messages of the batch that are not published. Result: ``None``."""
 
 
 class ListWriters(QueueCommand):
-    """Return the writers of ``queue``, the last active ones first: a list of ``WriterView``."""
+    """List the writers of ``queue``, the last active first. Result: a list of ``WriterView``."""
 
     count: int = limits.WRITERS_LISTED_MAX
 
 
 class Staged(Value, gc=False):
-    """How many messages the attempt has now. ``again``: the part, or the whole batch, was there before."""
+    """The number of messages of the attempt. ``again``: the part was staged, or the batch published, before."""
 
     messages: int
     again: bool = False
 
 
 class Published(Value, gc=False):
-    """The batch is published, with ``messages``. ``again``: it had been published before.
+    """The batch is published, with ``messages``. ``again``: it was published before.
 
-    ``duplicates`` of them, so far, were not stored, as a FIFO queue had them within ``limits.DEDUPLICATION_S``. Of a
-    batch before the last published one both numbers are 0: they are not kept.
+    ``duplicates`` counts the messages so far that a FIFO queue dropped as duplicates (``limits.DEDUPLICATION_S``). For
+    batches before the last published one both numbers are 0: they are not stored.
 
-    ``more``: not all messages are in the queue yet; they follow by themselves. Repeat the command to wait, not before
-    ``next_due_ms``.
+    ``more``: some messages are not in the queue yet and follow in the background. To wait for them, repeat the command,
+    not before ``next_due_ms``.
     """
 
     messages: int
@@ -293,7 +292,7 @@ class Published(Value, gc=False):
 
 
 class WriterView(Value, gc=False):
-    """One writer: its last published batch (``None``: none yet) and what it has staged and not published."""
+    """One writer: its last published batch (``None`` before the first) and the number of messages it has ``staged``."""
 
     writer: str
     batch: int | None

@@ -1,10 +1,10 @@
-"""Commands on queues, their results, and the ports of the store: the same for every protocol.
+"""Commands on queues and messages, their results, and the ports ``Engine`` and ``Clock``; the same for every protocol.
 
-A queue is named by ``"account/name"``. Commands carry no time: the engine stamps them. The wire checks ranges that
-belong to a protocol; an engine relies on ``core.limits``' widest values and on its own queues' settings. A batch action
-of a protocol is one command with several entries, and each entry succeeds or fails alone.
+The full name of a queue is ``"account/name"``. Commands carry no time: the engine stamps them. The wire checks the
+limits of its protocol; an engine relies on the widest values in ``core.limits`` and on the settings of its queues. A
+batch is one command with several entries, each of which succeeds or fails alone.
 
-Results are frozen values, instants in milliseconds since the epoch. The commands of topics, forwards, claims,
+Results are frozen values, with instants in milliseconds since the epoch. The commands of topics, forwards, claims,
 publications and the event log are in ``core.topics``, ``core.claims`` and ``core.receipts``.
 """
 
@@ -21,11 +21,11 @@ from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue
 
 
 class Command(Value, gc=False):
-    """The root of all commands."""
+    """Base class of all commands."""
 
 
 class QueueCommand(Command):
-    """A command on ``queue``. Error of all but ``CreateQueue``: ``QueueNotFound``."""
+    """A command on ``queue``. All but ``CreateQueue`` fail with ``QueueNotFound`` if it does not exist."""
 
     queue: str
 
@@ -34,14 +34,15 @@ class QueueCommand(Command):
 
 
 class QueueCounts(Value, gc=False):
-    """How many messages are in which state at one instant; ``oldest_sent_at_ms`` is of the oldest not deleted.
+    """Messages by state at one instant, and totals; ``oldest_sent_at_ms`` is that of the oldest stored message.
 
-    Exact, but for many messages that passed their retention at once (``docs/lifecycle.md``). The others are totals
-    since the engine was opened, or had to read its state from disk again:
+    States are exact, except while many messages expire by retention at once (``docs/lifecycle.md``). Totals begin at 0
+    when the engine is opened or reloads its state from disk:
 
-    - ``sent``: stored by sends, topics, publications and forwards; no duplicates, dead letters or moved messages.
-    - ``received``: returned by receives or bound by claims, each time; a repeated receive counts nothing.
-      ``redelivered`` is how many of them had been received before.
+    - ``sent``: messages stored by sends, topics, publications and forwards; no duplicates, dead letters or moved
+      messages.
+    - ``received``: deliveries by receives and claims; a repeated receive attempt does not count. ``redelivered`` are
+      those of messages that had been received before.
     - ``deleted``: by receipts, forwards and acknowledged claims; not by retention or a purge.
     """
 
@@ -56,7 +57,7 @@ class QueueCounts(Value, gc=False):
 
 
 class QueueView(Value):
-    """One queue as its owner sees it; ``is_new`` if the command created it."""
+    """One queue; ``is_new`` if the command created it."""
 
     queue: str
     settings: QueueSettings
@@ -67,9 +68,9 @@ class QueueView(Value):
 
 
 class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of a listing: names without the account, in order; ``more`` if any follow.
+    """One page of queue names without the account, in order; ``more`` if another page follows.
 
-    ``views`` are of the same queues, with their counts, where they were requested and may be seen.
+    ``views`` has these queues with their counts, if requested, without those that the caller may not see.
     """
 
     names: list[str]
@@ -78,10 +79,10 @@ class QueuePage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateQueue(QueueCommand):
-    """Create ``queue``, or find it with the same supplied settings. Result: ``QueueView``.
+    """Create ``queue``, or return it if it exists with the given ``settings``. Result: ``QueueView``.
 
-    A new queue gets ``tags``, and ``defaults`` for what ``settings`` leave out; neither is compared with an existing
-    queue. With ``skip_name_pause`` (SMQ) the name of a deleted queue is free immediately. Errors: ``QueueExists``,
+    A new queue gets ``tags``, and ``defaults`` for absent settings; neither is compared with an existing queue. With
+    ``skip_name_pause`` (SMQ) the name of a deleted queue is free immediately. Errors: ``QueueExists``,
     ``QueueDeletedRecently``, and those of ``SetQueue``.
     """
 
@@ -92,30 +93,30 @@ class CreateQueue(QueueCommand):
 
 
 class DeleteQueue(QueueCommand):
-    """Delete ``queue`` and all its messages, at a cost that does not depend on them. Result: ``None``."""
+    """Delete ``queue`` and its messages, in constant time. Result: ``None``."""
 
 
 class PurgeQueue(QueueCommand):
-    """Delete all messages of ``queue``, at a cost that does not depend on them. Result: ``None``.
+    """Delete all messages of ``queue``, in constant time. Result: ``None``.
 
-    Error ``PurgeInProgress`` when the last purge was less than ``limits.PURGE_PAUSE_S`` ago.
+    Error: ``PurgeInProgress`` if the last purge was less than ``limits.PURGE_PAUSE_S`` ago.
     """
 
 
 class SetQueue(QueueCommand):
-    """Change the supplied settings of ``queue``; leases in flight keep their deadlines. Result: ``None``.
+    """Change the given settings of ``queue``; current leases keep their deadlines. Result: ``None``.
 
-    Errors: ``SettingsConflict`` where settings contradict each other or cannot change any more,
-    ``DeadLetterQueueRefused`` where the dead-letter queue is missing, of another type, or does not allow this source.
+    Errors: ``SettingsConflict`` if settings contradict each other or a setting cannot change;
+    ``DeadLetterQueueRefused`` if the dead-letter queue is missing, of another type, or does not allow this source.
     """
 
     settings: Mapping[str, SettingValue]
 
 
 class EditQueue(QueueCommand):
-    """Replace one setting, a text, by the result of ``edit``; concurrent changes are not lost. Result: ``None``.
+    """Replace a text setting by ``edit(text)``, atomically: no concurrent change is lost. Result: ``None``.
 
-    ``edit`` is pure, may be called more than once, and raises ``EditRefused`` to leave everything as it was.
+    ``edit`` is pure and may be called more than once; it raises ``EditRefused`` to cancel the change.
     """
 
     setting: str
@@ -123,22 +124,22 @@ class EditQueue(QueueCommand):
 
 
 class TagQueue(QueueCommand):
-    """Remove the tags named in ``removed``, then put ``tags``. Result: ``None``. Error ``TooManyTags``: no change."""
+    """Remove the tags ``removed``, then set ``tags``. Result: ``None``. Error: ``TooManyTags``, without any change."""
 
     tags: Mapping[str, str] = {}
     removed: tuple[str, ...] = ()
 
 
 class ShowQueue(QueueCommand):
-    """Return the settings, and with ``counts`` the counts, of ``queue``: a ``QueueView``."""
+    """Return the settings of ``queue``, and with ``counts`` its counts. Result: ``QueueView``."""
 
     counts: bool = False
 
 
 class ListQueues(Command):
-    """Return a ``QueuePage``: at most ``count`` queues of ``account`` whose names begin with ``prefix``, by name.
+    """List up to ``count`` queues of ``account`` with ``prefix``, by name, from the first name after ``after``.
 
-    The page begins behind the name ``after``; ``views`` adds a view of each queue.
+    ``views`` adds a view of each queue. Result: ``QueuePage``.
     """
 
     account: str
@@ -165,10 +166,10 @@ class SetAccount(Command):
 
 
 class SentMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message that is stored; ``id`` has 16 bytes (an RFC 9562 version 4 UUID).
+    """A stored message; ``id`` has 16 bytes (an RFC 9562 version 4 UUID).
 
-    ``sequence`` rises strictly with each message of a FIFO queue, also across purges; ``None`` in standard queues.
-    ``receipt`` is of a delayed message, where one was requested.
+    ``sequence`` increases strictly in a FIFO queue, also across purges; it is ``None`` in standard queues. ``receipt``
+    is that of a delayed message, if requested.
     """
 
     id: bytes
@@ -177,13 +178,12 @@ class SentMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendOptions(Value, gc=False):
-    """The rules of SMQ that differ from those of SQS (SMQ reference, sections 4.6, 4.7 and 6).
+    """Where sends over SMQ differ from SQS (SMQ reference, sections 4.6, 4.7 and 6).
 
-    ``receipts``: a delayed message gets a receipt, by which it can be deleted, or its delay changed, before it is
-    visible. ``all_or_nothing``: the error of one message is that of the command, and nothing is stored.
-    ``dedup_id_optional``: a message without a deduplication id is stored even if its queue needs one. ``decode`` is
-    pure, returns the message to store for each one sent to a queue with ``smq_base64``, and may raise
-    ``BodyUnreadable``.
+    - ``receipts``: a delayed message gets a receipt, to delete it or change its delay before it becomes visible.
+    - ``all_or_nothing``: the error of one message fails the command, and nothing is stored.
+    - ``dedup_id_optional``: a message without a deduplication id is stored even if its queue requires one.
+    - ``decode`` converts each message for a queue with ``smq_base64``; it is pure and may raise ``BodyUnreadable``.
     """
 
     receipts: bool = False
@@ -193,13 +193,11 @@ class SendOptions(Value, gc=False):
 
 
 class Send(QueueCommand):
-    """Store messages. Result: a list with a ``SentMessage`` or an error for each.
+    """Store messages. Result: a list with a ``SentMessage`` or an error (``MessageTooLong``) for each.
 
-    The error of a message is ``MessageTooLong``. In a FIFO queue ``GroupMissing`` and ``DeduplicationIdMissing`` are
-    errors of the whole command, and nothing is stored; with ``options`` they are errors of a message. A duplicate
-    within ``limits.DEDUPLICATION_S`` is not stored; its result is that of the first message.
-
-    ``options`` is ``None`` for the rules of SQS.
+    In a FIFO queue, ``GroupMissing`` and ``DeduplicationIdMissing`` fail the whole command and nothing is stored; with
+    ``options`` they are errors of a message. A duplicate within ``limits.DEDUPLICATION_S`` is not stored; its result is
+    that of the first message. Without ``options`` the rules of SQS apply.
     """
 
     messages: tuple[NewMessage, ...]
@@ -207,10 +205,10 @@ class Send(QueueCommand):
 
 
 class ReceivedMessage(Value, gc=False):
-    """A message and its lease: no other receive returns it before ``visible_at_ms``.
+    """A message and its lease: no other receive returns the message before ``visible_at_ms``.
 
-    ``source`` is the full name of the queue that a dead letter came from. Group and deduplication id are among the
-    ``properties``.
+    ``source`` is the full name of a dead letter's original queue. ``properties``, encoded, include the group and the
+    deduplication id.
     """
 
     id: bytes
@@ -227,11 +225,12 @@ class ReceivedMessage(Value, gc=False):
 
 
 class Received(Value, gc=False):
-    """The messages of one receive, and the instant at which the queue has, or may have, the next one.
+    """The messages of one receive, and when the queue has, or may have, the next one.
 
-    ``next_due_ms`` is not later than now when more messages are visible, ``None`` when none becomes visible by itself.
-    After messages it is exact only while the queue is watched; otherwise it may be now. ``receive_wait_s`` and
-    ``smq_base64`` are settings of the queue. ``over_limit``: the in-flight limit of a standard queue is reached.
+    ``next_due_ms`` is not after now if more messages are visible, and ``None`` if no stored message will become
+    visible. If messages are returned, it is exact only while the queue is watched; otherwise it may be now.
+    ``receive_wait_s`` and ``smq_base64`` are settings of the queue. ``over_limit``: the in-flight limit of a standard
+    queue is reached.
     """
 
     messages: list[ReceivedMessage]
@@ -242,15 +241,15 @@ class Received(Value, gc=False):
 
 
 class Receive(QueueCommand):
-    """Take up to ``count`` visible messages and hide them for ``timeout_s`` (``None``: the queue's own).
+    """Lease up to ``count`` visible messages for ``timeout_s`` (``None``: the queue's setting). Result: ``Received``.
 
-    Result: ``Received``, at once and possibly empty; a caller that waits uses ``Engine.watch``. ``requested_at_ms`` is
-    when a receive that waited was requested, ``None`` for now: the longest lease counts from there. ``lease_s_max``
-    bounds it, ``None`` (SMQ) for no maximum. In FIFO queues a receive with the ``attempt_id`` of an earlier one whose
-    messages are unchanged returns the same messages and receipts again (``limits.ATTEMPT_S``).
+    The result is immediate and may be empty; long polls use ``Engine.watch``. The maximum lease (``lease_s_max``;
+    ``None``, of SMQ, for none) counts from ``requested_at_ms``, the start of a long poll (``None``: now). In FIFO
+    queues, a receive that repeats an ``attempt_id`` within ``limits.ATTEMPT_S`` returns the same messages and receipts
+    again, unless one of the messages has changed.
 
-    Error ``ReceivesThrottled`` beyond the queue's ``receives_per_s_max`` in a second. A receive that waits counts once,
-    when it is requested.
+    Error: ``ReceivesThrottled`` for more than ``receives_per_s_max`` of the queue. A long poll counts once, at its
+    start.
     """
 
     count: int = 1
@@ -261,11 +260,12 @@ class Receive(QueueCommand):
 
 
 class ReceiptCommand(QueueCommand):
-    """A command by receipts: a live one acts, one that is superseded or whose message is gone does nothing.
+    """A command with receipts: a live receipt acts; a superseded one, or one of a deleted message, does nothing.
 
-    An expired receipt of a message not received again acts too, unless ``only_live`` (SMQ) or the queue is FIFO. With
-    ``any_epoch`` a receipt that only a change superseded is live (SMQ's lenient handles). With ``any_receive`` a
-    superseded receipt of a standard queue acts as the latest one does, unless a claim has the message (Amazon's rule).
+    An expired receipt acts until the message is received again, except with ``only_live`` (SMQ) or in FIFO queues. With
+    ``any_epoch`` a receipt that was superseded only by a change counts as live (lenient handles of SMQ). With
+    ``any_receive`` a superseded receipt of a standard queue acts as the latest one does, unless a claim has the message
+    (the rule of AWS).
     """
 
     only_live: bool = False
@@ -280,17 +280,17 @@ class Delete(ReceiptCommand, kw_only=True):
 
 
 class VisibilityChange(Value, gc=False):
-    """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
+    """Hide the message of ``receipt`` for ``timeout_s`` from now; 0 makes it visible immediately."""
 
     receipt: str
     timeout_s: int
 
 
 class ChangeVisibility(ReceiptCommand, kw_only=True):
-    """Move deadlines. Result: a ``LeaseChange``, ``ReceiptInvalid`` or ``LeaseTooLong`` for each change.
+    """Change the deadlines of leases. Result: a ``LeaseChange``, ``ReceiptInvalid`` or ``LeaseTooLong`` for each.
 
-    With ``renew_receipt`` (SMQ) each change issues a new receipt and supersedes the old one. ``lease_s_max`` bounds the
-    whole lease, ``None`` (SMQ) for no maximum.
+    With ``renew_receipt`` (SMQ) each change issues a new receipt and supersedes the old one. ``lease_s_max`` limits the
+    whole lease; ``None`` (SMQ) for no maximum.
     """
 
     changes: tuple[VisibilityChange, ...]
@@ -299,10 +299,10 @@ class ChangeVisibility(ReceiptCommand, kw_only=True):
 
 
 class LeaseChange(Value, gc=False):
-    """One change of visibility: the state that the receipt was in, and the lease after it.
+    """The state of the receipt before the change, and the lease after it.
 
-    ``visible_at_ms`` is the deadline in force, ``hidden_for_ms`` the same from the change on, and ``receipt`` a new
-    receipt where one was requested; all are ``None`` where the receipt did not act.
+    ``visible_at_ms`` is the new deadline, ``hidden_for_ms`` the time from the change to it, ``receipt`` the new
+    receipt, if requested. All are ``None`` if the receipt did not act.
     """
 
     state: ReceiptState
@@ -315,9 +315,9 @@ class LeaseChange(Value, gc=False):
 
 
 class ListDeadLetterSources(QueueCommand):
-    """Return a ``QueuePage`` of at most ``count`` queues whose dead-letter queue is ``queue``, by full name.
+    """List up to ``count`` queues whose dead-letter queue is ``queue``, by full name, from the first after ``after``.
 
-    The page begins behind the name ``after``.
+    Result: ``QueuePage``.
     """
 
     after: str = ""
@@ -334,9 +334,9 @@ class MoveStatus(enum.Enum):
 
 
 class MoveTask(Value):
-    """A move of dead letters; ``id`` has 16 bytes and names the running task.
+    """A task that moves dead letters; ``id`` has 16 bytes.
 
-    ``messages_to_move`` is what ``source`` had when the task began; ``failure`` says why it failed.
+    ``messages_to_move`` is the size of ``source`` at the start; ``failure`` is one of the constants below.
     """
 
     id: bytes
@@ -351,21 +351,21 @@ class MoveTask(Value):
 
 
 SOURCE_UNKNOWN = "source unknown"
-"""A failure: a message was sent to the dead-letter queue directly, so there is no way back."""
+"""The failure of a move: a message has no original queue; it was sent to the dead-letter queue directly."""
 
 QUEUE_MISSING = "queue missing"
-"""A failure: the queue that a message should go to does not exist, or cannot take messages of this type."""
+"""The failure of a move: a destination does not exist, or is of another type (FIFO or standard)."""
 
 NOT_ALLOWED = "not allowed"
-"""A failure: the task's starter may not send to the queue that a message should go to."""
+"""The failure of a move: the starter of the task may not send to a destination."""
 
 
 class StartMove(Command):
-    """Begin to move the dead letters of ``source`` back to where they came from, or to ``destination``.
+    """Start to move dead letters of ``source`` to their original queues, or to ``destination``. Result: ``MoveTask``.
 
-    At most ``moves_per_s_max`` a second, ``None`` for no limit. ``starter`` is the ARN of the principal that must be
-    allowed to send to the destination, ``None`` without permissions. Result: the ``MoveTask``. Errors:
-    ``QueueNotFound`` (either queue), ``NotADeadLetterQueue``, ``MoveTaskRunning``, ``DestinationRefused``.
+    ``moves_per_s_max`` of ``None`` is no limit. ``starter`` is the ARN of the principal that must be allowed to send to
+    the destinations, ``None`` without permissions. Errors: ``QueueNotFound`` (either queue), ``NotADeadLetterQueue``,
+    ``MoveTaskRunning``, ``DestinationRefused``.
     """
 
     source: str
@@ -375,9 +375,9 @@ class StartMove(Command):
 
 
 class CancelMove(Command):
-    """Stop the move task ``task`` of ``source``; moved messages stay moved. Result: the ``MoveTask``.
+    """Stop a running move task of ``source``; moved messages stay moved. Result: ``MoveTask``.
 
-    Errors: ``QueueNotFound``, ``MoveTaskNotFound`` for a task that is not of this queue or does not run any more.
+    Errors: ``QueueNotFound``; ``MoveTaskNotFound`` for a task of another queue or one that has ended.
     """
 
     source: str
@@ -385,13 +385,13 @@ class CancelMove(Command):
 
 
 class ListMoves(Command):
-    """Return the latest move tasks of ``source``, newest first: a list of at most ``count`` ``MoveTask``."""
+    """List up to ``count`` move tasks of ``source``, newest first. Result: a list of ``MoveTask``."""
 
     source: str
     count: int = limits.SQS_MOVE_TASK_RESULTS.default
 
 
-# Inspection changes nothing: no lease begins and no receive is counted. States are those of one instant.
+# Inspection is read-only: it begins no lease and counts no receive. States are those of one instant.
 
 
 class MessageState(enum.Enum):
@@ -403,14 +403,14 @@ class MessageState(enum.Enum):
 
 
 class InspectQueue(QueueCommand):
-    """Return up to ``count`` messages of ``queue`` in the order of sending: a list of ``SeenMessage``.
+    """List up to ``count`` messages of ``queue``, oldest first. Result: a list of ``SeenMessage``.
 
-    With ``state``: only messages in that state, by ``visible_at_ms``, claimed ones last. Where no index gives that
-    order, at most ``limits.INSPECT_SCANNED_MAX`` messages of other states are scanned, and some may be missing.
+    ``state`` selects messages in that state, by ``visible_at_ms``, claimed ones last. If no index gives that order, at
+    most ``limits.INSPECT_SCANNED_MAX`` messages of other states are scanned, and messages may be missing. ``id``
+    selects one message. The list ends with the message whose body reaches ``bytes_max``.
 
-    With ``id``: only that message, if it is among them. With ``bytes_max`` the list ends with the message whose body
-    reaches it. With ``receipts`` each message in flight has its latest receipt; a receipt can release, extend and
-    delete the message, so only operators may see it.
+    With ``receipts`` each message in flight has its latest receipt. A receipt can release, extend and delete the
+    message, so only operators may see it.
     """
 
     count: int = limits.INSPECTED_MAX
@@ -421,12 +421,12 @@ class InspectQueue(QueueCommand):
 
 
 class SeenMessage(Value, gc=False):
-    """A message of an inspection; ``properties`` are encoded.
+    """An inspected message; ``properties`` are encoded.
 
-    ``visible_at_ms`` is when its last hiding ends or ended: ``None`` for one that was never hidden, or is claimed.
-    ``received_at_ms`` is its last receive (as of ``SeenLease``), ``first_received_at_ms`` its first one, also in the
-    queue that a dead letter came from; both are ``None`` before the first one, and of a claimed message. ``receipt``
-    acts while the message is in flight, where it was requested; claimed messages have none.
+    ``visible_at_ms`` is the end of its last delay or lease, past or to come; ``None`` if it had none or is claimed.
+    ``received_at_ms`` is its last receive (as in ``SeenLease``), ``first_received_at_ms`` its first, counting those in
+    a dead letter's original queue; both are ``None`` before the first receive and for claimed messages. ``receipt``, if
+    requested, acts while the message is in flight; claimed messages have none.
     """
 
     id: bytes
@@ -444,13 +444,13 @@ class SeenMessage(Value, gc=False):
 
 
 class InspectLeases(QueueCommand):
-    """Return up to ``count`` leases of ``queue``, by their ends: a list of ``SeenLease``. Claims have no leases.
+    """List up to ``count`` leases of ``queue`` by deadline, those of claims excluded. Result: a list of ``SeenLease``.
 
-    The cost depends on ``count`` alone, not on how many messages the queue has or are in flight. Leases behind more
-    than ``limits.INSPECT_SCANNED_MAX`` delayed messages that become visible sooner are not found.
+    The cost depends on ``count`` only, not on the number of messages in the queue or in flight. Leases are not found if
+    more than ``limits.INSPECT_SCANNED_MAX`` delayed messages become visible before they end.
 
-    ``also`` are positions from earlier results: their messages are appended while they are in the queue, whatever
-    became of their leases, so a caller that follows leases sees which messages are deleted.
+    ``also`` has positions from earlier results. Their messages are appended while they are in the queue, even if their
+    leases have ended: so a caller that follows leases can see which messages were deleted.
     """
 
     count: int = limits.INSPECTED_MAX
@@ -458,12 +458,12 @@ class InspectLeases(QueueCommand):
 
 
 class SeenLease(Value, gc=False):
-    """A message in flight, by its lease: from its receive, at ``received_at_ms``, to ``visible_at_ms``.
+    """The lease of a message, from its receive (``received_at_ms``) to ``visible_at_ms``.
 
-    ``position`` identifies the message for ``also``; the lease of such a message may have ended, and has ended by now
-    where a claim has the message. ``generation`` identifies the receive, ``receive_count`` counts those in this queue.
-    ``extensions`` counts the changes of the deadline since; ``None`` without an event log. Without one, the last of
-    several receives began when it was requested: its wait is included.
+    ``position`` identifies the message for ``also``. The lease of such a message may have ended; that of a claimed
+    message has. ``generation`` identifies the receive; ``receive_count`` counts those in this queue. ``extensions``
+    counts the changes of the deadline since; ``None`` without an event log. Without an event log, ``received_at_ms`` of
+    a message received more than once is the start of the last long poll, which includes its wait.
     """
 
     message_id: bytes
@@ -477,10 +477,10 @@ class SeenLease(Value, gc=False):
 
 
 class Peek(QueueCommand):
-    """Return up to ``count`` visible messages in the order of receives: a ``Peeked`` (SMQ reference, section 4.12).
+    """Return up to ``count`` messages that a receive would return now, in its order (SMQ reference, section 4.12).
 
-    Of a FIFO queue, only what a receive could return now, not what waits behind a message of its group. The cost is
-    that of a receive. With ``bytes_max`` it ends with the message whose body reaches it.
+    In a FIFO queue, messages behind a message of their group are not among them. The cost is that of a receive. The
+    list ends with the message whose body reaches ``bytes_max``. Result: ``Peeked``.
     """
 
     count: int = 1
@@ -488,9 +488,9 @@ class Peek(QueueCommand):
 
 
 class PeekedMessage(Value, gc=False):
-    """A visible message: ``receive_count`` is 0 and ``first_received_at_ms`` ``None`` before its first receive.
+    """A visible message; before its first receive, ``receive_count`` is 0 and ``first_received_at_ms`` is ``None``.
 
-    ``source`` is the full name of the queue that a dead letter came from.
+    ``source`` is the full name of a dead letter's original queue.
     """
 
     id: bytes
@@ -510,12 +510,12 @@ class Peeked(Value, gc=False):
     smq_base64: bool = False
 
 
-# Browsing: a page of the queues of an account in any order, with counts and rates. Rates need earlier counts, so the
-# server answers (``server/queue_statistics.py``), not the engine.
+# Browsing lists the queues of an account in any order, with counts and rates. Rates need earlier counts, so the server
+# (``server/queue_statistics.py``) handles this command, not the engine.
 
 
 class QueueOrder(enum.Enum):
-    """The order of queues; equals by name."""
+    """The order of queues, and by name where they are equal."""
 
     NAME = "name"
     VISIBLE = "visible"
@@ -528,15 +528,15 @@ class QueueOrder(enum.Enum):
 
 
 class BrowseQueues(Command):
-    """Return up to ``count`` queues of ``account``, from the index ``first`` on: a ``BrowsedQueues``.
+    """List up to ``count`` queues of ``account`` from the index ``first``. Result: ``BrowsedQueues``.
 
-    ``search`` selects names that contain it, ignoring case; ``names`` (without the account) selects at most
-    ``limits.BROWSED_QUEUES_MAX`` by name. ``OLDEST`` sorts by the age of the oldest message; ``SENT``, ``RECEIVED`` and
-    ``DELETED`` by the recent rate. ``history`` adds earlier counts. Queues that ``may_see`` denies have only a name;
-    ``None`` denies nothing.
+    ``search`` selects names that contain it, ignoring case; ``names`` (without the account) selects up to
+    ``limits.BROWSED_QUEUES_MAX`` queues. ``OLDEST`` sorts by the age of the oldest message; ``SENT``, ``RECEIVED`` and
+    ``DELETED`` by the recent rate. ``history`` adds earlier counts. Queues for which ``may_see`` is false have only a
+    name; without ``may_see`` all are shown.
 
-    The queues of the page are counted for it; the order, unless by name, is that of the last counts. Queues asked for
-    by name are counted as often as time allows.
+    The queues on the page are counted for the reply; their order, unless by name, is that of the previous counts.
+    Queues selected by ``names`` are counted as often as time allows.
     """
 
     account: str
@@ -551,11 +551,11 @@ class BrowseQueues(Command):
 
 
 class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A queue of a page: its name without the account; all else is ``None`` where it is denied.
+    """One queue, by its name without the account; all other fields are ``None`` if the caller may not see it.
 
-    ``sent``, ``received`` and ``deleted`` are the totals of ``QueueCounts``; rates are of some seconds before
-    ``counted_at_ms``, ``None`` before the second count. ``history`` has the visible messages of earlier counts, as
-    pairs of an instant (ms) and a number, oldest first.
+    ``sent``, ``received`` and ``deleted`` are the totals of ``QueueCounts``. Rates cover some seconds before
+    ``counted_at_ms``; they are ``None`` before the second count. ``history`` has (instant in ms, visible messages) of
+    earlier counts, oldest first.
     """
 
     name: str
@@ -576,67 +576,67 @@ class BrowsedQueue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BrowsedQueues(Value):
-    """A page of queues; ``in_all`` match, and ``counted`` of those have been counted yet."""
+    """A page of queues; ``in_all`` queues match, of which ``counted`` have counts so far."""
 
     queues: list[BrowsedQueue]
     in_all: int
     counted: int
 
 
-# The ports: ``Engine`` is all that a server knows of a store, ``Clock`` the one source of time. Tests replace both.
+# Ports. ``Engine`` is the whole interface between a server and a store; ``Clock`` is the only source of time.
 
 Done = Callable[[Any], object]
-"""Called once with the result or the ``VeilmqError`` of a command, in the event loop, once that is durable."""
+"""Called once, in the event loop, with the result or the ``VeilmqError`` of a command, when it is durable."""
 
 Wake = Callable[[int], object]
 """Called with the instant (ms) at which a watched queue has, or may have, a message."""
 
 MaySend = Callable[[str, str, str], bool]
-"""Whether a principal (its ARN) may send to a queue (its full name) that has this policy."""
+"""(principal ARN, full name of a queue, its policy) → whether the principal may send to the queue."""
 
 
 class Timer(Protocol):
     """A scheduled call."""
 
     def cancel(self) -> object:
-        """Cancel the call; harmless when it has happened."""
+        """Cancel the call; does nothing after the call."""
 
 
 class Clock(Protocol):
-    """The time of a store, which never runs backwards, in whole milliseconds.
+    """The time of a store in whole milliseconds; it never goes backwards.
 
-    Timers and ``next_due_ms`` are in it. Instants in results whose names end in ``_at_ms`` or ``_until_ms`` are shown
-    time, for users: their age is the difference to ``shown_ms()``.
+    Timers and ``next_due_ms`` use it. Instants in results whose names end in ``_at_ms`` or ``_until_ms`` are *shown
+    time*, for users; compare them with ``shown_ms()``.
     """
 
     def now_ms(self) -> int:
-        """Return the present instant of the store."""
+        """Return the current store time."""
 
     def shown_ms(self, at_ms: int | None = None) -> int:
-        """Return the instant ``at_ms``, by default the present one, as users see it, since the epoch."""
+        """Return the store time ``at_ms``, by default the current one, as shown time since the epoch."""
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
         """Call ``callback`` in the event loop once ``now_ms()`` is at least ``at_ms``."""
 
 
 class Engine(Protocol):
-    """Commands made atomic and durable. All methods are called in the event loop's thread, and none blocks."""
+    """Runs commands, atomically and durably. All methods are called in the thread of the event loop; none blocks."""
 
     @property
     def token_key(self) -> bytes:
-        """A secret of 32 bytes, kept as long as the data: for tokens that a protocol issues."""
+        """A secret of 32 bytes, stored with the data, for tokens that a protocol issues."""
 
     def submit(self, command: Command, done: Done) -> None:
-        """Run ``command``; call ``done`` with its result or error once that is durable."""
+        """Run ``command``, then call ``done``."""
 
     def withdraw(self, done: Done) -> None:
-        """Drop the command submitted with ``done`` if it has not begun; its client has disconnected."""
+        """Cancel the command submitted with ``done`` if it has not begun; for clients that have disconnected."""
 
     def watch(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` whenever ``queue`` may have a message sooner than its last receive said; one watch a queue.
+        """Call ``wake`` when ``queue`` may have a message before its last ``next_due_ms``; one watch for each queue.
 
-        It is called between two commands: a command that ``wake`` submits is applied next, in the same batch. The
-        deletion of the queue wakes too; the next receive has ``QueueNotFound``.
+        ``wake`` is called between two commands: a command that it submits is applied next, in the same batch. Deleting
+        the queue wakes too; the next receive fails with ``QueueNotFound``.
         """
 
     def unwatch(self, queue: str) -> None:
