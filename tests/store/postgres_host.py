@@ -197,7 +197,7 @@ class PostgresHost(Host):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         async def whole() -> T:
             result = await work
-            await cast(PostgresEngine, self.engine).answered()
+            await cast(PostgresEngine, self.engine).drain()
             return result
 
         return super().run(whole())

@@ -63,7 +63,7 @@ def serve(*, json: bool = JSON, **options: Unpack[AllSettings]) -> int:
 
     def show(bound: Bound) -> None:
         where = {"endpoint": bound.endpoint, "admin_endpoint": bound.admin_endpoint}
-        Result({**where, "kept": bound.engine.kept, "signed": bound.signed}, "").show(json=True)
+        Result({**where, "kept": bound.engine.location, "signed": bound.signed}, "").show(json=True)
 
     return run(settings, ready=show if json else None)
 

@@ -38,7 +38,7 @@ from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_figures, exposition, queue_figures
 from veilmq.server.origin import AdminGuard
 from veilmq.server.process import CLOSING_S_MAX, Shutdown, is_loopback
-from veilmq.store.port import Figure, SurveyQueues, counter, execute, gauge
+from veilmq.store.port import Metric, SurveyQueues, counter, execute, gauge
 
 HEAD_BYTES_MAX = 16_384
 CONNECTIONS_MAX = 256
@@ -286,13 +286,13 @@ class Admin:
             counted = [] if survey is None else await self._counts.inspect(survey.names)
             figures = [
                 *queue_figures(counted, server.polls.clock.shown_ms()),
-                *server.engine.figures(),
+                *server.engine.metrics(),
                 gauge("ready", "1 while /health/ready returns 200.", not await server.readiness_failures()),
                 gauge("degraded", "1 while /health/ready returns degraded.", bool(server.engine.warnings())),
                 gauge("long_polls_parked", "Receives and claims that wait for a message.", server.polls.parked),
                 gauge("connections_open", "Connections of clients.", len(server.connections)),
                 counter("event_export_failures", "Exports that failed; each is retried.", failures),
-                Figure("http_bytes", HTTP_BYTES_TEXT, "gauge", server.connections.budget.parts(), "what"),
+                Metric("http_bytes", HTTP_BYTES_TEXT, "gauge", server.connections.budget.parts(), "what"),
                 *server.topics.figures(),
             ]
             if (counts := await events) is not None:

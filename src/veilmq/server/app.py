@@ -143,7 +143,7 @@ async def serve(
             reload=guard.reload,
             signed=guard.authentication is not None,
         )
-        log.info("serving %s, messages are kept %s", bound.endpoint, engine.kept)
+        log.info("serving %s, messages are kept %s", bound.endpoint, engine.location)
         if ready is not None:
             ready(bound)
         await shutdown.requested.wait()
@@ -207,7 +207,7 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
     monitoring = "" if endpoint is None else f"  only health and metrics are at {endpoint}\n"
     stream.write(
         f"""veilmq serves Amazon SQS and Alibaba Cloud SMQ at {bound.endpoint}
-  messages are kept {bound.engine.kept}
+  messages are kept {bound.engine.location}
   the console, health and metrics are at {bound.admin_endpoint}
 {monitoring}{sign if bound.signed else ""}Send a first message from another terminal:
   {program} queue create hello --endpoint {bound.endpoint}

@@ -32,7 +32,7 @@ from veilmq.events import ProcessingTimes
 from veilmq.server.admin_api import AdminApi, AdminCallers, Operated
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, as_written
-from veilmq.store.port import Figure, Series, SurveyQueues, execute
+from veilmq.store.port import Histogram, Metric, SurveyQueues, execute
 from veilmq.store.urls import without_passwords
 
 _SECRET_OPTION = re.compile(r"(?<=[?&])([^=&\s]*(?:key|pass|secret|sig|token)[^=&\s]*)=[^&\s]*", re.IGNORECASE)
@@ -49,11 +49,11 @@ async def or_none(work: Coroutine[Any, Any, T]) -> T | None:
         return None
 
 
-def _in_words(figures: Iterable[Figure]) -> Iterator[HealthFigure]:
+def _in_words(figures: Iterable[Metric]) -> Iterator[HealthFigure]:
     for figure in figures:
         words = figure.text.rstrip(".")
         for label, value in figure.samples.items():
-            if not isinstance(value, Series):
+            if not isinstance(value, Histogram):
                 text = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
             elif value.count:
                 text = f"{value.count:,}, {value.seconds / value.count * SECOND_MS:,.1f} ms each"
@@ -168,7 +168,7 @@ class ConsoleService:
         return Health(
             obstacles=await server.readiness_failures(),
             warnings=list(engine.warnings()),
-            kept=engine.kept,
+            kept=engine.location,
             version=__version__,
             python=platform.python_version(),
             started_at_ms=engine.clock.shown_ms(server.started_at_ms),
@@ -176,7 +176,7 @@ class ConsoleService:
             parked_polls=server.polls.parked,
             open_connections=len(server.connections),
             exports=exports,
-            figures=list(_in_words(engine.figures())),
+            figures=list(_in_words(engine.metrics())),
         )
 
 

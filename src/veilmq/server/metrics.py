@@ -17,16 +17,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest, metrics_core
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
 
 from veilmq.core.claims import ClaimState, ListSources, ListWriters
 from veilmq.core.commands import Engine, QueueCounts, QueueView, ShowQueue
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import EventCounts
 from veilmq.server.settings import ServerSettings
-from veilmq.store.port import LATENCY_BOUNDS_S, Figure, Series, counter, execute, gauge
+from veilmq.store.port import LATENCY_BOUNDS_S, Histogram, Metric, counter, execute, gauge
 
 COUNTED_TOGETHER = 32
 COUNTED_MAX = 1_000
@@ -103,11 +102,11 @@ class TopicCounts:
         self.pushes_running = 0
         self.undeliverable = 0
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[Metric]:
         """Yield the counters."""
         pushes = {outcome.value: count for outcome, count in self.pushes.items()}
         text = "Attempts to push a message of a topic to a URL, by outcome."
-        yield Figure("pushes", text, "counter", pushes, "outcome")
+        yield Metric("pushes", text, "counter", pushes, "outcome")
         yield gauge("pushes_running", "Pushes that wait for a reply.", self.pushes_running)
         text = "Messages of topics that a subscribed queue did not get, because it did not exist or refused them."
         yield counter("topic_messages_undeliverable", text, self.undeliverable)
@@ -117,17 +116,17 @@ class Metrics:
     """The counters of one server, by action and code: ``OK`` or the name of the error."""
 
     def __init__(self) -> None:
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[tuple[str, str], Histogram] = {}
 
     def count(self, action: str, code: str, seconds: float) -> None:
         """Count one answered request; ``action`` and ``code`` are of closed sets."""
         series = self._series.get((action, code))
         if series is None:
-            series = self._series[action, code] = Series()
+            series = self._series[action, code] = Histogram()
         series.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         series.seconds += seconds
 
-    def series(self) -> list[tuple[str, str, Series]]:
+    def series(self) -> list[tuple[str, str, Histogram]]:
         """Return action, code and what was counted until now, in order."""
         return [(*name, self._series[name].copy()) for name in sorted(self._series)]
 
@@ -144,10 +143,10 @@ _FAMILIES: dict[str, Any] = {
 class _Page:
     """What ``prometheus_client`` writes: requests, as of ``Metrics.series``, and figures."""
 
-    requests: Sequence[tuple[str, str, Series]]
-    figures: Sequence[Figure]
+    requests: Sequence[tuple[str, str, Histogram]]
+    figures: Sequence[Metric]
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[metrics_core.Metric]:
         labels, text = ["action", "code"], "Time from the complete request to its reply, with the wait of long polls."
         requests = CounterMetricFamily("veilmq_requests", "Requests answered, by action and code.", labels=labels)
         durations = HistogramMetricFamily("veilmq_request_duration_seconds", text, labels=labels)
@@ -160,14 +159,14 @@ class _Page:
             family: Any = _FAMILIES[figure.kind](f"veilmq_{figure.name}", figure.text, labels=labels)
             for label, value in figure.samples.items():
                 values = [label] if labels else []
-                if isinstance(value, Series):
+                if isinstance(value, Histogram):
                     family.add_metric(values, _buckets(value), sum_value=value.seconds)
                 else:
                     family.add_metric(values, value)
             yield family
 
 
-def exposition(requests: Sequence[tuple[str, str, Series]], figures: Sequence[Figure]) -> bytes:
+def exposition(requests: Sequence[tuple[str, str, Histogram]], figures: Sequence[Metric]) -> bytes:
     """Return ``requests``, ``figures`` and what the process uses, as text for Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Page(requests, figures))
@@ -175,17 +174,17 @@ def exposition(requests: Sequence[tuple[str, str, Series]], figures: Sequence[Fi
     return generate_latest(registry)
 
 
-def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterator[Figure]:
+def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterator[Metric]:
     """Yield what was counted of each queue, by its full name."""
     for name, kind, text, value_of in _BY_QUEUE:
         samples = {queue: value_of(counted, now_ms) for queue, counted in queues}
         known = {queue: value for queue, value in samples.items() if value is not None}
-        yield Figure(f"queue_{name}", text, kind, known, "queue")
+        yield Metric(f"queue_{name}", text, kind, known, "queue")
     sources = Counter(counted.dead_letter_queue for _, counted in queues if counted.dead_letter_queue)
-    yield Figure("queue_dead_letter_sources", "Queues that use it as dead-letter queue.", "gauge", sources, "queue")
+    yield Metric("queue_dead_letter_sources", "Queues that use it as dead-letter queue.", "gauge", sources, "queue")
 
 
-def event_figures(events: EventCounts) -> Iterator[Figure]:
+def event_figures(events: EventCounts) -> Iterator[Metric]:
     """Yield what the event log of a store counts."""
     yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
     yield counter("events_exported", "Events exported from it.", events.exported)
@@ -228,5 +227,5 @@ def _age_s(since_ms: int | None, now_ms: int) -> float:
     return 0.0 if since_ms is None else max(0, now_ms - since_ms) / SECOND_MS
 
 
-def _buckets(series: Series) -> list[tuple[str, int]]:
+def _buckets(series: Histogram) -> list[tuple[str, int]]:
     return list(zip(_BOUNDS, accumulate(series.buckets), strict=True))

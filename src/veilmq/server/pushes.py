@@ -580,6 +580,6 @@ async def push_identity(settings: ServerSettings, store: Store, *, now_s: float)
     if settings.push_key is not None:
         return identity.read(settings.push_key, settings.push_certificate)
     try:
-        return identity.of(await store.keep(identity.FILE_NAME, lambda: identity.made(now_s=now_s).pem()))
+        return identity.of(await store.load_or_create(identity.FILE_NAME, lambda: identity.made(now_s=now_s).pem()))
     except VeilmqError as error:
         raise StoreError(f"The key that signs pushes cannot be stored: {error}") from error

@@ -64,7 +64,7 @@ class BoundClaim(NamedTuple):
         return self.state in (_BINDING, _OPEN)
 
 
-class Wish(NamedTuple):
+class BindRequest(NamedTuple):
     """Up to so many more messages, in shards of so many, and so many bytes of all that the claim has."""
 
     messages: int
@@ -72,7 +72,7 @@ class Wish(NamedTuple):
     bytes: int | None
 
 
-class Part(NamedTuple):
+class BindResult(NamedTuple):
     """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
 
     ``more``: there may be more of what is wished; ``expires``: messages past their retention, which go by slices, may
@@ -96,7 +96,7 @@ class Backlog(NamedTuple):
 class ClaimTransaction(Transaction, Protocol):
     """What claims do with messages, in an open transaction; waiters are notified of what becomes visible."""
 
-    async def bind(self, queue: QueueRow, claim: BoundClaim, wish: Wish) -> Part:
+    async def bind(self, queue: QueueRow, claim: BoundClaim, request: BindRequest) -> BindResult:
         """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
 
     def read_claim(
@@ -114,8 +114,8 @@ class ClaimTransaction(Transaction, Protocol):
         is ``None`` when it was deleted.
         """
 
-    async def backlog(self, queue: QueueRow, *, lately: bool) -> Backlog:
-        """Count what waits; ``lately``: what was counted a while ago will do where counting takes long."""
+    async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> Backlog:
+        """Count what waits; ``allow_cached``: what was counted a while ago will do where counting takes long."""
         now = await self.counts(queue)
         return Backlog(now.visible, now.oldest_sent_at_ms)
 
@@ -123,11 +123,14 @@ class ClaimTransaction(Transaction, Protocol):
         """Return the instant from which a message is visible; ``None`` when none comes by itself."""
 
 
-def placed(messages: int, claim: BoundClaim, shard_messages: int) -> tuple[list[tuple[int, int]], tuple[int, int]]:
-    """Return how many of the next messages go to which shard; how many shards there are then, and in the last one.
+def assign_shards(
+    messages: int, claim: BoundClaim, shard_messages: int
+) -> tuple[list[tuple[int, int]], tuple[int, int]]:
+    """Divide the next messages among the shards of a claim.
 
-    The last one gets what it has room for, and new ones share the rest evenly. Of ``CLAIM_SHARDS_MAX`` the last one
-    takes all that comes.
+    Return pairs of a shard and its number of new messages, and the pair of the number of shards and the messages in the
+    last one afterwards. The last shard is filled up, and new ones share the rest evenly. The last one of
+    ``CLAIM_SHARDS_MAX`` takes everything that remains.
     """
     parts_max = CLAIM_SHARDS_MAX - claim.shards
     room = max(0, shard_messages - claim.filled) if parts_max else messages
@@ -140,10 +143,10 @@ def placed(messages: int, claim: BoundClaim, shard_messages: int) -> tuple[list[
     return pieces, (claim.shards + parts, filled)
 
 
-def shards_of_groups(found: int, *, more: bool, wish: Wish) -> int:
+def shards_of_groups(found: int, *, more: bool, request: BindRequest) -> int:
     """Return among how many shards groups are divided, once and for all: without ``more``, what was found is all."""
-    messages = wish.messages if more else found
-    return min(CLAIM_SHARDS_MAX, max(1, -(-messages // wish.shard_messages)))
+    messages = request.messages if more else found
+    return min(CLAIM_SHARDS_MAX, max(1, -(-messages // request.shard_messages)))
 
 
 class _Source:
@@ -217,8 +220,8 @@ class _Source:
             oldest_sent_at_ms=backlog.oldest_sent_at_ms,
         )
 
-    async def shown(self, queue: QueueRow, *, lately: bool = False) -> SourceView:
-        return self.view(await self.tx.backlog(queue, lately=lately))
+    async def shown(self, queue: QueueRow, *, allow_cached: bool = False) -> SourceView:
+        return self.view(await self.tx.backlog(queue, allow_cached=allow_cached))
 
     async def put(self, check_at_ms: int | None = None) -> None:
         """Write it; its hold is checked then, or when it ends."""
@@ -314,7 +317,7 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
 async def heartbeat(tx: ClaimTransaction, command: claims.Heartbeat) -> SourceView:
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     await source.beat(command.hold_s, command.lease_s)
-    return await source.shown(queue, lately=True)
+    return await source.shown(queue, allow_cached=True)
 
 
 @changes
@@ -334,10 +337,10 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
     more = False
     if bound.state == _BINDING:
         places = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
-        part = Part(0, bound.shards, bound.filled, more=False)
+        part = BindResult(0, bound.shards, bound.filled, more=False)
         if (wanted := min(command.messages_max - bound.messages, places)) > 0:
             shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
-            part = await tx.bind(queue, bound, Wish(wanted, shard_messages, command.bytes_max))
+            part = await tx.bind(queue, bound, BindRequest(wanted, shard_messages, command.bytes_max))
         more = part.more
         bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
         if not again and not bound.messages:
@@ -435,7 +438,7 @@ async def list_sources(tx: ClaimTransaction, command: claims.ListSources) -> lis
     for each in map(BoundClaim._make, await tx.rows("claims_of", queue.origin, None)):
         if each.source in sources:
             sources[each.source].claims[each.number] = each
-    backlog = await tx.backlog(queue, lately=False)
+    backlog = await tx.backlog(queue, allow_cached=False)
     return [source.as_seen().view(backlog) for source in sources.values()]
 
 
@@ -464,7 +467,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     name = queue.settings.dead_letter_queue
     if not name:
         raise errors.DeadLetterQueueRefused("", f"The queue {queue.name} has no dead-letter queue; give it one first.")
-    target = await tx.target(name, (queue.number, queue.name))
+    target = await tx.find_target(name, (queue.number, queue.name))
     why = dead_letter_refusal(queue.name, queue.settings, name, None if target is None else target.settings)
     if target is None or why is not None:
         raise errors.DeadLetterQueueRefused(name, why or "")
@@ -504,9 +507,9 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
             if await _check_hold(tx, await _Source.of(tx, row[:-1], now_ms)):
                 ending = []
     for bound in ending:
-        queue = await tx.of_origin(bound.origin)
+        queue = await tx.find_by_origin(bound.origin)
         if queue is not None and queue.partition == bound.partition and bound.state != ACKNOWLEDGED:
-            tx.need_room()
+            tx.require_room()
         await _advance(tx, queue, bound)
     if await tx.rows("ending_claim", None):
         return _PAUSE_MS
@@ -523,8 +526,8 @@ async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
     overdue = source.overdue
     check_at_ms = source.hold_until_ms if source.held and not overdue else forgotten_ms
     if overdue:
-        tx.need_room()
-        queue = await tx.of_origin(source.origin)
+        tx.require_room()
+        queue = await tx.find_by_origin(source.origin)
         assert queue is not None, "the sources of a queue are forgotten with it"
         await source.end(queue, overdue, _LOST)
     await source.put(check_at_ms)

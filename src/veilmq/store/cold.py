@@ -1,7 +1,7 @@
-"""The cold commands of both dialects, and those of them that go on by themselves, a slice at a time.
+"""All cold commands, and the scheduler of those that work in the background, one slice at a time.
 
-Nothing is kept here that a restart would have to bring back: a store schedules each kind of work when it opens, and
-a command that makes some says so through ``Transaction.schedule``.
+Schedules are not stored: a store schedules each kind of background work when it opens, and a command that creates work
+calls ``Transaction.schedule``.
 """
 
 from collections.abc import Callable
@@ -18,25 +18,25 @@ from veilmq.store.transaction import COLD, READS, SNAPSHOTS, Cold
 
 __all__ = ["COLD", "READS", "SNAPSHOTS", "STEPS", "Cold", "Scheduler", "Sweep"]
 
+# Each does a slice of background work and returns the ms until the next one is due (see ``Scheduler``).
 STEPS: tuple[type[Command], ...] = (MoveStep, PublicationStep, ClaimStep)
-"""Those that do a slice of what goes on by itself, and return in how many ms the next one is due (``Scheduler``)."""
 
 _PAUSE_MS_AFTER_ERROR = SECOND_MS
 
 
 class Sweep(Command, frozen=True, kw_only=True):
-    """Do a slice of the janitor's work; answers in how many ms the next one is due."""
+    """Do a slice of the janitor's work; returns the ms until the next one is due."""
 
 
 class Scheduler:
-    """Begins ``step`` whenever a slice is due, one at a time."""
+    """Call ``step`` whenever a slice is due, one at a time."""
 
     def __init__(
         self, *, step: Callable[[Done], object], clock: Clock, pause_ms_min: int = 0, poll_ms_max: float = inf
     ) -> None:
-        """``step`` does a slice, and calls what it is given with the ms until the next one, ``None`` or an error.
+        """``step`` does a slice, then calls its argument with the ms until the next one, ``None`` or an error.
 
-        A slice follows another one after ``pause_ms_min`` at the earliest, and after ``poll_ms_max`` in any case.
+        Consecutive slices are at least ``pause_ms_min`` and at most ``poll_ms_max`` apart.
         """
         self._step = step
         self._clock = clock
@@ -48,14 +48,14 @@ class Scheduler:
         self._stopped = False
 
     def schedule(self, after_ms: float = 0) -> None:
-        """Have a slice done after that time, or earlier if one is arranged for then."""
+        """Run a slice after the given time, unless an earlier one is scheduled."""
         at_ms = self._clock.now_ms() + after_ms
         if self._timer is None or at_ms < self._at_ms:
             self._at_ms = min(self._at_ms, at_ms)
             self._arm()
 
     def stop(self) -> None:
-        """Begin no more."""
+        """Start no more slices."""
         self._stopped = True
         self._arm()
 

@@ -59,7 +59,7 @@ async def peek(tx: Transaction, command: commands.Peek) -> commands.Peeked:
     queue = await tx.queue(command.queue)
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
-    living = _living(await tx.offered(queue, count), receives_max)
+    living = _living(await tx.receivable(queue, count), receives_max)
     messages = [
         commands.PeekedMessage(
             id=each.id,
@@ -96,7 +96,7 @@ async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
     settings, target = queue.settings, queue.settings.dead_letter_queue
     if settings.receives_max:
         with suppress(StoreFull, StoreUnavailable):  # it stays where it is
-            tx.need_room()
+            tx.require_room()
             if dead_letter_refusal(queue.name, settings, target, await tx.settings(target)) is None:
                 return settings.receives_max
     return 0

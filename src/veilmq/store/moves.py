@@ -29,7 +29,15 @@ from veilmq.core.receipts import Receipt, receipt_state
 from veilmq.core.settings import check_destination
 from veilmq.core.topics import Forward, Forwarded
 from veilmq.store.queues import NEVER_MS
-from veilmq.store.transaction import QueueRow, StoredMessage, Transaction, Waiting, changes, made_of, snapshot
+from veilmq.store.transaction import (
+    QueueRow,
+    StoredMessage,
+    Transaction,
+    VisibleMessage,
+    changes,
+    row_to_struct,
+    snapshot,
+)
 
 _SLICES_PER_S = 10  # of a task with a rate
 _PAUSE_MS = 10  # at least, between two slices
@@ -72,7 +80,7 @@ async def start(tx: Transaction, command: commands.StartMove) -> MoveTask:
         raise errors.MoveTaskRunning(source.name)
     await tx.run("delete_older_moves", source.number, MOVE_TASKS_KEPT)
     tx.schedule(MoveStep)
-    return made_of(row, MoveTask)
+    return row_to_struct(row, MoveTask)
 
 
 @changes
@@ -81,13 +89,13 @@ async def cancel(tx: Transaction, command: commands.CancelMove) -> MoveTask:
     row = await tx.row("cancel_move", source.number, command.task)
     if row is None:
         raise errors.MoveTaskNotFound
-    return made_of(row, MoveTask)
+    return row_to_struct(row, MoveTask)
 
 
 @snapshot
 async def list_moves(tx: Transaction, command: commands.ListMoves) -> list[MoveTask]:
     source = await tx.queue(command.source)
-    return [made_of(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
+    return [row_to_struct(row, MoveTask) for row in await tx.rows("moves_of", source.number, command.count)]
 
 
 @changes
@@ -98,7 +106,7 @@ async def step(tx: Transaction, command: MoveStep) -> int | None:
     """
     now_ms = await tx.now()
     for row in await tx.rows("due_move", now_ms, lock="update skip locked"):
-        tx.need_room()
+        tx.require_room()
         await _advance(tx, _Task(*row), now_ms)
     following = await tx.row("due_move", NEVER_MS)
     return None if following is None else max(0, _Task(*following).next_at_ms - now_ms)
@@ -111,7 +119,7 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> None:
         return
     left, rate = task.to_move - task.moved, task.moves_per_s_max
     count = min(MOVE_SLICE_MESSAGES if rate is None else max(1, rate // _SLICES_PER_S), left)
-    waiting, more = await tx.choose(source, count)
+    waiting, more = await tx.select_visible(source, count)
     before = accumulate([each.size_bytes for each in waiting], initial=0)
     chosen = [each for each, size_bytes in zip(waiting, before, strict=False) if size_bytes < MOVE_SLICE_BYTES]
     going, failure, is_away = await _going(tx, task, source, chosen)
@@ -120,17 +128,17 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> None:
         moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
     is_over = moved >= left
     if not is_over and len(going) == len(waiting) and not more:
-        is_over = not await tx.offered(source, 1)  # or another transaction has locked it
+        is_over = not await tx.receivable(source, 1)  # or another transaction has locked it
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
     rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
     await tx.run("update_move", task.number, moved, now_ms + rest_ms, status.value, failure)
 
 
 async def _going(
-    tx: Transaction, task: _Task, source: QueueRow, messages: Sequence[Waiting]
-) -> tuple[list[tuple[Waiting, QueueRow]], str | None, bool]:
+    tx: Transaction, task: _Task, source: QueueRow, messages: Sequence[VisibleMessage]
+) -> tuple[list[tuple[VisibleMessage, QueueRow]], str | None, bool]:
     """Return what of ``messages`` goes where, in order; why the next one cannot go; whether that is not known yet."""
-    going: list[tuple[Waiting, QueueRow]] = []
+    going: list[tuple[VisibleMessage, QueueRow]] = []
     known: dict[str, QueueRow | None] = {}
     for message in messages:
         name = task.destination or message.source
@@ -139,7 +147,7 @@ async def _going(
         if name not in known:
             try:
                 # Looked up each time: its policy may have changed, or it may be a new queue.
-                known[name] = await tx.find(name) or await tx.target(name, (source.number, source.name))
+                known[name] = await tx.find(name) or await tx.find_target(name, (source.number, source.name))
             except errors.StoreUnavailable:
                 return going, None, True
             found = known[name]
@@ -157,7 +165,7 @@ async def _going(
 async def forward(tx: Transaction, command: Forward) -> list[Any]:
     """Move the message of each live receipt; return a ``Forwarded`` or an error for each; raises ``StoreFull``."""
     intake = await tx.queue(command.queue)
-    tx.need_room()
+    tx.require_room()
     answers: list[Any] = [None] * len(command.entries)
     going = await _forwardable(tx, intake, command, answers)
     moved: list[StoredMessage] = []
@@ -166,7 +174,7 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
         for is_dead, run in groupby(here, itemgetter(1)):
             _, _, places, messages, new = zip(*run, strict=True)
             if is_dead:  # it leaves the intake by that
-                sent = await tx.bury(intake, target, messages, new)
+                sent = await tx.dead_letter(intake, target, messages, new)
             else:
                 sent = await tx.store(target, new, [each.id for each in messages])
                 moved += messages
@@ -192,7 +200,7 @@ async def _forwardable(
             receipt = tx.book.read(entry.receipt)
             if receipt.queue == intake.number:
                 receipts[place] = receipt
-    leased = await tx.leased(intake, sorted({receipt.position for receipt in receipts.values()}))
+    leased = await tx.find_leased(intake, sorted({receipt.position for receipt in receipts.values()}))
     found = {each.seq: each for each in leased}
     going: list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]] = []
     held: set[str | None] = set()
@@ -234,7 +242,7 @@ async def _forwardable(
 
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
     """Look up the target, which the node may know as it was before; raises the reason why it cannot take messages."""
-    target = await tx.find(name) or await tx.target(name, (intake.number, intake.name))
+    target = await tx.find(name) or await tx.find_target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)
     check_destination(intake.name, intake.settings, name, target.settings, verb="forwarded")

@@ -1,4 +1,4 @@
-"""SQL in files of its own: each query stands under a line ``-- name: the_name`` and is fetched by that name."""
+"""Named queries in SQL files: each query follows a line ``-- name: the_name``."""
 
 import re
 from importlib.resources import files
@@ -7,13 +7,13 @@ _NAME = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 
 
 def load(package: str, file: str) -> dict[str, str]:
-    """Return the queries of ``file`` in ``package`` by name; comments and layout stay in the text."""
+    """Return the queries of ``file`` in ``package`` by name, comments and layout included."""
     _, *parts = _NAME.split(files(package).joinpath(file).read_text(encoding="utf-8"))
     return {name: text.strip().rstrip(";") for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def schema(package: str, **words: str) -> str:
-    """Return what makes the tables of a dialect: those that both have alike, in its ``words``, and its own."""
+    """Return the DDL of a dialect: the shared tables, formatted with its ``words``, and its own."""
     alike = files("veilmq.store").joinpath("schema.sql").read_text(encoding="utf-8")
     return alike.format(**words) + files(package).joinpath("schema.sql").read_text(encoding="utf-8")
 

@@ -1,7 +1,6 @@
-"""What a server needs of an open store: commands, what is wrong with it, its figures.
+"""What a server needs from an open store: commands, readiness, warnings and metrics.
 
-This is all that a server knows of where its messages are kept; the one place that knows which kinds of store there are
-opens one (``server/stores.py``).
+A server depends on nothing else of a store; only ``server/stores.py`` has the kinds of stores, and opens one.
 """
 
 import asyncio
@@ -19,12 +18,12 @@ UNREACHABLE = "The database cannot be reached; the server continues when it is b
 STANDBY = "The database is a standby, which accepts no writes; the server continues when it is the primary."
 NOTHING_HELD_BACK = "The clock is trusted: nothing is held back."
 
+# Upper bounds of the histogram buckets, in seconds; the long ones are for long polls.
 LATENCY_BOUNDS_S = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
-"""Upper bounds of the buckets, in seconds; long polls are why there are long ones."""
 
 
 class StoreError(Exception):
-    """The store cannot be opened; the text says why and what to do."""
+    """The store cannot be opened; the text gives the reason and the remedy."""
 
 
 async def execute(engine: Engine, command: Command) -> Any:
@@ -48,53 +47,53 @@ async def execute(engine: Engine, command: Command) -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class Series:
-    """Durations: ``buckets`` by length, the last one without a bound, and their sum."""
+class Histogram:
+    """Durations: ``buckets`` counts by ``LATENCY_BOUNDS_S`` with a last one without bound; ``seconds`` is their sum."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_S) + 1))
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.buckets[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
         self.seconds += seconds
 
-    def copy(self) -> "Series":
-        """Return the same durations, which stay as they are."""
-        return self + Series()
+    def copy(self) -> "Histogram":
+        """Return a copy that later ``add`` calls do not change."""
+        return self + Histogram()
 
-    def __add__(self, other: "Series") -> "Series":
+    def __add__(self, other: "Histogram") -> "Histogram":
         buckets = [sum(pair) for pair in zip(self.buckets, other.buckets, strict=True)]
-        return Series(buckets, self.seconds + other.seconds)
+        return Histogram(buckets, self.seconds + other.seconds)
 
     @property
     def count(self) -> int:
-        """Return how many there were."""
+        """Return the number of durations."""
         return sum(self.buckets)
 
 
-class Figure(NamedTuple):
-    """One number, or one for each value of ``label``; ``samples`` has it by that value, ``""`` without a label."""
+class Metric(NamedTuple):
+    """A metric with one sample per value of ``label``; without a label, the key of its only sample is ``""``."""
 
     name: str
     text: str
     kind: Literal["gauge", "counter", "durations"]
-    samples: Mapping[str, float | Series]
+    samples: Mapping[str, float | Histogram]
     label: str = ""
 
 
-def gauge(name: str, text: str, value: float) -> Figure:
-    """Return a number that goes up and down."""
-    return Figure(name, text, "gauge", {"": value})
+def gauge(name: str, text: str, value: float) -> Metric:
+    """Return a gauge without labels."""
+    return Metric(name, text, "gauge", {"": value})
 
 
-def counter(name: str, text: str, value: float) -> Figure:
-    """Return a number that only goes up."""
-    return Figure(name, text, "counter", {"": value})
+def counter(name: str, text: str, value: float) -> Metric:
+    """Return a counter without labels."""
+    return Metric(name, text, "counter", {"": value})
 
 
 class Finding(NamedTuple):
-    """One check of a doctor: what should hold, whether it does, and where it does not."""
+    """The result of one check of the doctor: ``detail`` lists where it fails."""
 
     check: str
     ok: bool
@@ -102,63 +101,62 @@ class Finding(NamedTuple):
 
 
 class Report(NamedTuple):
-    """All findings, and what the store holds by name (numbers of queues, messages, …)."""
+    """The findings of the doctor, and facts about the store by name (numbers of queues, messages, …)."""
 
     findings: list[Finding]
     facts: dict[str, str | int]
 
     @property
     def ok(self) -> bool:
-        """Whether every check held."""
+        """Return whether all checks passed."""
         return all(finding.ok for finding in self.findings)
 
 
 class Survey(NamedTuple):
-    """The full names of some queues, in order, and how many there are."""
+    """The full names of some queues, in order, and the number of all queues."""
 
     names: list[str]
     in_all: int
 
 
 class SurveyQueues(Command, frozen=True, kw_only=True):
-    """Answer a ``Survey`` of the first ``names_max`` queues of all accounts."""
+    """Return a ``Survey`` with the first ``names_max`` queues of all accounts."""
 
     names_max: int
 
 
 class Store(Engine, Protocol):
-    """An open engine, and what its server needs of it beyond commands."""
+    """An open engine, and what its server needs beyond commands."""
 
-    clock: Clock
-    """The time of this store: what is due is due by this clock."""
+    clock: Clock  # decides what is due
 
     @property
-    def kept(self) -> str:
-        """Return where messages are kept, as words that follow "messages are kept"; never a secret."""
+    def location(self) -> str:
+        """Return where messages are kept, as words that follow "messages are kept"; without secrets."""
 
     async def readiness_failures(self) -> list[str]:
-        """Return why no requests should be sent here, nothing when they should."""
+        """Return why the server should not receive requests; empty if it should."""
 
     def warnings(self) -> Sequence[str]:
-        """Return what is wrong although requests are answered: sentences that say what to do."""
+        """Return problems that do not prevent service, as sentences with a remedy."""
 
     async def trust_clock(self) -> str:
-        """Take the present time for right, as an operator says it is; return what that changed, as a sentence.
+        """Trust the current time on an operator's request; return the effect as a sentence.
 
         Raises ``VeilmqError``.
         """
 
-    def figures(self) -> Sequence[Figure]:
-        """Return numbers by name for monitoring."""
+    def metrics(self) -> Sequence[Metric]:
+        """Return the metrics of the store."""
 
-    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return what is kept under ``name`` (a file's) for all servers, what ``make`` gives where nothing is.
+    async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
+        """Return the content stored under ``name`` for all servers, created by ``create`` if missing.
 
-        Raises ``StoreError`` or ``VeilmqError``.
+        ``name`` is also a file name. Raises ``StoreError`` or ``VeilmqError``.
         """
 
-    async def answered(self) -> None:
-        """Return when all that was submitted so far, and what that led to, has been answered."""
+    async def drain(self) -> None:
+        """Return when all submitted commands, and those that follow from them, are finished."""
 
     async def close(self) -> None:
-        """Answer what was submitted, refuse what comes, and let go of the store."""
+        """Finish submitted commands, refuse new ones, and release the store."""

@@ -28,7 +28,7 @@ from veilmq.core.limits import SECOND_MS, WRITER_SILENCE_S
 from veilmq.core.messages import NewMessage, dedup_id_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.queues import NEVER_MS, checked
-from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, made_of, snapshot
+from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, row_to_struct, snapshot
 
 PIECE_MESSAGES = 500
 """Of a piece, and of a slice."""
@@ -86,7 +86,7 @@ class _Publication(NamedTuple):
 @changes
 async def stage(tx: Transaction, command: Stage) -> Staged:
     queue = await tx.queue(command.queue, lock="share")
-    tx.need_room()
+    tx.require_room()
     messages = _kept(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
@@ -99,7 +99,7 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
     if is_there:
         return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
-    await tx.many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
+    await tx.run_many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
     await tx.run("add_to_stage", number, len(messages))
     return Staged(messages=staged + len(messages))
 
@@ -150,7 +150,7 @@ async def abandon(tx: Transaction, command: Abandon) -> None:
 async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView]:
     queue = await tx.queue(command.queue)
     rows = await tx.rows("writers_of", queue.origin, command.count)
-    return [made_of(row, WriterView) for row in rows]
+    return [row_to_struct(row, WriterView) for row in rows]
 
 
 def _kept(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
@@ -269,7 +269,7 @@ async def _entering(tx: Transaction, writer: _Writer) -> _Publication | None:
 async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> None:
     """Do a slice: messages enter, or what was not named is dropped, and the publication ends with it."""
     number, ends = publication.number, publication.stages == _NO_STAGES
-    queue = None if ends else await tx.of_origin(publication.origin)
+    queue = None if ends else await tx.find_by_origin(publication.origin)
     if queue is not None:
         await _enter(tx, publication, queue, now_ms, _PAUSE_MS)
     elif await tx.rows("drop_pieces", number, _DROPPED_PIECES) or await tx.rows("drop_stages", number, _DROPPED_STAGES):

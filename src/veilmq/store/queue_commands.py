@@ -17,7 +17,7 @@ from veilmq.core.settings import AccountSettings, QueueSettings, checked_setting
 from veilmq.store import claims, publications
 from veilmq.store.events import is_logged
 from veilmq.store.port import Survey, SurveyQueues
-from veilmq.store.transaction import LAST, QueueRow, Transaction, changes, reads
+from veilmq.store.transaction import AFTER_ALL_NAMES, QueueRow, Transaction, changes, reads
 
 _PURGED, _DELETED = "purged", "deleted"
 """The kinds of cooldowns: of a queue, and of a name."""
@@ -55,7 +55,7 @@ async def _check_name(tx: Transaction, command: commands.CreateQueue) -> None:
 
 async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
     """Add a queue; return ``False`` where another transaction was faster; raises ``StoreFull``."""
-    tx.need_room()
+    tx.require_room()
     number = await tx.value("insert_queue", name, msgspec.json.encode(settings), await tx.now())
     if number is not None:
         await tx.run("place_queue", number, await tx.value("insert_part", number))
@@ -88,7 +88,7 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
     await publications.forget(tx, queue)
     await claims.forget_all(tx, queue)
     await tx.run("delete_queue", queue.number)
-    tx.changed(queue)
+    tx.invalidate(queue)
 
 
 @changes
@@ -102,7 +102,7 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
     await _retire(tx, queue, is_deleted=False)
     await claims.lose_all(tx, queue)
     await tx.run("place_queue", queue.number, await tx.value("insert_part", queue.number))
-    tx.changed(queue)
+    tx.invalidate(queue)
     if queue.settings.fifo:
         await tx.change(queue, replace(queue.settings, purges=queue.settings.purges + 1), queue.modified_at_ms)
 
@@ -162,7 +162,7 @@ async def show_queue(tx: Transaction, command: commands.ShowQueue) -> QueueView:
 async def list_queues(tx: Transaction, command: commands.ListQueues) -> QueuePage:
     account = f"{command.account}/"
     prefix = account + command.prefix
-    rows = await tx.rows("queue_names", prefix, account + command.after, prefix + LAST, command.count + 1)
+    rows = await tx.rows("queue_names", prefix, account + command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
     names = [name for (name,) in rows[: command.count]]
     found = [await tx.find(name) for name in names] if command.views else []
     return QueuePage(
@@ -181,7 +181,7 @@ async def list_sources(tx: Transaction, command: commands.ListDeadLetterSources)
 
 @reads
 async def survey(tx: Transaction, command: SurveyQueues) -> Survey:
-    rows = await tx.rows("queue_names", "", "", LAST, command.names_max)
+    rows = await tx.rows("queue_names", "", "", AFTER_ALL_NAMES, command.names_max)
     return Survey([name for (name,) in rows], await tx.value("count_queues"))
 
 

@@ -1,8 +1,8 @@
-"""A queue as a store has it in memory: its settings, its totals, and what it needs to answer quickly.
+"""The in-memory state of a queue: its settings, totals and throttle.
 
-All of it is a cache of rows: a store may drop it after any batch and read it again. Only the throttle's last second and
-the counters since start are lost with it, which nothing promises.
-``in_flight`` and ``delayed`` count the messages hidden at ``counted_at_ms``.
+All of it is a cache of rows, which a store may drop after any batch and reload. Only the last second of the throttle
+and the counters since start are then lost; neither is guaranteed. ``in_flight`` and ``delayed`` count the messages that
+were hidden at ``counted_at_ms``.
 """
 
 from collections import defaultdict, deque
@@ -18,19 +18,16 @@ from veilmq.store.events import Logged, is_logged
 from veilmq.store.transaction import Options, read_settings
 
 NEVER_MS = (1 << 62) - 1
-"""An instant that never comes."""
 
-SEQ_SHIFT = 20
-"""A seq is the millisecond of sending, and so many bits for the messages of one millisecond."""
+SEQ_SHIFT = 20  # A seq is the millisecond of sending, shifted by this, plus a number within that millisecond.
 
-FIFO_PRIORITY = PRIORITY.default
-"""All messages of a FIFO queue have one priority: a group has one order."""
+FIFO_PRIORITY = PRIORITY.default  # All messages of a FIFO queue have the same priority, so that a group has one order.
 
 
 def checked(
     messages: Sequence[NewMessage], options: SendOptions | None, settings: QueueSettings
 ) -> list[NewMessage | VeilmqError]:
-    """Return what is to be stored of each message, or its error in its place; raises it where all go together."""
+    """Return the messages to store, and errors in place of invalid ones; raise the first if all-or-nothing."""
     decode = options.decode if options is not None and settings.smq_base64 else None
     found: list[NewMessage | VeilmqError] = []
     for new in messages:
@@ -50,9 +47,9 @@ def checked(
 
 
 class Throttle:
-    """Lets no more than so many receives pass in any second.
+    """Limit the receives per second.
 
-    What is refused does not count: a client that receives too often gets as many as the queue allows, and not none.
+    Refused receives do not count, so a client that receives too often still gets the full rate.
     """
 
     __slots__ = ("_admitted", "per_s_max")
@@ -62,7 +59,7 @@ class Throttle:
         self._admitted: deque[int] = deque()  # instants, the oldest first
 
     def admit(self, now_ms: int) -> None:
-        """Count a receive; raises ``ReceivesThrottled`` when it is one too many."""
+        """Count a receive; raises ``ReceivesThrottled`` if it exceeds the limit."""
         admitted = self._admitted
         while admitted and admitted[0] <= now_ms - SECOND_MS:
             admitted.popleft()
@@ -70,47 +67,43 @@ class Throttle:
             raise ReceivesThrottled(self.per_s_max)
         admitted.append(now_ms)
 
-    def take_back(self) -> None:
-        """Forget the receive that was counted last: it is left to a later batch, which counts it."""
+    def undo(self) -> None:
+        """Uncount the last receive, which a later batch will count again."""
         self._admitted.pop()
 
 
 class Queue:
-    """One queue; ``number`` is never given twice, ``partition`` holds its messages since the last purge."""
+    """A queue; ``number`` is never reused, ``partition`` holds the messages since the last purge."""
 
     __slots__ = (
-        "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted",
-        "expires_at_ms", "fair", "fifo", "floor_seq", "hidden_until_ms", "in_flight", "in_flight_max", "lanes",
-        "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition", "received",
-        "redelivered", "retention_ms", "rules", "sent", "settings", "shares", "throttle", "touched", "wake",
+        "at_limit", "claims", "counted_at_ms", "created_at_ms", "delay_ms", "delayed", "deleted", "dirty",
+        "expires_at_ms", "fairness", "fifo", "floor_seq", "has_groups", "hidden_until_ms", "in_flight", "in_flight_max",
+        "lanes", "log", "messages", "modified_at_ms", "name", "number", "options", "origin", "partition", "received",
+        "redelivered", "retention_ms", "rules", "sent", "settings", "throttle", "wake",
     )  # fmt: skip
 
     def __init__(self, row: Sequence[Any], options: Options, wake: Wake | None) -> None:
-        """``row`` has number, name, settings, its times, origin, partition, totals, and whether there are claims."""
+        """``row`` has number, name, settings, times, origin, partition, totals, and whether there are claims."""
         self.number, self.name, settings, self.created_at_ms, self.modified_at_ms, self.origin = row[:6]
         totals: Sequence[int] = row[6:]
         self.partition, self.messages, self.in_flight, self.delayed, self.counted_at_ms, self.floor_seq, claims = totals
-        self.claims = bool(claims)
-        """Whether any message may be claimed; what is claimed is not among ``messages``."""
+        self.claims = bool(claims)  # whether any message may be claimed; ``messages`` excludes claimed ones
         self.options, self.wake = options, wake
         self.throttle: Throttle | None = None
         self.lanes: tuple[int, ...] = ()
-        self.fair: defaultdict[int, Fairness] | None = None
-        """The accounts of its groups by lane, where they are needed."""
-        self.shares = False
-        """Whether messages have groups, among which receives are shared."""
-        self.touched = False
-        self.hidden_until_ms = 0
-        """Nothing hidden becomes visible before this instant; 0 when that is not known."""
-        self.expires_at_ms = 0
-        """No message is past its retention before this instant; 0 when that is not known."""
+        # fairness accounts of message groups, by lane; None until needed
+        self.fairness: defaultdict[int, Fairness] | None = None
+        self.has_groups = False  # whether messages have groups that share receives
+        self.dirty = False
+        self.hidden_until_ms = 0  # no hidden message becomes visible before; 0: unknown
+        self.expires_at_ms = 0  # no message is past its retention before; 0: unknown
+        # whether the last receive hit the in-flight limit; starts True because older waiters may be blocked
         self.at_limit = True
-        """Whether the last receive hit the in-flight limit; true at first, as older waiters may be blocked."""
         self.sent = self.received = self.deleted = self.redelivered = 0
         self._follow(settings)
 
     def reload(self, row: Sequence[Any], now_ms: int) -> None:
-        """Follow the row, which was changed; what is in a partition is as it was."""
+        """Apply the changed row. Totals are kept unless the queue was purged."""
         _, _, settings, _, self.modified_at_ms, _, partition, *_ = row
         if partition != self.partition:
             self.partition = partition
@@ -118,12 +111,12 @@ class Queue:
             self.counted_at_ms = now_ms
             self.hidden_until_ms = NEVER_MS
             self.lanes = ()
-            self.fair = None
-            self.shares = self.claims = False
+            self.fairness = None
+            self.has_groups = self.claims = False
         self._follow(settings)
 
     def _follow(self, encoded: bytes) -> None:
-        """Take new settings; what they leave open is as the options say."""
+        """Apply new settings, with defaults from the options."""
         self.settings = settings = read_settings(encoded)
         options = self.options
         self.fifo = settings.fifo
@@ -139,11 +132,11 @@ class Queue:
         self.expires_at_ms = 0
 
     def floor(self, now_ms: int) -> int:
-        """Return the lowest seq within its retention; none is below 1."""
+        """Return the lowest seq within retention, at least 1."""
         return max(1, self.floor_seq, (now_ms - self.retention_ms + 1) << SEQ_SHIFT)
 
-    def hide(self, visible_at_ms: int, *, received: bool) -> None:
-        """Count a message that is hidden until ``visible_at_ms``; the totals are of the present instant."""
+    def add_hidden(self, visible_at_ms: int, *, received: bool) -> None:
+        """Add a message that is hidden until ``visible_at_ms`` to the totals, which must be up to date."""
         if visible_at_ms > self.counted_at_ms:
             if received:
                 self.in_flight += 1
@@ -152,8 +145,8 @@ class Queue:
             if visible_at_ms < self.hidden_until_ms:
                 self.hidden_until_ms = visible_at_ms
 
-    def unhide(self, visible_at_ms: int, *, received: bool) -> None:
-        """Count a message out that was hidden until ``visible_at_ms``."""
+    def remove_hidden(self, visible_at_ms: int, *, received: bool) -> None:
+        """Remove a message that is hidden until ``visible_at_ms`` from the totals."""
         if visible_at_ms > self.counted_at_ms:
             if received:
                 self.in_flight -= 1
@@ -161,12 +154,12 @@ class Queue:
                 self.delayed -= 1
 
     def notify(self, due_ms: int) -> None:
-        """Notify the watch of a message that may be there at ``due_ms``."""
+        """Notify the watch that a message may be available at ``due_ms``."""
         if self.wake is not None:
             self.wake(due_ms)
 
-    def free_place(self, now_ms: int) -> None:
-        """Notify the watch of a place that became free otherwise than by the end of a lease."""
+    def notify_freed(self, now_ms: int) -> None:
+        """Notify the watch if a receive hit the in-flight limit. Leases that expire need no notification."""
         if self.at_limit:
             self.at_limit = False
             self.notify(now_ms)

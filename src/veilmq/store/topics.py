@@ -18,7 +18,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import queue_commands
 from veilmq.store.queues import checked
-from veilmq.store.transaction import LAST, Lock, QueueRow, Row, Transaction, changes, reads, snapshot
+from veilmq.store.transaction import AFTER_ALL_NAMES, Lock, QueueRow, Row, Transaction, changes, reads, snapshot
 
 PUSH_SETTINGS = QueueSettings(
     retention_s=SMQ_TOPIC_RETENTION_S, message_bytes_max=MESSAGE_BYTES.maximum, event_log="off"
@@ -42,7 +42,7 @@ async def _find(tx: Transaction, name: str, *, lock: Lock | None = None) -> tupl
 
 
 async def _subscriptions(tx: Transaction, number: int) -> list[topics.Subscription]:
-    rows = await tx.rows("subscriptions", number, "", "", LAST, SMQ_SUBSCRIPTIONS_MAX)
+    rows = await tx.rows("subscriptions", number, "", "", AFTER_ALL_NAMES, SMQ_SUBSCRIPTIONS_MAX)
     return [_read_subscription(content) for content, *_ in rows]
 
 
@@ -54,7 +54,7 @@ def _subscribed(row: Row) -> topics.SubscriptionView:
 @changes
 async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.TopicView:
     while (row := await tx.row("topic", command.topic)) is None:
-        tx.need_room()
+        tx.require_room()
         settings = msgspec.json.encode(topics.TopicSettings().changed(command.settings))
         row = await tx.row("insert_topic", command.topic, settings, await tx.now())
         if row is not None:
@@ -91,7 +91,7 @@ async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.Topic
 async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.TopicPage:
     account = f"{command.account}/"
     prefix = account + command.prefix
-    rows = await tx.rows("topics", prefix, account + command.after, prefix + LAST, command.count + 1)
+    rows = await tx.rows("topics", prefix, account + command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
     page = [await _counted(tx, *_topic(row)) for row in rows[: command.count]]
     return topics.TopicPage(topics=page, more=len(rows) > command.count)
 
@@ -119,7 +119,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
         return existing
     if len(await _subscriptions(tx, number)) >= SMQ_SUBSCRIPTIONS_MAX:
         raise errors.TooManySubscriptions(SMQ_SUBSCRIPTIONS_MAX)
-    tx.need_room()
+    tx.require_room()
     if wanted.push_url:
         await queue_commands.add(tx, topics.push_queue(wanted.topic, wanted.name), PUSH_SETTINGS)
     elif await tx.settings(wanted.queue) is None:
@@ -154,7 +154,7 @@ async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -
 @snapshot
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     (number, _), prefix = await _find(tx, command.topic), command.prefix
-    rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + LAST, command.count + 1)
+    rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
     found = [_subscribed(row) for row in rows[: command.count]]
     return topics.SubscriptionPage(subscriptions=found, more=len(rows) > command.count)
 
@@ -196,7 +196,7 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
     number, topic = await _find(tx, command.topic)
     if command.size_bytes > topic.settings.message_bytes_max:
         raise errors.MessageTooLong(topic.settings.message_bytes_max)
-    tx.need_room()
+    tx.require_room()
     message_id, published_at_ms = tx.ids.next(), tx.shown(await tx.now())
     deliveries: list[tuple[QueueRow, NewMessage]] = []
     undeliverable: list[tuple[str, errors.VeilmqError]] = []
@@ -208,7 +208,7 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
             continue
         name = each.queue or topics.push_queue(topic.topic, each.name)
         try:
-            queue = await tx.target(name, (0, topic.topic))
+            queue = await tx.find_target(name, (0, topic.topic))
             if queue is None:
                 raise errors.QueueNotFound(name)
             made = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))

@@ -1,13 +1,13 @@
-"""The port through which a cold command reads and writes: one transaction of a store, in either dialect.
+"""The port for cold commands: one transaction of a store, in either dialect.
 
 A cold command (everything but send, receive, delete and change) is written once, as an ``async`` function that takes a
-``Transaction`` and the command, returns the result or raises a ``VeilmqError``, which undoes what it has written.
+``Transaction`` and the command. It returns the result or raises a ``VeilmqError``, which rolls back its writes.
 
-On SQLite nothing suspends, and nothing comes between: the function is driven to its end inside the batch. On PostgreSQL
-it waits at each statement, other transactions go on meanwhile, and what two of them may not do at a time is guarded by
-locks. There a function may be called again when two transactions were in each other's way.
+On SQLite the function never suspends and runs alone inside the batch. On PostgreSQL it awaits each statement while
+other transactions run; locks protect what must not run concurrently. After a conflict of two transactions, the
+function may be called again.
 
-A query is named. One text serves both dialects where it can (``store/queries``); its parameters are ``$1``, ``$2``, ….
+Queries have names. Where possible, both dialects share one text (``store/queries``) with parameters ``$1``, ``$2``, ….
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -23,19 +23,17 @@ from veilmq.core.messages import IdSource, NewMessage
 from veilmq.core.receipts import Receipt, ReceiptCodec
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
-Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]
-"""A cold command: called with a ``Transaction`` and the command, returns the result or raises a ``VeilmqError``."""
+Cold = Callable[[Any, Any], Coroutine[Any, Any, Any]]  # called with a ``Transaction`` and the command
+# All cold commands by type. The decorators below add them; complete after ``store.cold`` is imported.
 COLD: dict[type[Command], Cold] = {}
-"""All cold commands by type (the decorators add them); importing ``store.cold`` makes it complete."""
-READS: set[type[Command]] = set()
-"""Those that change nothing, so that they may be repeated when an answer was lost."""
+READS: set[type[Command]] = set()  # commands that change nothing, and can be retried when a reply is lost
+# The ``READS`` whose statements must all see the store at the same instant. (One may still find something to change.)
 SNAPSHOTS: set[type[Command]] = set()
-"""Those of them whose statements all see the store as it is at one instant. (One may find something to change.)"""
 AnyCold = TypeVar("AnyCold", bound=Cold)
 
 
 def changes(cold: AnyCold) -> AnyCold:
-    """Register a cold command that may change something, by the type of its second argument."""
+    """Register a cold command that may change something, by the type of its ``command`` argument."""
     COLD[cold.__annotations__["command"]] = cold
     return cold
 
@@ -47,42 +45,40 @@ def reads(cold: AnyCold) -> AnyCold:
 
 
 def snapshot(cold: AnyCold) -> AnyCold:
-    """Register a cold command that changes nothing, and reads what the queue or topic has that it has found.
+    """Register a cold command that changes nothing and reads what belongs to a queue or topic that it has found.
 
-    (Where that is only counted, ``reads`` will do: on PostgreSQL a transaction costs half as much again as a count.)
+    A command that only counts uses ``reads``: on PostgreSQL a transaction costs half as much again as a count.
     """
     SNAPSHOTS.add(cold.__annotations__["command"])
     return reads(cold)
 
 
+# How rows are locked until the end of the transaction: "update" waits for all other locks, "share" for changes, and
+# "update skip locked" skips locked rows.
 Lock = Literal["update", "share", "update skip locked"]
-"""How rows are locked until the end of the transaction: once no other one has them locked, or has to change them, or as
-far as none has."""
 
-Row = Sequence[Any]
-"""The columns of a query, in its order."""
+Row = Sequence[Any]  # The columns of a query, in its order.
 
-LAST = chr(0x10FFFF)
-"""Sorts behind every name with the same beginning."""
+AFTER_ALL_NAMES = chr(0x10FFFF)  # Sorts after every name with the same prefix.
 
-Made = TypeVar("Made", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
 read_settings = msgspec.json.Decoder(QueueSettings).decode
 
 
-def made_of(row: Row, kind: type[Made]) -> Made:
-    """Return the value of that kind of a row that has its fields in their order."""
+def row_to_struct(row: Row, kind: type[T]) -> T:
+    """Return a struct of ``kind`` from a row that has its fields in order."""
     return msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What can be tuned in a store of either dialect.
+    """The tunable options of a store, in either dialect.
 
-    ``in_flight_max``, ``fifo_in_flight_max`` and ``event_log`` are for queues that set none of their own. A queue rests
-    for ``purge_pause_s`` after a purge, the name of a deleted one for ``queue_name_pause_s``. ``claimed_max`` messages
-    of a queue may be claimed, ``claim_slice_rows`` bounds what one transaction does for claims. ``may_send`` decides
-    whether move tasks go on (``None``: they do). The text of the message attribute ``routing_attribute`` is the key of
-    events, of which ``events_waiting_max`` may wait to be exported.
+    ``in_flight_max``, ``fifo_in_flight_max`` and ``event_log`` apply to queues without such a setting.
+    ``purge_pause_s`` is the cooldown of a queue after a purge, ``queue_name_pause_s`` that of the name of a deleted
+    queue. ``claimed_max`` limits the claimed messages of a queue, ``claim_slice_rows`` the rows that one transaction
+    changes for claims. ``may_send`` decides whether a move task may continue (``None``: always). The message attribute
+    ``routing_attribute`` is the key of events; at most ``events_waiting_max`` events wait to be exported.
     """
 
     in_flight_max: int = limits.IN_FLIGHT.default
@@ -98,10 +94,10 @@ class Options:
 
 
 class QueueRow(Protocol):
-    """A queue as a transaction sees it; cold commands do not write to it.
+    """A queue as seen by a transaction; cold commands do not write to it.
 
-    No other queue ever has its ``number``, and ``name`` has the account. ``partition`` has its messages; what outlives
-    a purge stands under ``origin``, its first one.
+    ``number`` is never reused. ``name`` includes the account. ``partition`` holds the messages. ``origin``, the first
+    partition, identifies everything that survives a purge.
     """
 
     number: int
@@ -113,28 +109,27 @@ class QueueRow(Protocol):
     modified_at_ms: int
 
 
-class Waiting(NamedTuple):
-    """A visible message; ``source`` is the queue that a dead letter comes from, ``row`` is the dialect's."""
+class VisibleMessage(NamedTuple):
+    """A visible message. ``source`` is the queue that a dead letter came from, ``row`` belongs to the dialect."""
 
     seq: int
     source: str | None
-    size_bytes: int
-    """What body and properties take."""
+    size_bytes: int  # of body and properties
     row: Any
 
 
-class Given(SendOptions, frozen=True, kw_only=True, gc=False):
-    """The options of messages that the store itself sends: they were checked, and have ids."""
+class InternalSendOptions(SendOptions, frozen=True, kw_only=True, gc=False):
+    """Options for messages that the store itself sends: already checked, with ids."""
 
     ids: tuple[bytes, ...]
 
 
 class StoredMessage(NamedTuple):
-    """A message of a queue as it is at ``read_at_ms``; it has a ``body`` where that is said.
+    """A message of a queue as of ``read_at_ms``; ``body`` is filled only where stated.
 
-    ``visible_at_ms`` includes a delay of the queue. ``receive_count`` and what follows a receive are of this queue,
-    ``receives_before`` of the queue ``source`` that a dead letter came from, and ``first_received_at_ms`` of the first
-    receive in either. ``log`` is as in ``events``.
+    ``visible_at_ms`` includes a delay of the queue. ``receive_count`` and the receive's other fields refer to this
+    queue, ``receives_before`` to the queue ``source`` that a dead letter came from. ``first_received_at_ms`` is the
+    first receive in either. ``log`` is as in ``events``.
     """
 
     seq: int
@@ -158,13 +153,13 @@ class StoredMessage(NamedTuple):
 
     @property
     def state(self) -> MessageState:
-        """Return where it is."""
+        """Return the state at ``read_at_ms``."""
         if not self.is_claimed and self.visible_at_ms <= self.read_at_ms:
             return MessageState.VISIBLE
         return MessageState.IN_FLIGHT if self.receive_count or self.is_claimed else MessageState.DELAYED
 
     def receipt(self, queue: QueueRow) -> Receipt:
-        """Return its latest receipt in that queue."""
+        """Return the latest receipt of the message."""
         return Receipt(queue.number, self.seq, self.generation, self.epoch, self.visible_at_ms)
 
 
@@ -178,56 +173,56 @@ class Transaction(Protocol):
     # Rows.
 
     async def rows(self, query: str, *values: Any, lock: Lock | None = None) -> Sequence[Row]:
-        """Return the rows of a named query, as they are when they are locked."""
+        """Return the rows of a named query, as they are once they are locked."""
 
     async def run(self, query: str, *values: Any) -> None:
         """Run a named query that changes something."""
 
-    async def many(self, query: str, rows: Sequence[Row]) -> None:
-        """Run a named query that changes something, once for each of ``rows``."""
+    async def run_many(self, query: str, rows: Sequence[Row]) -> None:
+        """Run a named query that changes something once for each of ``rows``."""
 
     async def lock(self, kind: str, *key: Any) -> None:
-        """Wait until no other transaction has this lock, and keep it until the end: query ``lock_<kind>``."""
+        """Acquire a lock until the end of the transaction, by the query ``lock_<kind>``."""
 
     async def now(self) -> int:
-        """Return the present instant of the store, in ms."""
+        """Return the current store time in ms."""
 
     def shown(self, at_ms: int) -> int:
-        """Return an instant of the store as users see it."""
+        """Convert an instant of the store to shown time."""
 
     async def row(self, query: str, *values: Any) -> Row | None:
         """Return the first row of a named query."""
         return next(iter(await self.rows(query, *values)), None)
 
     async def value(self, query: str, *values: Any) -> Any:
-        """Return the first column of the first row of a named query; ``None`` where there is no row."""
+        """Return the first column of the first row of a named query, or ``None`` without a row."""
         rows = await self.rows(query, *values)
         return rows[0][0] if rows else None
 
-    # Queues. What may be in another database of the store raises ``StoreUnavailable`` where that cannot be reached.
+    # Queues. Methods that may use another database of the store raise ``StoreUnavailable`` if it cannot be reached.
 
     async def find(self, name: str, lock: Lock | None = None) -> QueueRow | None:
-        """Look up the queue of that full name in this database, as it is when its row is locked.
+        """Find a queue of this database by its full name, as it is once its row is locked.
 
-        ``"update"``: to change it. ``"share"``: so that it is not purged or deleted meanwhile.
+        Lock ``"update"`` to change the queue, ``"share"`` to prevent a purge or deletion.
         """
 
     async def queue(self, name: str, *, lock: Lock | None = None) -> QueueRow:
-        """Do so; raises ``QueueNotFound``."""
+        """Find a queue like ``find``; raises ``QueueNotFound``."""
         found = await self.find(name, lock)
         if found is None:
             raise QueueNotFound(name)
         return found
 
-    async def of_origin(self, origin: int) -> QueueRow | None:
-        """Return the queue of that origin, unless it was deleted."""
+    async def find_by_origin(self, origin: int) -> QueueRow | None:
+        """Return the queue of that origin, or ``None`` if it was deleted."""
         name = await self.value("queue_of_origin", origin)
         return None if name is None else await self.find(name)
 
-    async def target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
-        """Return the queue to which messages go, in any database.
+    async def find_target(self, name: str, source: tuple[int, str]) -> QueueRow | None:
+        """Return the queue, in any database, to which messages are moved or published.
 
-        ``source`` is number and name of the queue that they leave, 0 and its name for a topic.
+        ``source`` is the number and name of the queue that they leave, or 0 and the name of a topic.
         """
         return await self.find(name)
 
@@ -237,94 +232,89 @@ class Transaction(Protocol):
         return None if found is None else found.settings
 
     async def has_sources(self, name: str) -> bool:
-        """Return whether it is the dead-letter queue of any queue, in any database."""
+        """Return whether any queue, in any database, uses it as its dead-letter queue."""
         return bool(await self.rows("queue_sources", name, "", 1))
 
     async def counts(self, queue: QueueRow) -> QueueCounts:
         """Count the messages of a queue by state."""
 
     async def retire(self, queue: QueueRow, *, is_deleted: bool) -> None:
-        """Note that the partition of a queue is retired; ``is_deleted``: the queue is about to be deleted."""
+        """Record that the partition of a queue is retired; ``is_deleted``: the queue is about to be deleted."""
 
     async def change(self, queue: QueueRow, settings: QueueSettings, modified_at_ms: int) -> None:
-        """Give a queue, whose row is locked, other settings.
+        """Change the settings of a queue whose row is locked.
 
-        What the old retention has ended stays ended, and leases keep their deadlines. Messages of a FIFO queue without
-        a delay of their own follow the new delay.
+        Messages that the old retention ended stay ended, and leases keep their deadlines. In a FIFO queue, messages
+        without their own delay get the new delay.
         """
 
-    def changed(self, queue: QueueRow) -> None:
-        """Have every node read the row of a queue again, which was changed or deleted, and waiters receive again."""
+    def invalidate(self, queue: QueueRow) -> None:
+        """Make every node reload the row of a changed or deleted queue, and waiters receive again."""
 
-    # Messages; waiters are notified of what becomes visible or free. Until the end of the transaction no other one
-    # receives, changes or deletes what it has chosen or leased.
+    # Messages. Waiters are notified of messages and groups that become available. Until the end of the transaction,
+    # no other transaction receives, changes or deletes messages that this one has selected or found leased.
 
-    def need_room(self) -> None:
-        """Raise ``StoreFull`` where the disk is nearly full."""
+    def require_room(self) -> None:
+        """Raise ``StoreFull`` if the disk is nearly full."""
 
     async def store(self, queue: QueueRow, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        """Store messages that were checked as if they were sent now.
+        """Store checked messages as if they were sent now.
 
-        Each has an id of 16 bytes, and in a FIFO queue its deduplication id; a message that repeats another one is not
-        stored, and answered as that one was. ``queue`` may be in another database: then repeated ones are known
-        by their ids.
+        Each has an id of 16 bytes and, in a FIFO queue, its deduplication id. A duplicate is not stored; its result is
+        that of the original. ``queue`` may be in another database: then duplicates are found by their ids.
         """
 
-    async def choose(self, queue: QueueRow, count: int) -> tuple[list[Waiting], bool]:
-        """Return up to ``count`` visible messages in the order of receives, and whether there may be more behind them.
+    async def select_visible(self, queue: QueueRow, count: int) -> tuple[list[VisibleMessage], bool]:
+        """Return up to ``count`` visible messages in receive order, and whether there may be more.
 
-        Those that another transaction has locked, or whose group it has, are passed over.
+        Messages that another transaction has locked, or whose group it has locked, are skipped.
         """
 
-    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[Waiting]) -> int:
-        """Move chosen messages to another queue of the type as new ones, visible at once.
+    async def move(self, queue: QueueRow, target: QueueRow, messages: Sequence[VisibleMessage]) -> int:
+        """Move selected messages to another queue of the same type as new messages, visible at once.
 
-        They have an id of their own there, were sent now, and were never received. Returns how many were moved: all
-        that are still there.
+        They get new ids, are sent now, and have no receives. Returns how many were moved: all that still exist.
         """
 
-    async def leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
-        """Return those of some messages (in order) that are in a queue and were received or have their own delay.
-
-        They have their bodies.
-        """
+    async def find_leased(self, queue: QueueRow, seqs: Sequence[int]) -> list[StoredMessage]:
+        """Return, in order and with bodies, the given messages that were received or have their own delay."""
 
     async def delete(self, queue: QueueRow, messages: Sequence[StoredMessage]) -> None:
-        """Delete messages in flight as their receipts do."""
+        """Delete messages in flight, as their receipts would."""
 
-    async def bury(
+    async def dead_letter(
         self, queue: QueueRow, target: QueueRow, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
-        """Do so, and make them dead letters of ``queue`` in another queue of its type, visible at once.
+        """Move messages in flight to another queue of the same type as dead letters, visible at once.
 
-        They keep their ids, their receives count on, and in a standard queue they keep their age; ``new`` says what
-        else they are.
+        They keep their ids and receive counts, and in a standard queue their age. ``new`` has the rest of their
+        content.
         """
 
-    # Inspection: nothing changes by it.
+    # Inspection, which changes nothing.
 
     async def inspect(
         self, queue: QueueRow, state: MessageState | None, count: int, passed_max: int
     ) -> Sequence[StoredMessage]:
-        """Find the first ``count`` messages in the order of sending, or of those in ``state``, in any order.
+        """Return the first ``count`` messages in sending order or, unsorted, of those in ``state``.
 
-        Those come first that become or became visible first, and claimed ones last; of a FIFO queue, the visible ones
-        that were sent first. Of messages in other states at most ``passed_max`` are passed over.
+        With a state, the messages with the earliest ``visible_at_ms`` are the first, and claimed ones the last; of the
+        visible messages of a FIFO queue, those sent first. At most ``passed_max`` messages in other states are skipped.
         """
 
     async def inspect_at(self, queue: QueueRow, seqs: Sequence[int]) -> Sequence[StoredMessage]:
-        """Find those of the messages ``seqs`` that are in the queue and were received, in this order."""
+        """Return those of the messages ``seqs`` that are in the queue and were received, in this order."""
 
-    async def offered(self, queue: QueueRow, count: int) -> Sequence[StoredMessage]:
-        """Find what a receive of ``count`` would take of a queue without limits, in its order; dead letters too."""
+    async def receivable(self, queue: QueueRow, count: int) -> Sequence[StoredMessage]:
+        """Return what a receive of ``count`` would give, in its order, without limits and including dead letters."""
 
     async def bodies(self, queue: QueueRow, seqs: Sequence[int]) -> Mapping[int, str]:
-        """Return the bodies of messages of the queue by seq, without those that are gone."""
+        """Return the bodies of messages by seq, without deleted messages."""
 
-    # What follows when the transaction is committed, or on SQLite is bound to be.
+    # Effects after the commit; on SQLite they may precede it, within the batch.
 
     def schedule(self, step: type[Command]) -> None:
-        """Have slices of that work in the background done (``store.cold.STEPS``)."""
+        """Schedule background slices of that command (``store.cold.STEPS``)."""
 
     def notify(self, name: str) -> None:
-        """Notify the watches on a queue, here and at other nodes."""
+        """Notify the watches on a queue, on this node and others."""

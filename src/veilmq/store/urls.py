@@ -1,6 +1,6 @@
-"""The URLs of stores as people write them: one of a database, or several with commas between.
+"""Store URLs in settings: one database URL, or several separated by commas.
 
-A URL of PostgreSQL may have commas of its own (several hosts), so what divides two URLs is a comma before a scheme.
+A PostgreSQL URL may itself contain commas (several hosts), so only a comma before a scheme separates URLs.
 """
 
 import re
@@ -9,37 +9,37 @@ from urllib.parse import parse_qs, urlsplit
 SCHEMES = ("postgresql", "postgres")
 
 _URL = re.compile(rf"({'|'.join(SCHEMES)})://(?:(?!://)[!-~])+")
-_PLACE = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
+_HOST = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::([0-9]{0,5}))?")
 _PORT_MAX = 65_535
-_BETWEEN = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
+_SEPARATOR = re.compile(rf"[,\s]+(?=(?:{'|'.join(SCHEMES)})://)")
 _PASSWORD = re.compile(r"(?<=://)([^:@/\s]*):\S*@")  # up to the last @: a password may have others
 _PASSWORD_OPTION = re.compile(r"(?<=[?&])((?:ssl)?password)=[^&\s]*")
 
 
 def split_urls(text: str) -> tuple[str, ...]:
-    """Return the URLs in ``text``, in order; raises ``ValueError`` for anything else."""
-    urls = tuple(_BETWEEN.split(text.strip().rstrip(",")))
+    """Return the URLs in ``text``, in order; raises ``ValueError`` if one is invalid."""
+    urls = tuple(_SEPARATOR.split(text.strip().rstrip(",")))
     if not all(_URL.fullmatch(url) and _has_ports(url) for url in urls):
         raise ValueError(without_passwords(text))
     return urls
 
 
 def _has_ports(url: str) -> bool:
-    """Return whether each port in ``url`` is one: the driver would report it late, in its own words."""
+    """Return whether each port in ``url`` is valid; the driver reports that late and unclearly."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # a bracket without its other one
+    except ValueError:  # an unbalanced bracket
         return False
     options = [f":{port}" for each in parse_qs(parts.query).get("port", ()) for port in each.split(",")]
-    places = map(_PLACE.fullmatch, [*parts.netloc.rpartition("@")[2].split(","), *options])
-    return all(place is not None and 1 <= int(place[1] or 1) <= _PORT_MAX for place in places)
+    hosts = map(_HOST.fullmatch, [*parts.netloc.rpartition("@")[2].split(","), *options])
+    return all(host is not None and 1 <= int(host[1] or 1) <= _PORT_MAX for host in hosts)
 
 
-def bare(url: str) -> str:
+def remove_passwords(url: str) -> str:
     """Return ``url`` without its passwords."""
     return re.sub(r"(?<=[?&])(?:ssl)?password=[^&\s]*&?", "", _PASSWORD.sub(r"\1@", url)).rstrip("?&")
 
 
 def without_passwords(text: str) -> str:
-    """Return ``text`` with stars in place of the passwords of the URLs in it."""
-    return ",".join(_PASSWORD_OPTION.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url)) for url in _BETWEEN.split(text))
+    """Return ``text`` with the passwords of its URLs replaced by stars."""
+    return ",".join(_PASSWORD_OPTION.sub(r"\1=***", _PASSWORD.sub(r"\1:***@", url)) for url in _SEPARATOR.split(text))

@@ -343,9 +343,9 @@ class RunningServer:
 
     async def _settle(self) -> None:
         """Wait for the engine's answers, until no poll waits for one."""
-        await self.bound.engine.answered()
+        await self.bound.engine.drain()
         while self.bound.polls.asking:
-            await self.bound.engine.answered()
+            await self.bound.engine.drain()
 
     def answer(self, request: SqsRequest) -> Any:
         """Return the result of an action of SQS, unaffected by faults; raises ``SqsError``."""

@@ -205,7 +205,7 @@ async def parked(house: House) -> "asyncio.Task[Answer]":
     receiving = asyncio.ensure_future(house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
     while not house.polls.parked:
         await asyncio.sleep(0)
-        await house.engine.answered()
+        await house.engine.drain()
     return receiving
 
 

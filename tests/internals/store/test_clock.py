@@ -291,7 +291,7 @@ def test_who_waits_looks_by_the_databases_time(postgres_url: str, ahead_ms: int)
         host.engine.watch(QUEUE, lambda due_ms: due_ms)
         host.run(set_clock(host.url, host.clock.now_ms() + ahead_ms + 1_000))
         host.in_loop(lambda: host.clock.advance(1_000))
-        host.run(host.engine.answered())
+        host.run(host.engine.drain())
         host.clock.catch_up(host.clock.now_ms() + 10_000)  # nobody looks meanwhile
         assert abs(host.engine.clock.now_ms() - host.clock.now_ms() - ahead_ms) <= 1
 

@@ -30,7 +30,7 @@ from veilmq.core.limits import ATTEMPT_S, RETENTION_S, SECOND_MS
 from veilmq.core.receipts import encode_events
 from veilmq.store.events import EXPIRED_KEPT_MAX, EXPIRED_KEPT_S, event_of, routing_key
 from veilmq.store.named_queries import load, shared
-from veilmq.store.port import NOTHING_HELD_BACK, Figure, gauge
+from veilmq.store.port import NOTHING_HELD_BACK, Metric, gauge
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import EVENTS, Queue, logged, of_fifo, queue_of, retention_ms, terms_of_log
@@ -210,7 +210,7 @@ class ClockGuard:
         remedy = "Set the clock right, or, if it is right, run veilmq clock trust."
         return [f"{text} retention deletes nothing. {remedy}"]
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return whether the clock is doubted."""
         is_doubted = self._doubted_by_ms is not None
         return [gauge("store_clock_doubted", "1 while a clock is doubted and retention deletes nothing.", is_doubted)]

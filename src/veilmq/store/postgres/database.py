@@ -25,7 +25,7 @@ from veilmq.core.errors import InternalError, OutcomeUnknown, StoreFull, StoreUn
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock
 from veilmq.store.cold import Scheduler
-from veilmq.store.port import Figure, counter, gauge
+from veilmq.store.port import Metric, counter, gauge
 from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, Durability, Promise, migrate, require
 from veilmq.store.transaction import Options
 from veilmq.store.urls import without_passwords
@@ -313,7 +313,7 @@ class Database:
             raise
         return connection
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return how the server can be reached, and what of the pools is in use."""
         opened = sum(each.get_size() for each in self._pools)
         in_use = opened - sum(each.get_idle_size() for each in self._pools)

@@ -24,7 +24,7 @@ from veilmq.store.port import Finding, Report, StoreError
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.queues import SQL
 from veilmq.store.postgres.schema import CONNECT_S, Durability, SchemaRefused, examine, migrate, read_format, require
-from veilmq.store.urls import bare, without_passwords
+from veilmq.store.urls import remove_passwords, without_passwords
 
 log = logging.getLogger(__name__)
 SHARDS = load("veilmq.store.postgres", "shards.sql")
@@ -140,10 +140,10 @@ async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
     kept = {member.place: member for member in await members(home)}.get(place)
     if kept is not None and kept.removed:
         raise PlaceRefused(f"it was number {place + 1} of the store, and was removed; name the first database alone.")
-    if kept is None or kept.url is None or (is_sure and kept.url != bare(url)):
+    if kept is None or kept.url is None or (is_sure and kept.url != remove_passwords(url)):
         await home.execute(SHARDS["note_own"])
-        await home.execute(SHARDS["put_member"], place, bare(url))
-    elif kept.url != bare(url):
+        await home.execute(SHARDS["put_member"], place, remove_passwords(url))
+    elif kept.url != remove_passwords(url):
         raise PlaceRefused(
             f"number {place + 1} of the store is {kept.url}; name the first database alone, and add others with "
             "`veilmq database add`."
@@ -182,7 +182,9 @@ def _file(home_url: str) -> Path | None:
         folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
         return None
-    return folder / "veilmq" / f"databases-{blake2s(bare(home_url).encode(), digest_size=8).hexdigest()}.json"
+    return (
+        folder / "veilmq" / f"databases-{blake2s(remove_passwords(home_url).encode(), digest_size=8).hexdigest()}.json"
+    )
 
 
 # What an operator does.
@@ -270,7 +272,7 @@ async def add(home_url: str, url: str) -> Listed:
     Raises ``StoreError`` for one that has queues of its own or is of another store, and where servers could not connect
     without the password that ``url`` has.
     """
-    kept_url = bare(url)
+    kept_url = remove_passwords(url)
     async with _ready(home_url) as home, AsyncExitStack() as stack:
         try:
             other = await stack.enter_async_context(_connected(kept_url))

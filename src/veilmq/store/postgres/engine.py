@@ -30,7 +30,7 @@ from veilmq.core.receipts import CountEvents, ExportedElsewhere, ForgetEvents, P
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import READS, STEPS
 from veilmq.store.moves import MoveStep
-from veilmq.store.port import STANDBY, UNREACHABLE, Figure, Series, execute
+from veilmq.store.port import STANDBY, UNREACHABLE, Histogram, Metric, execute
 from veilmq.store.postgres.background import JANITOR_MS, SLICE_EVENTS, ClockGuard, number_events
 from veilmq.store.postgres.database import (
     BUSY_MS,
@@ -164,7 +164,7 @@ class Measured:
     """How long commands took, and how many there were."""
 
     def __init__(self) -> None:
-        self._durations: defaultdict[str, Series] = defaultdict(Series)
+        self._durations: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._commands: Counter[str] = Counter()
 
     def note(self, together: Sequence[Command], began_s: float) -> None:
@@ -173,14 +173,14 @@ class Measured:
         self._durations[name].add(stopwatch_s() - began_s)
         self._commands[name] += len(together)
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return what was measured so far."""
         durations = {name: series.copy() for name, series in sorted(self._durations.items())}
         commands = dict(sorted(self._commands.items()))
         how_long = "Time that a batch of commands took at the database, with the wait for a connection."
         return [
-            Figure("store_batch_duration_seconds", how_long, "durations", durations, label="command"),
-            Figure("store_commands", "Commands that the database carried out.", "counter", commands, label="command"),
+            Metric("store_batch_duration_seconds", how_long, "durations", durations, label="command"),
+            Metric("store_commands", "Commands that the database carried out.", "counter", commands, label="command"),
         ]
 
 
@@ -325,16 +325,16 @@ class PostgresEngine(Node):
         except Exception:  # noqa: BLE001 - whatever it is, requests would meet it too
             return [UNREACHABLE]
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return the metrics of this node and of its way to the database."""
-        of_node = self.watches.figures() + self.clock_guard.figures()
-        return [*self.database.figures(), *self.measured.figures(), *of_node]
+        of_node = self.watches.metrics() + self.clock_guard.metrics()
+        return [*self.database.metrics(), *self.measured.metrics(), *of_node]
 
     def under_way(self) -> set[asyncio.Task[None]]:
         """Return all that is under way; nothing waits for anything else."""
         return {*self.tasks, *(each.task for each in self._coalescers.values() if each.task is not None)}
 
-    async def answered(self) -> None:
+    async def drain(self) -> None:
         """Return when nothing waits and nothing is under way."""
         while under_way := self.under_way():
             await asyncio.wait(under_way)
@@ -350,7 +350,7 @@ class PostgresEngine(Node):
         self.is_closing = True
         self.rest()
         self.events.stop()
-        await self.answered()
+        await self.drain()
         await self.watches.stop()
         await self.database.close()
 

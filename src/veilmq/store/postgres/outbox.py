@@ -30,7 +30,7 @@ import msgspec
 from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
-from veilmq.store.port import Figure, counter
+from veilmq.store.port import Metric, counter
 from veilmq.store.postgres.database import IN_DOUBT, Mover
 from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node
@@ -152,7 +152,7 @@ async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str,
     else:
         priorities = sorted({each["priority"] for each in messages})
         if await connection.execute(STANDARD["add_priorities"], queue.partition, priorities) == "UPDATE 1":
-            tx.changed(queue)  # it has messages of another priority than ever before, or with groups
+            tx.invalidate(queue)  # it has messages of another priority than ever before, or with groups
         arrived = msgspec.json.encode(messages).decode()
         rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
         due_ms = min(row["visible_at"] for row in rows)
@@ -242,7 +242,7 @@ class Relay(Mover):
         # Its number is one that no queue here has.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return what was relayed."""
         return [
             counter("store_outbox_relayed", "Messages relayed to other databases.", self.relayed),

@@ -27,7 +27,7 @@ from veilmq.core.commands import Command, Done, QueuePage, QueueView, Wake
 from veilmq.core.errors import QueueNotFound, ShuttingDown, StoreUnavailable, VeilmqError
 from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEvents, Forgotten, PlanExport, ReadEvents
 from veilmq.store.clock import SystemClock
-from veilmq.store.port import NOTHING_HELD_BACK, Figure, Store, StoreError, Survey, SurveyQueues, execute
+from veilmq.store.port import NOTHING_HELD_BACK, Metric, Store, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
 from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, failure_of, sentence
 from veilmq.store.postgres.databases import SHARDS, Identity, named
@@ -35,7 +35,7 @@ from veilmq.store.postgres.engine import PostgresEngine, named_by
 from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, arrive
 from veilmq.store.postgres.queues import SQL, Queue
 from veilmq.store.postgres.transaction import transact
-from veilmq.store.urls import bare, without_passwords
+from veilmq.store.urls import remove_passwords, without_passwords
 
 log = logging.getLogger(__name__)
 
@@ -156,7 +156,11 @@ class Shards(Store):
             if is_removed:
                 self._removed.add(place)
             # Where the home knows another URL than this node, one that the settings give counts more.
-            has_moved = engine is not None and url not in (None, bare(engine.database.url)) and place not in self._given
+            has_moved = (
+                engine is not None
+                and url not in (None, remove_passwords(engine.database.url))
+                and place not in self._given
+            )
             if engine is not None and (is_removed or has_moved):
                 self._drop(engine)
             if url is not None and not is_removed:
@@ -448,7 +452,7 @@ class Shards(Store):
     # ``store.port.Store``.
 
     @property
-    def kept(self) -> str:
+    def location(self) -> str:
         return f"in PostgreSQL, {' and '.join(engine.database.place for engine in self.shards.values())}"
 
     async def readiness_failures(self) -> list[str]:
@@ -467,13 +471,13 @@ class Shards(Store):
             raise failure_of(error, "trust in the clock") from error
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
-    def figures(self) -> Sequence[Figure]:
+    def metrics(self) -> Sequence[Metric]:
         """Return what the database tells; of several by its number, or, where a figure has a label, together."""
         if len(self.shards) == 1:
-            return self._home.figures()
-        merged: dict[str, Figure] = {}
+            return self._home.metrics()
+        merged: dict[str, Metric] = {}
         for engine in self._open_ones():
-            for figure in (*engine.figures(), *engine.catalog.outbox.figures()):
+            for figure in (*engine.metrics(), *engine.catalog.outbox.metrics()):
                 samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
                 for value, sample in figure.samples.items():
                     key = value if figure.label else str(engine.place + 1)
@@ -481,17 +485,17 @@ class Shards(Store):
                 merged[figure.name] = figure._replace(samples=samples, label=figure.label or "database")
         return list(merged.values())
 
-    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+    async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
         """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""
         try:
             async with self._opened(0).database.connection() as connection:
                 kept = await connection.fetchval(SQL["setting"], name)
-                content: bytes = await connection.fetchval(SQL["kept_key"], name, make()) if kept is None else kept
+                content: bytes = await connection.fetchval(SQL["kept_key"], name, create()) if kept is None else kept
                 return content
         except Exception as error:
             raise failure_of(error, "a secret") from error
 
-    async def answered(self) -> None:
+    async def drain(self) -> None:
         """Return when nothing waits and nothing is under way, the outbox included."""
         while under_way := {task for engine in self.shards.values() for task in engine.under_way()}:
             await asyncio.wait(under_way)
@@ -501,6 +505,6 @@ class Shards(Store):
         self._refresher.stop()
         for engine in self.shards.values():
             engine.rest()  # else some are busy whenever others are not
-        await self.answered()
+        await self.drain()
         for engine in self.shards.values():
             await engine.close()

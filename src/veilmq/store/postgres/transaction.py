@@ -25,7 +25,7 @@ from veilmq.core.errors import InternalError
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store import claims
-from veilmq.store.claims import Backlog, BoundClaim, Part, Wish
+from veilmq.store.claims import Backlog, BindRequest, BindResult, BoundClaim
 from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.named_queries import load
 from veilmq.store.postgres import queues
@@ -38,7 +38,7 @@ from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRet
 from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
-from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transaction, Waiting
+from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
@@ -89,7 +89,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def run(self, query: str, *values: Any) -> None:
         await self.connection.execute(SQL[query], *values)
 
-    async def many(self, query: str, rows: Sequence[Row]) -> None:
+    async def run_many(self, query: str, rows: Sequence[Row]) -> None:
         await self.connection.executemany(SQL[query], rows)
 
     async def lock(self, kind: str, *key: Any) -> None:
@@ -104,7 +104,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def find(self, name: str, lock: Lock | None = None) -> Queue | None:
         return await self.node.catalog.find(self.connection, name, lock)
 
-    async def target(self, name: str, source: tuple[int, str]) -> Queue | None:
+    async def find_target(self, name: str, source: tuple[int, str]) -> Queue | None:
         """Return the queue as the node knows it, or look it up."""
         known = self.node.catalog.known(name)
         return known or await self.node.catalog.target(self.connection, name, source)
@@ -143,13 +143,13 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             # What has ended by that blocks its groups no more.
             terms = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
             await connection.execute(SWEEPS["sweep_fifo"], *terms, *queues.terms_of_log(queue))
-        self.changed(queue)
+        self.invalidate(queue)
 
-    def changed(self, queue: Queue) -> None:
+    def invalidate(self, queue: Queue) -> None:
         self._changed.add(queue.name)
         self.after.append(lambda: self.node.catalog.forget(queue.name))
 
-    def need_room(self) -> None:
+    def require_room(self) -> None:
         """Do nothing: a full disk of the database fails the statement."""
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
@@ -165,12 +165,12 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.notify(queue.name, min(row["visible_at"] for row in rows))
         return rows
 
-    async def choose(self, queue: Queue, count: int) -> tuple[list[Waiting], bool]:
+    async def select_visible(self, queue: Queue, count: int) -> tuple[list[VisibleMessage], bool]:
         """Lock the messages; of a FIFO queue, their groups."""
         rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
-        return [Waiting(row["seq"], row["source"], row["size_bytes"], row) for row in rows], len(rows) == count
+        return [VisibleMessage(row["seq"], row["source"], row["size_bytes"], row) for row in rows], len(rows) == count
 
-    async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
+    async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         seqs = [each.seq for each in messages]
         await queues.note_ends(self.connection, queue, "supersede", seqs)
         properties = [properties_of(queue, each.row) or None for each in messages]
@@ -196,7 +196,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.notify(target.name)
         return moved
 
-    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
+    async def find_leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         """Lock the messages; of a FIFO queue, their groups."""
         if queue.settings.fifo:
             await self.connection.execute(FIFO["lock"], queue.partition, seqs)
@@ -210,7 +210,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         if queue.settings.fifo:
             self.notify(queue.name)
 
-    async def bury(
+    async def dead_letter(
         self, queue: Queue, target: Queue, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         """What is buried is no duplicate of anything."""
@@ -236,7 +236,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         return await self._stored(queue, sql(queue)["received_at"], seqs)
 
-    async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
+    async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
         shares = self.node.fair_of(queue)
         if shares is None:
             return await self._stored(queue, sql(queue)["peek"], count)
@@ -258,31 +258,31 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     # Claims.
 
-    async def bind(self, queue: Queue, claim: BoundClaim, wish: Wish) -> Part:
+    async def bind(self, queue: Queue, claim: BoundClaim, request: BindRequest) -> BindResult:
         """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
         await queues.hold(self.connection, queue)
-        count = min(wish.messages, self.node.options.claim_slice_rows)
-        if wish.bytes is not None:
-            rows_max = _SLICES_MAX * (wish.bytes // limits.STORED_BYTES_MAX)
+        count = min(request.messages, self.node.options.claim_slice_rows)
+        if request.bytes is not None:
+            rows_max = _SLICES_MAX * (request.bytes // limits.STORED_BYTES_MAX)
             of_claim = await self.connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
-            bytes_left = wish.bytes - int(of_claim)
-            wish = wish._replace(bytes=bytes_left)
+            bytes_left = request.bytes - int(of_claim)
+            request = request._replace(bytes=bytes_left)
             if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
                 count = min(count, bytes_left // limits.STORED_BYTES_MAX) if claim.messages < rows_max else 0
         if count <= 0:
-            return Part(0, claim.shards, claim.filled, more=False)
+            return BindResult(0, claim.shards, claim.filled, more=False)
         target = await target_of(self.node, self.connection, queue)
         bind = self._bind_fifo if queue.settings.fifo else self._bind_standard
-        return await bind(queue, claim, wish, count, target)
+        return await bind(queue, claim, request, count, target)
 
     async def _bind_standard(
-        self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None
-    ) -> Part:
+        self, queue: Queue, claim: BoundClaim, request: BindRequest, count: int, target: Queue | None
+    ) -> BindResult:
         connection = self.connection
         rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
         is_full = False
-        if wish.bytes is not None:
-            fitting = bisect_right(list(accumulate(row["size_bytes"] for row in rows)), wish.bytes)
+        if request.bytes is not None:
+            fitting = bisect_right(list(accumulate(row["size_bytes"] for row in rows)), request.bytes)
             rows, is_full = rows[:fitting], fitting < len(rows)
         living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
         if target is not None and dead:
@@ -295,20 +295,22 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         messages = len(living)
         if queue.has_groups:
             keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
-            total = claim.shards or claims.shards_of_groups(len(rows), more=len(rows) == count, wish=wish)
+            total = claim.shards or claims.shards_of_groups(len(rows), more=len(rows) == count, request=request)
             shards, grown = [keys[seq] % total for seq in living], (total, 0)
         else:
-            pieces, grown = claims.placed(messages, claim, wish.shard_messages)
+            pieces, grown = claims.assign_shards(messages, claim, request.shard_messages)
             shards = [shard for shard, of_it in pieces for _ in range(of_it)]
         generation = getrandbits(queues.GENERATION_BITS)
         await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
         self.node.totals[queue.number]["received"] += messages
-        more = not is_full and (len(rows) == count or is_cut) and messages < wish.messages
-        return Part(messages, *grown, more=more)
+        more = not is_full and (len(rows) == count or is_cut) and messages < request.messages
+        return BindResult(messages, *grown, more=more)
 
-    async def _bind_fifo(self, queue: Queue, claim: BoundClaim, wish: Wish, count: int, target: Queue | None) -> Part:
+    async def _bind_fifo(
+        self, queue: Queue, claim: BoundClaim, request: BindRequest, count: int, target: Queue | None
+    ) -> BindResult:
         generation, kept_ms = getrandbits(queues.GENERATION_BITS), retention_ms(queue)
-        terms = (count, wish.messages, claim.shards, wish.shard_messages, generation, kept_ms)
+        terms = (count, request.messages, claim.shards, request.shard_messages, generation, kept_ms)
         of_dead = (*dead_letter_terms(self.node, queue, target), limits.DEAD_LETTERS_PER_RECEIVE)
         bound, shards, letters = await self.connection.fetchrow(
             CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *queues.terms_of_log(queue)
@@ -316,8 +318,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.node.totals[queue.number]["received"] += bound
         if target is not None and letters:
             self.notify(target.name)
-        more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < wish.messages
-        return Part(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
+        more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < request.messages
+        return BindResult(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
 
     async def read_claim(
         self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int
@@ -348,13 +350,13 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.notify(queue.name)
         return done >= rows_max
 
-    async def backlog(self, queue: Queue, *, lately: bool) -> Backlog:
-        """``lately``: what took long to count is given again for fifty times as long."""
+    async def backlog(self, queue: Queue, *, allow_cached: bool) -> Backlog:
+        """``allow_cached``: what took long to count is given again for fifty times as long."""
         began_s = get_running_loop().time()
         until_s, known = self.node.backlogs[queue.partition]
-        if lately and began_s < until_s:
+        if allow_cached and began_s < until_s:
             return known
-        counted = await super().backlog(cast(QueueRow, queue), lately=lately)
+        counted = await super().backlog(cast(QueueRow, queue), allow_cached=allow_cached)
         cost_s = get_running_loop().time() - began_s
         if cost_s > LONG_S:
             self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted

@@ -28,7 +28,7 @@ import msgspec
 from veilmq.core.commands import Wake
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.limits import SECOND_MS
-from veilmq.store.port import Figure, counter, gauge
+from veilmq.store.port import Metric, counter, gauge
 from veilmq.store.postgres.database import IN_DOUBT, UNREACHABLE, Breaker, Database, DatabaseClock, Mover, Start
 from veilmq.store.postgres.queues import WAKEUPS, Catalog, PartitionRetired, Queue, awaited, next_visible_ms
 
@@ -100,7 +100,7 @@ class Watches:
         self._sent = 0
         self._received = 0
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return what came and went."""
         return [
             gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", self.arrive),

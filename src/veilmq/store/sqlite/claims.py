@@ -16,14 +16,14 @@ from veilmq.core.claims import ClaimedMessage
 from veilmq.core.errors import CursorInvalid
 from veilmq.core.limits import BATCH_ROW_BYTES, RETENTION_S, SECOND_MS
 from veilmq.store import claims
-from veilmq.store.claims import BoundClaim, ClaimTransaction, Part, Wish
+from veilmq.store.claims import BindRequest, BindResult, BoundClaim, ClaimTransaction
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fair, fifo, standard
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.settling import bury, count_in, refile, settle_time, sink_of
+from veilmq.store.sqlite.settling import count_in, dead_letter, refile, settle_time, sink_of
 from veilmq.store.sqlite.standard import GENERATION_BITS
 
 # Efforts, in rows that are merely deleted.
@@ -50,9 +50,9 @@ class SqliteClaimed(ClaimTransaction):
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def bind(self, queue: Any, claim: BoundClaim, wish: Wish) -> Part:
+    async def bind(self, queue: Any, claim: BoundClaim, request: BindRequest) -> BindResult:
         settle_time(self._session, queue)
-        return _Binding(self._session, queue, claim, wish).bind()
+        return _Binding(self._session, queue, claim, request).bind()
 
     async def read_claim(
         self, queue: Any, claim: BoundClaim, shard: int, seq: int, count: int
@@ -78,7 +78,7 @@ class SqliteClaimed(ClaimTransaction):
         lane, group, receive_count, epoch, first_at_ms = what
         back: list[_Back] = [(seq, seq, lane, group, receive_count, epoch, first_at_ms)]
         _return(session, queue, claim, back)
-        bury(session, queue, target, session.rows(f"{KIND[queue.fifo]}_leased", partition, seq))
+        dead_letter(session, queue, target, session.rows(f"{KIND[queue.fifo]}_leased", partition, seq))
         _notify(session, queue)
 
     async def end_slice(self, queue: Any, claim: BoundClaim) -> bool:
@@ -139,15 +139,15 @@ class SqliteClaimed(ClaimTransaction):
 class _Binding:
     """A slice of binding: what it takes of a queue, and how much more it may."""
 
-    def __init__(self, session: Session, queue: Queue, claim: BoundClaim, wish: Wish) -> None:
+    def __init__(self, session: Session, queue: Queue, claim: BoundClaim, request: BindRequest) -> None:
         self._session = session
         self._queue = queue
         self._claim = claim
-        self._wish = wish
-        self._wanted = wish.messages
+        self._request = request
+        self._wanted = request.messages
         self._effort_left = session.options.claim_slice_rows
         ((has_bytes, _),) = session.rows("claim_terms", claim.id)
-        self._bytes_left = None if wish.bytes is None else 0 if has_bytes is None else wish.bytes - has_bytes
+        self._bytes_left = None if request.bytes is None else 0 if has_bytes is None else request.bytes - has_bytes
         self._floor = queue.floor(session.now_ms)
         self._expires = session.now_ms >= queue.expires_at_ms
         self._is_full = False  # the next message is too long for the claim
@@ -158,7 +158,7 @@ class _Binding:
         self._bytes = 0
         self._sink = sink_of(session, queue) if queue.settings.receives_max else None
 
-    def bind(self) -> Part:
+    def bind(self) -> BindResult:
         """Bind the slice."""
         session, queue, claim = self._session, self._queue, self._claim
         if queue.fifo:
@@ -171,22 +171,22 @@ class _Binding:
             self._sink.move()
         # There may be more of what is wished.
         more = self._wanted > 0 and not self._is_full and (self._effort_left <= 0 or self._expires)
-        if queue.fifo or queue.shares:
-            shards = claim.shards or claims.shards_of_groups(self._messages, more=more, wish=self._wish)
+        if queue.fifo or queue.has_groups:
+            shards = claim.shards or claims.shards_of_groups(self._messages, more=more, request=self._request)
             self._write(self._by_group(shards))
             grown = shards, 0
         else:
-            pieces, grown = claims.placed(self._messages, claim, self._wish.shard_messages)
+            pieces, grown = claims.assign_shards(self._messages, claim, self._request.shard_messages)
             self._write(self._in_turn(pieces))
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages
             queue.claims = True
-            session.touch(queue)
+            session.mark_dirty(queue)
             size_bytes = None if self._bytes_left is None else self._bytes
             session.run("grow_claim", self._messages, size_bytes, session.ahead_ms, claim.id)
         session.write_bytes_left -= (session.options.claim_slice_rows - self._effort_left) * BATCH_ROW_BYTES
-        return Part(self._messages, *grown, more=more, expires=self._expires)
+        return BindResult(self._messages, *grown, more=more, expires=self._expires)
 
     def _write(self, in_shards: _Placed) -> None:
         """Write what was taken; the receipts of what was received before end."""
@@ -374,7 +374,7 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]
         session.many("return_claimed", [(*terms, *row[:6], row[6] or bound_at_ms) for row in rows])
     for first, last, lane, *_ in rows:
         count_in(queue, lane, first, last - first + 1)
-    session.touch(queue)
+    session.mark_dirty(queue)
 
 
 def _notify(session: Session, queue: Queue) -> None:

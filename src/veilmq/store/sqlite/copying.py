@@ -332,7 +332,7 @@ class FolderTarget(copying.Target):
         placed: list[tuple[int, int]] = []  # lane and seq
         for each in messages:
             seq, group = self._add(queue.number, filled.partition, each, fifo=filled.fifo)
-            filled.hide(each.visible_at_ms, received=each.receive_count > 0)
+            filled.add_hidden(each.visible_at_ms, received=each.receive_count > 0)
             if not filled.fifo and (group is not None or each.has_history or each.visible_at_ms != each.sent_at_ms):
                 lane = each.priority + (0 if group is None else GROUPED)
                 row = (filled.partition, seq, lane, each.visible_at_ms, group, *receives_of(each))
@@ -348,7 +348,7 @@ class FolderTarget(copying.Target):
         else:
             session.many("insert_ready", [(filled.partition, lane, last, first) for lane, first, last in runs])
         filled.messages += len(messages)
-        session.touch(filled)
+        session.mark_dirty(filled)
 
     def _add(self, queue: int, partition: int, message: CopiedMessage, *, fifo: bool) -> tuple[int, int | None]:
         """Add a message, and to a FIFO queue its place; return its seq, and the number of its group."""

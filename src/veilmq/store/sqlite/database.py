@@ -29,7 +29,7 @@ from filelock import FileLock, Timeout
 from veilmq.core import limits
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.named_queries import load, schema, shared
-from veilmq.store.port import Figure, StoreError, gauge
+from veilmq.store.port import Metric, StoreError, gauge
 from veilmq.store.transaction import Options
 
 log = logging.getLogger(__name__)
@@ -373,7 +373,7 @@ class Database:
             finally:
                 self._connection.set_busy_timeout(_BUSY_MS_MAX)
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         """Return what there is to tell of the file and its disk."""
         figures = [gauge("store_wal_bytes", "Bytes in the write-ahead log.", self._log_pages * _FRAME_BYTES)]
         with suppress(OSError):

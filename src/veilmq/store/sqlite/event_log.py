@@ -155,7 +155,7 @@ class EventLog:
                     found: Any = self._execute(SQL["group_hash"], (queue.partition, group)).fetchone()
                     self._hashes[queue.partition, group] = None if found is None else found[0]
                 group_hash = self._hashes[queue.partition, group]
-            sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.shares else None
+            sent_at_ms = seq >> SEQ_SHIFT if source is None and not queue.has_groups else None
             log = events.log_placed(begun, place)
             since = receive_count + 1, 0, (epoch or 0) + 1, requested_at_ms
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]

@@ -40,24 +40,24 @@ def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
 
     They begin before a receipt changes that: what a message ends with has to have been counted.
     """
-    if queue.fair is None:
-        queue.fair = defaultdict(Fairness)
+    if queue.fairness is None:
+        queue.fairness = defaultdict(Fairness)
         now_ms = queue.counted_at_ms
         for lane in [lane for lane in queue.lanes if lane > GROUPED]:
             rows = session.rows("fair_flights", queue.partition, lane, now_ms, _LEASES_READ_MAX)
             for seq, visible_at_ms, group, received_at_ms in rows:
-                queue.fair[lane].begin_lease(seq, Lease(visible_at_ms, group, received_at_ms), now_ms)
-    for account in queue.fair.values():
+                queue.fairness[lane].begin_lease(seq, Lease(visible_at_ms, group, received_at_ms), now_ms)
+    for account in queue.fairness.values():
         account.expire_leases(session.now_ms)
-    return queue.fair
+    return queue.fairness
 
 
 def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int, int]:
     """Note a new message of the group ``name``; return its lane and the group's number."""
-    queue.shares = True
+    queue.has_groups = True
     lane, group = GROUPED + priority, group_hash(name, session.group_numbers.key)
-    if queue.fair is not None:
-        queue.fair[lane].sent(group, session.now_ms)
+    if queue.fairness is not None:
+        queue.fairness[lane].sent(group, session.now_ms)
     return lane, group
 
 
@@ -111,7 +111,7 @@ def received(session: Session, queue: Queue, given: list[tuple[Row, int]]) -> No
 
 def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
     """Find the first message of each group; one that has no more to give is quiet."""
-    accounts = queue.fair
+    accounts = queue.fairness
     for lane, group in groups:
         row = session.row("put_fair_group", queue.partition, lane, group)
         if row is None:
@@ -122,7 +122,7 @@ def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
 
 def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
     """Count out deleted messages: seq, lane and group of each."""
-    if queue.fair is not None:
+    if queue.fairness is not None:
         accounts = accounts_of(session, queue)
         for seq, lane, group in rows:
             if group is not None:

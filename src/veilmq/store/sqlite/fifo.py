@@ -28,7 +28,7 @@ from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.session import Deduplication, Row, Session
 from veilmq.store.sqlite.standard import EXPIRED_PASSED_MAX, LATER, Answers, DeadLetterSink, Giving, Sends, Taker
-from veilmq.store.transaction import Given
+from veilmq.store.transaction import InternalSendOptions
 
 PASSED_OVER_MAX = 100
 
@@ -71,7 +71,7 @@ def _add(
 ) -> list[SentMessage | VeilmqError]:
     """Raises what is wrong with all of the command."""
     now_ms, options, settings = session.now_ms, command.options, queue.settings
-    next_id = session.ids.next if type(options) is not Given else iter(options.ids).__next__
+    next_id = session.ids.next if type(options) is not InternalSendOptions else iter(options.ids).__next__
     wants_receipts = options is not None and options.receipts
     if options is None:
         check_fifo_messages(command.messages, settings)
@@ -106,7 +106,7 @@ def _add(
         elif wants_receipts and queue.delay_ms:
             visible_at_ms = now_ms + queue.delay_ms  # as its receipt says
         if visible_at_ms is not None:
-            queue.hide(visible_at_ms, received=False)
+            queue.add_hidden(visible_at_ms, received=False)
             if wants_receipts and visible_at_ms > now_ms:
                 receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
         group = session.group_numbers.number(queue.partition, name, seq)
@@ -266,8 +266,8 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
         visible_at_ms = now_ms + timeout_s * SECOND_MS
         if command.lease_s_max is not None:
             visible_at_ms = min(visible_at_ms, received_at_ms + command.lease_s_max * SECOND_MS)
-        queue.unhide(was_visible_at_ms, received=True)
-        queue.hide(visible_at_ms, received=True)
+        queue.remove_hidden(was_visible_at_ms, received=True)
+        queue.add_hidden(visible_at_ms, received=True)
         session.run("ordered_change", queue.partition, group, seq, visible_at_ms, epoch, None)
         kept.append(replace(each, visible_at_ms=visible_at_ms))
         messages.append(
@@ -286,7 +286,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
             )
         )
     put_attempt(session, key, kept, attempt[1])
-    session.touch(queue)
+    session.mark_dirty(queue)
     refile(session, queue, {left[11] for _, left in found})
     notify(session, queue)  # its timeout may be shorter than what was left
     return Received(

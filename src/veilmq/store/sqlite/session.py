@@ -80,10 +80,10 @@ class Session:
 
     # The batch.
 
-    def touch(self, queue: Queue) -> None:
+    def mark_dirty(self, queue: Queue) -> None:
         """Write the totals of ``queue`` with the batch."""
-        if not queue.touched:
-            queue.touched = True
+        if not queue.dirty:
+            queue.dirty = True
             self._touched.append(queue)
 
     def stage(self, query: str, rows: list[Row]) -> None:
@@ -118,7 +118,7 @@ class Session:
         touched, self._touched = self._touched, []
         rows: list[Row] = []
         for q in touched:
-            q.touched = False
+            q.dirty = False
             rows.append((q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, self.last_seq, q.partition))
         if rows:
             self.executemany(SQL["put_totals"], rows)
@@ -196,7 +196,7 @@ class Session:
                 if lane is None:
                     break
                 queue.lanes += (lane,)
-                queue.shares = queue.shares or lane > PRIORITY.maximum
+                queue.has_groups = queue.has_groups or lane > PRIORITY.maximum
         return queue
 
     def queue(self, name: str) -> Queue:
@@ -211,7 +211,7 @@ class Session:
         row = self.row("queue_by_name", queue.name)
         if row is None:
             del self.queues[queue.name]
-            if queue.touched:
+            if queue.dirty:
                 self._touched.remove(queue)
             return False
         queue.reload(row, self.now_ms)

@@ -74,7 +74,7 @@ def _read(
 ) -> tuple[list[_Item], bool]:
     """Read receipts; answer those whose messages cannot be there; tell whether the others are plain deletes."""
     read, number = session.book.read, queue.number
-    floor, is_plain = queue.floor(session.now_ms), not queue.shares
+    floor, is_plain = queue.floor(session.now_ms), not queue.has_groups
     found: list[_Item] = []
     for slot, command in items:
         if isinstance(command, commands.Delete):
@@ -143,15 +143,15 @@ def _count_out(session: Session, queue: Queue, deleted: list[Row]) -> None:
     session.ended(queue.partition, deleted, ordered=queue.fifo)
     queue.messages -= len(deleted)
     queue.deleted += len(deleted)
-    if not queue.touched:
-        session.touch(queue)
+    if not queue.dirty:
+        session.mark_dirty(queue)
     if queue.at_limit:
-        queue.free_place(session.now_ms)
+        queue.notify_freed(session.now_ms)
 
 
 def _look_up(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
     """Apply commands to their messages in order, and write what has become of these; return the new deadlines."""
-    if queue.shares:
+    if queue.has_groups:
         fair.accounts_of(session, queue)  # with what is in flight before these end it
     rows = _find(session, queue, [receipt for _, _, receipt, _ in items])
     gone: list[Row] = []
@@ -166,7 +166,7 @@ def _look_up(session: Session, queue: Queue, items: list[_Item], freed: set[int]
             if row is not None and acts:
                 del rows[receipt[1]]
                 changes.pop(receipt[1], None)
-                queue.unhide(row[1] or 0, received=row[2] > 0)
+                queue.remove_hidden(row[1] or 0, received=row[2] > 0)
                 gone.append(tuple(row))
         elif row is None or not acts:
             answer[at] = LeaseChange(state=state)
@@ -191,13 +191,13 @@ def _write(session: Session, queue: Queue, changed: Collection[list[Any]], gone:
             session.many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
         else:
             session.events.keep(partition, changed, fifo=queue.fifo)
-        session.touch(queue)
-        if queue.shares:
+        session.mark_dirty(queue)
+        if queue.has_groups:
             fair.changed(session, queue, changed)
     if gone:
         session.many(f"{kind}_delete", [(partition, row[6], row[0]) for row in gone])
         _count_out(session, queue, [(row[0],) for row in gone])
-        if queue.shares:
+        if queue.has_groups:
             fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone])
 
 
@@ -222,8 +222,8 @@ def _change(
     visible_at_ms = changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
     if queue.log is not None:
         session.events.changed(queue.log, row, released=not timeout_s)
-    queue.unhide(row[1] or 0, received=received)
-    queue.hide(visible_at_ms, received=received)
+    queue.remove_hidden(row[1] or 0, received=received)
+    queue.add_hidden(visible_at_ms, received=received)
     row[1] = visible_at_ms
     renewed = None
     if command.renew_receipt:
@@ -251,12 +251,12 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
 
 def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
     """Do what deletes by live receipts do but delete: their messages are about to be moved."""
-    if queue.shares:
+    if queue.has_groups:
         fair.accounts_of(session, queue)
     rows = {} if queue.log is None else _find(session, queue, receipts)
     for receipt in receipts:
         session.events.deleted(queue, receipt, rows.get(receipt.position), acts=True)
-        queue.unhide(receipt.visible_at_ms, received=True)
+        queue.remove_hidden(receipt.visible_at_ms, received=True)
     queue.deleted += len(receipts)
 
 
@@ -281,20 +281,20 @@ def settle_time(session: Session, queue: Queue) -> None:
         queue.counted_at_ms = now_ms
     if now_ms >= queue.expires_at_ms and (rows := _sweep(session, queue)):
         refile(session, queue, [row[:3] for row in rows])
-        free_places(session, queue)
+        notify_freed(session, queue)
 
 
 def refile(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
     """File the groups of messages anew that something else than a receipt took: seq, lane and group of each."""
     if queue.fifo:
         fifo.refile(session, queue, {group for _, _, group in rows if group is not None})
-    elif queue.shares:
+    elif queue.has_groups:
         fair.ended(session, queue, rows)
 
 
-def free_places(session: Session, queue: Queue) -> None:
+def notify_freed(session: Session, queue: Queue) -> None:
     """Notify the watch of a place that became free, or of the group that goes on next."""
-    queue.free_place(session.now_ms)
+    queue.notify_freed(session.now_ms)
     if queue.fifo:
         fifo.notify(session, queue)
 
@@ -340,10 +340,10 @@ def _sweep(session: Session, queue: Queue) -> list[Row]:
     lanes, now_ms = None if queue.fifo else queue.lanes, session.now_ms
     rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), _SWEPT_AT_ONCE, queue.log)
     for *_, visible_at_ms, receive_count in rows:
-        queue.unhide(visible_at_ms or 0, received=receive_count > 0)
+        queue.remove_hidden(visible_at_ms or 0, received=receive_count > 0)
     if rows:
         queue.messages -= len(rows)
-        session.touch(queue)
+        session.mark_dirty(queue)
     queue.expires_at_ms = now_ms
     if len(rows) < _SWEPT_AT_ONCE:
         oldest = _oldest(session, queue)
@@ -392,12 +392,12 @@ def sink_of(session: Session, queue: Queue) -> DeadLetterSink | None:
 
     def move(rows: list[Row]) -> None:
         session.events.end(queue.log, queue.partition, [row[0] for row in rows], fifo=queue.fifo, dead=True)
-        bury(session, queue, target, rows)
+        dead_letter(session, queue, target, rows)
 
     return DeadLetterSink(settings.receives_max, move)
 
 
-def bury(session: Session, source: Queue, target: Queue, rows: list[Row]) -> list[int]:
+def dead_letter(session: Session, source: Queue, target: Queue, rows: list[Row]) -> list[int]:
     """Move dead letters, whose receipts have ended; return their seqs there.
 
     They keep their ids, and count receives and the time since the first one on.
@@ -434,8 +434,8 @@ def move(
         if row[11] is not None and not target.fifo:
             session.run("admit_fair_group", target.partition, row[1], row[11], now_ms, seq)
     source.messages -= len(rows)
-    session.touch(source)
-    session.touch(target)
+    session.mark_dirty(source)
+    session.mark_dirty(target)
     refile(session, source, [(row[0], row[1], row[11]) for row in rows])
     target.notify(now_ms)
     return seqs
@@ -446,7 +446,7 @@ def count_in(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
     queue.messages += messages
     if not queue.fifo and lane not in queue.lanes:
         queue.lanes = tuple(sorted((*queue.lanes, lane)))
-        queue.shares = queue.shares or lane > fair.GROUPED
+        queue.has_groups = queue.has_groups or lane > fair.GROUPED
     queue.expires_at_ms = min(queue.expires_at_ms, (first >> SEQ_SHIFT) + queue.retention_ms)
 
 

@@ -29,7 +29,7 @@ from veilmq.store.sqlite import fair
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.transaction import Given
+from veilmq.store.transaction import InternalSendOptions
 
 GENERATION_BITS = 32
 EXPIRED_PASSED_MAX = 1_000
@@ -139,7 +139,7 @@ class Giving:
             elif is_cut and taker.command.count and self._left > 0:
                 answers[taker.slot] = LATER
                 if queue.throttle is not None and taker.command.requested_at_ms is None:
-                    queue.throttle.take_back()  # the next batch counts it anew
+                    queue.throttle.undo()  # the next batch counts it
             else:
                 self._given.append((taker.slot, [], self._left <= 0))
         if leases:
@@ -152,8 +152,8 @@ class Giving:
             session.stage(SQL[f"{KIND[queue.fifo]}_mark"], marks)
         if given:
             queue.received += len(given)
-            if not queue.touched:
-                session.touch(queue)
+            if not queue.dirty:
+                session.mark_dirty(queue)
         return given
 
     def _lease(self, taker: Taker, rows: list[Row], given: list[tuple[Row, int]]) -> None:
@@ -300,7 +300,7 @@ def send(  # noqa: C901 (a call for each message is time)
         news: Sequence[Any] = command.messages
         options, due_ms, take_id = command.options, NEVER_MS, next_id
         if options is not None:
-            if type(options) is Given:
+            if type(options) is InternalSendOptions:
                 take_id = iter(options.ids).__next__
             try:
                 news = checked(command.messages, options, queue.settings)
@@ -331,7 +331,7 @@ def send(  # noqa: C901 (a call for each message is time)
                 run = [partition, lane, seq, seq]
                 runs.append(run)
             if visible_at_ms > now_ms:
-                queue.hide(visible_at_ms, received=False)
+                queue.add_hidden(visible_at_ms, received=False)
                 if options is not None and options.receipts:
                     receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
             answer.append(SentMessage(message_id, None, receipt))
@@ -345,7 +345,7 @@ def send(  # noqa: C901 (a call for each message is time)
         session.stage(SQL["insert_ready"], [tuple(run) for run in runs])
     if rows:
         session.stage(SQL["standard_insert"], rows)
-        if queue.shares:
+        if queue.has_groups:
             arrived = [(where, lane, group, at_ms, seq) for where, seq, lane, at_ms, group in rows if group is not None]
             session.stage(SQL["admit_fair_group"], arrived)
     if wake is not None:
@@ -362,7 +362,7 @@ def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -
         queue.messages += len(messages)
         queue.sent += len(messages)
         queue.expires_at_ms = min(queue.expires_at_ms, session.now_ms + queue.retention_ms)
-        session.touch(queue)
+        session.mark_dirty(queue)
 
 
 # Receives.
@@ -373,7 +373,7 @@ def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answer
     giving = Giving(session, queue)
     shares = choose(session, queue, takers, giving.places, sink)
     given = giving.give(takers, shares, answers)
-    if queue.shares:
+    if queue.has_groups:
         fair.received(session, queue, given)
     giving.answer(answers)
 
@@ -418,7 +418,7 @@ def choose(
 
 def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, judges: bool = True) -> Iterator[Row]:
     """Return the visible messages in the order of receives, by the statements ``sql``; ``judges`` is for ``fair``."""
-    if queue.shares:
+    if queue.has_groups:
         return fair.in_order(session, queue, sql, judges=judges)
     return chain.from_iterable(visible(session, queue, lane, -1, sql) for lane in queue.lanes)
 

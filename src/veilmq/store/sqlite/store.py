@@ -31,7 +31,7 @@ from veilmq.core.errors import OutcomeUnknown, ShuttingDown, VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock, stopwatch_s
 from veilmq.store.cold import STEPS, Scheduler, Sweep
-from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Figure, Store, execute, gauge
+from veilmq.store.port import FAILED, FULL, NOTHING_HELD_BACK, Metric, Store, execute, gauge
 from veilmq.store.sqlite import database
 from veilmq.store.sqlite.batch import Batch, Entry
 from veilmq.store.sqlite.database import Database, EngineOptions, FolderLock
@@ -202,7 +202,7 @@ class SqliteStore(Store):
         """Finish what was submitted, refuse what comes, and let go of the folder."""
         self._stop_background()
         self._refusal = self._refusal or ShuttingDown()
-        await self.answered()
+        await self.drain()
         self._held.close()
 
     def _end(self) -> None:
@@ -224,7 +224,7 @@ class SqliteStore(Store):
     # What an operator asks.
 
     @property
-    def kept(self) -> str:
+    def location(self) -> str:
         return "in memory only, lost when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
     async def readiness_failures(self) -> list[str]:
@@ -243,18 +243,18 @@ class SqliteStore(Store):
         await execute(self, ListQueues(account=""))  # which is answered behind what that has submitted
         return f"{_span(applied_ms)} that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
-    def figures(self) -> list[Figure]:
+    def metrics(self) -> list[Metric]:
         held_s = self.clock.held_back_ms() / SECOND_MS
         return [
             gauge("store_time_held_back_seconds", "Time that is held back, because the clock is doubted.", held_s),
-            *self._database.figures(),
+            *self._database.metrics(),
         ]
 
-    async def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+    async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
         """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
-        return make() if self._folder is None else database.kept_file(self._folder / name, make)
+        return create() if self._folder is None else database.kept_file(self._folder / name, create)
 
-    async def answered(self) -> None:
+    async def drain(self) -> None:
         while self._running:
             self._rest.clear()
             await self._rest.wait()

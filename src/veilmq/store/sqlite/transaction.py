@@ -30,7 +30,7 @@ from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import settle_time
-from veilmq.store.transaction import Given, Lock, Row, StoredMessage, Waiting
+from veilmq.store.transaction import InternalSendOptions, Lock, Row, StoredMessage, VisibleMessage
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
@@ -54,7 +54,7 @@ class _Transaction(SqliteClaimed):
     async def run(self, query: str, *values: Any) -> None:
         self._session.run(query, *values)
 
-    async def many(self, query: str, rows: Sequence[Row]) -> None:
+    async def run_many(self, query: str, rows: Sequence[Row]) -> None:
         self._session.many(query, [tuple(row) for row in rows])
         self._session.write_bytes_left -= sum(len(each) for row in rows for each in row if isinstance(each, bytes))
 
@@ -79,26 +79,26 @@ class _Transaction(SqliteClaimed):
         """What the old retention has ended is below the queue's floor from now on."""
         settle_time(self._session, queue)
         queue.floor_seq = queue.floor(self._session.now_ms)
-        self._session.touch(queue)
+        self._session.mark_dirty(queue)
         self._session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
-        self.changed(queue)
+        self.invalidate(queue)
 
-    def changed(self, queue: Queue) -> None:
+    def invalidate(self, queue: Queue) -> None:
         session = self._session
         if not session.reload(queue):
             queue.notify(session.now_ms)
             return
         settle_time(session, queue)  # what is past a shorter retention may block groups, or take places
-        settling.free_places(session, queue)
+        settling.notify_freed(session, queue)
 
-    def need_room(self) -> None:
+    def require_room(self) -> None:
         if self._session.database.recheck_room():
             raise StoreFull
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
         session, answers = self._session, [None]
         settle_time(session, queue)
-        given = commands.Send(queue=queue.name, messages=tuple(messages), options=Given(ids=tuple(ids)))
+        given = commands.Send(queue=queue.name, messages=tuple(messages), options=InternalSendOptions(ids=tuple(ids)))
         (fifo.send if queue.fifo else standard.send)(session, queue, [(0, given)], answers)
         sent: Any = answers[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
@@ -106,7 +106,7 @@ class _Transaction(SqliteClaimed):
             session.write_bytes_left -= len(new.body) + len(new.properties) + limits.BATCH_ROW_BYTES
         return list(sent)
 
-    async def choose(self, queue: Queue, count: int) -> tuple[list[Waiting], bool]:
+    async def select_visible(self, queue: Queue, count: int) -> tuple[list[VisibleMessage], bool]:
         """Choose none while messages past their retention are being deleted."""
         session = self._session
         settle_time(session, queue)
@@ -118,17 +118,17 @@ class _Transaction(SqliteClaimed):
             fifo.refile(session, queue, unsettled)
         else:
             (rows,) = standard.choose(session, queue, takers, count, None)
-        messages = [Waiting(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
+        messages = [VisibleMessage(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
         return messages, len(rows) == count or session.bytes_left <= 0
 
-    async def move(self, queue: Queue, target: Queue, messages: Sequence[Waiting]) -> int:
+    async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         session, rows = self._session, [each.row for each in messages]
         settle_time(session, target)
         session.events.end(queue.log, queue.partition, [row[0] for row in rows if row[2]], fifo=queue.fifo)
         settling.move(session, queue, target, rows, [(self.ids.next(), row[7], None, None, None) for row in rows])
         return len(rows)
 
-    async def leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
+    async def find_leased(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
         found = self._at(queue, seqs)
         bodies = await self.bodies(queue, [each.seq for each in found])
         return [each._replace(body=bodies[each.seq]) for each in found]
@@ -137,7 +137,7 @@ class _Transaction(SqliteClaimed):
         receipts = tuple([self.book.issue(*each.receipt(queue)) for each in messages])
         settling.settle(self._session, queue, [(0, commands.Delete(queue=queue.name, receipts=receipts))], [None])
 
-    async def bury(
+    async def dead_letter(
         self, queue: Queue, target: Queue, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
         session = self._session
@@ -145,8 +145,8 @@ class _Transaction(SqliteClaimed):
         query = f"{KIND[queue.fifo]}_leased"
         was = [row for each in messages for row in session.rows(query, queue.partition, each.seq)]
         rows = [(*row[:7], its.properties, *row[8:]) for row, its in zip(was, new, strict=True)]
-        moved = zip(rows, settling.bury(session, queue, target, rows), strict=True)
-        settling.free_places(session, queue)
+        moved = zip(rows, settling.dead_letter(session, queue, target, rows), strict=True)
+        settling.notify_freed(session, queue)
         return [SentMessage(id=row[5], sequence=seq if target.fifo else None) for row, seq in moved]
 
     async def bodies(self, queue: Queue, seqs: Sequence[int]) -> Mapping[int, str]:
@@ -184,7 +184,7 @@ class _Transaction(SqliteClaimed):
         self._session.flush()
         return self._stored(queue, [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)])
 
-    async def offered(self, queue: Queue, count: int) -> list[StoredMessage]:
+    async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
         session = self._session
         settle_time(session, queue)
         if queue.fifo:

@@ -58,7 +58,7 @@ class TwoNodes:
 
     def advance(self, time_ms: int) -> None:
         self.host.advance(time_ms)
-        self.host.run(self.other.answered())
+        self.host.run(self.other.drain())
 
     def do_there(self, command: Command) -> Any:
         return self.host.run(execute(self.other, command))

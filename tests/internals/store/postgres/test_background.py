@@ -144,7 +144,7 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
     async def swept(node: PostgresEngine) -> bool:
         async with asyncio.timeout(60):
             host.clock.advance(JANITOR_MS)
-            await node.answered()
+            await node.drain()
         return node.janitor_turn.is_held
 
     async def play() -> None:

@@ -236,7 +236,7 @@ async def behind(host: PostgresHost, options: PostgresOptions = ALONE) -> AsyncI
         node = await open_engine(proxy.url, clock=host.clock, options=options)
         try:
             await execute(node, SEND)
-            await node.answered()
+            await node.drain()
             yield proxy, node
         finally:
             await node.close()

@@ -37,7 +37,7 @@ def stop_relays(host: ShardsHost) -> None:
 
 def carry_again(host: ShardsHost) -> None:
     host.reopen()
-    host.run(host.engine.answered())
+    host.run(host.engine.drain())
     host.advance(CLAIM_MS + POLL_MS)
 
 

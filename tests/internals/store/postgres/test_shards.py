@@ -153,7 +153,7 @@ def test_listings_are_of_all_databases(host: ShardsHost) -> None:
     host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="b")))
     assert host.do(ShowAccount(account="000000000000")).logging_bucket == "b"
     assert host.run(host.engine.readiness_failures()) == []
-    assert {figure.name for figure in host.engine.figures()} > {"store_reachable", "store_outbox_relayed"}
+    assert {figure.name for figure in host.engine.metrics()} > {"store_reachable", "store_outbox_relayed"}
 
 
 def test_receipts_are_of_one_database(host: ShardsHost) -> None:

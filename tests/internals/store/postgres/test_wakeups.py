@@ -274,7 +274,7 @@ def test_without_notices_a_node_looks_more_often(deaf: TwoNodes) -> None:
 
 def test_figures_tell_whether_notifications_arrive(nodes: TwoNodes) -> None:
     def figure(name: str) -> Any:
-        (samples,) = [each.samples for each in nodes.other.figures() if each.name == f"store_notifications_{name}"]
+        (samples,) = [each.samples for each in nodes.other.metrics() if each.name == f"store_notifications_{name}"]
         return samples[""]
 
     nodes.host.create()

@@ -276,7 +276,7 @@ def test_any_of_the_messages_that_were_chosen_can_move(dying: Host, monkeypatch:
 
     async def change(tx: Transaction, command: Change) -> Any:
         source, target = await tx.queue(QUEUE), await tx.queue(OTHER)
-        chosen, _ = await tx.choose(source, 10)
+        chosen, _ = await tx.select_visible(source, 10)
         assert [each.size_bytes for each in chosen] == [1] * 8
         return await tx.move(source, target, [each for each in chosen if each.row[6] in "bcfg"])
 
