@@ -20,7 +20,7 @@ import msgspec
 
 from veilmq.core.limits import DEDUPLICATION_S, SECOND_MS
 from veilmq.store import copying
-from veilmq.store.copying import SLICE, TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, CopyRefused, Source
+from veilmq.store.copying import TABLES, CopiedDeduplication, CopiedMessage, CopiedQueue, CopyRefused, Source
 from veilmq.store.named_queries import load
 from veilmq.store.postgres.database import sentence
 from veilmq.store.postgres.node import COUNTER_BITS, LANE, keys_of
@@ -31,6 +31,7 @@ from veilmq.store.urls import without_passwords
 
 SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 
+_FETCHED_ROWS = 64  # at once: each may have 1 MiB
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
 """What ends a copy: the connection is lost, or the server refuses something."""
@@ -156,7 +157,7 @@ class DatabaseSource(Source):
         fifo = queue.settings.fifo
         terms = SQL["fifo" if fifo else "standard"], queue.number, queue.retained_ms(self.now_ms)
         cursor = await self._lock.connection.cursor(*terms)
-        while rows := await cursor.fetch(SLICE):
+        while rows := await cursor.fetch(_FETCHED_ROWS):
             yield [CopiedMessage(*row) if fifo else CopiedMessage(*row).named() for row in rows]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
