@@ -1,4 +1,4 @@
-"""The server: sockets, dispatch to the protocols, long polls, permissions, health and metrics.
+"""The server: sockets, dispatch to protocols, long polls, permissions, health and metrics.
 
-It connects the wire with a store and has the rules of neither.
+It connects `wire` with a store and contains the rules of neither.
 """

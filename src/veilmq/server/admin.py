@@ -1,13 +1,13 @@
-"""The operator's port: health for process managers, metrics for Prometheus, and the console.
+"""The admin port: health for process managers, metrics for Prometheus, and the console.
 
-``/health/live`` replies while the event loop runs; ``/health/ready`` says whether requests should be sent here, and
-if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` exports the event log now, and ``/api/clock/trust``
-accepts the present time as right. Starlette on Uvicorn, in the event loop of the queues, which it does not block:
-queues are counted a few at a time, and the text of the metrics is made in another thread, one at a time.
+``/health/live`` replies while the event loop runs; ``/health/ready`` reports whether the server should get requests,
+and if not, why; ``/metrics`` is for Prometheus; ``/events/flush`` exports the event log now, and ``/api/clock/trust``
+accepts the current time as correct. Starlette on Uvicorn, in the event loop of the queues, which it does not block:
+queues are counted a few at a time, and the metrics text is generated in another thread, one at a time.
 
 Uvicorn runs without its main loop, which wakes up ten times a second for a ``Date`` header and takes over the signals.
-What Uvicorn does not limit is limited here: connections, and the time from one reply to the next. An event stream has
-no end; its client stays as long as it reads. The end of the server is bounded like everything else.
+The limits that Uvicorn lacks are here: connections, and the time from one reply to the next. An event stream has no
+end; its client stays as long as it reads. Shutdown is bounded as elsewhere.
 """
 
 import asyncio
@@ -43,49 +43,46 @@ from veilmq.store.port import Metric, SurveyQueues, counter, execute, gauge
 HEAD_BYTES_MAX = 16_384
 CONNECTIONS_MAX = 256
 REQUESTS_MAX = 192
-"""Uvicorn answers 503 beyond that many connections or requests: the streams of open pages are among them."""
+"""Above these numbers of connections or requests, Uvicorn replies 503; event streams of open pages count."""
 
 IDLE_S_MAX = 5
 
 _EVENT_STREAM = b"text/event-stream"
-_STREAMS = "veilmq.streams"  # set in the scope of a request whose answer goes on for as long as the client reads it
+_STREAMS = "veilmq.streams"  # set in the scope of a request that is answered with an event stream
 
 
 class AdminConnection(H11Protocol):
-    """One client of the operator's port."""
+    """A client connection of the admin port."""
 
     def __init__(self, *args: Any, request_s_max: float, **kwargs: Any) -> None:
-        """Made by Uvicorn; ``request_s_max`` is how long the client may take for a request and its reply."""
+        """``request_s_max`` is how long the client may take for a request and its reply."""
         super().__init__(*args, **kwargs)
         self._request_s_max = request_s_max
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, unless there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._set_deadline()
         if len(self.connections) > CONNECTIONS_MAX:
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Expect nothing more."""
         self._clear_deadline()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
-        """Expect the next request."""
         self._set_deadline()
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP, where no reply has begun, and close.
+        """Refuse input that is not HTTP, if no reply has begun, and close.
 
-        Uvicorn would do so in the middle of a reply too, and have the application reply after it: each is a traceback
-        in the log, which any client could cause.
+        Uvicorn would do so in the middle of a reply too, and let the application reply after it: each logs a traceback,
+        which any client could cause.
         """
         cycle: Any = self.cycle  # None before the first request
         if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # what it sends is dropped
+            cycle.disconnected = True  # its output is dropped
             cycle.message_event.set()
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             super().send_400_response(msg)
@@ -93,13 +90,12 @@ class AdminConnection(H11Protocol):
             self.transport.close()
 
     def shutdown(self) -> None:
-        """End after the request that is being answered, if there is one; over TLS do not wait long for a farewell."""
+        """End after the current request, if any; over TLS, wait only briefly for the client's close."""
         super().shutdown()
         if self.transport.is_closing():
             self.loop.call_later(CLOSING_S_MAX, self.abort)
 
     def abort(self) -> None:
-        """Close at once, whatever was going on."""
         self.transport.abort()
 
     def _set_deadline(self) -> None:
@@ -128,9 +124,9 @@ async def serving(
     request_s_max: float = limits.HTTP_REQUEST_S_MAX,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
-    """Serve ``app`` on ``listeners`` while the context lasts; its end takes no longer than ``shutdown`` allows.
+    """Serve ``app`` on ``listeners`` in the context; its end takes no longer than ``shutdown`` allows.
 
-    ``ending`` is called first then: for what would go on for ever.
+    At the end ``ending`` is called first, to close endless streams.
     """
     config = uvicorn.Config(
         _watched(app),
@@ -138,7 +134,7 @@ async def serving(
         ws="none",
         lifespan="off",
         log_config=None,
-        log_level="error",  # at "warning", every malformed request is a line
+        log_level="error",  # at "warning", every malformed request logs a line
         access_log=False,
         proxy_headers=False,
         date_header=False,
@@ -155,7 +151,7 @@ async def serving(
     await server.startup(sockets=list(listeners))
 
     async def end() -> None:
-        """Accept no client, and let the others finish; without any, Uvicorn would still wait 0.1 s."""
+        """Stop accepting, and let clients finish; without connections, Uvicorn would still wait 0.1 s."""
         if state.connections or state.tasks:
             await server.shutdown(sockets=list(listeners))
             return
@@ -163,7 +159,7 @@ async def serving(
             acceptor.close()
 
     def cut() -> None:
-        """Make Uvicorn's shutdown end now: it waits for connections and for tasks."""
+        """End Uvicorn's wait for connections and tasks."""
         for connection in list(state.connections):
             cast(AdminConnection, connection).abort()
         for task in list(state.tasks):
@@ -177,7 +173,7 @@ async def serving(
 
 
 def _watched(app: ASGIApp) -> ASGIApp:
-    """Mark requests that are answered by an event stream; one that is cut off at the end is no defect of ``app``."""
+    """Mark requests that are answered with an event stream; suppress their cancellation at the end."""
 
     async def watched(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:
@@ -194,14 +190,14 @@ def _watched(app: ASGIApp) -> ASGIApp:
 
 
 FLUSH_S_MAX = limits.HTTP_REQUEST_S_MAX / 2
-"""How long an export on demand is waited for: a connection may take no longer than twice that for its reply."""
+"""How long to wait for an export on demand: a connection may take twice that for its reply."""
 
 HTTP_BYTES_TEXT = "Bytes of http_bytes_max that large request bodies and unread replies use."
 NO_EXPORT = "This server exports no events: start it with --events-to."
 
 
 class Admin:
-    """The operator's pages of one server."""
+    """The admin pages of one server."""
 
     def __init__(self, server: Operated) -> None:
         self._server = server
@@ -215,7 +211,7 @@ class Admin:
         ]
 
     def serving(self, listeners: Sequence[socket.socket], *, shutdown: Shutdown) -> AbstractAsyncContextManager[None]:
-        """Serve on ``listeners``, which are those of ``admin_host``, while the context lasts."""
+        """Serve on ``listeners``, those of ``admin_host``, in the context."""
         guard, console = self._server.guard, self._console
         operations = [
             Route("/events/flush", self._flush_events, methods=["POST"]),
@@ -237,7 +233,7 @@ class Admin:
     def serving_monitoring(
         self, listeners: Sequence[socket.socket], *, shutdown: Shutdown
     ) -> AbstractAsyncContextManager[None]:
-        """Serve health and metrics alone on ``listeners``, those of ``metrics_host``, while the context lasts."""
+        """Serve only health and metrics on ``listeners``, those of ``metrics_host``, in the context."""
         monitoring, name = Starlette(routes=self._monitoring), self._server.settings.metrics_host
         guarded = AdminGuard(monitoring, own_name=name, any_name=not is_loopback(listeners), has_console=False)
         return serving(guarded, listeners, shutdown=shutdown, ending=lambda: None)
@@ -267,7 +263,7 @@ class Admin:
         if self._server.exports is None:
             return PlainTextResponse(NO_EXPORT + "\n", status_code=409)
         flushing = asyncio.ensure_future(self._server.exports.flush())
-        # an error after the client gave up is retrieved; it was logged where it happened
+        # retrieve an error after the client gave up; flush() has logged it
         flushing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait({flushing}, timeout=FLUSH_S_MAX)
         try:

@@ -1,13 +1,13 @@
-"""The API of the operator's port, ``/api/``: routes of its own and the actions of SQS, for callers of the console.
+"""The API of the admin port, ``/api/``: routes of its own and the actions of SQS, with the accounts of the console.
 
-``/api/queues`` is ``/v1/queues/-`` of the queues' port, ``/api/queues/{account}/{queue}/show`` is
-``/v1/queues/{account}/{queue}/show``, and so on; ``POST /api/sqs/{Action}`` takes an action's JSON. A caller is
-identified by a password, as programs send it, or by a session, as pages have it. A password is the id and the secret of
-an access key (HTTP Basic, RFC 7617), over TLS or from this machine alone (``origin``). A change in a session also needs
-the token of its forms, which no page of another site knows.
+``/api/queues`` is ``/v1/queues/-`` of the queue port, ``/api/queues/{account}/{queue}/show`` is
+``/v1/queues/{account}/{queue}/show``, and so on; ``POST /api/sqs/{Action}`` takes an action's JSON. Programs
+authenticate with the id and the secret of an access key (HTTP Basic, RFC 7617), over TLS or from this machine only
+(``origin``); pages with a session. A change in a session also needs the token of its forms, which foreign pages cannot
+read.
 
-Requests then go to the queues by ``InProcessClient``, without a socket and without a signature: their protocol, their
-policies, their errors, the audit log and the metrics are the same as for every other request.
+``InProcessClient`` passes the requests to the dispatcher without a socket or a signature: protocol, policies, errors,
+audit log and metrics are the same as for every other request.
 """
 
 import asyncio
@@ -53,20 +53,18 @@ TOKENLESS = (
 
 
 class Session(Protocol):
-    """A session of a browser."""
-
     def has(self, token: str) -> bool:
-        """Return whether ``token`` is the session's own."""
+        """Return whether ``token`` is the session's."""
 
 
 SessionOf = Callable[[Request], tuple[Session, Caller | None] | None]
-"""Returns the session of a request and its caller; ``None`` without a valid session."""
+"""Returns the session and caller of a request; ``None`` without a valid session."""
 
 
 class CallerUnknown(Exception):
-    """The caller is not let in; ``str()`` says what to send.
+    """The caller is refused; ``str()`` says what to send.
 
-    ``status`` is 401, 403 for a session without its token or a caller without the right, or 429 after too many wrong
+    ``status`` is 401, 403 for a session without its token or a caller without permission, or 429 after too many wrong
     keys.
     """
 
@@ -77,15 +75,14 @@ class CallerUnknown(Exception):
 
     @property
     def response(self) -> Response:
-        """Return the reply."""
         return _refusal(self.status, "AccessDenied", str(self), self.headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminCallers:
-    """Identifies callers; where there are no accounts, no caller is identified, and ``sign_ins`` is ``None``.
+    """Identifies callers; without accounts, ``sign_ins`` is ``None`` and so is every caller.
 
-    The root user of ``account`` operates the server. ``session_of`` is the console's, if there is one.
+    The root user of ``account`` operates the server. ``session_of`` is the console's, if it is installed.
     """
 
     sign_ins: SignIns | None
@@ -93,14 +90,14 @@ class AdminCallers:
     session_of: SessionOf | None = None
 
     def operator(self, request: Request) -> Caller | None:
-        """Return the caller of ``request``; raises ``CallerUnknown`` unless it operates the server."""
+        """Return the caller of ``request``; raises ``CallerUnknown`` if it is not the operator."""
         caller = self.caller(request)
         if caller is not None and not (caller.is_root and caller.account == self.account):
             raise CallerUnknown(OPERATOR_ONLY, status=403)
         return caller
 
     def caller(self, request: Request) -> Caller | None:
-        """Return the caller of ``request``, ``None`` where there are no accounts; raises ``CallerUnknown``."""
+        """Return the caller of ``request``, ``None`` without accounts; raises ``CallerUnknown``."""
         if self.sign_ins is None:
             return None
         given = request.headers.get("authorization")
@@ -134,10 +131,10 @@ DRAINING = "The server is draining: it is about to stop."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operated:
-    """One server, as the operator's port and the console show it.
+    """A server, as its admin port and console use it.
 
-    ``ask`` carries requests out; ``exports`` is the ``events.exporter.Exporter``, if there is one; ``data_port`` is the
-    port of the queues, ``started_at_ms`` in store time.
+    ``ask`` runs requests; ``exports`` is the ``events.exporter.Exporter``, if any; ``data_port`` is the port of the
+    queues; ``started_at_ms`` is in store time.
     """
 
     settings: ServerSettings
@@ -154,7 +151,7 @@ class Operated:
     started_at_ms: int
 
     async def readiness_failures(self) -> list[str]:
-        """Return why no requests should be sent here, as sentences; nothing where they should."""
+        """Return why the server should not get requests, as sentences; empty if it is ready."""
         draining = [DRAINING] if self.connections.draining else []
         return draining + await self.engine.readiness_failures()
 
@@ -179,9 +176,9 @@ def _refusal(status: int, code: str, message: str, headers: Mapping[str, str] | 
 
 @dataclass(slots=True, kw_only=True)
 class AdminApi:
-    """An ASGI application. ``ask`` carries requests out, ``callers`` identifies their callers.
+    """ASGI application. ``ask`` runs requests, ``callers`` identifies their callers.
 
-    ``data_port`` is that of the queues, whose URLs get the host name that the caller uses.
+    ``data_port`` is the port of the queues, used in their URLs with the caller's host name.
     """
 
     ask: Ask
@@ -201,7 +198,7 @@ class AdminApi:
 
     async def _respond(self, request: Request, receive: Receive) -> Response | None:
         raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
-        path = raw.partition(b"?")[0].removeprefix(PREFIX)  # as it was sent
+        path = raw.partition(b"?")[0].removeprefix(PREFIX)  # not decoded
         if path == b"openapi.json" and request.method in READING:
             if not self.description:
                 self.description = await asyncio.to_thread(described)  # some 50 ms, once
@@ -215,7 +212,7 @@ class AdminApi:
         return await self._unless_gone(forwarded._replace(body=bytes(body)), receive)
 
     def _forwarded(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
-        """Return a request as the queues' port would have got it, without its body."""
+        """Return the request as for the queue port, without its body."""
         headers = {name: value for name, value in request.headers.raw if name in _PASSED_ON}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
@@ -230,7 +227,7 @@ class AdminApi:
         return forwarded._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
 
     async def _unless_gone(self, forwarded: Asked, receive: Receive) -> Response | None:
-        """Carry a request out, and withdraw it when the client goes: ``receive`` says so, and nothing else any more."""
+        """Run a request; withdraw it if the client disconnects, which is all that ``receive`` can return now."""
         tasks = (asyncio.ensure_future(self.ask(forwarded)), asyncio.ensure_future(receive()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -248,7 +245,7 @@ class AdminApi:
 
 
 class InProcessClient:
-    """Sends requests to the queues of one server without a socket."""
+    """Sends requests to the dispatcher without a socket."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -258,21 +255,21 @@ class InProcessClient:
         return len(self._awaited)
 
     def hurry(self) -> None:
-        """Have what waits answered as soon as possible: the server is closing."""
+        """Answer waiting requests as soon as possible: the server is closing."""
         for request in list(self._awaited):
             if request.pending is not None:
                 request.pending.hurry()
 
     async def ask(self, forwarded: Asked) -> Answer:
-        """Return the answer to a request; cancellation withdraws it, as a client does that hangs up.
+        """Return the reply to a request; cancellation withdraws it, like a disconnect.
 
-        Raises ``PermissionError`` for no caller where there are accounts: a defect of ours must let no one in.
+        Raises ``PermissionError`` if there are accounts but no caller: a defect must not grant access.
         """
         if forwarded.caller is None and self._dispatcher.signed:
             raise PermissionError("This server has accounts, and the request has no caller.")
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)
-        no_line: Any = None  # what a request needs of its connection, ``_Awaited`` does itself
+        no_line: Any = None  # _Awaited overrides all methods that use the connection
         method, target, body = forwarded.method, forwarded.target, forwarded.body
         request = _Awaited(no_line, method, target, headers, body, True)
         request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
@@ -290,9 +287,9 @@ class InProcessClient:
 
 
 class _Awaited(QueueRequest, eq=False):
-    """A request whose reply is awaited in the process; it is never written as bytes of HTTP.
+    """A request whose reply is awaited in the process and never encoded as HTTP.
 
-    ``program`` is for policies alone: as a header it would make the request one of a browser, which is refused here.
+    ``program`` is only for policies: as a header, a browser's would cause a refusal here.
     """
 
     answer: "asyncio.Future[Answer] | None" = None
@@ -300,7 +297,7 @@ class _Awaited(QueueRequest, eq=False):
     program: str | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Answer, exactly once; a cancelled caller gets nothing."""
+        """Set the reply, exactly once; dropped if the caller was cancelled."""
         assert self.answer is not None, "set before it is sent"
         assert self.reply is None, "a request is answered once"
         self.pending, self.reply = None, body

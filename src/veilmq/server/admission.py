@@ -1,18 +1,18 @@
-"""What clients may make the server hold and do: limits of HTTP, a budget of bytes, and turns of the event loop.
+"""Admission: the limits of HTTP, a byte budget for bodies and replies, and fair queues on the event loop.
 
-A large body reserves its bytes before they are read. Until its signature is verified it counts in one half of the
-budget, where every access key id, or every address without one, may take as much as it leaves free: one alone gets half
-of that half, two a third each, and there is always room for another. Within a key id the same holds for its members: an
-address, and whether the connection has sent a genuine request before, so that strangers who name a key do not displace
-its holder. A share that holds nothing gets its first body as soon as there is room at all. Room that becomes free goes
-to the shortest body that waits.
+A large body reserves its bytes before it is read. Until its signature is verified it counts to one half of the budget.
+In that half, every access key id (or address, if there is no key id) may use as much as it leaves free: one alone gets
+half of that half, two a third each, so there is always room for another. Within a key id the same holds for its
+members: an address, and whether the connection has sent a genuine request before. So strangers who send someone's key
+id do not displace its holder. A share that holds nothing gets its first body as soon as anything is free. Freed bytes
+go to the shortest waiting body.
 
-Replies that clients do not read are counted, each as a whole until all of it is sent. While they exceed half of the
+Replies that clients have not read count too, each as a whole until all of it is sent. While they exceed half of the
 budget, ``answers_full`` is set and no receive starts.
 
-A connection that has more to do than others does it piece by piece (``LoopQueues``); a piece takes a few milliseconds
-at most. Reading from a client that is not verified yet is paced by a timer: at most one segment (some 256 KB) in
-``PACE_S``, of all such clients together. What refused clients still send is dropped in every other of these turns.
+A connection with more work than others does it in pieces (``LoopQueues``) of a few milliseconds at most. Reading from
+unverified clients is paced by a timer: at most one segment (some 256 KB) per ``PACE_S`` for all of them together. Every
+other of these slots drops input of refused clients.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from veilmq.core import limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """Sizes in bytes, durations in seconds on the event loop's clock.
+    """Sizes in bytes, durations in seconds of the event loop's clock.
 
-    ``request_s_max`` holds for reading one whole request and for a client that does not take its replies;
-    ``body_wait_s_max`` for a body longer than ``large_body_bytes`` until there is room for it (a chunked one reserves
-    ``body_step_bytes`` at a time); ``linger_s_max`` for a refused client to stop sending, so that it can read why it
-    was refused.
+    ``request_s_max`` limits the reading of a whole request, and the time in which a client reads nothing of a reply;
+    ``body_wait_s_max`` the wait for budget of a body longer than ``large_body_bytes`` (a chunked one reserves
+    ``body_step_bytes`` at a time); ``linger_s_max`` the time in which a refused client must stop sending, so that it
+    can read the refusal.
     """
 
     head_bytes_max: int = limits.HTTP_HEAD_BYTES_MAX
@@ -51,11 +51,11 @@ class HttpLimits:
 
 
 class Share(NamedTuple):
-    """Which share of the unverified half a body counts in.
+    """The share of the budget's unverified half to which a body counts.
 
-    ``key`` is an access key id or an address, ``member`` a part of it, ``None`` if it has none. A ``trusted`` body is
-    read as fast as it comes. ``is_signed`` if the digest of the body will be needed, ``is_verified`` if the signature
-    does not cover the body and is known to be genuine.
+    ``key`` is an access key id or an address, ``member`` a part of it, if it has parts. A ``trusted`` body is read
+    without pacing. ``is_signed`` if the digest of the body is needed; ``is_verified`` if the signature does not cover
+    the body and is known to be genuine.
     """
 
     key: str
@@ -66,7 +66,7 @@ class Share(NamedTuple):
 
 
 class ByteBudget:
-    """What all connections of a server hold together; belongs to one event loop."""
+    """The bytes that all connections of a server hold; belongs to one event loop."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -76,16 +76,16 @@ class ByteBudget:
         self.answers_full = False
         self._by_key: Counter[str] = Counter()
         self._by_member: Counter[Share] = Counter()
-        self.waiting: dict[Hold, int] = {}  # the bytes that each is granted when they fit; in order
+        self.waiting: dict[Hold, int] = {}  # the bytes that each waits for, in order
         self._granting = False
         self._on_room: dict[Callable[[], object], None] = {}
 
     def parts(self) -> dict[str, int]:
-        """Return the bytes that are held, by what they are."""
+        """Return the bytes held, by kind."""
         return {"unverified_bodies": self.unverified, "bodies": self.verified, "unread_answers": self.answers}
 
     def count_answers(self, change: int) -> None:
-        """Count bytes that clients have not read, or have read after all."""
+        """Add to the bytes of unread replies; ``change`` may be negative."""
         self.answers += change
         full = self.answers > self.bytes_max // 2
         if self.answers_full and not full:
@@ -95,11 +95,11 @@ class ByteBudget:
             self._grant_soon()
 
     def on_room(self, wake: Callable[[], object]) -> None:
-        """Call ``wake`` once when answers are no longer full."""
+        """Call ``wake`` once when unread replies no longer fill their half."""
         self._on_room[wake] = None
 
     def off_room(self, wake: Callable[[], object]) -> None:
-        """Do not call ``wake`` any more."""
+        """Cancel ``on_room``."""
         self._on_room.pop(wake, None)
 
     def fits(self, hold: "Hold", more: int) -> bool:
@@ -118,7 +118,7 @@ class ByteBudget:
         return of_member + more <= (free + of_key) // 2 - of_key
 
     def change(self, hold: "Hold", more: int) -> None:
-        """Count ``more`` bytes of ``hold``, or fewer, where it stands."""
+        """Count ``more`` bytes of ``hold``; ``more`` may be negative."""
         hold.bytes += more
         if hold.is_verified:
             self.verified += more
@@ -148,12 +148,12 @@ class ByteBudget:
 
 
 class Hold:
-    """The bytes of one body; ``digest`` is the SHA-256 of what has come of it, where that is signed."""
+    """The bytes of one body; ``digest`` is the SHA-256 of those received, if the body is signed."""
 
     __slots__ = ("_budget", "bytes", "digest", "granted", "is_verified", "share")
 
     def __init__(self, budget: ByteBudget, share: Share, granted: Callable[[], object]) -> None:
-        """Hold nothing; ``granted`` is called when bytes that were waited for are there."""
+        """Hold nothing; ``granted`` is called when a reservation that waited succeeds."""
         self._budget = budget
         self.share = share
         self.granted = granted
@@ -162,7 +162,7 @@ class Hold:
         self.is_verified = share.is_verified
 
     def reserve(self, more: int) -> bool:
-        """Take ``more`` bytes, or wait for them; return whether they are there."""
+        """Reserve ``more`` bytes, or wait for them; return whether they are reserved."""
         if not self._budget.fits(self, more):
             self._budget.waiting[self] = more
             return False
@@ -171,18 +171,18 @@ class Hold:
         return True
 
     def take(self, more: int) -> None:
-        """Take bytes that have come already."""
+        """Count bytes that have arrived."""
         self._budget.change(self, more)
 
     def feed(self, piece: bytes | bytearray) -> None:
-        """Have the next bytes of the body in the digest, if it is signed."""
+        """Add the next bytes of the body to the digest, if it is signed."""
         if self.share.is_signed:
             if self.digest is None:
                 self.digest = sha256()
             self.digest.update(piece)
 
     def verify(self) -> None:
-        """Leave the half for what is not verified: the signature was genuine."""
+        """Move the bytes to the verified half, after the signature was found genuine."""
         held = self.bytes
         if not self.is_verified:
             self._budget.change(self, -held)
@@ -190,7 +190,7 @@ class Hold:
             self._budget.change(self, held)
 
     def release(self) -> None:
-        """Give everything back; once is enough."""
+        """Release all bytes; idempotent."""
         self._budget.waiting.pop(self, None)
         if self.bytes:
             self._budget.change(self, -self.bytes)
@@ -209,7 +209,7 @@ Work = Callable[[], object]
 
 
 class LoopQueues:
-    """The queues of work of one event loop."""
+    """Queues of callbacks on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -219,17 +219,17 @@ class LoopQueues:
         self._is_drop_next = False
 
     def soon(self, work: Work) -> None:
-        """Do ``work`` in one of the next turns of the loop."""
+        """Call ``work`` in one of the next iterations of the loop."""
         self._soon.append(work)
         if len(self._soon) == 1:
             self._loop.call_soon(self._take_turn)
 
     def unhurried(self, work: Work) -> None:
-        """Do ``work`` when the clients that are not known have their turn."""
+        """Call ``work`` in the paced slots of unverified clients."""
         self._queue_paced(self._unhurried, work)
 
     def dropping(self, work: Work) -> None:
-        """Do ``work``, which drops what a refused client sent, in a turn that leaves the next one to others."""
+        """Call ``work``, which drops input of a refused client, in at most every other paced slot."""
         self._queue_paced(self._dropping, work)
 
     def _take_turn(self) -> None:
@@ -239,7 +239,7 @@ class LoopQueues:
                 _do_first(self._soon)
                 if perf_counter() >= end_s:
                     break
-        finally:  # a defect in one connection's work leaves that of others
+        finally:  # an exception of one connection must not stop the others
             if self._soon:
                 self._loop.call_soon(self._take_turn)
 
@@ -262,4 +262,4 @@ def _do_first(queue: deque[Work]) -> None:
     try:
         queue[0]()
     finally:
-        queue.popleft()  # after it: what it queues must not begin a second turn
+        queue.popleft()  # after the call: what it queues must not schedule a second run

@@ -1,8 +1,8 @@
-"""The server, from its settings to its last answer.
+"""The server, from start to shutdown.
 
-Order matters at both ends. The store is opened before clients can connect, and closed after every request is answered:
-at the first SIGTERM the server accepts no more, lets running commands finish, answers long polls with nothing, closes
-idle connections, then the operator's port, which reports the draining, and then the store.
+The store is opened before clients can connect, and closed after every request is answered. At the first SIGTERM the
+server stops accepting connections, lets running commands finish, answers long polls with an empty result, and closes
+idle connections, then the admin port (which reports the draining), and then the store.
 """
 
 import asyncio
@@ -54,13 +54,13 @@ class StoreFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A server that serves: where, and what tests and programs that embed it may reach."""
+    """A running server: its addresses, and what tests and programs that embed it may use."""
 
     endpoint: str
     admin_endpoint: str
     metrics_endpoint: str | None
     open_admin: Callable[[], Coroutine[Any, Any, None]]
-    """Serves the operator's ports, where ``serve`` left that to its caller."""
+    """Opens the admin ports, with ``admin_on_request``."""
     engine: Store
     polls: LongPolls
     stop: Callable[[], None]
@@ -81,10 +81,10 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
-    ``wall_s`` is what signatures are compared with, in seconds. ``around`` is called once and may put a handler of
-    requests in front of the server's: a test's faults. ``admin_on_request`` leaves the operators' ports to
-    ``Bound.open_admin``: their packages are a third of a start. Raises ``StoreError``, ``BindError``, ``EventsError``,
-    ``PushError``, ``SettingError``, one of ``authentication.ERRORS``, and ``StoreFailedError`` when the store failed.
+    ``wall_s`` is the clock, in seconds, for checking signatures. ``around`` may wrap the request handler, for the
+    faults of tests. ``admin_on_request`` leaves opening the admin ports to ``Bound.open_admin``: their packages take a
+    third of the start. Raises ``StoreError``, ``BindError``, ``EventsError``, ``PushError``, ``SettingError``, one of
+    ``authentication.ERRORS``, and ``StoreFailedError`` if the store failed.
     """
     guard = secure(settings, wall_s=wall_s)
     exporter_of, declarations = event_exporter(settings), _declarations(settings)
@@ -165,8 +165,8 @@ async def _open_admin(
     listeners: Sequence[socket.socket],
     monitoring: Sequence[socket.socket],
 ) -> None:
-    """Serve the operator's ports until ``closing`` ends."""
-    from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of a start
+    """Serve the admin ports until ``closing`` ends."""
+    from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of the start
 
     pages = Admin(operated)
     await closing.enter_async_context(pages.serving(listeners, shutdown=shutdown))
@@ -175,14 +175,14 @@ async def _open_admin(
 
 
 def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = None) -> int:
-    """Serve as a process of its own and return its exit status; ``ready`` (default: ``announce``) says where it is."""
+    """Run the server as the process's only task and return the exit status; ``ready`` defaults to ``announce``."""
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # Requests leave next to no cycles behind, and looking for them cost 5 to 10 % of the processor
-    # (docs/performance.md): look a thirtieth as often, and never among what the start has made.
+    # Requests leave almost no cycles, and looking for them took 5 to 10 % of the processor time (docs/performance.md):
+    # collect a thirtieth as often, and never among the objects made at the start.
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    with suppress(ValueError, OSError):  # a process begins with 1,024 for the sake of select(), which is not used here
+    with suppress(ValueError, OSError):  # the default is 1,024, for select(), which is not used
         resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     try:
         with asyncio.Runner(loop_factory=process.loop_factory()) as runner:
@@ -197,7 +197,7 @@ def run(settings: ServerSettings, *, ready: Callable[[Bound], None] | None = Non
 
 
 def announce(bound: Bound, stream: TextIO | None = None) -> None:
-    """Write to ``stream`` (default: standard output) where the server is and how to send a first message."""
+    """Write the server's addresses to ``stream`` (default: standard output), and how to send a first message."""
     stream = stream or sys.stdout
     program = program_as_started(sys.argv[0])
     sign = (
@@ -218,10 +218,10 @@ def announce(bound: Bound, stream: TextIO | None = None) -> None:
 
 
 def program_as_started(started: str, *, python: str = sys.executable) -> str:
-    """Return how a person starts the program whose ``sys.argv[0]`` is ``started``, in a shell.
+    """Return the shell command that starts the program whose ``sys.argv[0]`` is ``started``.
 
-    What is not the command itself (``python -m veilmq``, a program that embeds the server) becomes ``python -m veilmq``
-    with the Python that runs it.
+    Anything but the installed command (``python -m veilmq``, a program that embeds the server) becomes ``python -m
+    veilmq`` with the running Python.
     """
     path = Path(started)
     if path.stem != "veilmq" or not path.is_file() or not os.access(path, os.X_OK):
@@ -233,13 +233,13 @@ def program_as_started(started: str, *, python: str = sys.executable) -> str:
 def _declarations(settings: ServerSettings) -> "Declarations | None":
     if settings.queues_file is None:
         return None
-    from veilmq.server.declarations import Declarations  # noqa: PLC0415 - a client's imports slow the start
+    from veilmq.server.declarations import Declarations  # noqa: PLC0415 - client imports slow the start
 
     return Declarations(settings)
 
 
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
-    """Bind the ports of queues, of the console, and of health and metrics, if wanted; ``closing`` closes them."""
+    """Bind the ports of queues, console and monitoring (if configured); ``closing`` closes them."""
     found: list[list[socket.socket]] = []
     for whose in ("", "admin_", "metrics_"):
         host, setting = getattr(settings, f"{whose}host"), f"{whose}port"
@@ -287,12 +287,12 @@ def _dispatcher(
 async def _accept(
     connections: Connections, guard: Security, listeners: Sequence[socket.socket]
 ) -> list[asyncio.Server]:
-    """Let clients connect to ``listeners``.
+    """Accept connections on ``listeners``.
 
-    libuv accepts one connection of a socket in a turn of its loop, so a client behind sixty new ones would wait for
-    sixty turns: the loop watches two copies of each listener.
+    libuv accepts one connection per socket and loop iteration, so a client behind sixty new ones would wait for sixty
+    iterations: the loop watches two copies of each listener.
     """
-    options: dict[str, Any] = {"backlog": process.BACKLOG}  # else both loops have the kernel keep a tenth of it
+    options: dict[str, Any] = {"backlog": process.BACKLOG}  # both loops default to a tenth of it
     if guard.tls is not None:
         limits = {"ssl_handshake_timeout": process.HANDSHAKE_S_MAX, "ssl_shutdown_timeout": process.CLOSING_S_MAX}
         options |= {"ssl": guard.tls.context, **limits}

@@ -1,11 +1,11 @@
-"""The caller of a request: its signature, verified with the keys of the credentials file, which can be read again.
+"""Authentication: verify the signatures of requests with the keys of the credentials file.
 
-The file is TOML: a table for each account and one for each of its keys (``docs/security.md`` has an example). It holds
+The file is TOML: a table for each account and one for each of its keys (example: ``docs/security.md``). It contains
 secrets in the clear, because a signature can only be verified with the secret; so only its owner may be able to read
-it, which is checked. Errors repeat nothing of its content but names of members and ids of accounts and keys.
+it, which is checked. Errors quote only field names and the ids of accounts and keys.
 
-Each protocol has its own signature, and all use the same keys. Requests of one caller share a context while they use
-one address. ``Security`` is what the settings say about access as a whole.
+Each protocol has its own signature; all use the same keys. Requests of one caller to one address share a context.
+``Security`` combines all settings about access.
 """
 
 import logging
@@ -34,7 +34,7 @@ from veilmq.wire.sqs.signatures import Verifier as SigV4Verifier
 log = logging.getLogger(__name__)
 
 Verifier = SigV4Verifier | SmqVerifier
-"""Has the keys, by id, as one family of protocols uses them."""
+"""The keys by id, for one family of protocols."""
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
@@ -48,7 +48,7 @@ class CredentialsError(Exception):
     """The credentials file cannot be used; ``str()`` says why and what to do."""
 
     def __init__(self, path: Path, problem: str) -> None:
-        """``problem`` follows the path in a sentence."""
+        """``problem`` is the predicate of the sentence that begins with the path."""
         super().__init__(f"The credentials file {path} {problem}.")
 
 
@@ -74,7 +74,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path) -> dict[str, AccessKey]:
-    """Return the keys of the file by id; raises ``CredentialsError``. An end without an offset is in UTC."""
+    """Return the keys of the file by id; raises ``CredentialsError``. Expiry times without an offset are in UTC."""
     try:
         file = msgspec.toml.decode(_read(path), type=_File)
     except msgspec.ValidationError as error:
@@ -113,7 +113,7 @@ def _read(path: Path) -> bytes:
             mode = found.st_mode
             if not stat.S_ISREG(mode):
                 raise CredentialsError(path, "is no file")
-            # A secret that Kubernetes or systemd mounts is root's, for the server's group to read.
+            # Kubernetes and systemd mount a secret as root's, readable by the server's group.
             is_mounted = found.st_uid == 0 != os.geteuid()
             if mode & (_OTHERS & ~stat.S_IRGRP if is_mounted else _OTHERS):
                 others = f"others (mode {stat.S_IMODE(mode):04o}); run chmod {640 if is_mounted else 600} on it"
@@ -124,11 +124,11 @@ def _read(path: Path) -> bytes:
 
 
 _NO_KEY = AccessKey(id="", secret=token_bytes(), caller=caller_named("0" * 12))
-"""Compared with where there is no such key."""
+"""Compared if the key id is missing, to take as long as with one."""
 
 
 class Authentication:
-    """The keys in force. ``wall_s`` is the raw wall clock in seconds, which clients sign."""
+    """The current keys. ``wall_s`` is the raw wall clock in seconds, as clients sign raw times."""
 
     def __init__(self, path: Path, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
         """Read the file; raises ``CredentialsError``. ``secure``: requests come over TLS."""
@@ -140,11 +140,11 @@ class Authentication:
         self._verifiers: dict[type[Verifier], Verifier] = {}
         self._keys: dict[str, AccessKey] = {}
         self.loads = 0
-        """How often the file was read: a signature that was verified before may not be valid any more."""
+        """How often the file was read: after a reload, earlier verifications may be invalid."""
         self._read()
 
     def reload(self) -> None:
-        """Read the file again; one that cannot be used leaves the keys as they are, and says why in the log."""
+        """Read the file again; log an error and keep the current keys if it cannot be used."""
         try:
             self._read()
         except CredentialsError as error:
@@ -153,9 +153,10 @@ class Authentication:
     def context(
         self, request: Request, unsigned: RequestContext, kind: type[Verifier], caller: Caller | None = None
     ) -> RequestContext:
-        """Return the context of the caller that signed ``request``; raises the refusal of its protocol.
+        """Return the context of the caller that signed ``request``; raises the protocol's error.
 
-        ``unsigned`` is that of an unsigned request, ``kind`` the protocol's verifier. A known ``caller`` need not sign.
+        ``unsigned`` is the context without a caller, ``kind`` the protocol's verifier. A known ``caller`` need not
+        sign.
         """
         if caller is None:
             hold = request.hold
@@ -175,9 +176,9 @@ class Authentication:
         return made
 
     def inspect(self, request: Request, kind: type[Verifier]) -> Share:
-        """Return where the body of ``request``, of which only the head is there, counts until it is verified.
+        """Return the share to which the body of ``request`` counts until it is verified; only its head has arrived.
 
-        Raises the refusal of its protocol: no signature, no such key, a date outside the window.
+        Raises the protocol's error if there is no signature, no such key, or a date outside the window.
         """
         verifier = self._verifiers[kind]
         key = verifier.inspect(request.method, request.target, request.headers, self._wall_s())
@@ -192,24 +193,24 @@ class Authentication:
 
     @property
     def keys(self) -> Collection[AccessKey]:
-        """Return all keys, expired ones too."""
+        """All keys, including expired ones."""
         return self._keys.values()
 
     def known(self, key_id: str) -> Caller | None:
-        """Return the caller that holds the key ``key_id``, ``None`` if it is missing or has expired."""
+        """Return the holder of the key ``key_id``; ``None`` if the key is missing or expired."""
         key = self._keys.get(key_id)
         if key is None or (key.expires_at_s is not None and key.expires_at_s <= self._wall_s()):
             return None
         return key.caller
 
     def secret_of(self, key_id: str) -> bytes:
-        """Return a digest of the secret of the key ``key_id``, of a random one for a missing key."""
+        """Return a digest of the key's secret; of a random one if the key is missing."""
         return sha256(self._keys.get(key_id, _NO_KEY).secret).digest()
 
     def signed_in(self, key_id: str, secret: str) -> Caller | None:
-        """Return the caller that holds the key ``key_id`` if ``secret`` is its own; takes as long for a missing key.
+        """Return the holder of the key if ``secret`` is correct; takes as long for a missing key.
 
-        Temporary keys, which need a session token, do not sign in.
+        Temporary keys, which need a session token, cannot sign in.
         """
         key = self._keys.get(key_id, _NO_KEY)
         is_right = compare_digest(self.secret_of(key_id), sha256(secret.encode()).digest())
@@ -228,12 +229,12 @@ class Authentication:
 
 
 ERRORS = (CredentialsError, TlsError)
-"""What ``secure`` raises: the start has failed, and ``str()`` says what to do."""
+"""Raised by ``secure``: the server cannot start, and ``str()`` says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """``None`` is what is not in use: requests need no signature, nothing is encrypted."""
+    """Authentication and TLS of a server; ``None`` if not used."""
 
     authentication: Authentication | None
     tls: Tls | None
@@ -242,7 +243,6 @@ class Security:
 
     @property
     def scheme(self) -> str:
-        """Return how URLs of the server begin."""
         return "http" if self.tls is None else "https"
 
     def reload(self) -> None:

@@ -1,12 +1,12 @@
-"""Requests that take many steps: bulk reads, staging and publishing.
+"""Requests of many steps: bulk reads, staging and publishing.
 
-Bulk reads gather pages of a claim to one reply. All of it happens in the event loop, as a thread would hold the
-interpreter's lock for as long: one read at a time requests a page from the store, and one writes a few messages in each
-turn of the loop. A reply ends with the page that brings it to ``limits.CLAIM_READ_BYTES``. Reads beyond
-``READS_AT_ONCE`` wait, and hold nothing. Staging reads thousands of messages of one body in the same way.
+A bulk read collects pages of a claim into one reply. It runs in the event loop, as a thread would hold the
+interpreter's lock for as long: one read at a time fetches a page from the store, and one encodes a few messages per
+loop iteration. A reply ends with the page that brings it to ``limits.CLAIM_READ_BYTES``. Reads beyond ``READS_AT_ONCE``
+wait, and hold nothing. Staging decodes the thousands of messages of one body in the same way.
 
-A publication is moved a slice at a time, and commands of others run between two slices; with a rate there is a wait
-between them. The reply is sent after ``PUBLISH_S_MAX`` at the latest; the store moves the rest by itself.
+A publication is moved in slices, between which other commands run; with a rate, it waits between them. The reply is
+sent after at most ``PUBLISH_S_MAX``; the store then moves the rest.
 """
 
 import asyncio
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 
 Work = Callable[[Any], Coroutine[Any, Any, Any]]
-"""Carries out a command in many steps; returns its result, or raises its error."""
+"""Runs a command in many steps; returns its result, or raises its error."""
 
 
 class BackgroundRequest:
-    """A request on its way, in a task; a ``Pending``."""
+    """A request that runs as a task; a ``Pending``."""
 
     __slots__ = ("_task",)
 
     def __init__(self, work: Work, command: Command, wait_s: int | None, answer: Done) -> None:
-        """Answer with what ``work`` returns of ``command``, or the error that it raises; ``wait_s`` plays no part."""
+        """Call ``answer`` with the result or the error of ``work(command)``; ``wait_s`` is ignored."""
         self._task = asyncio.ensure_future(self._run(work, command, answer))
 
     async def _run(self, work: Work, command: Command, answer: Done) -> None:
@@ -57,15 +57,14 @@ class BackgroundRequest:
         answer(result)
 
     def withdraw(self) -> None:
-        """Forget it: the client has gone."""
         self._task.cancel()
 
     def hurry(self) -> None:
-        """Go on: it waits for some seconds at most."""
+        """Do nothing: the task takes a few seconds at most."""
 
 
 class Deferred:
-    """What stands for a request that begins later, with ``start``; a ``Pending``."""
+    """A ``Pending`` of a request that starts later, by ``start``."""
 
     __slots__ = ("_begin", "_hurried", "_pending", "withdrawn")
 
@@ -76,19 +75,18 @@ class Deferred:
         self.withdrawn = False
 
     def withdraw(self) -> None:
-        """Forget it; one that was not begun never is."""
         self.withdrawn = True
         if self._pending is not None:
             self._pending.withdraw()
 
     def hurry(self) -> None:
-        """Have it wait for nothing but its beginning."""
+        """Start as planned, but then do not wait."""
         self._hurried = True
         if self._pending is not None:
             self._pending.hurry()
 
     def start(self) -> None:
-        """Begin, unless it was withdrawn."""
+        """Start the request, unless it was withdrawn."""
         if not self.withdrawn:
             self._pending = self._begin()
             if self._hurried and self._pending is not None:
@@ -96,7 +94,7 @@ class Deferred:
 
 
 class OrderedReply(Deferred):
-    """Stands for a request that begins when those before it on its connection are answered."""
+    """A request that starts when the earlier ones on its connection are answered."""
 
     __slots__ = ()
 
@@ -114,10 +112,10 @@ InThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class BulkRequests:
-    """All bulk reads and all staging of a server; belongs to the running event loop."""
+    """All bulk reads and staging of a server; belongs to the running event loop."""
 
     def __init__(self, engine: Engine, *, in_thread: InThread = asyncio.to_thread) -> None:
-        """Use ``engine``; ``in_thread`` calls what may take long, outside the event loop."""
+        """``in_thread`` runs slow functions outside the event loop."""
         self._engine = engine
         self._in_thread = in_thread
         self._slots = asyncio.Semaphore(READS_AT_ONCE)
@@ -126,7 +124,7 @@ class BulkRequests:
         self._staging = asyncio.Lock()
 
     async def read(self, command: BulkRead) -> Reply:
-        """Gather the messages of a claim; no read waits for messages to come. Raises ``VeilmqError``."""
+        """Return the messages of a claim as one reply, without waiting for more to arrive. Raises ``VeilmqError``."""
         async with self._slots:
             writer = await self._in_thread(command.writer)
             request = replace(command.first, messages_max=PAGE_MESSAGES)
@@ -142,7 +140,7 @@ class BulkRequests:
                 request = replace(request, cursor=page.cursor)
 
     async def stage(self, command: BulkStage) -> Staged:
-        """Stage what ``command`` has; raises ``SqsError`` and ``VeilmqError``."""
+        """Decode and stage the messages of ``command``; raises ``SqsError`` and ``VeilmqError``."""
         async with self._staging:
             messages: list[NewMessage] = []
             for piece in await self._in_thread(command.read):
@@ -153,7 +151,7 @@ class BulkRequests:
 
 
 def pieces(messages: Sequence[ClaimedMessage]) -> Iterator[Sequence[ClaimedMessage]]:
-    """Cut ``messages`` so that none but a single long one takes long to write."""
+    """Split ``messages`` into pieces that encode quickly, except for single long messages."""
     first = characters = 0
     for place, message in enumerate(messages):
         if place - first == PIECE_MESSAGES or characters > PIECE_CHARACTERS:
@@ -168,7 +166,7 @@ PUBLISH_S_MAX = 5
 
 
 class Publication(BackgroundRequest):
-    """A publication on its way, a slice after the other for ``PUBLISH_S_MAX`` at most."""
+    """Publishes in slices, for ``PUBLISH_S_MAX`` at most."""
 
     __slots__ = ("_due", "_until_ms")
 
@@ -196,12 +194,12 @@ class Publication(BackgroundRequest):
         return shown_due(replace(published, again=first.again), clock)
 
     def hurry(self) -> None:
-        """Answer with the next slice."""
+        """Reply after the current slice."""
         self._until_ms = 0
         self._due.set()
 
 
 def shown_due(result: Any, clock: Clock) -> Any:
-    """Return ``result`` with the instant at which something is due next as users see it."""
+    """Return ``result`` with its ``next_due_ms`` in shown time."""
     due_ms = getattr(result, "next_due_ms", None)
     return result if due_ms is None else replace(result, next_due_ms=clock.shown_ms(due_ms))

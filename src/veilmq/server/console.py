@@ -1,7 +1,7 @@
-"""The console as a part of the server: what its pages show, and how they reach the queues.
+"""The console in the server: what its pages show, and how they send requests.
 
-Past processing times and recommendations are read from Parquet files in a thread, one queue at a time, and kept for a
-while. pyarrow, which reads them, is an extra.
+Processing-time histories and recommendations are read from Parquet files in a thread, one queue at a time, and cached
+for ``KEPT_MS``. Reading them needs pyarrow, an extra.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 async def or_none(work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result; ``None`` where the store gives none, so that the rest is still shown."""
+    """Return the result; ``None`` if the store fails, so that the rest is still shown."""
     try:
         return await work
     except VeilmqError:
@@ -63,7 +63,7 @@ def _in_words(figures: Iterable[Metric]) -> Iterator[HealthFigure]:
 
 
 def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
-    """Return every setting as the server runs with it; passwords in URLs are stars, and no file is opened."""
+    """Return all settings in use; passwords in URLs are masked, and no file is opened."""
     shown = []
     for row in SETTINGS:
         value = settings.data is None and settings.store is None if row is MEMORY else getattr(settings, row.name)
@@ -99,9 +99,9 @@ MISSING = "The console is not installed: pip install 'veilmq[console]'.\n"
 
 
 class ConsoleService:
-    """The console of one server: ``api`` and ``pages`` are applications, ``asking`` has an audit log.
+    """The console of a server: ``api`` and ``pages`` are ASGI applications, ``asking`` runs requests with an audit log.
 
-    ``callers`` identifies callers, ``live`` has the streams of open pages, which end when it is closed.
+    ``callers`` identifies callers; ``live`` has the event streams of open pages, which end when it is closed.
     """
 
     def __init__(self, server: Operated) -> None:
@@ -130,20 +130,20 @@ class ConsoleService:
         self.pages: ASGIApp = PlainTextResponse(MISSING, status_code=501) if console is None else console.app
 
     def _console(self, sign_ins: SignIns | None, ports: Ports) -> Any:
-        """Return the console, ``None`` without the extra ``console``: the server serves queues all the same."""
+        """Return the console, ``None`` if the extra ``console`` is not installed: queues are served anyway."""
         try:
             console: Any = import_module("veilmq.console.app")
             sessions: Any = import_module("veilmq.console.sessions")
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] == "veilmq":
-                raise  # a defect of ours, which no extra repairs
+                raise  # a defect, not a missing extra
             return None
         server = self._server
         accounts, own, known, engine = None, {}, server.guard.authentication, server.engine
         if known is not None:
             accounts = sessions.Accounts(signed_in=sign_ins, known=known.known)
             own["secret_of"] = known.secret_of
-            if server.settings.store is None:  # a restart forgets which sessions were signed out, so it ends them all
+            if server.settings.store is None:  # sign-outs are not stored, so a restart ends all sessions
                 of_process = token_bytes(32)
                 own["secret_of"] = lambda key_id: known.secret_of(key_id) + of_process
         secret, wall_s = digest(engine.token_key, b"console sessions", sha256), server.guard.wall_s
@@ -158,7 +158,7 @@ class ConsoleService:
         )
 
     async def health(self) -> Health:
-        """Return what the page of the server's health shows."""
+        """Return the data of the health page."""
         server, engine, exports = self._server, self._server.engine, None
         survey = await or_none(execute(engine, SurveyQueues(names_max=0)))
         if server.exports is not None:
@@ -196,7 +196,7 @@ NO_ADVICE = "There is no recommendation for this queue in {folder}: veilmq pipel
 
 
 class PastReceipts:
-    """The processing-time history and the recommendations of one server's queues."""
+    """Processing-time histories and recommendations of a server's queues."""
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
         self._events_to = settings.events_to
@@ -217,7 +217,7 @@ class PastReceipts:
         )
 
     async def advice(self, queue: str) -> Advice | str:
-        """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
+        """Return the recommendation for ``queue``, or a sentence that says why there is none."""
         folder = self._recommendations
         if folder is None:
             return NO_FOLDER
@@ -242,7 +242,7 @@ class PastReceipts:
 
 
 def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Advice | None:
-    """Return what ``veilmq pipeline tune`` recommends for ``queue`` as a whole; ``None`` for nothing."""
+    """Return the recommendation of ``veilmq pipeline tune`` for the whole ``queue``, if any."""
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     columns = [*Advice.__struct_fields__, "key"]
     for path, _ in parquet_files.newest_first(folder.glob("[!_.]*.parquet")):
@@ -250,7 +250,7 @@ def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Advice | No
             with path.open("rb") as file:
                 table = parquet.read_table(file, columns=columns, filters=[("queue", "==", queue)])
         except (arrow.ArrowException, OSError):
-            continue  # a run that replaces them is under way
+            continue  # being replaced by a run
         for row in table.to_pylist():
             if row.pop("key") is None:
                 return msgspec.convert(row, Advice)

@@ -1,7 +1,7 @@
-"""Declared queues and topics at the start of a server: made or updated before it answers its first request.
+"""Create or update declared queues and topics before the server answers its first request.
 
-The file and the steps are those of ``veilmq apply`` (``client.declared``), whose requests travel
-in the process here, as the account that owns the server.
+File and steps are those of ``veilmq apply`` (``client.declared``); the requests are sent in the process, as the account
+that owns the server.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _Ask = Callable[[Asked], Coroutine[Any, Any, Answer]]
 
 
 class _InProcess(Transport):
-    """Carries requests to the queues of this process, for threads beside its event loop."""
+    """Sends requests to the queues of this process, from threads beside its event loop."""
 
     def __init__(self, endpoint: str, ask: _Ask, caller: Caller | None) -> None:
         super().__init__(endpoint)
@@ -37,7 +37,6 @@ class _InProcess(Transport):
     def request(
         self, method: str, target: str, *, headers: Mapping[str, str], body: bytes = b"", **_: object
     ) -> HttpReply:
-        """Return the reply as it would come over HTTP."""
         lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
         asked = Asked(method.encode(), target.encode() or b"/", lower, body, self._caller, None)
         answer = asyncio.run_coroutine_threadsafe(self._ask(asked), self._loop).result()
@@ -45,7 +44,7 @@ class _InProcess(Transport):
 
 
 class Declarations:
-    """What the ``queues_file`` of a server declares."""
+    """The queues and topics in the ``queues_file`` of a server."""
 
     def __init__(self, settings: ServerSettings) -> None:
         """Read and check the file; raises ``SettingError``."""
@@ -57,7 +56,7 @@ class Declarations:
             raise self._refusal(str(error).removeprefix(f"{self._path}: ")) from None
 
     async def apply(self, ask: _Ask, *, endpoint: str, authentication: Authentication | None) -> None:
-        """Make or update what is declared, in the server's own account; raises ``SettingError``."""
+        """Create or update the declared queues and topics in the server's account; raises ``SettingError``."""
         caller = None
         if authentication is not None:
             caller = caller_named(self._account)

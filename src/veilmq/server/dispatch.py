@@ -1,12 +1,13 @@
-"""From a request to its reply: its protocol, its action, the store's result, and the bytes.
+"""From a request to its reply: find the protocol and action, decode, submit to the store, encode.
 
-No error ends here: what the protocol refuses is answered in its own words, and a defect of ours is logged and answered
-as one; the connection and all others go on.
+No exception escapes: the protocol encodes refusals as its own errors, and a defect of veilmq is logged and answered as
+an internal error. The connection and all others continue.
 
-The account and region of the queues that a request names are known before its signature is verified, or where it has
-none. Without a credentials file an access key id of twelve digits names the account, and so the sender. With ``regions
-= "by-request"`` the credential scope names the region, else the host (``sqs.eu-west-1.…``, or ``eu-west-1.queue.…`` of
-older SDKs). What names neither is for the server's own. (The URL of a queue has the last word: ``wire.sqs.names``.)
+The account and region of the queues that a request names are determined before its signature is verified, or without
+one. Without a credentials file, an access key id of twelve digits names the account, which is also the sender's. With
+``regions = "by-request"``, the credential scope names the region, else the host (``sqs.eu-west-1.…``, or
+``eu-west-1.queue.…`` of older SDKs). The defaults are the server's own. (The URL of a queue overrides all: see
+``wire.sqs.names``.)
 """
 
 import logging
@@ -42,7 +43,7 @@ from veilmq.wire.v1.publications import BulkStage
 log = logging.getLogger(__name__)
 
 UNKNOWN_ACTION = "unknown"
-"""The label of requests that name no action that we know."""
+"""The label of requests without a known action."""
 
 _HOST = re.compile(rb"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _REGIONAL_HOST = re.compile(rf"(?:sqs|queue)\.({REGION_PATTERN})\..*|({REGION_PATTERN})\.queue\..*")
@@ -54,7 +55,7 @@ _NAMED_MAX = 1_024
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
-"""The service's answer to a GET that names no action."""
+"""What AWS replies to a GET without an action."""
 _USUAL = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
 _FOREIGN = Refusal(403, origin.EXPLANATION)
@@ -68,11 +69,11 @@ _NOT_UNDERSTOOD = Refusal(
 
 
 Ask = Callable[[Any, int | None, Done], Pending | None]
-"""Carries out a command that may wait so many seconds, and calls back with its result."""
+"""Run a command that may wait up to the given seconds, then call ``done(result)``."""
 
 
 class Route(NamedTuple):
-    """What a request's target stands for; ``label`` is the name under which it is counted."""
+    """The protocol and action of a request; ``label`` is the action's name in metrics."""
 
     protocol: Protocol
     action: bytes
@@ -80,18 +81,18 @@ class Route(NamedTuple):
 
 
 class Namespaces:
-    """The contexts of requests by the account and region that they name; the last ones are remembered."""
+    """Cache of request contexts by account and region."""
 
     __slots__ = ("_by_key", "_known", "by_region")
 
     def __init__(self, *, by_key: bool, by_region: bool) -> None:
-        """``by_key``: a key may name an account; ``by_region``: queues are in the region of each request."""
+        """``by_key``: a key may name an account; ``by_region``: each request names the region of its queues."""
         self._by_key = by_key
         self.by_region = by_region
         self._known: dict[tuple[str, bytes], RequestContext] = {}
 
     def of(self, context: RequestContext, authorization: bytes, target: bytes) -> RequestContext:
-        """Return ``context`` for the account and region that a request names."""
+        """Return ``context`` with the account and region that a request names."""
         key = context.base_url, credential_of(authorization, target)
         return self._known.get(key) or self._find(key, context)
 
@@ -113,7 +114,7 @@ class Namespaces:
 
 
 class Dispatcher:
-    """The handler of all requests of one server."""
+    """Route each request to its protocol and action, and write the reply."""
 
     def __init__(
         self,
@@ -129,18 +130,18 @@ class Dispatcher:
         handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
         pages: Mapping[bytes, Worded] = MappingProxyType({}),
     ) -> None:
-        """``context`` is that of all requests, but for their address. The engine is that of ``polls``.
+        """``context`` is the context of all requests, except its base URL. The engine is that of ``polls``.
 
-        ``host`` is the name or address that the server listens on, ``address`` (``host:port``) stands in queue URLs
-        where a client of HTTP/1.0 sends no ``Host``. Without ``authentication`` every request is of the context's
-        account and may do everything; with it there are ``permissions`` too. ``namespaces`` know the accounts and
-        regions that requests name; without them all are for the server's own. ``handlers`` are of further commands that
-        are not just submitted; ``pages`` are replies to GET, by target, for every client.
+        ``host`` is the name or address that the server listens on. ``address`` (``host:port``) is used in queue URLs if
+        an HTTP/1.0 client sends no ``Host``. Without ``authentication``, every request belongs to the context's account
+        and may do everything; with it, ``permissions`` is required. Without ``namespaces``, all requests use the
+        server's own account and region. ``handlers`` handle further commands that are not just submitted. ``pages`` are
+        replies to GET by target, without authentication.
         """
         self._polls = polls
         self._submit = polls.engine.submit
         bulk = BulkRequests(polls.engine)
-        self._handlers: dict[type[Command], Ask] = {  # of commands that take more than one result of the engine
+        self._handlers: dict[type[Command], Ask] = {  # commands that need more than one engine result
             Receive: polls.ask,
             Claim: polls.ask,
             BulkRead: partial(BackgroundRequest, bulk.read),
@@ -163,11 +164,11 @@ class Dispatcher:
 
     @property
     def signed(self) -> bool:
-        """Whether requests that come by sockets have to be signed."""
+        """Whether requests over sockets must be signed."""
         return self._authentication is not None
 
     def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
-        """Answer ``request`` now or later; see ``http_parser.Handler``. A ``known`` caller needs no signature."""
+        """Handle ``request``; see ``http_parser.Handler``. With a ``known`` caller, no signature is checked."""
         started_s = perf_counter()
         head = request.head
         used = (b"", *[request.headers.get(name, b"") for name in USED]) if head is None else head[2]
@@ -189,7 +190,7 @@ class Dispatcher:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
             return None
         namespaces = self._namespaces
-        # Without regions, only an id of twelve digits has its slash here; other credentials are not read.
+        # Without by_region only a twelve-digit id has its slash at this position; other credentials are skipped.
         if (
             namespaces is not None
             and (
@@ -203,7 +204,7 @@ class Dispatcher:
         return self._serve(request, route, content, context, started_s, known)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
-        """Find the protocol of ``request``, and its content; that of a large body is not read before its signature."""
+        """Return the route and content of ``request``; a large body is read only after its signature is verified."""
         protocol = protocol_of(request)
         if protocol is None:
             return None, None
@@ -212,7 +213,6 @@ class Dispatcher:
         return self._read(protocol, request)
 
     def _read(self, protocol: Protocol, request: Request) -> tuple[Route | None, Any]:
-        """Find the action of ``request``, and its content."""
         found = protocol.read(request)
         if found is None:
             return None, None
@@ -220,7 +220,7 @@ class Dispatcher:
         return Route(protocol, action, protocol.labels.get(action, UNKNOWN_ACTION)), content
 
     def _head_refusal(self, request: Request, route: Route | None) -> Refusal | None:
-        """Every protocol is spoken by POST; another method is for the ones that use it, and not for web pages."""
+        """Return why headers or method refuse ``request``: foreign web pages, and methods its protocol does not use."""
         if origin.is_foreign(request.headers, own_name=self._host):
             return _FOREIGN
         if request.method == b"POST":
@@ -232,7 +232,7 @@ class Dispatcher:
         unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
         return _NO_MARK if unasked else None
 
-    def _serve(  # noqa: C901 (the way of every request: a call more is time)
+    def _serve(  # noqa: C901 (the path of every request: a further call costs time)
         self,
         request: Request,
         route: Route,
@@ -260,9 +260,9 @@ class Dispatcher:
             log.exception("a request of action %s could not be decoded", exchange.action)
             exchange.reply(protocol.refuse(InternalError(), context.base_url))
             return None
-        request.head = None  # it holds the segment; where headers stay, the signature has made the dictionary of them
-        if self._permissions is None:  # else policies may ask for the program of the client, now and later
-            request.fields, request.body = None, b""  # what one that waits holds, others miss in the processor's cache
+        request.head = None  # drops the segment; if headers are still needed, authentication has built ``fields``
+        if self._permissions is None:  # policies may check the user agent, now and later
+            request.fields, request.body = None, b""  # waiting requests then use less of the processor's cache
         command = plan.command
         done: Done = exchange.done
         ask = self._handlers.get(type(command))
@@ -295,7 +295,7 @@ class Dispatcher:
     def _serve_large(
         self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
     ) -> Pending | None:
-        """Read a large body, now that its signature is verified, and go on as with a small one."""
+        """Read a large body after its signature was verified, then continue as with a small one."""
         route, content = self._read(protocol, request)
         if route is None:
             self._refuse(request, _NOT_UNDERSTOOD, started_s)
@@ -303,9 +303,9 @@ class Dispatcher:
         return self._serve(request, route, content, context, started_s, caller)
 
     def inspect(self, head: Request) -> Share | None:
-        """Return where the large body of a request counts, whose head is ``head``; ``None`` if that is refused.
+        """Return the share to which a large body counts, by the request's ``head``; ``None`` after refusing it.
 
-        Where requests are signed, it must name a key that is known, and a date of now.
+        If requests must be signed, the head must name a known key and a current date.
         """
         if self._authentication is None:
             return by_address(head)
@@ -323,12 +323,12 @@ class Dispatcher:
             return None
 
     def refused(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> Worded:
-        """Count and word the refusal of a request that is not whole; its reading counts no time."""
+        """Count a request refused before it was complete (with duration 0), and return the reply."""
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
         return worded_for(refusal, b"", headers, self._base_url(headers))
 
     def _show(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        """Answer with a page where the request is for one, or else with its refusal."""
+        """Reply with the page at the target, else with ``refusal``."""
         page = self._pages.get(request.target) if request.method == b"GET" else None
         if page is None:
             self._refuse(request, refusal, started_s)
@@ -345,7 +345,7 @@ class Dispatcher:
         return f"{self._scheme}://" + (headers.get(b"host", b"").decode("latin-1") or self._address)
 
     def _context(self, host: bytes) -> RequestContext | None:
-        """Return what all requests to ``host`` share; ``None`` for what cannot stand in a URL."""
+        """Return the context of requests to ``host``; ``None`` if it is not valid in a URL."""
         if host and not _HOST.fullmatch(host):
             return None
         if len(self._contexts) >= _CONTEXTS_MAX:
@@ -356,10 +356,7 @@ class Dispatcher:
 
 
 class Exchange(msgspec.Struct, eq=False):
-    """A request that a protocol has recognised, on its way to the reply.
-
-    ``base_url`` is the address that its client used, ``plan`` what it was decoded to.
-    """
+    """A recognised request; ``base_url`` is the address that the client used, ``plan`` the decoded request."""
 
     request: Request
     metrics: Metrics
@@ -371,7 +368,7 @@ class Exchange(msgspec.Struct, eq=False):
 
     @property
     def permission(self) -> str:
-        """Return the action on which a queue's policy decides."""
+        """The action that queue policies check."""
         return self.protocol.permissions.get(self.action, self.action)
 
     def done(self, result: Any) -> None:
@@ -386,13 +383,12 @@ class Exchange(msgspec.Struct, eq=False):
         self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)
 
     def finish(self, result: Any) -> None:
-        """Reply with the result, or with the reply that refuses a parked poll."""
+        """Reply with the result, or with the ``Reply`` that refuses a parked poll."""
         if type(result) is Reply:
             self.reply(result)
         else:
             self.done(result)
 
     def reply(self, reply: Reply) -> None:
-        """Write the reply, and count it."""
         self.request.respond(reply.status, reply.headers, reply.body)
         self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)

@@ -1,18 +1,18 @@
-"""HTTP/1.1 connections (RFC 9112): requests in the order in which they come, replies in the same order, deadlines.
+"""HTTP/1.1 connections (RFC 9112): pipelined requests, replies in the order of their requests, deadlines.
 
-The hot path is a request that arrives in one segment or two and gets one reply: one call of the handler and one
-``transport.write``; no task, no future, no timer. Replies that are ready together are written together.
+On the hot path a request arrives in one or two segments and gets one reply: one handler call and one
+``transport.write``; no task, future or timer. Replies that become ready together are written together.
 
-A refused request is answered in its turn; then the connection reads no more and drops what comes until the client
-closes, for a short time: closing at once would reset the connection and take the reply with it. The server does not
-read from a client that reads no replies, or has too many requests under way, or too long ones.
+A refused request is answered in order. The connection then drops further input until the client closes, for a limited
+time: an immediate close would reset the connection and lose the reply. The server stops reading from a client that does
+not read replies, or has too many or too large requests in progress.
 
-A request that comes while others of its connection are under way is begun in a later turn of the loop, a few in each,
-so that a client that pipelines does not go before those that send one request. A large body is admitted by its head,
-reserves its bytes, and is read a segment a turn.
+A request that arrives while its connection has others in progress starts in a later iteration of the event loop, a few
+per iteration, so that a client that pipelines gets no priority over those that send one request at a time. A large body
+is admitted by its head, reserves its bytes, and is read one segment per iteration.
 
-One timer serves all deadlines. It is set for the earliest one known; connections announce the short ones. All
-connections are inspected every ten seconds, for clients that do not read. So nothing is touched per request.
+One timer serves all deadlines. It is set to the earliest known deadline; connections announce the short ones. All
+connections are inspected every ten seconds, to find clients that do not read. So requests touch no timer.
 """
 
 import asyncio
@@ -43,14 +43,14 @@ from veilmq.server.settings import unmapped
 
 
 class DateLine:
-    """The header line with the present date; raw wall-clock time, as clients compare it with their own."""
+    """Cache of the ``Date`` header line; raw wall-clock time, as clients compare it with theirs."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.line = b""
 
     def renew(self) -> bytes:
-        """Return the line, and keep it in ``line`` until the second is over."""
+        """Return the line, and cache it in ``line`` until the second ends."""
         now_s = time()
         self.line = b"Date: %b\r\n" % formatdate(now_s, usegmt=True).encode()
         self._loop.call_later(1 - now_s % 1, self._forget)
@@ -62,23 +62,23 @@ class DateLine:
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SLICE_BYTES = 65_536
-"""A segment up to this is read at once, and that much of a large body in one turn of the loop."""
+"""A segment up to this size is parsed at once; also how much of a large body is read per loop iteration."""
 _UNSENT_BYTES = 65_536
-"""A client that leaves more than this unread is not read from until it has taken all."""
+"""If a client leaves more unread, the server stops reading from it until all is sent."""
 _PIPELINED_BYTES = 16_384
-"""How much of a larger segment is parsed before the requests in it are begun."""
+"""How much of a larger segment is parsed before its requests start."""
 _BEGUN_IN_A_TURN = 8
 
 
 Inspect = Callable[[Request], Share | None]
-"""The head of a request with a large body → where the body counts; ``None`` once it is refused with a reply."""
+"""The head of a request with a large body → the share to which it counts; ``None`` after replying with a refusal."""
 
 Word = Callable[[Refusal, Mapping[bytes, bytes]], Worded]
-"""A refusal, and the headers of the request as far as they came → the reply."""
+"""A refusal, and the request's headers received so far → the reply."""
 
 
 class Http1Connection(asyncio.Protocol):
-    """One client. Instants are in the event loop's seconds, 0 where their state does not hold."""
+    """A client connection. Instants are in seconds of the event loop's clock; 0 means that the state does not apply."""
 
     __slots__ = (
         "_beginning", "_behind", "_corked", "_ended", "_half_closed", "_handler", "_idle_since_s", "_keeper",
@@ -88,7 +88,6 @@ class Http1Connection(asyncio.Protocol):
     )  # fmt: skip
 
     def __init__(self, keeper: "Connections") -> None:
-        """Made by the event loop's server for each connection; ``keeper`` is shared by all."""
         self._keeper = keeper
         self._handler = keeper.handler
         self._limits = keeper.limits
@@ -104,43 +103,42 @@ class Http1Connection(asyncio.Protocol):
         self._resting = self._reader.resting
         self._transport = cast(asyncio.Transport, None)  # until connection_made
         self._line: list[Request] = []
-        self._behind: list[Request] = []  # those of the line that are not begun
-        self._beginning = False  # they have a turn to come
+        self._behind: list[Request] = []  # requests in _line that have not started
+        self._beginning = False  # their start is scheduled
         self._turn_comes = False
-        self._unread = b""  # the rest of a segment whose beginning was many requests
+        self._unread = b""  # the unparsed rest of a segment that contained many requests
         self.proven = False
-        self._corked = False  # replies wait for the end of the segment
-        self._ended = False  # no further request is read
+        self._corked = False  # replies are held until the segment is parsed
+        self._ended = False  # no further request is parsed
         self._half_closed = False
         self._lingers = False
-        self._pacing = False  # the next segment of a large body is read in a later turn
-        self._partly_sent_bytes = 0  # the longest reply since ``pause_writing``: held as a whole until it is sent
+        self._pacing = False  # the next segment of a large body is read in a later loop iteration
+        self._partly_sent_bytes = 0  # the largest reply since pause_writing: memory holds all of it until it is sent
         self._paused = False
-        self._peer: str | None = None  # not looked up yet; empty where the client has no address
+        self._peer: str | None = None  # None: not looked up yet; empty: the client has no address
         self._idle_since_s = 0.0
         self._reading_since_s = 0.0
         self._stalled_since_s = 0.0
         self._lingering_since_s = 0.0
-        self._waiting_since_s = 0.0  # a body waits for room in the budget
+        self._waiting_since_s = 0.0  # a body waits for budget
         self._unpaced_bytes = 0
-        self._unsent = 0  # what the client had not taken when that was last seen to change
+        self._unsent = 0  # unsent bytes at the last change seen
         self._unsent_since_s = 0.0
-        self._unsent_counted = 0  # in the budget
+        self._unsent_counted = 0  # bytes counted in the budget
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; a client that sends nothing counts as idle."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._idle_since_s = self._keeper.time_s()
         self._keeper.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse one segment, hand on the requests that it completes, and write what is answered already."""
-        if self._unread:  # it came behind requests that are not begun
+        """Parse one segment, pass its complete requests to the handler, and write replies that are ready."""
+        if self._unread:  # behind requests that have not started
             self._unread += data
             return
         if self._ended:
-            if self._lingers:  # what comes after the last request is dropped, in turns
+            if self._lingers:  # input after the last request is dropped, at a limited rate
                 self._pace(len(data), self._keeper.loop_queues.dropping)
             return
         self._corked = True
@@ -157,7 +155,7 @@ class Http1Connection(asyncio.Protocol):
             self.answered()
 
     def eof_received(self) -> bool:
-        """Answer the requests that came, then close; long polls wait no longer (the client may be gone)."""
+        """Finish the requests received, without waiting for long polls (the client may be gone), then close."""
         if not self._resting and not self._ended and not self._unread:
             self._refuse(TRUNCATED, self._reader.stop())
             self.answered()
@@ -167,7 +165,7 @@ class Http1Connection(asyncio.Protocol):
         return bool(self._line) and self._transport.can_write_eof()  # TLS cannot be closed halfway
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Withdraw what has not been answered."""
+        """Withdraw requests without a reply."""
         self._keeper.remove(self)
         self._keeper.budget.off_room(self.turn)
         self._ended = True
@@ -193,7 +191,6 @@ class Http1Connection(asyncio.Protocol):
         self._regulate()
 
     def resume_writing(self) -> None:
-        """Go on."""
         self._stalled_since_s = 0.0
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._count_unsent(0)
@@ -201,7 +198,7 @@ class Http1Connection(asyncio.Protocol):
         self.turn()
 
     def answered(self) -> None:
-        """Write the replies that are ready, from the front of the line."""
+        """Write the replies that are ready, in the order of their requests."""
         line = self._line
         if self._corked or not line:
             return
@@ -231,15 +228,15 @@ class Http1Connection(asyncio.Protocol):
             self._regulate()
 
     def turn(self) -> None:
-        """Begin the first of the line if it waits for its turn, and the client has taken all replies.
+        """Start the first request in ``_line`` if it waits for that and the client has read all replies.
 
-        (A reply that is not sent to its end is held as a whole, so a second one would take twice the memory.) While any
-        client leaves answers unread, what is begun here is begun slowly: it may bring large answers, too.
+        (A partly sent reply stays in memory as a whole; a second one would double that.) While any client has unread
+        replies, ordered requests start at a lower priority, since their replies may be large too.
         """
         if self._turn_comes or not self._waits_for_turn():
             return
         if self._transport.get_write_buffer_size():
-            self._transport.set_write_buffer_limits(high=0)  # ``pause_writing`` now, ``resume_writing`` at its end
+            self._transport.set_write_buffer_limits(high=0)  # pause_writing now, resume_writing when all is sent
         elif self._keeper.budget.answers_full:
             self._keeper.budget.on_room(self.turn)
         elif self._keeper.budget.answers:
@@ -259,14 +256,14 @@ class Http1Connection(asyncio.Protocol):
         return bool(self._line) and not self._stalled_since_s and self._line[0].begin is not None
 
     def peer(self) -> str | None:
-        """Return the address of the client; one of IPv4 as such, also where it came to a socket of both kinds."""
+        """Return the client's address; an IPv4 address also on a dual-stack socket. ``None`` if it has none."""
         if self._peer is None:
             name = self._transport.get_extra_info("peername")
             self._peer = str(unmapped(ip_address(name[0]))) if isinstance(name, tuple) else ""
         return self._peer or None
 
     def drain(self) -> None:
-        """Answer what is there, then close; at once if nothing is."""
+        """Answer the requests in progress, then close; close at once if there are none."""
         if self._lingering_since_s:
             return
         if self._line and not self._reading_since_s and not self._unread:
@@ -277,11 +274,10 @@ class Http1Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, whatever was going on."""
         self._transport.abort()
 
     def deadline_s(self) -> float | None:
-        """Return when this client will have taken too long; ``None`` while it is our turn."""
+        """Return when the client times out; ``None`` while the server has to act."""
         if self._lingering_since_s:
             return self._lingering_since_s + self._limits.linger_s_max
         if unsent := self._transport.get_write_buffer_size():
@@ -295,7 +291,7 @@ class Http1Connection(asyncio.Protocol):
         return None if self._line else self._idle_since_s + self._limits.idle_s_max
 
     def time_out(self) -> None:
-        """End a connection whose deadline has passed; an unfinished request gets the reason."""
+        """Close a connection whose deadline has passed; an incomplete request is refused with the reason."""
         takes_nothing = self._transport.get_write_buffer_size() > 0
         if self._lingering_since_s or takes_nothing or self._transport.is_closing():
             self._transport.abort()
@@ -325,7 +321,7 @@ class Http1Connection(asyncio.Protocol):
                 request.pending = pending
 
     def _refuse(self, flaw: Refusal, headers: Mapping[bytes, bytes]) -> None:
-        """Answer the request that is being read with an error, and read no more."""
+        """Refuse the request being read, and read no more."""
         self._stop_reading()
         worded = self._keeper.refused(flaw, headers)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)
@@ -352,7 +348,7 @@ class Http1Connection(asyncio.Protocol):
             self._regulate()
 
     def _read_on_closely(self, segment_bytes: int) -> bool:
-        """Check the request that is being read, which is not plain; return whether to read on."""
+        """Check a partial request that is not plain; return whether to read on."""
         if not self._reader.check_unfinished(segment_bytes):
             return False
         wanted = self._reader.wanted()
@@ -366,7 +362,7 @@ class Http1Connection(asyncio.Protocol):
         return True
 
     def _admit(self, wanted: int) -> bool:
-        """Reserve the bytes of the body that is being read, after a check of its head; return whether to read on."""
+        """Check the head and reserve the body's bytes; return whether to read on."""
         hold = self._reader.hold
         if hold is None:
             head = self._reader.head()
@@ -392,7 +388,7 @@ class Http1Connection(asyncio.Protocol):
         self._regulate()
 
     def _pace(self, segment_bytes: int, later: Callable[[Callable[[], object]], None]) -> None:
-        """Read on in a later turn of the loop if that was a large piece."""
+        """After every ``_SLICE_BYTES``, pause reading until ``later`` runs."""
         self._unpaced_bytes += segment_bytes
         if self._unpaced_bytes < _SLICE_BYTES or self._pacing or self._transport.is_closing():
             return
@@ -409,7 +405,7 @@ class Http1Connection(asyncio.Protocol):
         later(read_on)
 
     def _feed_slices(self, data: bytes) -> None:
-        """Parse a large segment: a body at once, but of many requests only as many as fit into a slice."""
+        """Parse a large segment: a body at once, but pipelined requests only up to a slice."""
         at = 0
         while at < len(data) and not self._ended:
             if self._behind:
@@ -422,7 +418,7 @@ class Http1Connection(asyncio.Protocol):
                 self._await_rest(len(piece))
 
     def _begin_behind(self) -> None:
-        """Begin some requests that came while others were in the line, then parse what came behind them."""
+        """Start some pipelined requests, then parse the rest of their segment."""
         self._beginning = False
         self._corked = True
         try:
@@ -438,7 +434,7 @@ class Http1Connection(asyncio.Protocol):
                 self._feed_slices(data)
                 self._ended = self._ended or (self._half_closed and not self._unread)
         except Exception:
-            self._transport.abort()  # as the event loop does with one that ``data_received`` raises for
+            self._transport.abort()  # as the event loop does if data_received raises
             raise
         finally:
             self._corked = False
@@ -446,14 +442,14 @@ class Http1Connection(asyncio.Protocol):
         self._regulate()
 
     def _takes_too_little(self) -> bool:
-        """Tell whether the client has so many answers to take that no further request of it begins."""
+        """Return whether the client has too many unread replies for another request to start."""
         if self._stalled_since_s:
             return True
         return sum([len(request.reply) for request in self._line if request.reply is not None]) > _UNSENT_BYTES
 
     def _is_heavy(self) -> bool:
-        """Tell whether the bodies in the line are as long as one may be: behind a long poll they stay for a while."""
-        # What is decoded let its body go, but a command may hold a large one, which counts until its reply.
+        """Return whether the bodies in ``_line`` fill the limit of one body: behind a long poll they stay long."""
+        # Decoding releases the body, but a command may keep a large one, which counts until the reply.
         held = [len(each.body) if each.hold is None else max(len(each.body), each.hold.bytes) for each in self._line]
         return sum(held) >= self._limits.body_bytes_max
 
@@ -480,7 +476,7 @@ class Http1Connection(asyncio.Protocol):
             self._transport.write_eof()
 
     def _regulate(self) -> None:
-        """Read from the client, or do not; begin what waits in its line, if that can go on."""
+        """Pause or resume reading, and start pipelined requests if possible."""
         if self._stalled_since_s:
             self._count_unsent(max(self._transport.get_write_buffer_size(), self._partly_sent_bytes))
         if self._behind and not self._beginning and not self._takes_too_little():
@@ -501,8 +497,8 @@ class Http1Connection(asyncio.Protocol):
             self._keeper.expect(self._reading_since_s + self._limits.request_s_max)
 
 
-_INSPECTIONS_PER_LIMIT = 20  # a client may be late by this fraction of the shortest limit
-_INSPECTIONS_OF_UNREAD = 3  # while a client may take nothing of an answer
+_INSPECTIONS_PER_LIMIT = 20  # a timeout may be late by this fraction of the shortest limit
+_INSPECTIONS_OF_UNREAD = 3  # per limit, while replies are unread
 
 
 class Connections:
@@ -517,9 +513,9 @@ class Connections:
         inspect: Inspect = by_address,
         budget: ByteBudget | None = None,
     ) -> None:
-        """``handler`` gets every whole request, ``refused`` words what refuses one before it is whole.
+        """``handler`` gets complete requests, ``refused`` renders the refusal of an incomplete one.
 
-        ``inspect`` gets the head of each with a large body, which counts in ``budget``.
+        ``inspect`` gets the head of each request with a large body, which counts to ``budget``.
         """
         self._loop = asyncio.get_running_loop()
         self.handler = handler
@@ -533,7 +529,7 @@ class Connections:
         self.date: Date = DateLine()
         self.time_s = self._loop.time
         self._open: set[Http1Connection] = set()
-        self.inspected_at_s = 0.0  # when all deadlines are inspected next, but for the gap
+        self.inspected_at_s = 0.0  # the next inspection of all deadlines, without the gap
         self._timer: asyncio.TimerHandle | None = None
         self._inspection_s = min(self.limits.idle_s_max, self.limits.request_s_max / _INSPECTIONS_OF_UNREAD)
         shortest_s = min(self.limits.request_s_max, self.limits.idle_s_max, self.limits.linger_s_max)
@@ -545,11 +541,9 @@ class Connections:
         return len(self._open)
 
     def protocol(self) -> Http1Connection:
-        """Make a connection, for the event loop's server."""
         return Http1Connection(self)
 
     def add(self, connection: Http1Connection) -> None:
-        """Count in a new connection."""
         self._open.add(connection)
         self._emptied.clear()
         self.expect(self.time_s() + self._inspection_s)
@@ -557,13 +551,12 @@ class Connections:
             connection.drain()
 
     def remove(self, connection: Http1Connection) -> None:
-        """Count out one that is gone."""
         self._open.discard(connection)
         if not self._open:
             self._emptied.set()
 
     def expect(self, at_s: float) -> None:
-        """Inspect the deadlines again soon after ``at_s``."""
+        """Inspect the deadlines soon after ``at_s``, or earlier."""
         if self._timer is not None:
             if at_s >= self.inspected_at_s:
                 return
@@ -572,14 +565,13 @@ class Connections:
         self._timer = self._loop.call_at(at_s + self._gap_s, self._inspect)
 
     async def drain(self) -> None:
-        """Let every connection answer its requests and close; ``abort`` makes it end."""
+        """Wait until every connection has answered its requests and closed; ``abort`` ends the wait."""
         self.draining = True
         for connection in list(self._open):
             connection.drain()
         await self._emptied.wait()
 
     def abort(self) -> None:
-        """Close all connections at once."""
         self.draining = True
         for connection in list(self._open):
             connection.abort()

@@ -1,15 +1,14 @@
-"""One HTTP request: how it is read, how it is refused before a protocol has seen it, and how it is answered.
+"""One HTTP request: how it is parsed, refused before a protocol sees it, and answered.
 
-A client sends the same headers in the same order with each request, and only their values differ. So heads that come
-again and again have a ``Layout``, a regular expression that reads a whole head at once and is as strict as llhttp. A
-request is *plain* if its head matches one, arrives whole at the beginning of a segment and is followed by nothing but
-its body, which is small. Every other request is read by ``httptools`` (llhttp, in its strict mode), which calls
-``RequestReader`` for each part: it is checked once it is whole, and before that whenever a segment ends inside it
-(``check_unfinished``). What llhttp accepts and this server does not is refused, and the server keeps at most one
-segment beyond a limit.
+A client sends the same headers in the same order with each request; only their values differ. So frequent heads have a
+``Layout``: a regular expression that parses a whole head at once and is as strict as llhttp. A request is *plain* if
+its head matches a layout, arrives whole at the beginning of a segment, and is followed only by its body, which is
+small. Every other request is parsed by ``httptools`` (llhttp, in strict mode), which calls ``RequestReader`` for each
+part. It is checked when it is complete, and before that whenever a segment ends inside it (``check_unfinished``). What
+llhttp accepts and this server does not is refused; at most one segment beyond a limit is kept.
 
-A connection sends replies in the order of its requests (RFC 9112, section 9.3.2): a reply that is ready before an
-earlier one waits in its request. Commands are handed on in that order too, and do not wait for each other.
+A connection sends replies in the order of its requests (RFC 9112, section 9.3.2): a reply that is ready too early waits
+in its request. Commands are submitted in that order too, without waiting for each other.
 """
 
 import re
@@ -26,9 +25,9 @@ _TEXT = b"text/plain; charset=utf-8"
 
 
 class Refusal(NamedTuple):
-    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the methods there are, for 405.
+    """``status`` is an HTTP status, ``text`` a sentence for a person, ``allow`` the allowed methods, for 405.
 
-    ``kind`` is the content type, where the text is no sentence.
+    ``kind`` is the content type if the text is not a sentence.
     """
 
     status: int
@@ -37,36 +36,33 @@ class Refusal(NamedTuple):
     kind: bytes = _TEXT
 
     def of(self, value: object) -> "Refusal":
-        """Return it with ``value`` in its text."""
+        """Return a copy with ``value`` in its text."""
         return self._replace(text=self.text.format(value))
 
     @property
     def headers(self) -> bytes:
-        """Return the header lines of the reply."""
         return b"Content-Type: %b\r\n" % self.kind + self.extra_headers
 
     @property
     def extra_headers(self) -> bytes:
-        """Return the header line that says what to do: the methods that there are, or when to send it again."""
+        """``Allow`` for 405, ``Retry-After`` for 503."""
         if self.status == 503:
             return b"Retry-After: 1\r\n"
         return b"Allow: %b\r\n" % self.allow if self.status == 405 else b""
 
     @property
     def body(self) -> bytes:
-        """Return the body of the reply."""
         return self.text.encode() + b"\n" if self.kind is _TEXT else self.text.encode()
 
 
 class Worded(NamedTuple):
-    """A refusal or a page as it is answered: whole header lines, and the body."""
+    """The reply of a refusal or a page: complete header lines, and the body."""
 
     headers: bytes
     body: bytes
 
 
 def as_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> Worded:
-    """Word a refusal for a person, whatever the headers of the request."""
     return Worded(refusal.headers, refusal.body)
 
 
@@ -89,55 +85,54 @@ SLOW = Refusal(408, "The request did not arrive within {:g} seconds; send it aga
 
 
 _NO_CONTENT = HTTPStatus.NO_CONTENT.value
-"""A status after which there is no body, and no word of its length (RFC 9110, section 8.6)."""
+"""A reply with this status has neither a body nor a Content-Length (RFC 9110, section 8.6)."""
 
 CLOSE = b"Connection: close\r\n"
 KEEP = b"Connection: keep-alive\r\n"
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
-"""The first line of a reply by its status."""
 
 _LENGTH_LINES = [b"Content-Length: %d\r\n\r\n" % length for length in range(1_024)]
-"""The end of a head by the length of the body, of those that most replies have."""
+"""The end of a head by the length of the body, for the most frequent lengths."""
 
 
 class Pending(Protocol):
-    """A request that waits for something, and can be withdrawn or hurried."""
+    """A request in progress, which can be withdrawn or hurried."""
 
     def withdraw(self) -> object:
-        """Forget it: the client has gone, and its command shall not happen if it has not begun."""
+        """Drop the request, as its client disconnected; its command does not run if it has not begun."""
 
     def hurry(self) -> object:
-        """Answer as soon as possible: the server is closing, or the client will send nothing more."""
+        """Reply as soon as possible: the server is closing, or the client sends nothing more."""
 
 
 class Line(Protocol):
-    """What a request needs from its connection."""
+    """The connection, as a request sees it."""
 
     date: "Date"
-    proven: bool  # a request of it had a genuine signature
+    proven: bool  # one of its requests had a genuine signature
 
     def answered(self) -> None:
-        """Take note that a request of the line has its reply."""
+        """Note that a request has its reply."""
 
     def peer(self) -> str | None:
-        """Return the address of the client, ``None`` where it has none."""
+        """Return the address of the client, if it has one."""
 
     def turn(self) -> None:
-        """Take note that a request of the line waits for its turn."""
+        """Note that a request waits until it is the first on the connection."""
 
 
 class Date(Protocol):
-    """Where the ``Date`` header line comes from."""
+    """Source of the ``Date`` header line."""
 
     line: bytes
 
     def renew(self) -> bytes:
-        """Return the line when there is none."""
+        """Return the current line; call it when ``line`` is empty."""
 
 
 class Layout:
-    """The heads of one client: a method, and headers in one order, each once, none of which asks for anything special.
+    """The heads of one client: a method, and headers in one order, each once, none of them special.
 
     ``match`` takes a segment that begins with such a head; each value is a group, and so is the target before them.
     Values are of printable characters, without a blank at an end: llhttp accepts all of them, and more.
@@ -146,13 +141,13 @@ class Layout:
     __slots__ = ("is_traced", "match", "method", "names", "used")
 
     def __init__(self, method: bytes, names: tuple[bytes, ...]) -> None:
-        """``names`` are those of headers as they are sent; ``used`` are the groups of the target and ``USED``."""
+        """``names`` are the headers as sent; ``used`` are the groups of the target and of ``USED``."""
         self.method = method
         self.names = [name.lower() for name in names]
         lines = [re.escape(name) + b": (" + _VALUES.get(name.lower(), _VALUE) + b")\r\n" for name in names]
         self.match = re.compile(method + rb" (/[!$-~]*+) HTTP/1\.1\r\n" + b"".join(lines) + b"\r\n()").match
         groups = {name: group for group, name in enumerate(self.names, 2)}
-        self.used = [1, *[groups.get(name, len(names) + 2) for name in USED]]  # else the empty one
+        self.used = [1, *[groups.get(name, len(names) + 2) for name in USED]]  # the last group is empty
         self.is_traced = TRACE in groups
 
 
@@ -166,13 +161,13 @@ _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHODS = frozenset({b"DELETE", b"GET", b"POST", b"PUT"})
 LAYOUTS_MAX, _COUNTED_MAX = 32, 256
 _SOUGHT_BYTES_MAX, _NAMES_MAX = 4_096, 32
-"""Of a head that is compared with every layout, or gets one: else a stranger's would take a hundred times its time."""
+"""Heads beyond these limits are not compared with the layouts, nor get one: they would cost a hundred times as much."""
 SEEN_BEFORE_LAYOUT = 8
-"""So often a head of other headers is read closely before it has a layout, as making one takes a millisecond."""
+"""How often llhttp parses other headers before they get a layout, which takes a millisecond to make."""
 
 
 class Layouts:
-    """The layouts that are known, those found last first, which the connections of a loop share."""
+    """The known layouts, last used first; shared by the connections of an event loop."""
 
     __slots__ = ("_seen", "body_bytes_max", "head_bytes_max", "headers_max", "known")
 
@@ -184,7 +179,7 @@ class Layouts:
         self._seen: dict[tuple[bytes, ...], int] = {}
 
     def find(self, segment: bytes) -> tuple[Layout, re.Match[bytes] | None]:
-        """Return the layout of the head that ``segment`` begins with, and its match; any and ``None`` without one."""
+        """Return the layout of the head of ``segment``, and its match; any layout and ``None`` if unmatched."""
         known = self.known
         text, end, _ = segment[:_SOUGHT_BYTES_MAX].partition(_HEAD_END)
         line, *lines = text.split(b"\r\n", self.headers_max + 1)
@@ -209,7 +204,7 @@ class Layouts:
             and all(map(_NAME.fullmatch, names))
         ):
             layout = Layout(method, tuple(names))
-            if layout.match(segment) is not None:  # else a value of it is special: another one would be so again
+            if layout.match(segment) is not None:  # otherwise a value is special, and would be so again
                 known.insert(0, layout)
                 del known[LAYOUTS_MAX:]
         return known[0], None
@@ -219,15 +214,14 @@ Head = tuple[Layout, re.Match[bytes], tuple[bytes, ...]]
 
 
 class Request(msgspec.Struct, eq=False):
-    """A whole, well-formed request: ``method`` and ``target`` as sent, ``fields`` by lower-case name, ``body``.
+    """A complete, well-formed request: ``method`` and ``target`` as sent, ``fields`` by lower-case name, ``body``.
 
-    Headers that were sent several times are joined with commas; those for which that would be wrong were refused.
-    A plain request has a ``head`` in place of ``fields``, until these are needed: its layout, the match, and the target
-    and the values of ``USED``.
-    ``hold`` counts the bytes of a large body until the reply, or until its client has gone. ``is_behind`` if there were
-    others in the line when it came. ``persistence`` is the ``Connection`` header line of the reply, empty where the
-    version of HTTP implies it.
-    (A ``msgspec.Struct``, as these are made four times as fast as objects with an ``__init__`` of their own.)
+    Headers that were sent several times are joined with commas; those of ``ONCE`` are refused. A plain request has
+    ``head`` instead of ``fields`` until these are needed: its layout, the match, and the target and the values of
+    ``USED``. ``hold`` counts the bytes of a large body until the reply or the client's disconnect. ``is_behind`` if
+    the connection had other requests in progress when it arrived. ``persistence`` is the ``Connection`` header line of
+    the reply, empty if the HTTP version implies it. (A ``msgspec.Struct`` is constructed four times as fast as a class
+    with ``__init__``.)
     """
 
     line: Line
@@ -246,14 +240,14 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def headers(self) -> dict[bytes, bytes]:
-        """Return the headers by lower-case name."""
+        """The headers by lower-case name."""
         if self.fields is None:
             names, values = ((), ()) if self.head is None else (self.head[0].names, self.head[1].groups()[1:])
             self.fields = dict(zip(names, values, strict=False))
         return self.fields
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
-        """Answer, now or later, exactly once; ``headers`` are whole lines, each with its line end."""
+        """Reply, now or later, exactly once; ``headers`` are complete lines with line ends."""
         assert self.reply is None, "a request is answered once"
         line = self.line
         if self.pending is not None:
@@ -271,36 +265,33 @@ class Request(msgspec.Struct, eq=False):
         line.answered()
 
     def in_turn(self, begin: Callable[[], None]) -> None:
-        """Have ``begin`` called, now or later, when this is the first of the line and its client takes replies."""
+        """Call ``begin``, now or later, when this is the connection's first request and the client reads replies."""
         self.begin = begin
         self.line.turn()
 
     def end_connection(self) -> None:
-        """Close the connection after this reply, and say so in it unless it is written already."""
+        """Close the connection after this reply, and announce it if the reply is not written yet."""
         self.persistence = CLOSE
         self.keep_alive = False
 
     def source_ip(self) -> str | None:
-        """Return the address of the client, ``None`` where it has none."""
         return self.line.peer()
 
     def user_agent(self) -> str | None:
-        """Return what program the client says that it is."""
         agent = self.headers.get(b"user-agent")
         return None if agent is None else agent.decode("latin-1")
 
 
 def by_address(head: Request) -> Share:
-    """Share among addresses."""
     return Share(head.source_ip() or "")
 
 
 Handler = Callable[[Request], Pending | None]
-"""Answers a request by ``respond``, at once or later; returns what can be withdrawn until then, or nothing."""
+"""Replies with ``respond``, now or later; returns a ``Pending`` until then, if the request can be withdrawn."""
 
 
 ONCE = frozenset({b"host", b"authorization", b"content-type", b"expect", b"origin", b"sec-fetch-site", b"x-amz-target"})
-"""Headers that decide something, so that two of them would contradict each other."""
+"""Headers that decide something: two of them would contradict each other."""
 
 _HEAD_END = b"\r\n\r\n"
 _CHUNK_FRAME_BYTES_MAX = 20
@@ -308,8 +299,7 @@ _CHUNK_FRAME_BYTES_MAX = 20
 
 
 _DIGITS_MAX = 20
-"""Of a length: llhttp refuses larger numbers, but lets pass any number of zeros before them, which may be more than
-``int`` reads."""
+"""Of a length: llhttp refuses larger numbers, but accepts any number of leading zeros, which ``int`` may refuse."""
 
 
 class RequestReader:
@@ -321,6 +311,7 @@ class RequestReader:
         "_repeated", "_spooled", "_stopped", "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin",
         "on_url", "plain", "resting",
     )  # fmt: skip
+    """Turns bytes into calls of ``complete``, or one call of ``refuse``, after which input is dropped."""
 
     def __init__(
         self,
@@ -334,7 +325,7 @@ class RequestReader:
     ) -> None:
         """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``.
 
-        ``hold_read`` makes what counts a large body that came in one segment, and is verified at once.
+        ``hold_read`` makes the hold of a large body that came in one segment; its signature is checked at once.
         """
         self._line = line
         self._limits = limits
@@ -342,28 +333,28 @@ class RequestReader:
         self._refuse = refuse
         self._hold_read = hold_read
         self._stopped = False
-        self.hold: Hold | None = None  # what counts the body that is being read, if it is large
-        self.resting: list[bool] = [True]  # empty while a request has begun and not ended
+        self.hold: Hold | None = None  # of the body that is being read, if it is large
+        self.resting: list[bool] = [True]  # empty while a request is incomplete
         self._layouts = layouts
-        self._layout = layouts.known[0]  # that of the last plain request
+        self._layout = layouts.known[0]  # of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read
-        self._body_left = 0  # of it
+        self._body_left = 0  # of the plain request
         self._parser: Any = None  # until a request is not plain
         self._target: list[bytes] = []  # in pieces
         self._pieces: list[bytes] = []  # of the body, from the last segment
-        self._spooled = bytearray()  # the body so far, where it takes several segments
+        self._spooled = bytearray()  # the body so far, if it takes several segments
         self._head_began = False
         self._fields: dict[bytes, bytes] = {}
-        self._headers: dict[bytes, bytes] | None = None  # once the head is whole; what follows are trailers
+        self._headers: dict[bytes, bytes] | None = None  # set when the head is complete; _fields are then trailers
         self.on_message_begin = self.resting.clear
         self.on_url = self._target.append
         self.on_body = self._pieces.append
         self.feed: Callable[[bytes], None] = self._read_head
-        """Reads on, in the way of the part of a request that comes next."""
+        """Parses the next segment, depending on which part of a request comes next."""
         self._forget_message()
 
     def _read_head(self, segment: bytes) -> None:
-        """Read a segment at whose beginning no request is under way."""
+        """Parse a segment that begins with a new request."""
         layouts, layout = self._layouts, self._layout
         head = layout.match(segment)
         if head is None:
@@ -404,7 +395,7 @@ class RequestReader:
             self.feed(segment[left:])
 
     def _read_closely(self, segment: bytes) -> None:
-        """Read a segment in which there is more or less than one plain request."""
+        """Parse a segment that is not exactly one plain request."""
         self.feed = self._read_closely
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
@@ -421,7 +412,7 @@ class RequestReader:
             self.feed = self._read_head
 
     def stop(self) -> dict[bytes, bytes]:
-        """Read no more, and forget what was read of a request; return its headers as far as they came."""
+        """Stop parsing and drop the partial request; return its headers received so far."""
         headers = self._fields if self._headers is None else self._headers
         if self.plain is not None:
             headers, self.plain = self.plain.headers, None
@@ -432,16 +423,16 @@ class RequestReader:
         return headers
 
     def release(self) -> None:
-        """Let go of what refers to this object, and of the bytes of an unfinished body."""
+        """Drop references to this object, and release the bytes of an incomplete body."""
         self._stopped = True
         self._release_hold()
         self._parser, self.feed = None, _drop
-        del self._line, self._complete, self._refuse, self._hold_read  # else a search for cycles would have to free it
+        del self._line, self._complete, self._refuse, self._hold_read  # break cycles, to spare the collector
 
     def check_unfinished(self, segment_bytes: int) -> bool:
-        """Apply the limits to a request that has not ended; ``refuse`` it if they are passed; return whether not."""
+        """Apply the limits to an incomplete request; ``refuse`` it if it exceeds one, and return False."""
         if self._headers is None:
-            self._head_bytes += segment_bytes if self._head_began else 0  # other requests may be in its first segment
+            self._head_bytes += segment_bytes if self._head_began else 0  # its first segment may hold other requests
             self._head_began = True
             flaw = self._size_flaw(self._fields, self._head_bytes)
         else:
@@ -451,7 +442,7 @@ class RequestReader:
         return flaw is None
 
     def wanted(self) -> int:
-        """Return how many more bytes an unfinished body should reserve before it is read on; 0 for a small one."""
+        """Return how many more bytes an incomplete body should reserve before reading on; 0 for a small one."""
         if self._headers is None:
             return 0
         limits, held = self._limits, 0 if self.hold is None else self.hold.bytes
@@ -461,27 +452,27 @@ class RequestReader:
         return limits.body_step_bytes if is_growing else 0
 
     def head(self) -> Request:
-        """Return the request of an unfinished body without it, after whose reply the connection ends."""
+        """Return the partial request without its body; its reply ends the connection."""
         assert self._headers is not None, "the head is whole"
         target, headers = b"".join(self._target), self._headers
         method = self._parser.get_method()
         return Request(self._line, method, target, headers, b"", False, CLOSE)
 
     def admit(self, hold: Hold) -> None:
-        """Count the unfinished body by ``hold`` from now on."""
+        """Count the incomplete body in ``hold`` from now on."""
         hold.feed(self._spooled)
         self.hold = hold
 
     def body_left(self) -> int:
-        """Return how many bytes of an unfinished body are announced and have not come."""
+        """Return how many announced bytes of an incomplete body are missing."""
         if self.plain is not None:
             return self._body_left
         return 0 if self._headers is None else self._length - len(self._spooled)
 
-    # What the parser calls, beside on_message_begin, on_url and on_body.
+    # Callbacks of the parser, besides on_message_begin, on_url and on_body.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep one header, or one trailer, which is thrown away."""
+        """Store a header, or a trailer, which is ignored."""
         name, value = name.lower(), value.rstrip(b" \t")  # llhttp leaves blanks there (RFC 9112, section 5.1)
         if name in self._fields:
             self._repeat(name, value)
@@ -489,17 +480,17 @@ class RequestReader:
             self._fields[name] = value
 
     def on_headers_complete(self) -> None:
-        """Put the head aside: trailers must not add to it."""
+        """Separate the head from the trailers."""
         self._headers = self._fields
         self._length = int(self._headers.get(b"content-length", b"0")[-_DIGITS_MAX:])
         self._fields = {}
 
     def on_chunk_header(self) -> None:
-        """Count one chunk; the last, empty one counts too."""
+        """Count a chunk, also the last, empty one."""
         self._chunks += 1
 
     def on_message_complete(self) -> None:
-        """Hand a whole request on."""
+        """Complete the request."""
         headers, parser = self._headers, self._parser
         if self._stopped or headers is None or parser.should_upgrade():
             return
@@ -557,14 +548,14 @@ class RequestReader:
     def _repeat(self, name: bytes, value: bytes) -> None:
         if name in ONCE:
             self._repeated = name
-        if len(self._fields[name]) <= self._limits.head_bytes_max:  # beyond, the head is refused when it is whole
+        if len(self._fields[name]) <= self._limits.head_bytes_max:  # a longer head is refused when it is complete
             self._fields[name] += b"," + value  # without a space, as signatures are calculated
 
     def _ignore_upgrades(self, rest: memoryview) -> None:
-        """Read requests as if they had not offered another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.
+        """Parse requests as if they did not offer another protocol, as RFC 9110 (7.8) allows; ``rest`` follows one.
 
-        llhttp takes what follows such a head for the other protocol, so the head is read again without the offer. One
-        segment may hold thousands of them.
+        llhttp treats what follows such a head as the other protocol, so the head is parsed again without the offer. One
+        segment may contain thousands of them.
         """
         while (head := self._head_without_offer()) is not None:
             self._parser.feed_data(head)
@@ -576,7 +567,7 @@ class RequestReader:
                 return
 
     def _head_without_offer(self) -> bytes | None:
-        """Return the head that was read last, for a parser that is new; ``None`` if no more is to be read."""
+        """Return the last head for a new parser; ``None`` to stop."""
         parser, headers, repeated = self._parser, self._headers, self._repeated
         target = b"".join(self._target)
         if self._stopped or headers is None:
@@ -593,7 +584,7 @@ class RequestReader:
         return head + b"\r\n"
 
     def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
-        """Return what llhttp lets pass in a head and we do not."""
+        """Return what is wrong with a head that llhttp accepts."""
         version = self._parser.get_http_version()
         if not headers.get(b"host", version != "1.1"):
             return NO_HOST
@@ -613,7 +604,7 @@ class RequestReader:
         return None
 
     def _size_flaw(self, fields: dict[bytes, bytes], head_bytes: int) -> Refusal | None:
-        """Apply the limits to a head, of which ``head_bytes`` are known to have come."""
+        """Apply the limits to a head of which at least ``head_bytes`` have arrived."""
         limits, target_bytes = self._limits, sum(map(len, self._target))
         if len(fields) > limits.headers_max:
             return MANY_HEADERS.of(limits.headers_max)
@@ -626,8 +617,8 @@ class RequestReader:
 
     def _body_flaw(self, headers: dict[bytes, bytes], segment_bytes: int) -> Refusal | None:
         limits = self._limits
-        if self._admitted:  # before, other requests and the head may be in the segment
-            # What is neither head nor body nor the plain frame of a chunk: chunk extensions and trailers.
+        if self._admitted:  # otherwise the segment may contain other requests and the head
+            # All but head, body and plain chunk frames: chunk extensions and trailers.
             frames_bytes = sum(map(len, self._pieces)) + self._chunks * _CHUNK_FRAME_BYTES_MAX
             self._framing_bytes += segment_bytes - frames_bytes
         self._chunks = 0
@@ -647,4 +638,4 @@ class RequestReader:
 
 
 def _drop(segment: bytes) -> None:
-    """Read nothing: no further request is to be read."""
+    """Ignore input after the last request."""

@@ -1,24 +1,24 @@
-"""Long polls: receives and claims that wait for a message, in the order in which they came.
+"""Long polls: receives and claims that wait for a message, in arrival order.
 
-A poll is submitted to the store at once. If it comes back empty and may wait, it parks at the end of its queue's line.
-While a line has polls, the store notifies it, between two commands, when the queue has or will have a message; then the
-first poll of the line is submitted again, as the next command of the same batch, so no later receive overtakes it. A
-poll that gets nothing returns to its place; one that gets something has the next one submitted if there is more. A poll
-that ends without a result (its client has gone) has the next one submitted, so no message waits beside a waiter.
+A poll is submitted to the store at once. If its result is empty and it may wait, it parks at the end of its queue's
+waiters. While a queue has waiters, the store notifies it, between two commands, when the queue has or will have a
+message. The first waiter is then submitted again, as the next command of the same batch, so no later receive overtakes
+it. A poll that gets nothing returns to its position; after one that gets something, the next is submitted if there is
+more. After a poll that ends without a result (its client disconnected) the next is submitted too, so that no message
+stays available while a poll waits.
 
-The first of a line is submitted a second time before it parks: what was sent between its first result and the beginning
-of the watch would be missed otherwise. Polls that do not wait pay one look-up in a table.
+The first waiter of a queue is submitted a second time before it parks: otherwise a message sent between its first
+result and the start of the watch would be missed. Polls that do not wait cost one dict look-up.
 
-Receives and claims share one line. A receive that gets nothing because too many messages are in flight waits for
-something else than claims do, which have no such quota: then the first claim of the line is submitted. A claim that
-gets nothing and no due instant may be at the limit of claimed messages, which does not concern receives: then the first
-receive is submitted.
+Receives and claims wait together. A receive may get nothing because too many messages are in flight, a quota that
+claims do not have: then the first waiting claim is submitted. A claim without messages and due time may be at the limit
+of claimed messages, which does not concern receives: then the first waiting receive is submitted.
 
-While unread replies fill their half of the budget (``admission``), new polls park before they are submitted, for a
-second at least, and parked polls stay parked.
+While unread replies fill their half of the budget (``admission``), new polls park before they are submitted, for at
+least a second, and parked polls stay parked.
 
-Each line has one timer (the next instant at which the queue has something by itself) and each poll one for its
-deadline; nothing runs periodically.
+Each queue with waiters has one timer (for the next message that becomes visible) and each poll one for its deadline;
+nothing runs periodically.
 """
 
 from bisect import insort
@@ -42,20 +42,20 @@ HELD_S_MIN = 1
 
 
 Permit = Callable[[Done], object]
-"""Calls back with ``None`` if a poll may go on, or with what refuses it: at once, or when the policy is known."""
+"""Calls back with ``None`` if a poll may continue, else with the refusal; at once, or when the policy is read."""
 
 
 class LongPolls:
-    """All receives and claims of a server, those that wait and those that do not."""
+    """All receives and claims of a server, waiting or not."""
 
     def __init__(self, *, engine: Engine, clock: Clock, budget: ByteBudget | None = None) -> None:
-        """Use ``engine``, on its event loop and by its ``clock``; answers count in ``budget``."""
+        """Run on the event loop of ``engine``; parked polls observe the unread replies of ``budget``."""
         self.engine = engine
         self.budget = budget or ByteBudget(HTTP_BYTES.default)
         self.clock = clock
         self.closing = False
         self._queues: dict[str, _WaiterQueue] = {}
-        self.tickets = count()  # the places in all lines
+        self.tickets = count()  # positions of waiters
 
     def ask(
         self,
@@ -66,9 +66,9 @@ class LongPolls:
         *,
         late: bool = False,
     ) -> Pending:
-        """Receive or claim; ``answer`` is called once, after ``wait_s`` at the latest (``None``: the queue's own).
+        """Submit a receive or claim; call ``answer`` once, after at most ``wait_s`` (``None``: the queue's default).
 
-        ``permit`` decides before each attempt, the first only if it is ``late``; its refusal is the answer.
+        ``permit`` is called before each attempt (before the first only if ``late``); a refusal is the answer.
         """
         line = self._queues.get(command.queue)
         if line is not None:
@@ -83,21 +83,21 @@ class LongPolls:
         return poll
 
     def close(self) -> None:
-        """Park no poll from now on; the server is closing, and its connections hurry the parked ones."""
+        """Park no more polls; connections hurry the parked ones."""
         self.closing = True
 
     @property
     def parked(self) -> int:
-        """Return how many polls wait."""
+        """The number of polls that wait."""
         return sum(len(line.parked) for line in self._queues.values())
 
     @property
     def asking(self) -> int:
-        """Return how many polls that waited, or are about to, are submitted to the store."""
+        """The number of polls submitted again."""
         return sum(line.asking for line in self._queues.values())
 
     def waiters(self, queue: str) -> "_WaiterQueue":
-        """Return the line of ``queue``, made if it is missing."""
+        """Return the waiters of ``queue``, and watch it if they are new."""
         line = self._queues.get(queue)
         if line is None:
             line = self._queues[queue] = _WaiterQueue(self, queue)
@@ -105,18 +105,18 @@ class LongPolls:
         return line
 
     def drop(self, queue: str) -> None:
-        """End an empty line."""
+        """Stop watching a queue without waiters."""
         del self._queues[queue]
         self.engine.unwatch(queue)
 
     def inspect(self) -> None:
-        """Submit the first of each line: there is room for answers again."""
+        """Submit the first waiter of each queue, after unread replies have fallen below their limit."""
         for line in list(self._queues.values()):
             line.inspect()
 
 
 class Poll(msgspec.Struct, eq=False):
-    """One receive, from its first submit to its answer; ``answer`` is ``None`` once given or withdrawn."""
+    """One receive, until its answer; ``answer`` is ``None`` when it was called or the poll was withdrawn."""
 
     result_type: ClassVar[type[Any]] = Received
 
@@ -129,10 +129,10 @@ class Poll(msgspec.Struct, eq=False):
     timer: Timer | None = None
     deadline_ms: int = 0
     ticket: int = 0
-    instead: bool = False  # it is submitted in place of one of the other kind
+    instead: bool = False  # submitted because a poll of the other kind hit its quota
 
     def withdraw(self) -> None:
-        """Forget it: what is not begun does not happen."""
+        """Drop the poll; a command that has not begun does not run."""
         if self.answer is None:
             return
         self.answer = None
@@ -143,13 +143,13 @@ class Poll(msgspec.Struct, eq=False):
             line.let_go(None)
 
     def hurry(self) -> None:
-        """Answer with what there is."""
+        """Answer without further waiting."""
         self.wait_s = 0
         self.deadline_ms = 0
         self._expire()
 
     def wait(self, wait_s: int) -> "_WaiterQueue":
-        """Begin to wait, for so many seconds at most; return the line to stand in."""
+        """Begin to wait, at most ``wait_s``; return the queue's waiters."""
         clock = self.polls.clock
         self.deadline_ms = clock.now_ms() + wait_s * SECOND_MS
         self.ticket = next(self.polls.tickets)
@@ -158,7 +158,7 @@ class Poll(msgspec.Struct, eq=False):
         return self.waiters
 
     def first_done(self, result: Any) -> None:
-        """Take the first answer of the engine: pass it on, or begin to wait."""
+        """Answer with the first result, or begin to wait."""
         answer = self.answer
         if answer is None:
             return
@@ -173,12 +173,12 @@ class Poll(msgspec.Struct, eq=False):
             answer(result)
 
     def attempt(self, done: Done, permit: Permit | None) -> None:
-        """Submit the command, once ``permit`` has decided where there is one."""
+        """Submit the command, if ``permit`` allows it."""
 
         def go_on(refusal: Any) -> None:
             if refusal is None and self.answer is not None:
                 self.polls.engine.submit(self.command, done)
-            elif self.answer is not None:  # else it was withdrawn meanwhile
+            elif self.answer is not None:  # not withdrawn meanwhile
                 done(refusal)
 
         if permit is not None:
@@ -187,33 +187,33 @@ class Poll(msgspec.Struct, eq=False):
             go_on(None)
 
     def done(self, result: Any) -> None:
-        """Take another answer: pass it on, or go back to the line."""
+        """Answer with the result of a later attempt, or park again."""
         line = self.waiters
         if line is None:
-            return  # withdrawn after it was begun
+            return  # withdrawn while the command ran
         in_vain = isinstance(result, self.result_type) and not result.messages
         if in_vain and not self.polls.closing and self.polls.clock.now_ms() < self.deadline_ms:
             self.note_result()
             line.keep(self, result)
         else:
-            self.finish(self.nothing() if in_vain else result)  # a long poll does not report a quota
+            self.finish(self.nothing() if in_vain else result)  # a long poll does not report quotas
             line.let_go(result)
 
     def note_result(self) -> None:
-        """Pass the instant of the first result with later attempts: the longest lease counts from it."""
+        """Keep the time of the first result for later attempts: the maximum lease counts from it."""
         if self.command.requested_at_ms is None:
             self.command = replace(self.command, requested_at_ms=self.polls.clock.now_ms())
 
     def lacks_a_place(self, result: Any) -> bool:
-        """Tell whether an empty result is for want of a place, as too many messages are in flight."""
+        """Return whether a result is empty because too many messages are in flight."""
         return bool(result.over_limit)
 
     def nothing(self) -> Received | Bound:
-        """Return the result of having waited in vain."""
+        """Return an empty result."""
         return Received(messages=[], next_due_ms=None, receive_wait_s=0)
 
     def finish(self, result: Any) -> None:
-        """Answer; it is in no line any more."""
+        """Answer and stop waiting."""
         answer, self.answer = self.answer, None
         self._end_waiting()
         assert answer is not None, "a poll is answered once"
@@ -232,14 +232,14 @@ class Poll(msgspec.Struct, eq=False):
 
 
 class ClaimPoll(Poll, eq=False):
-    """A claim; a large one is bound in slices, and submitted again until it is whole."""
+    """A claim; a large one is bound in slices, by repeated submits."""
 
     result_type = Bound
     bound_before: bool | None = None
-    """What the first answer said: the later slices of a claim find it bound by the earlier ones."""
+    """``again`` of the first result: later slices always find the claim bound."""
 
     def __post_init__(self) -> None:
-        """Answer with the instant that users see."""
+        """Convert due times of the answer to shown time."""
         answer, clock = self.answer, self.polls.clock
         assert answer is not None, "it is there until it is given"
         self.answer = lambda result: answer(shown_due(result, clock))
@@ -248,25 +248,24 @@ class ClaimPoll(Poll, eq=False):
         """Do nothing: a claim has no lease."""
 
     def lacks_a_place(self, result: Any) -> bool:
-        """Tell whether too many messages may be claimed: then no instant is known at which there is something."""
+        """Return whether too many messages may be claimed: then the result has no due time."""
         return result.next_due_ms is None
 
     def nothing(self) -> Bound:
-        """Return that nothing was bound."""
         return Bound(number=self.command.number, messages=0, shards=0)
 
     def first_done(self, result: Any) -> None:
-        """Take the first answer, or have the next slice bound."""
+        """Handle the first result, or bind the next slice."""
         result = self._seen_whole(result)
         if self.answer is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
             return
         if isinstance(result, Bound) and result.shards:
-            self.wait_s = 0  # a claim may be bound and have no messages: all may be evicted since
+            self.wait_s = 0  # a bound claim may have no messages: all may be evicted since
         super().first_done(result)
 
     def done(self, result: Any) -> None:
-        """Take another answer, or have the next slice bound."""
+        """Handle a later result, or bind the next slice."""
         result, line = self._seen_whole(result), self.waiters
         if line is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.done)
@@ -288,7 +287,7 @@ _KINDS: dict[type[Command], type[Poll]] = {Receive: Poll, Claim: ClaimPoll}
 
 
 class _WaiterQueue:
-    """The polls that wait on one queue, in order, and what is known of its next message."""
+    """The waiters of one queue, in order, and when its next message may be visible."""
 
     def __init__(self, polls: LongPolls, queue: str) -> None:
         self._polls = polls
@@ -300,12 +299,12 @@ class _WaiterQueue:
         self.asking = 0
 
     def wake(self, due_ms: int) -> None:
-        """Take the engine's note, perhaps between two commands, that there may be a message at ``due_ms``."""
+        """Called by the engine, perhaps between two commands: there may be a message at ``due_ms``."""
         self._note(due_ms)
         self.inspect()
 
     def inspect(self) -> None:
-        """Submit the first of the line if there should be something by now; if later, inspect it then."""
+        """Submit the first waiter if a message may be due, else set the timer."""
         due_ms = self._due_ms
         if due_ms is None or not self.parked:
             return
@@ -321,20 +320,20 @@ class _WaiterQueue:
             self._timer = self._polls.clock.call_at(due_ms, self._ring)
 
     def join(self, poll: Poll, due_ms: int | None) -> None:
-        """Add a new poll: at the end, or, where it is the only one, submitted again now that there is a watch."""
+        """Park a new poll at the end; if it is the only one, submit it again instead, now that the queue is watched."""
         if self.parked or self.asking:
             self.park(poll, due_ms)
         else:
             self._ask(poll)
 
     def park(self, poll: Poll, due_ms: int | None) -> None:
-        """Add a poll at its place; there may be something for it at ``due_ms``."""
+        """Add a poll at its position; there may be a message for it at ``due_ms``."""
         insort(self.parked, poll, key=attrgetter("ticket"))
         self._note(due_ms)
         self.inspect()
 
     def keep(self, poll: Poll, result: Received | Bound) -> None:
-        """Park a poll that was submitted and got nothing, at its old place."""
+        """Park a poll that got nothing again, at its old position."""
         self.asking -= 1
         was_instead, poll.instead = poll.instead, False
         self.park(poll, result.next_due_ms)
@@ -347,7 +346,7 @@ class _WaiterQueue:
                     return
 
     def let_go(self, result: Any) -> None:
-        """Go on after the result of a poll that has left the line."""
+        """Continue after the result of a poll that stopped waiting."""
         self.asking -= 1
         if isinstance(result, Received) or (isinstance(result, Bound) and not result.messages):
             self._note(result.next_due_ms)
@@ -356,12 +355,12 @@ class _WaiterQueue:
             parked, self.parked = self.parked, []
             for poll in parked:
                 poll.finish(QueueNotFound(self._queue))
-        elif self.parked:  # it ended without a result
+        elif self.parked:  # the poll ended without a result
             self._ask(self.parked.pop(0))
         self._leave_if_empty()
 
     def remove(self, poll: Poll) -> bool:
-        """Take out a poll that is parked; return whether it was."""
+        """Remove a parked poll; return whether it was parked."""
         if poll not in self.parked:
             return False
         self.parked.remove(poll)
@@ -369,7 +368,7 @@ class _WaiterQueue:
         return True
 
     def _ask(self, poll: Poll) -> None:
-        self._due_ms = None  # its answer says it anew
+        self._due_ms = None  # the result sets it again
         self.asking += 1
         poll.attempt(poll.done, poll.permit)
 

@@ -1,10 +1,10 @@
-"""Metrics: requests and their durations, queues, topics, and their text for Prometheus.
+"""Metrics of requests, queues and topics, and their Prometheus text.
 
-A request costs one look-up, one search among the bounds and two additions; names, labels and cumulative buckets are
-made by ``prometheus_client`` when they are requested.
+A request costs one dict look-up, one bisection and two additions; ``prometheus_client`` makes names, labels and
+cumulative buckets when metrics are scraped.
 
-Counting a queue costs the store some fifty microseconds whatever its backlog. So a request counts at most
-``COUNTED_MAX`` queues anew, those never or longest ago counted first, a few at a time, and shows the last counts of the
+Counting a queue costs the store some fifty microseconds, whatever its backlog. So a scrape counts at most
+``COUNTED_MAX`` queues, a few at a time, those never or longest ago counted first, and reuses the last counts of the
 others. At most ``SHOWN_MAX`` queues are shown.
 """
 
@@ -35,10 +35,10 @@ _HELD = frozenset({ClaimState.BINDING, ClaimState.OPEN})
 
 
 class Counted(NamedTuple):
-    """What there is in a queue.
+    """The counts of a queue.
 
-    ``claims`` has the messages of each claim that is held and since when it is bound, ``None`` where no source is open;
-    ``staged`` is ``None`` without writers, ``in_flight_max`` where it is not known.
+    ``claims`` has the number of messages and the bind time of each held claim, ``None`` without an open source;
+    ``staged`` is ``None`` without writers, ``in_flight_max`` if it is unknown.
     """
 
     counts: QueueCounts
@@ -49,15 +49,15 @@ class Counted(NamedTuple):
 
 
 class QueueCountCache:
-    """What was last counted of each queue; ``settings`` have the quotas of those without one of their own."""
+    """The last counts of each queue; ``settings`` have the default quotas."""
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
         self._quotas = {False: settings.in_flight_max, True: settings.fifo_in_flight_max}
-        self._counts: dict[str, Counted] = {}  # in the order in which they were counted
+        self._counts: dict[str, Counted] = {}  # least recently counted first
 
     async def inspect(self, names: list[str]) -> list[tuple[str, Counted]]:
-        """Return the counts of the queues ``names``, those that are known; one that was deleted is left out."""
+        """Return the known counts of the queues ``names``; deleted queues are omitted."""
         shown = dict.fromkeys(names[:SHOWN_MAX])
         self._counts = {name: counts for name, counts in self._counts.items() if name in shown}
         due = [name for name in shown if name not in self._counts]
@@ -87,7 +87,7 @@ class QueueCountCache:
 
 
 class PushOutcome(enum.Enum):
-    """How an attempt to push a message ended; after ``FAILED`` another one follows."""
+    """How an attempt to push a message ended; ``FAILED`` is retried."""
 
     ACCEPTED = "accepted"
     FAILED = "failed"
@@ -95,7 +95,7 @@ class PushOutcome(enum.Enum):
 
 
 class TopicCounts:
-    """The counters of pushes and of messages that did not reach a subscription."""
+    """Counters of pushes, and of messages that did not reach a subscription."""
 
     def __init__(self) -> None:
         self.pushes = dict.fromkeys(PushOutcome, 0)
@@ -103,7 +103,6 @@ class TopicCounts:
         self.undeliverable = 0
 
     def figures(self) -> Iterator[Metric]:
-        """Yield the counters."""
         pushes = {outcome.value: count for outcome, count in self.pushes.items()}
         text = "Attempts to push a message of a topic to a URL, by outcome."
         yield Metric("pushes", text, "counter", pushes, "outcome")
@@ -113,13 +112,13 @@ class TopicCounts:
 
 
 class Metrics:
-    """The counters of one server, by action and code: ``OK`` or the name of the error."""
+    """The request counters of a server by action and code (``OK`` or the name of the error)."""
 
     def __init__(self) -> None:
         self._series: dict[tuple[str, str], Histogram] = {}
 
     def count(self, action: str, code: str, seconds: float) -> None:
-        """Count one answered request; ``action`` and ``code`` are of closed sets."""
+        """Count one answered request; ``action`` and ``code`` are from closed sets."""
         series = self._series.get((action, code))
         if series is None:
             series = self._series[action, code] = Histogram()
@@ -127,7 +126,7 @@ class Metrics:
         series.seconds += seconds
 
     def series(self) -> list[tuple[str, str, Histogram]]:
-        """Return action, code and what was counted until now, in order."""
+        """Return action, code and a copy of each series, sorted."""
         return [(*name, self._series[name].copy()) for name in sorted(self._series)]
 
 
@@ -141,7 +140,7 @@ _FAMILIES: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Page:
-    """What ``prometheus_client`` writes: requests, as of ``Metrics.series``, and figures."""
+    """Collector for ``prometheus_client``: requests, as returned by ``Metrics.series``, and figures."""
 
     requests: Sequence[tuple[str, str, Histogram]]
     figures: Sequence[Metric]
@@ -167,7 +166,7 @@ class _Page:
 
 
 def exposition(requests: Sequence[tuple[str, str, Histogram]], figures: Sequence[Metric]) -> bytes:
-    """Return ``requests``, ``figures`` and what the process uses, as text for Prometheus."""
+    """Return ``requests``, ``figures`` and process metrics as Prometheus text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Page(requests, figures))
     ProcessCollector(registry=registry)
@@ -175,7 +174,7 @@ def exposition(requests: Sequence[tuple[str, str, Histogram]], figures: Sequence
 
 
 def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterator[Metric]:
-    """Yield what was counted of each queue, by its full name."""
+    """Yield the figures of queues, labelled with full names."""
     for name, kind, text, value_of in _BY_QUEUE:
         samples = {queue: value_of(counted, now_ms) for queue, counted in queues}
         known = {queue: value for queue, value in samples.items() if value is not None}
@@ -185,7 +184,6 @@ def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterato
 
 
 def event_figures(events: EventCounts) -> Iterator[Metric]:
-    """Yield what the event log of a store counts."""
     yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
     yield counter("events_exported", "Events exported from it.", events.exported)
     yield counter("events_dropped", "Events dropped for lack of room.", events.dropped)
@@ -220,7 +218,7 @@ _BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[Counted,
     ("messages_staged", "gauge", "Messages staged by writers and not published; they are in no queue yet.",
      lambda it, _: it.staged),
 )  # fmt: skip
-"""Name, kind and text of a figure, and what it is of a queue at an instant; ``None`` for a queue that has no such."""
+"""Name, kind and text of a figure, and its value for a queue; ``None`` if the queue has none."""
 
 
 def _age_s(since_ms: int | None, now_ms: int) -> float:

@@ -1,16 +1,16 @@
-"""Origins of requests: web pages of other sites are refused, and the console is not for every network.
+"""Checks of request origins: foreign web pages are refused, and the console is restricted to safe networks.
 
-Browsers say where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), other clients do not. A page
-is ours if its origin is the address that the request was sent to, and if that address is an IP address, a name of the
-loopback interface or the name that the server listens on: any other name may have been pointed here by its owner ("DNS
-rebinding"), and only the ``Host`` header shows it. So an operator's port that only this machine reaches takes no
-foreign names. Health and metrics of one that others reach take any name, as the server cannot know them all; the
-console does so behind a proxy or over TLS alone, where a foreign name has no certificate.
+Browsers send where a request comes from (``Origin``, ``Sec-Fetch-Site``; Fetch standard), other clients do not. A page
+is our own if its origin is the address that the request was sent to, and that address is an IP address, a loopback name
+or the name that the server listens on. Any other name may have been pointed here by its owner (DNS rebinding), which
+only the ``Host`` header shows. So an admin port that only this machine can reach accepts no other names. Health and
+metrics of a port that other machines can reach accept any name, as the server cannot know its names; the console does
+so only behind a proxy or over TLS, as an attacker's name has no certificate there.
 
-Passwords and sessions do not travel in the clear. The console can be used from this machine, over TLS to a server that
-has accounts, or through a proxy whose address the setting ``console_proxy`` names. Only a named proxy is believed how
-its client came and from where (``X-Forwarded-Proto``, ``X-Forwarded-For``): any client can send these headers. Health
-and metrics hold no secrets and are not restricted.
+Passwords and sessions are not sent in the clear. The console can be used from this machine, over TLS to a server with
+accounts, or through a proxy listed in ``console_proxy``. Only listed proxies are trusted to name their client's scheme
+and address (``X-Forwarded-Proto``, ``X-Forwarded-For``), as any client can send these headers. Health and metrics
+contain no secrets and are not restricted.
 """
 
 import re
@@ -64,13 +64,13 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
 
 
 def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"") -> bool:
-    """Return whether a foreign web page may have made a browser send this GET, which could delete a queue.
+    """Return whether a foreign web page may have caused a browser to send this GET, which could delete a queue.
 
-    A page can have any address loaded, as an image, by a link, in a form, and the browser may keep to itself whose page
-    it was: there is no ``Origin`` with a GET, and no ``Sec-Fetch-Site`` for plain HTTP to other machines. So what looks
-    like a browser at all (a page cannot make it leave out ``Accept-Language``) must show that its user entered the
-    address, or that it comes from a page of ours, at an address that is ours. So does a request there with the header
-    ``mark``, which browsers send for a page of another site only with our leave (CORS), which none has.
+    A page can load any address, as an image, a link or a form, and the browser need not send the page's origin: GET has
+    no ``Origin``, and plain HTTP to other machines no ``Sec-Fetch-Site``. So a request that looks like a browser's (a
+    page cannot suppress ``Accept-Language``) must show that the user entered the address, or that it comes from our own
+    page, and be sent to an own address. The header ``mark`` shows it too: for foreign pages, browsers send it only with
+    permission (CORS), which the server never gives.
     """
     if _BROWSERS_HEADERS.isdisjoint(headers) and not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
         return False
@@ -80,7 +80,7 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
 
 
 def is_own(host: str, *, own_name: str) -> bool:
-    """Return whether ``host``, a ``Host`` header, is an address that no other owner can have pointed here."""
+    """Return whether ``host``, a ``Host`` header, is an address that nobody else can have pointed here."""
     name = name_of(host)
     if name.lower() in {own_name.lower(), "localhost"}:
         return True
@@ -92,7 +92,7 @@ def is_own(host: str, *, own_name: str) -> bool:
 
 
 def name_of(host: str) -> str:
-    """Return the name or address in ``host``, a ``Host`` header, without the port."""
+    """Return ``host``, a ``Host`` header, without the port."""
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
 
 
@@ -126,11 +126,11 @@ NO_NAME = "The Host header must be a name or an address, with or without a port.
 
 
 class Unreachable(Exception):
-    """The request may not come this way; ``str()`` says what to do."""
+    """The request may not come by this network; ``str()`` says what to do."""
 
 
 def _listed(scope: Scope, wanted: bytes) -> list[str]:
-    """Return the elements of a header that is a list, over all its lines."""
+    """Return the elements of a list header, over all its lines."""
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
     return [element.strip() for line in lines for element in line.split(",")]
 
@@ -147,10 +147,10 @@ _NO_PROXIES = Addresses(None)
 
 @dataclass(frozen=True, slots=True)
 class AdminGuard:
-    """ASGI middleware that answers 403 to web pages of others, and to clients that the console is not for.
+    """ASGI middleware that replies 403 to foreign web pages, and to clients that may not use the console.
 
-    ``own_name`` is the host that is listened on; ``any_name``: health and metrics take any ``Host`` header. Where it
-    ``has_console``, ``signed``: there are accounts; ``tls``: this server speaks it; ``proxies`` are named.
+    ``own_name`` is the host that the server listens on; with ``any_name``, health and metrics accept any ``Host``
+    header. ``signed``: there are accounts; ``tls``: this server uses TLS; ``proxies`` are the listed ones.
     """
 
     app: ASGIApp
@@ -177,9 +177,9 @@ class AdminGuard:
             await self.app(seen, receive, send)
 
     def way(self, scope: Scope) -> tuple[Scope, bool]:
-        """Return how a request for the console came: ``scope`` with its client and scheme; raises ``Unreachable``.
+        """Return ``scope`` with the real client and scheme; raises ``Unreachable``.
 
-        True where no ``Host`` header needs to be feared: a foreign name has no certificate, or no proxy.
+        Also return whether any ``Host`` header is safe: an attacker's name has no certificate, or no proxy.
         """
         peer = _address(scope["client"][0]) if scope.get("client") else None
         forwarded = any(name in _FORWARDED for name, _ in scope["headers"])
@@ -201,7 +201,7 @@ class AdminGuard:
         return {**scope, "scheme": "https", "client": (str(client), 0)}, True
 
     def _client(self, listed: list[str]) -> Address | None:
-        """Return the last address that no named proxy has: any client can have written what stands before it."""
+        """Return the last address that is not a listed proxy's: clients can forge those before it."""
         address = None
         for text in reversed(listed):
             if text.startswith("["):

@@ -1,16 +1,16 @@
-"""Permissions: the policies of queues, read once and cached.
+"""Permissions: check requests against the policies of queues, which are cached.
 
-The first request on a queue reads its policy from the store; that request waits for it, and those behind it on the same
-queue too, in their order. From then on a check is one look-up in a table. A command that passes here and may change the
-policy, or the queue's existence, removes it from the cache once it is done. Other servers may have changed it too, so
-after some seconds it is read again, while the cached one goes on to decide.
+The first request on a queue reads its policy from the store; that request and later ones on the same queue wait for it,
+in order. From then on a check is one dict look-up. A command that may change the policy, or create or delete the queue,
+removes it from the cache when it is done. Other servers may change it too, so after some seconds it is read again,
+while the cached policy still decides.
 
-A request on a queue that does not exist is answered so, whatever the caller may do, and never reaches the store;
-commands that make a queue, or list queues, need none.
+A request on a queue that does not exist fails with that error, whatever the caller may do, and does not reach the
+store. Commands that create or list queues need no policy.
 
-The permission of a poll that was parked is checked again before each later attempt: after a reload of the credentials
-the signature is verified again, and a stale policy is read first, so that a revoked key or a new Deny acts on parked
-polls too. While neither has changed, a check is one look-up.
+A parked poll's permission is checked again before each later attempt: after a reload of the credentials its signature
+is verified again, and a stale policy is read first, so that a revoked key or a new Deny also ends parked polls. If
+neither has changed, a check is one look-up.
 """
 
 import logging
@@ -47,15 +47,15 @@ from veilmq.wire.sqs.policies import Policy, PolicyRequest, Source, Verdict
 log = logging.getLogger(__name__)
 
 FRESH_S = 5.0
-"""How long a policy is taken for granted; AWS allows itself 60 s."""
+"""How long a cached policy is used without reading it again; AWS allows itself 60 s."""
 
 _KEPT_MAX = 65_536
 _PASSED_MAX = 256
 _CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
-"""The commands after which what is known of their queue may be wrong."""
+"""Commands after which the cached policy of their queue may be wrong."""
 
 INTERCEPTED = _CHANGING | {commands.ListQueues}
-"""The commands whose results pass through ``Permissions.intercept``."""
+"""Commands whose results pass through ``Permissions.intercept``."""
 
 _SEE = "GetQueueAttributes"
 _SEND = "SendMessage"
@@ -80,16 +80,16 @@ _OF_TOPICS = frozenset(
         topics.ListSubscriptions,
     }
 )
-"""What an account does with its own topics; to subscribe a queue needs the permission to send there."""
+"""Commands on an account's own topics; subscribing a queue also needs the permission to send to it."""
 
 _OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
 
 _FURTHER = frozenset({Forward, InspectQueue, topics.Subscribe})
-"""The commands that do more than what their own queue's policy decides: see ``_further``."""
+"""Commands that need more permissions than that on their own queue: see ``_further``."""
 
 
 class Exchange(Protocol):
-    """A request that a protocol has recognised."""
+    """A recognised request: ``dispatch.Exchange``."""
 
     request: Request
     protocol: protocols.Protocol
@@ -98,15 +98,15 @@ class Exchange(Protocol):
 
     @property
     def permission(self) -> str:
-        """Return the action on which a queue's policy decides."""
+        """The action that queue policies check."""
 
 
 Again = Callable[[], Pending | None]
-"""Begins a request once more."""
+"""Serves a request again from the beginning."""
 
 
 class Unknown(Exception):
-    """The policy of ``queue``, which decides, is not known yet: ``wait`` for it."""
+    """The policy of ``queue`` is not cached: call ``wait``."""
 
     def __init__(self, queue: str) -> None:
         super().__init__(queue)
@@ -117,13 +117,13 @@ class Unknown(Exception):
 def _policy(text: str, arn: str) -> Policy:
     try:
         return policies.read_policy(text, arn)
-    except policies.PolicyError as error:  # it was valid when it was set, by another version
+    except policies.PolicyError as error:  # another version accepted it
         log.error("the policy of %s cannot be read, so it denies everything: %s", arn, error)
         return policies.DENY_ALL
 
 
 class _Source(NamedTuple):
-    """Where a user of the console comes from, for conditions of policies; a task has no source."""
+    """The address and program of a console user, for conditions of policies; a task has neither."""
 
     peer: str | None = None
     program: str | None = None
@@ -136,7 +136,7 @@ class _Source(NamedTuple):
 
 
 class PolicyDecisions:
-    """Decides by the policies of queues. ``wall_s`` is the raw wall clock, ``secure`` whether there is TLS."""
+    """Evaluates queue policies. ``wall_s`` is the raw wall clock, ``secure`` whether requests use TLS."""
 
     def __init__(self, *, region: str, secure: bool, wall_s: Callable[[], float]) -> None:
         self._context = RequestContext(base_url="", region=region)
@@ -144,19 +144,18 @@ class PolicyDecisions:
         self._wall_s = wall_s
 
     def arn(self, queue: str) -> str:
-        """Return the Amazon resource name of ``queue``."""
         return queue_arn(queue, self._context)
 
     def read(self, queue: str, text: str) -> Policy | None:
-        """Return the policy ``text`` of ``queue``, ``None`` for an empty one; one that cannot be read denies all."""
+        """Return the policy of ``queue``, ``None`` if ``text`` is empty; an invalid one denies everything."""
         return _policy(text, self.arn(queue)) if text else None
 
     def denied(
         self, policy: Policy | None, caller: Caller, queue: str, action: str, source: Source
     ) -> PolicyRequest | None:
-        """Return the first request among those that ``action`` needs that is not permitted, if there is one.
+        """Return the first request that ``action`` needs and that is not permitted; ``None`` if all are.
 
-        ``queue`` may be the account that lists its queues, too.
+        ``queue`` may also be the account whose queues are listed.
         """
         request = PolicyRequest(
             caller=caller,
@@ -175,21 +174,19 @@ class PolicyDecisions:
     def by_action(
         self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
     ) -> list[tuple[str, bool]]:
-        """Return each action on ``queue``, and whether ``caller`` may do it."""
+        """Return all actions on ``queue``, each with whether ``caller`` may do it."""
         read, source = self.read(queue, policy), _Source(peer, program)
         return [(action, self.denied(read, caller, queue, action, source) is None) for action in sorted(_OF_A_QUEUE)]
 
     def may_send(self, starter: str, queue: str, policy: str) -> bool:
-        """``core.commands.MaySend``: whether a principal may send to ``queue`` now, by no request."""
+        """``core.commands.MaySend``: whether a principal may send to ``queue`` now, without a request."""
         return self.denied(self.read(queue, policy), caller_from_arn(starter), queue, _SEND, _Source()) is None
 
 
 class _Kept(msgspec.Struct, eq=False):
-    """What is known of one queue; ``waiting`` while nothing is, each with what takes the engine's error.
+    """The cached policy of a queue, parsed from ``text``; ``waiting`` requests (with error callbacks) until it is read.
 
-    ``policy`` was read from ``text``.
-
-    ``passed`` has the callers, actions and (where the policy depends on them) addresses that always pass.
+    ``passed`` has the callers, actions and (if the policy depends on them) addresses that always pass.
     """
 
     stale_at_s: float
@@ -201,15 +198,13 @@ class _Kept(msgspec.Struct, eq=False):
 
 
 class Permissions:
-    """The policies of the queues of one engine."""
-
     def __init__(self, engine: Engine, decisions: PolicyDecisions) -> None:
         self._engine = engine
         self._decisions = decisions
         self._kept: dict[str, _Kept] = {}
 
     def check(self, exchange: Exchange, command: Command, caller: Caller, now_s: float) -> None:
-        """Return if ``caller`` may have ``command`` carried out; raises ``SqsError`` and ``Unknown``."""
+        """Raise ``SqsError`` if ``caller`` may not run ``command``, ``Unknown`` if a policy must be read first."""
         kind = type(command)
         if kind not in _OF_NO_QUEUE:
             queue = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
@@ -219,14 +214,14 @@ class Permissions:
                 or kept.varies_by_address
                 or (caller.arn, exchange.action, None) not in kept.passed
                 or now_s >= kept.stale_at_s
-            ):  # else it is known to pass
+            ):  # otherwise known to pass
                 self._check(queue, exchange, None, caller, now_s)
         if kind in _FURTHER:
             for other, action in _further(command):
                 self._check(other, exchange, action, caller, now_s)
 
     def _check(self, queue: str, exchange: Exchange, action: str | None, caller: Caller, now_s: float) -> None:
-        """Check one queue and an action of SQS, ``None`` for that of the request; remember one that always passes."""
+        """Check ``action`` (default: the request's) on one queue; cache a pass that depends on nothing else."""
         kept = self._kept.get(queue)
         if kept is None or kept.waiting is not None:
             raise Unknown(queue)
@@ -251,13 +246,13 @@ class Permissions:
             kept.passed.add(passed)
 
     def expire(self, queue: str, now_s: float) -> None:
-        """Forget the policy of ``queue`` if it is stale, so that the next check waits for the present one."""
+        """Drop a stale policy of ``queue``, so that the next check waits for the current one."""
         kept = self._kept.get(queue)
         if kept is not None and kept.waiting is None and now_s >= kept.stale_at_s:
             del self._kept[queue]
 
     def wait(self, unknown: Unknown, again: Again, failed: Done, now_s: float) -> Pending:
-        """Call ``again`` once the policy that is ``unknown`` is known; or ``failed`` with the engine's error."""
+        """Call ``again`` when the policy is read, or ``failed`` with the engine's error."""
         queue = unknown.queue
         waiting = Deferred(again)
         kept = self._kept.get(queue)
@@ -271,9 +266,9 @@ class Permissions:
         return waiting
 
     def intercept(self, exchange: Exchange, command: Command, caller: Caller, done: Done) -> Done:
-        """Return ``done`` for one of ``INTERCEPTED``: a listing shows only what ``caller`` may see.
+        """Return a wrapper of ``done`` for a command of ``INTERCEPTED``.
 
-        After a command of ``_CHANGING``, what is known of its queue is forgotten first.
+        It removes queues from a listing that ``caller`` may not see; after other commands it drops the cached policy.
         """
 
         def show(result: Any) -> None:
@@ -289,7 +284,7 @@ class Permissions:
         return show if type(command) is commands.ListQueues else forget_first
 
     def narrowed(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
-        """Return ``command`` for what ``caller`` may see; of queues without a policy that is all or nothing."""
+        """Return ``command`` limited to what ``caller`` may see; for queues without a policy, all or nothing."""
         sees_plain = self._decisions.denied(None, caller, command.account, _SEE, exchange.request) is None
 
         def may_see(view: QueueView) -> bool:
@@ -302,7 +297,7 @@ class Permissions:
         return self._decisions.denied(policy, caller, view.queue, _SEE, exchange.request) is None
 
     def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
-        """Take the engine's answer about a queue, and let those go on that waited for it."""
+        """Cache the policy that the engine returned, and start the waiting requests."""
         waiting, kept.waiting = kept.waiting or (), None
         if not isinstance(result, QueueView):
             if self._kept.get(queue) is kept:
@@ -323,14 +318,14 @@ def _further(command: Any) -> list[tuple[str, str]]:
     if isinstance(command, Forward):
         targets = dict.fromkeys(entry.target for entry in command.entries)
         return [(command.queue, "DeleteMessage"), *((target, _SEND) for target in targets)]
-    if isinstance(command, InspectQueue):  # receipts of others can end their leases: as bad as deleting everything
+    if isinstance(command, InspectQueue):  # with others' receipts one can end their leases: as bad as a purge
         return [(command.queue, "PurgeQueue")] if command.receipts else []
     queue = command.subscription.queue
     return [(queue, _SEND)] if queue else []
 
 
 class ParkedPermission(msgspec.Struct, eq=False):
-    """The permission of a parked poll. ``context`` is that of an unsigned request, ``loads`` of the verified keys."""
+    """Permission of a parked poll. ``context`` is the unsigned context, ``loads`` the count of verified credentials."""
 
     exchange: Exchange
     command: Command
@@ -342,7 +337,7 @@ class ParkedPermission(msgspec.Struct, eq=False):
     loads: int
 
     def check(self, go_on: Done) -> None:
-        """Call ``go_on`` with ``None`` where the poll may go on, else with a ``Reply`` or the engine's error."""
+        """Call ``go_on`` with ``None`` if the poll may continue, else with a ``Reply`` or the engine's error."""
         now_s = perf_counter()
         self.permissions.expire(self.command.queue, now_s)  # type: ignore[attr-defined]
         self._check(go_on, now_s)

@@ -1,15 +1,15 @@
-"""What the server uses of its process: listening sockets, TLS, the event loop, and signals.
+"""The process: listening sockets, TLS, the event loop, and signals.
 
-Sockets are bound before the server does anything else, with an error that says what to do. A name is bound at every
-address that it stands for (``localhost`` is one of IPv4 and one of IPv6 on most machines), at the same port, as a
-client may try any of them. Addresses that this machine does not have are skipped as long as one is left.
+Sockets are bound first, with errors that say what to do. A name is bound at each of its addresses (``localhost`` is an
+IPv4 and an IPv6 address on most machines), at the same port, as a client may try any of them. Addresses that this
+machine does not have are skipped if at least one is left.
 
-The first signal lets running requests finish for a while, a second one, or a failed store, does not. The time is one
-for all parts of the server: what one part has used is not left for the next. Signals are handled from before the first
-part starts until after the last one has ended. SIGHUP has files read again without a request being dropped.
+The first signal lets running requests finish for a limited time; a second one, or a failed store, ends the wait. All
+parts of the server share that time. Signals are handled from before the first part starts until the last one has
+ended. SIGHUP reloads files without dropping a request.
 
-The server speaks TLS from 1.2 on. Each handshake uses the certificate that is in force when it begins, by the callback
-for server names; so a new one is used as a whole or not at all, and open connections keep theirs.
+The server uses TLS 1.2 or later. Each handshake uses the certificate that is current when it begins, by the callback
+for server names; so a new certificate replaces the old one as a whole, and open connections keep theirs.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ _FREE_PORT_ATTEMPTS = 16
 
 
 class BindError(Exception):
-    """An address cannot be listened on; ``str()`` says which, why and what to do."""
+    """An address cannot be bound; ``str()`` says which, why and what to do."""
 
 
 def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
-    """Return sockets bound to all addresses of ``host`` at ``port`` (0: any one that is free at all of them).
+    """Return sockets bound to all addresses of ``host`` at ``port`` (0: one that is free at all of them).
 
-    ``setting`` names the port's setting. Raises ``BindError``.
+    ``setting`` is the name of the port's setting. Raises ``BindError``.
     """
     where = f"{host}:{port}"
     try:
@@ -59,30 +59,29 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
 
 
 def close(listeners: Sequence[socket.socket]) -> None:
-    """Listen no more."""
     for listener in listeners:
         listener.close()
 
 
 def authority(listener: socket.socket) -> str:
-    """Return host and port of ``listener`` as they stand in a URL."""
+    """Return host and port of ``listener`` for a URL."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_loopback(listeners: Sequence[socket.socket]) -> bool:
-    """Return whether only programs of this machine reach ``listeners``."""
+    """Return whether only this machine can reach ``listeners``."""
     return all(ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback for listener in listeners)
 
 
 def _bind_all(places: Sequence[_Place], port: int) -> list[socket.socket]:
-    """Raise ``OSError`` if an address cannot be bound for another reason than that it is not here, or none is here."""
+    """Bind all addresses that this machine has; raises ``OSError`` if it has none, or one cannot be bound."""
     listeners: list[socket.socket] = []
     not_here: OSError | None = None
     try:
         for family, address in places:
             both = len(places) == 1 and family == socket.AF_INET6 and socket.has_dualstack_ipv6()
-            try:  # it listens at once, so that a port in use is noticed here
+            try:  # create_server listens, so that a port in use is noticed here
                 listener = socket.create_server(
                     (address[0], port, *address[2:]), family=family, backlog=BACKLOG, dualstack_ipv6=both
                 )
@@ -114,7 +113,7 @@ def _why(error: OSError, setting: str) -> str:
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return what makes the loop, ``None`` for Python's own."""
+    """Return uvloop's factory; ``None`` for Python's loop if it is not installed."""
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:
@@ -124,7 +123,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextmanager
 def on_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
-    """Call the handlers at their signals; only the main thread can, in another one this does nothing."""
+    """Handle signals in the context; does nothing outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -140,11 +139,11 @@ def on_signals(handlers: Mapping[signal.Signals, Callable[[], object]]) -> Itera
             signal.signal(number, earlier or signal.SIG_DFL)  # nohup ignores SIGHUP, for example
 
 
-_FAILURE_GRACE_S = 1.0  # for the error OutcomeUnknown to reach clients
+_FAILURE_GRACE_S = 1.0  # for OutcomeUnknown to reach clients
 
 
 class Shutdown:
-    """The end of a server; belongs to the running event loop."""
+    """The shutdown of a server; belongs to the running event loop."""
 
     def __init__(self, *, grace_s: float) -> None:
         self.requested = asyncio.Event()
@@ -155,16 +154,16 @@ class Shutdown:
         self._time_s = asyncio.get_running_loop().time
 
     def request(self) -> None:
-        """Stop when all requests are served; the second time, at once."""
+        """Stop when all requests are served; a second call stops at once."""
         self._begin(self._grace_s)
 
     def fail(self, error: BaseException) -> None:
-        """Stop very soon: the store has failed with ``error``."""
+        """Stop soon: the store has failed with ``error``."""
         self.failure = error
         self._begin(_FAILURE_GRACE_S)
 
     async def let_finish(self, work: Coroutine[Any, Any, object], *, cut: Callable[[], object]) -> None:
-        """Wait for ``work``. When the time is over, or after a second request, ``cut`` is called to end it."""
+        """Wait for ``work``; at the end of the grace time, or after a second request, call ``cut`` to end it."""
         working = asyncio.ensure_future(work)
         hurried = asyncio.ensure_future(self._at_once.wait())
         left_s = max(0.0, self._over_at_s - self._time_s())
@@ -175,7 +174,7 @@ class Shutdown:
         await working
 
     def end_with(self, closing: AsyncExitStack, worker: Any) -> None:
-        """Start ``worker``, if there is one; ``closing`` closes it then, and cuts it off when the time is over."""
+        """Start ``worker``, if any; ``closing`` closes it, and cuts it off at the end of the grace time."""
         if worker is not None:
             worker.start()
             closing.push_async_callback(lambda: self.let_finish(worker.close(), cut=worker.cut))
@@ -192,15 +191,15 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_S_MAX = 10
 CLOSING_S_MAX = 2
-"""How long a client may take for its part of a handshake, and of the end of a connection, in seconds."""
+"""How long a client may take for a handshake, and for closing a connection, in seconds."""
 
 
 class TlsError(Exception):
-    """Certificate and key cannot be used; ``str()`` says why and what to do."""
+    """The certificate and key cannot be used; ``str()`` says why and what to do."""
 
 
 class Tls:
-    """What both ports speak; ``context`` is for their listeners."""
+    """The certificate of both ports; ``context`` is for their listeners."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -210,7 +209,7 @@ class Tls:
         self.context.sni_callback = self._use_current
 
     def reload(self) -> None:
-        """Read both files again; what cannot be used leaves them as they were, and the log says why."""
+        """Read both files again; log an error and keep the current ones if they cannot be used."""
         try:
             self._current = _tls_context(self._certificate, self._key)
         except TlsError as error:
@@ -242,6 +241,6 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
             raise TlsError(f"The TLS key {key} is not that of the certificate {certificate}.") from None
         reason = (error.reason or "unknown").lower().replace("_", " ")
         raise TlsError(f"The TLS certificate {certificate} or the key {key} is not in PEM: {reason}.") from None
-    except OSError as error:  # since they were read
+    except OSError as error:  # changed since they were read
         raise TlsError(f"The TLS certificate {certificate} or key {key} cannot be read: {error.strerror}.") from None
     return context

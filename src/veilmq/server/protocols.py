@@ -1,6 +1,6 @@
-"""The protocols that one port speaks, a row each.
+"""The protocols that one port serves, as a table.
 
-The first row that recognises a request by its head serves it. A new protocol is a new row.
+The first row that recognises a request by its head serves it.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,11 +28,11 @@ _FORM = b"application/x-www-form-urlencoded"
 class Protocol(NamedTuple):
     """One protocol.
 
-    ``recognises`` decides by method, target and headers. ``read`` returns the action's name and what ``decode`` reads,
-    ``None`` where the request names no action. ``decode`` may raise ``refused``, which ``refuse`` encodes, as it does
-    the ``SqsError`` of what all protocols share, and errors of core; it gets the address that the client used.
-    ``encode`` makes the reply of a plan and its result, perhaps more than once. ``labels`` has the names under which
-    actions are counted, ``permissions``, by label, the action on which policies decide where it has another name.
+    ``recognises`` decides by method, target and headers. ``read`` returns the action's name and the input of
+    ``decode``; ``None`` if the request names no action. ``decode`` may raise ``refused``; its context has the address
+    that the client used. ``refuse`` encodes such errors, the ``SqsError`` of checks that all protocols share, and
+    errors of core. ``encode`` makes the reply from a plan and its result; it may be called more than once. ``labels``
+    has the names of actions in metrics; ``permissions``, by label, the action that policies check if its name differs.
     ``mark`` is a header that all clients of the protocol send, if there is one.
     """
 
@@ -50,12 +50,12 @@ class Protocol(NamedTuple):
 
 
 def _is_form(request: Request, untyped: bytes = _FORM) -> bool:
-    """Return whether the body is a form; ``untyped`` is the type of one that has no Content-Type."""
+    """Return whether the body is a form; ``untyped`` is the type to assume without a Content-Type."""
     return request.headers.get(b"content-type", untyped).partition(b";")[0].strip().lower() == _FORM
 
 
 SQS_JSON = Protocol(
-    # Every AWS JSON service names its action in this header; a form is Query all the same.
+    # AWS JSON services name the action in this header, but a form is Query even with it.
     recognises=lambda request: b"x-amz-target" in request.headers and not _is_form(request, b""),
     read=lambda request: (request.headers[b"x-amz-target"].removeprefix(b"AmazonSQS."), request.body),
     decode=sqs_json.decode,
@@ -139,18 +139,18 @@ PROTOCOLS = (
     ),
     SQS_QUERY,
 )
-"""All rows, in the order in which they are tried."""
+"""All protocols, in the order in which they are tried."""
 
 
 def protocol_of(request: Request) -> Protocol | None:
-    """Return the protocol of a request, whose body may not be there yet."""
+    """Return the protocol of a request, whose body may not have arrived."""
     return next((protocol for protocol in PROTOCOLS if protocol.recognises(request)), None)
 
 
 def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], base_url: str) -> Worded:
-    """Return the reply to a request that is refused before its protocol has read it.
+    """Return the reply to a request that is refused before its protocol reads it.
 
-    It is a sentence, but XML for clients of SMQ: one of their SDKs takes everything that is no XML for success.
+    SMQ clients get XML: one of their SDKs treats everything else as success. Others get a sentence.
     """
     if not smq_request.is_smq(target, headers):
         return as_text(refusal, headers)

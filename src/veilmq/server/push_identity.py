@@ -1,7 +1,7 @@
-"""By what receivers know this server: an RSA key that signs pushes, and the certificate that goes with it.
+"""The server's identity for push receivers: an RSA key that signs pushes, and its certificate.
 
-Both are made once and kept in the store, for all its servers, or given by the settings. The certificate is self-signed:
-receivers get it from this server, and trust it as far as they trust the way by which they get it.
+Both are generated once and kept in the store, for all its servers, or given by the settings. The certificate is
+self-signed: receivers fetch it from this server, and trust it as far as they trust that connection.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -22,8 +22,6 @@ _BACKDATED = timedelta(days=1)
 
 
 class Identity(NamedTuple):
-    """A key that signs pushes, and its certificate for receivers."""
-
     key: rsa.RSAPrivateKey
     certificate_pem: bytes
 
@@ -32,7 +30,7 @@ class Identity(NamedTuple):
         return self.key.sign(text, padding.PKCS1v15(), hashes.SHA1())
 
     def pem(self) -> bytes:
-        """Return both, to be kept in a file."""
+        """Return key and certificate for a file."""
         private = self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -40,7 +38,7 @@ class Identity(NamedTuple):
 
 
 def made(*, now_s: float) -> Identity:
-    """Return a new identity; ``now_s`` is the wall clock's."""
+    """Generate an identity; ``now_s`` is the wall clock."""
     key = rsa.generate_private_key(public_exponent=65_537, key_size=_KEY_BITS)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilmq pushes")])
     now = datetime.fromtimestamp(now_s, UTC)
@@ -58,7 +56,7 @@ def made(*, now_s: float) -> Identity:
 
 
 def read(key: Path, certificate: Path) -> Identity:
-    """Return the identity in two files, which may be one; raises ``PushError``."""
+    """Read the identity from two files, which may be one; raises ``PushError``."""
     try:
         texts = key.read_bytes(), certificate.read_bytes()
     except OSError as error:
@@ -80,5 +78,5 @@ def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) ->
 
 
 def of(pem: bytes) -> Identity:
-    """Return the identity that ``Identity.pem`` made ``pem`` of; raises ``PushError``."""
+    """Read the identity from the output of ``Identity.pem``; raises ``PushError``."""
     return _read(pem, pem, "What the store keeps", "it")

@@ -1,21 +1,20 @@
-"""Topics as a part of the server: publishing, subscribing, and pushing to URLs.
+"""Topics in the server: publish, subscribe, and push to URLs.
 
-A subscription with a URL is checked by the guard first, so that its caller learns at once that nothing would come.
-Publishing counts and logs which subscriptions got nothing. What signs pushes is an extra.
+The guard checks a subscription's URL first, so that subscribing to a URL that is not allowed fails at once. Publishing
+counts and logs undeliverable messages. Signing pushes needs an extra.
 
-A pushed subscription has a queue of its own in the store, and is served as a consumer serves one: its messages are
-received with a lease, deleted when the receiver has accepted them, and hidden until the next attempt otherwise. So
-nothing that waits to be pushed is lost with the process. Subscriptions that have a message stand in a row; the first
-takes as many messages as its receiver, and all together, have places for, and goes to the end. So nothing polls, and no
-subscription waits for the receiver of another. How often a message was tried is how often it was received.
+Each pushed subscription has its own queue in the store and is served like a consumer's: its messages are received with
+a lease, deleted when the receiver accepts them, and otherwise hidden until the next attempt. So a crash loses no
+waiting message, and the receive count is the number of attempts. Subscriptions with messages form a round-robin list:
+the first receives as many messages as its receiver and the whole server have free slots, then goes to the end. So
+nothing polls, and a slow receiver does not delay other subscriptions.
 
-A receiver begins with one push at a time; each that it accepts doubles that, up to a bound, and each failure brings it
-back to one. So a host that does not reply takes one of the shared places, for some seconds each time.
+A receiver starts with one concurrent push; each accepted push doubles the limit, up to a bound, and a failure resets it
+to one. So a host that does not reply occupies one of the shared slots, for some seconds each time.
 
-The guard leads from a URL to an address that may be connected to. A name is resolved once, and the connection goes to
-the address that was checked: where its owner points the name a moment later plays no part. The guard decides at the
-subscription, and again before each push. A reply counts by its status alone: a redirection is a status as any other.
-No proxy is used.
+The guard resolves a URL's host name once and returns only allowed addresses; the connection goes to one of these, so a
+later change of the DNS record has no effect. It checks at the subscription and again before each push. Only the status
+of a reply counts: redirections are not followed. No proxy is used.
 """
 
 import asyncio
@@ -65,7 +64,7 @@ T = TypeVar("T")
 
 
 class PushError(Exception):
-    """Messages cannot be pushed as the settings say; the text says why and what to do."""
+    """Messages cannot be pushed with these settings; the text says why and what to do."""
 
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
@@ -76,14 +75,14 @@ _LOOKED_UP_MAX = 64
 
 
 class Target(NamedTuple):
-    """A URL, and the addresses that may be connected to for it, one at least, in the order in which to try them."""
+    """A URL and its allowed addresses, at least one, in the order in which to try them."""
 
     url: PushUrl
     addresses: list[Address]
 
 
 class Guard:
-    """Decides what may be pushed to."""
+    """Checks which URLs messages may be pushed to."""
 
     def __init__(self, allowed: AllowList, *, resolve: Resolve | None = None) -> None:
         self._allowed = allowed
@@ -97,7 +96,7 @@ class Guard:
             raise EndpointRefused(text, f"no host is allowed; {_REMEDY}")
         named = self._allowed.names(host, port)
         not_allowed = f"{host} port {port} is not allowed; {_REMEDY}"
-        if not named and not self._allowed.has_networks:  # the name is not even looked up
+        if not named and not self._allowed.has_networks:  # no need to resolve the name
             raise EndpointRefused(text, not_allowed)
         try:
             addresses = [ip_address(host)]
@@ -121,17 +120,16 @@ class Guard:
 
 
 class SystemResolver:
-    """Looks names up as every program of the machine does, in a thread for each name.
+    """Resolve names with the system's resolver, in a thread for each name.
 
-    The system may take half a minute for a name whose servers are dead, also when no push waits any more. So pushes
-    share the look-up of a name, and the threads do not delay the end of the process.
+    It may take half a minute if a name's servers are down, even when no push waits any more. So concurrent look-ups of
+    a name are shared, and the daemon threads do not delay the end of the process.
     """
 
     def __init__(self) -> None:
         self._pending: dict[tuple[str, int], asyncio.Future[list[str]]] = {}
 
     async def __call__(self, name: str, port: int) -> list[str]:
-        """Return the addresses of ``name``; raises ``OSError``."""
         pending = self._pending.get((name, port))
         if pending is None:
             if len(self._pending) >= _LOOKED_UP_MAX:
@@ -144,11 +142,11 @@ class SystemResolver:
 
     def _found(self, key: tuple[str, int], pending: "asyncio.Future[list[str]]") -> None:
         del self._pending[key]
-        pending.exception()  # perhaps no push waits for it any more
+        pending.exception()  # mark as retrieved: perhaps no push awaits it
 
 
 def _look_up(found: "Future[list[str]]", name: str, port: int) -> None:
-    """Look a name up; what is found after the loop has ended is dropped by asyncio."""
+    """Resolve a name; asyncio drops a result that comes after the loop has ended."""
     try:
         addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -164,9 +162,9 @@ _ACCEPTED = range(200, 300)
 
 
 async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> str:
-    """Return why ``target`` did not accept ``request``, an empty text when it did. Cancel it to end it.
+    """Return why ``target`` did not accept ``request``; empty if it did. Can be cancelled.
 
-    The connection is to the first of the addresses where that is possible. Provisional statuses are skipped.
+    Connects to the first reachable address. Provisional statuses are skipped.
     """
     url, problem = target.url, ""
     secure: dict[str, Any] = {"ssl": tls, "server_hostname": url.host} if url.secure else {}
@@ -174,7 +172,7 @@ async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> str:
         try:
             connection = await asyncio.open_connection(str(address), url.port, limit=_HEAD_BYTES_MAX, **secure)
             break
-        except OSError as error:  # those of TLS are, too
+        except OSError as error:  # includes TLS errors
             problem = f"no connection to {address}: {error.strerror or error}"
     else:
         return problem
@@ -198,21 +196,20 @@ PARALLEL_MAX = 16
 
 
 class Receiver:
-    """One host at one port."""
+    """Concurrency control of one host and port."""
 
     def __init__(self) -> None:
         self.bound = 1
         self.running = 0
 
     def end(self, *, succeeded: bool) -> None:
-        """Take note that a push to it has ended."""
         self.running -= 1
         self.bound = min(PARALLEL_MAX, self.bound * 2) if succeeded else 1
 
 
 @dataclass(eq=False, slots=True)
 class PushedSubscription:
-    """Knows when its queue has a message; ``ready`` is called with it when that is now, perhaps more than once."""
+    """Tracks when its queue has a message, and then calls ``ready(self)``, perhaps more than once."""
 
     subscription: Subscription
     receiver: Receiver
@@ -224,17 +221,16 @@ class PushedSubscription:
 
     @property
     def queue(self) -> str:
-        """Return the name of its queue."""
         return push_queue(self.subscription.topic, self.subscription.name)
 
     def wake(self, due_ms: int) -> None:
-        """Take note that the queue has, or will have, a message at ``due_ms``."""
+        """Note that the queue has, or will have, a message at ``due_ms``."""
         if self.due_ms is None or due_ms < self.due_ms:
             self.due_ms = due_ms
             self.inspect()
 
     def inspect(self) -> None:
-        """Be ready if there should be a message by now; if later, inspect it then."""
+        """Call ``ready`` if a message should be due, else set a timer."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -246,7 +242,7 @@ class PushedSubscription:
             self.timer = self.clock.call_at(self.due_ms, self.inspect)
 
     def rest(self) -> None:
-        """Forget what is known."""
+        """Clear the due time and the timer."""
         self.due_ms = None
         if self.timer is not None:
             self.timer.cancel()
@@ -254,24 +250,24 @@ class PushedSubscription:
 
 
 ANSWER_S_MAX = 5
-"""How long a receiver has to accept a message (SMQ reference, section 9); to find and reach it is a part of that."""
+"""How long a receiver may take to accept a message (SMQ reference, section 9), including name resolution."""
 
 Attempt = Callable[[Subscription, ReceivedMessage], Awaitable[str]]
-"""Tries to push a message; returns why it was not accepted, for the log, an empty text when it was."""
+"""Push a message; return why it was not accepted, for the log; empty if it was."""
 
 PERIOD_MS = 60 * SECOND_MS
 _SUBJECTS_MAX = 10_000
 
 
 class LogThrottle:
-    """Has one line a minute logged of each subject."""
+    """Limits log lines to one per minute and subject."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._logged: dict[Hashable, int] = {}
 
     def due(self, subject: Hashable) -> bool:
-        """Return whether a line about ``subject`` is due; the caller logs it."""
+        """Return whether to log a line about ``subject`` now; counts it as logged."""
         now_ms = self._clock.now_ms()
         if now_ms < self._logged.get(subject, 0) + PERIOD_MS:
             return False
@@ -282,7 +278,7 @@ class LogThrottle:
 
 
 LEASE_S = 15
-"""How long a message that is being pushed is hidden; an attempt may last ``ANSWER_S_MAX``."""
+"""The lease of a message that is being pushed; an attempt takes at most ``ANSWER_S_MAX``."""
 
 _TAKEN_AT_ONCE = 16
 _AFTER_ERROR_MS = SECOND_MS
@@ -290,7 +286,7 @@ _AFTER_ERROR_MS = SECOND_MS
 
 @dataclass(kw_only=True)
 class Pusher:
-    """All pushes of one server, at most ``parallel_max`` at once; ``chance`` spreads retries."""
+    """All pushes of a server, at most ``parallel_max`` at once; ``chance`` returns the jitter of retries."""
 
     engine: Engine
     clock: Clock
@@ -304,34 +300,33 @@ class Pusher:
         self._throttle = LogThrottle(self.clock)
         self._lines: dict[str, PushedSubscription] = {}
         self._receivers: dict[tuple[str, int], Receiver] = {}
-        self._row: dict[PushedSubscription, None] = {}  # a set in order
+        self._row: dict[PushedSubscription, None] = {}  # an ordered set of those with a due message
         self._pushes: set[asyncio.Task[None]] = set()
         self._closing = False
-        self._listing = self._changed = False  # changed since the list was requested
+        self._listing = self._changed = False  # changed since the listing began
 
     def start(self) -> None:
-        """Push from now on what waits, and what comes."""
         self.engine.watch(PUSHES, self._list)
         self._list(self.clock.now_ms())
 
     async def close(self) -> None:
-        """Begin no push any more, and let those that run end."""
+        """Start no more pushes, and wait for those in progress."""
         self._closing = True
         self.engine.unwatch(PUSHES)
         for line in list(self._lines.values()):
             self._drop(line)
         with suppress(VeilmqError):
-            await execute(self.engine, ListPushes())  # its result comes after all earlier ones
+            await execute(self.engine, ListPushes())  # completes after all earlier commands
         while self._pushes:
             await asyncio.wait(self._pushes)
 
     def cut(self) -> None:
-        """Make ``close`` end now; what was being pushed is tried again after the next start."""
+        """Cancel running pushes, so that ``close`` ends now; they are retried after the next start."""
         for push in self._pushes:
             push.cancel()
 
     def _list(self, due_ms: int) -> None:
-        """Have all subscriptions listed; once more for what changes meanwhile, however much that is."""
+        """List all subscriptions; if they change meanwhile, list them once more."""
         self._changed = self._listing
         if not self._closing and not self._listing:
             self._listing = True
@@ -373,7 +368,7 @@ class Pusher:
         self._fill()
 
     def _fill(self) -> None:
-        """Ask the lines of the row, in order, while there are places."""
+        """Receive for the subscriptions in ``_row``, in order, while there are free slots."""
         for line in list(self._row):
             if not self._places or self._closing:
                 return
@@ -382,7 +377,7 @@ class Pusher:
             if places > 0:
                 del self._row[line]
                 line.asking = True
-                line.rest()  # the result of the receive says it anew
+                line.rest()  # the result of the receive sets the due time again
                 receiver.running += places
                 self._places -= places
                 take = commands.Receive(queue=line.queue, count=places, timeout_s=LEASE_S)
@@ -422,7 +417,7 @@ class Pusher:
             self._fill()
 
     async def _settle(self, line: PushedSubscription, message: ReceivedMessage, problem: str) -> None:
-        """Delete the message, or have it tried again."""
+        """Delete the message, or schedule a retry."""
         if not problem:
             await self._delete(line, message, PushOutcome.ACCEPTED)
             return
@@ -446,11 +441,11 @@ class Pusher:
 
 
 NAME_S_MAX = 5
-"""How long the name of a host may take to be found."""
+"""How long resolving a host name may take."""
 
 
 async def _within(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]) -> T:
-    """Return what ``work`` returns; raises ``TimeoutError`` after so many seconds of ``clock``."""
+    """Return the result of ``work``; raises ``TimeoutError`` after the given seconds of ``clock``."""
     task = asyncio.ensure_future(work)
     timer = clock.call_at(clock.now_ms() + seconds * SECOND_MS, task.cancel)
     try:
@@ -464,11 +459,11 @@ async def _within(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]) -> T
 
 
 CERTIFICATE_PATH = "/push-certificate.pem"
-"""Where the server gives its certificate to receivers."""
+"""Path of the server's certificate, for receivers."""
 
 
 class TopicService:
-    """The topics of one server. ``handlers`` and ``pages`` are for its dispatcher."""
+    """The topics of a server. ``handlers`` and ``pages`` are for its dispatcher."""
 
     def __init__(
         self,
@@ -480,7 +475,7 @@ class TopicService:
         base_url: str,
         identity: Any,
     ) -> None:
-        """``base_url`` is that of this server, ``identity`` what ``push_identity`` returned.
+        """``base_url`` is that of this server, ``identity`` the result of ``push_identity``.
 
         ``wall_s`` is the raw wall clock, which receivers compare with theirs.
         """
@@ -498,7 +493,7 @@ class TopicService:
             Subscribe: partial(BackgroundRequest, self.subscribe),
         }
         self.pages: dict[bytes, Worded] = {}
-        self.pusher: Pusher | None = None  # nothing may be pushed to without an identity
+        self.pusher: Pusher | None = None  # pushing needs an identity
         if identity is not None:
             self.pusher = Pusher(
                 engine=engine,
@@ -524,7 +519,7 @@ class TopicService:
         self._engine.submit(command, done)
 
     async def subscribe(self, command: Subscribe) -> Any:
-        """Make a subscription; that to a URL only if the guard admits it. Raises ``VeilmqError``."""
+        """Create a subscription, after the guard has checked its URL. Raises ``VeilmqError``."""
         if url := command.subscription.push_url:
             try:
                 await _within(self._clock, NAME_S_MAX, self._guard.admit(url))
@@ -533,9 +528,9 @@ class TopicService:
         return await execute(self._engine, command)
 
     async def attempt(self, subscription: Subscription, message: ReceivedMessage) -> str:
-        """Return why the message was not accepted, for the log; an empty text when it was.
+        """Return why the message was not accepted, for the log; empty if it was.
 
-        The URL is no part of it: it may hold a secret, by which its receiver knows its senders.
+        The reason does not contain the URL, which may hold a secret by which the receiver authenticates senders.
         """
         try:
             return await _within(self._clock, ANSWER_S_MAX, self._post(subscription, message))
@@ -564,9 +559,9 @@ class TopicService:
 
 
 async def push_identity(settings: ServerSettings, store: Store, *, now_s: float) -> Any:
-    """Return the ``push_identity.Identity`` of the servers on ``store``; ``None`` where they never push.
+    """Return the ``push_identity.Identity`` of the servers on ``store``; ``None`` if pushing is not allowed.
 
-    Raises ``PushError`` where they cannot push as ``settings`` say, ``StoreError`` where it cannot be kept.
+    Raises ``PushError`` if the settings do not work, ``StoreError`` if the store cannot keep the key.
     """
     if not settings.push_allow:
         return None

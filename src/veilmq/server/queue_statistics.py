@@ -1,14 +1,14 @@
-"""The statistics of queues for listings: what a page shows is counted for it, the rest a few at a time.
+"""Statistics of queues for listings: queues on the page are counted at once, the others in the background.
 
 Counting a queue costs the store some microseconds, on PostgreSQL a statement; ten thousand cannot be counted for each
-page. So the queues of a page are counted when it is requested, and the last counts of the others decide, where a page
-is not sorted by name, which queues are on it. While pages are requested, all queues are counted in rounds: those never
-counted first and without a break, then ``ROUND_QUEUES`` a second, the longest uncounted first. A queue that takes long
-to count (many messages on PostgreSQL) is counted the less often, so that it costs a small share of the time.
-``BRISK_QUEUES`` bounds what pages that update every second have counted in one.
+page. So a page's queues are counted when it is requested. If it is not sorted by name, the last counts of all queues
+decide which are on it. While pages are requested, all queues are counted in rounds: new ones first and without a
+break, then ``ROUND_QUEUES`` a second, least recently counted first. A queue that is slow to count (many messages on
+PostgreSQL) is counted less often, so that it takes a small share of the time. ``BRISK_QUEUES`` limits how many queues
+pages that update every second can count per second.
 
-Nothing is counted after ``LOOKED_AT_MS`` without a request. Ten thousand records are kept, so the history of each is in
-two arrays, 16 bytes a point.
+Counting stops ``LOOKED_AT_MS`` after the last request. For ten thousand records, the history of each is in two arrays,
+16 bytes a point.
 """
 
 import asyncio
@@ -39,19 +39,19 @@ from veilmq.store.port import execute
 
 HISTORY_MAX = 60
 RATE_MS_MIN = SECOND_MS // 2
-"""Over less than that there is no rate: a few messages would make a large one."""
+"""No rate is computed over less: a few messages would give a high one."""
 
 _RATE_MS = 5 * SECOND_MS
 
 _Totals = tuple[int, int, int, int]
-"""An instant, and how many messages were sent, received and deleted until then."""
+"""A time, and the numbers of messages sent, received and deleted until then."""
 
 
 class QueueRecord:
-    """One queue, from its first count on.
+    """The counts of one queue.
 
-    ``rates`` are of messages sent, received and deleted a second, ``None`` while they are unknown. ``cost_s`` is how
-    long counting takes: the shorter of the last two times.
+    ``rates`` are messages sent, received and deleted per second, ``None`` while unknown. ``cost_s`` is how long
+    counting takes: the shorter of the last two times.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class QueueRecord:
     )  # fmt: skip
 
     def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
-        """Begin with a first count; all instants are of the store's time, but those of ``view`` and ``counts``."""
+        """Start with a first count; times are store time, except in ``view`` and ``counts``."""
         self.created_at_ms = created_at_ms
         self._when = array("q")
         self._visible = array("q")
@@ -71,14 +71,14 @@ class QueueRecord:
         self.take(view, now_ms)
 
     def take(self, view: QueueView, now_ms: int, *, cost_s: float = 0.0) -> None:
-        """Take another count, which was made at ``now_ms``."""
+        """Add a count made at ``now_ms``."""
         assert view.counts is not None, "requested with counts"
         self.view = view
         self.counts = counts = view.counts
         self.counted_at_ms = now_ms
         self.cost_s, self._cost_s = min(self._cost_s, cost_s), cost_s
-        # Rates are over at least some seconds where there are that many: from ``_earlier``, which ``_later`` becomes.
-        # Totals that fell are those of a store that was opened anew, or of another queue of this name.
+        # Rates span at least _RATE_MS if possible: from _earlier, which _later replaces. Totals that fell are those of
+        # a store that was reopened, or of another queue of this name.
         totals = (now_ms, counts.sent, counts.received, counts.deleted)
         earlier, later = self._earlier, self._later
         if earlier is None or later is None or any(now < before for now, before in zip(totals, later, strict=True)):
@@ -99,7 +99,7 @@ class QueueRecord:
         self._visible.append(counts.visible)
 
     def shown(self, name: str, *, history: bool = True, ahead_ms: int = 0) -> BrowsedQueue:
-        """Return this as a listing shows it, where users see the store's time ``ahead_ms`` later."""
+        """Return the queue as listings show it; shown time is ``ahead_ms`` ahead of store time."""
         counts, settings = self.counts, self.view.settings
         per_s: Sequence[float | None] = self.rates or (None, None, None)
         points = zip(self._when, self._visible, strict=True) if history else ()
@@ -131,13 +131,13 @@ VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
     QueueOrder.RECEIVED: lambda record: record.rates and record.rates[1],
     QueueOrder.DELETED: lambda record: record.rates and record.rates[2],
 }
-"""What an order sorts by, ``None`` for what is not known."""
+"""The value by which an order sorts; ``None`` if unknown."""
 
 COUNTED_TOGETHER = 16
-"""How many counts go to the engine at once: a fraction of a millisecond."""
+"""How many counts are submitted at once: a fraction of a millisecond."""
 
 COUNTED_AT_FIRST = 320
-"""How many queues not counted yet a page sorted by counts waits for."""
+"""How many new queues a page sorted by counts waits for."""
 
 ROUND_QUEUES = 96
 BRISK_QUEUES = 128
@@ -146,19 +146,19 @@ LOOKED_AT_MS = 60 * SECOND_MS
 _NAMES_TOGETHER = 5_000
 _FRESH_MS = SECOND_MS // 2
 _DEAR_S = 0.25
-_DEAR_SHARE = 50  # a queue that takes long to count is counted after so many times that time
+_DEAR_SHARE = 50  # a queue that is slow to count is counted again after this many times its cost
 
 log = logging.getLogger(__name__)
 
 
 class QueueStatistics:
-    """What was last counted of each queue."""
+    """The last counts of each queue."""
 
     def __init__(self, *, engine: Engine, clock: Clock) -> None:
         self._engine = engine
         self._clock = clock
-        self._records: dict[str, QueueRecord] = {}  # by full name, in the order in which they were counted
-        self._new: set[str] = set()  # those that were found and never counted
+        self._records: dict[str, QueueRecord] = {}  # by full name, least recently counted first
+        self._new: set[str] = set()  # found but never counted
         self._requested_at_ms = 0
         self._timer: Timer | None = None
         self._round: asyncio.Task[None] | None = None
@@ -166,7 +166,7 @@ class QueueStatistics:
         self._brisk_left = 0
 
     async def browse(self, command: BrowseQueues) -> BrowsedQueues:
-        """Return a page; raises ``VeilmqError``."""
+        """Return a page of queues; raises ``VeilmqError``."""
         self._requested_at_ms = self._clock.now_ms()
         if command.names is not None:
             return await self._named(command, command.names)
@@ -182,12 +182,12 @@ class QueueStatistics:
         return BrowsedQueues(queues=shown, in_all=len(names), counted=counted)
 
     async def _named(self, command: BrowseQueues, names: Sequence[str]) -> BrowsedQueues:
-        """Return the queues of these names that exist; watching pages request this again and again."""
+        """Return the queues of these names that exist; open pages request this every second."""
         whole = [f"{command.account}/{name}" for name in names]
         now_ms = self._clock.now_ms()
         if now_ms >= self._brisk_until_ms:
             self._brisk_until_ms, self._brisk_left = now_ms + SECOND_MS, BRISK_QUEUES
-        new = [name for name in whole if name not in self._records]  # or it would look as if these were gone
+        new = [name for name in whole if name not in self._records]  # uncounted queues would look deleted
         known = [name for name in whole if name in self._records and self._is_due(name)]
         due = sorted(known, key=lambda name: self._records[name].counted_at_ms)[: self._brisk_left]
         self._brisk_left = max(self._brisk_left - len(new) - len(due), 0)
@@ -199,7 +199,7 @@ class QueueStatistics:
         return BrowsedQueues(queues=shown, in_all=len(found), counted=len(found))
 
     async def _found(self, command: BrowseQueues) -> list[str]:
-        """Return the full names of what is searched for, in order; forgets the queues that are gone."""
+        """Return the full names that match the search, in order; drop the records of deleted queues."""
         account, names = command.account, list[str]()
         more = True
         while more:
@@ -220,7 +220,7 @@ class QueueStatistics:
         return [name for name in whole if wanted in name[start:].lower()]
 
     def _sorted(self, command: BrowseQueues, names: list[str]) -> list[str]:
-        """Return ``names``, which are in order, as wanted; what is not known, or may not be, comes last."""
+        """Return ``names``, sorted by name, in the requested order; unknown or hidden values come last."""
         order = command.order
         if order is QueueOrder.NAME:
             return sorted(names, reverse=command.descending)
@@ -242,7 +242,7 @@ class QueueStatistics:
         return record.shown(own, history=command.history, ahead_ms=self._clock.shown_ms(0))
 
     def _is_due(self, name: str, at_least_ms: float = _FRESH_MS) -> bool:
-        """Return whether counting a queue anew is worth its cost: one that takes long to count is counted seldom."""
+        """Return whether to count a queue now; one that is slow to count waits longer."""
         record = self._records.get(name)
         if record is None:
             return True
@@ -255,7 +255,7 @@ class QueueStatistics:
             await self._count_together(due[first : first + COUNTED_TOGETHER])
 
     async def _count_together(self, names: Sequence[str]) -> None:
-        """Have some counted at once; a task for each would cost more than its count. Raises ``VeilmqError``."""
+        """Submit some counts at once; a task for each would cost more than its count. Raises ``VeilmqError``."""
         over = asyncio.get_running_loop().create_future()
         failures: list[VeilmqError] = []
         started_s, left = perf_counter(), len(names)
@@ -288,20 +288,20 @@ class QueueStatistics:
         self._records[name] = record
 
     def _go_round(self) -> None:
-        """Count all queues in rounds while pages are requested."""
+        """Start a round, unless one runs."""
         self._timer = None
         if self._round is None:
             self._round = asyncio.ensure_future(self._count_round())
 
     async def _count_round(self) -> None:
-        """Count all that were never counted, then some of those counted longest ago; arrange for the next round."""
+        """Count all new queues, then some of the least recently counted ones; schedule the next round."""
         try:
             new = sorted(self._new.difference(self._records))
             await self._count(new)
             self._new.difference_update(new, self._records)
             await self._count(filter(self._is_due, list(islice(self._records, ROUND_QUEUES))))
         except VeilmqError:
-            pass  # the store reports it; pages get the error at their next request
+            pass  # the store reports it; the next request of a page gets the error
         except Exception:
             log.exception("counting queues failed")
         finally:
@@ -311,14 +311,14 @@ class QueueStatistics:
             self._timer = self._clock.call_at(now_ms + SECOND_MS, self._go_round)
 
     def close(self) -> None:
-        """Count nothing more."""
+        """Stop counting."""
         self._requested_at_ms = -LOOKED_AT_MS
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._round is not None:
             self._round.cancel()
-            self._round = None  # one that had not begun would not say so
+            self._round = None  # a task that never started does not reach its finally
 
 
 def _may_see(command: BrowseQueues, record: QueueRecord) -> bool:

@@ -1,22 +1,20 @@
 """The settings of a server: one table for flags, environment, file, help and documentation.
 
-A field of ``ServerSettings`` is the only place where a setting is named, described and limited. ``SETTINGS`` has the
-same as rows; the sources, ``veilmq serve --help`` and the table of ``docs/settings.md`` are made from it. An instance
-that exists is valid.
+Each setting is named, described and limited by a field of ``ServerSettings``, and nowhere else. ``SETTINGS`` has the
+same as rows, for the sources, ``veilmq serve --help`` and the table of ``docs/settings.md``. Instances are always
+valid.
 
-Sources are flags, then the environment, then a file, then the defaults. Every source is read completely and checked,
-also the parts that a stronger source overrides: a misspelt or out-of-range setting is an error wherever it stands, and
-the error names its source.
+Sources are flags, then the environment, then a file, then the defaults. Every source is checked completely, including
+values that a stronger source overrides: a misspelt or out-of-range setting is always an error, which names its source.
 
 For each Service of a namespace, Kubernetes gives every container seven variables that begin with the Service's name
-("Environment variables" in its documentation of Services). A Service called ``veilmq`` makes that
-``VEILMQ_SERVICE_HOST`` and so on. They are no settings and are skipped, but for those that have the name of a setting:
-``VEILMQ_PORT`` cannot be both.
+("Environment variables" in its documentation of Services); for a Service called ``veilmq``, ``VEILMQ_SERVICE_HOST`` and
+so on. These are skipped, except those that have the name of a setting: ``VEILMQ_PORT`` cannot be both.
 
-Two settings are lists of hosts. ``AllowList`` names hosts, addresses and networks that may be pushed to, each perhaps
-with one port. What is no address of the public internet (loopback, private, link-local with the metadata of clouds, and
-the other special blocks of IANA's registries) is allowed by a network within such a block alone: neither by a name that
-happens to lead there, nor by a network as wide as all addresses.
+Two settings are lists of hosts. ``AllowList`` lists hosts, addresses and networks to push to, each with an optional
+port. Addresses outside the public internet (loopback, private, link-local with the metadata of clouds, and the other
+special blocks of IANA's registries) are allowed only by a network within such a block: neither by a name that resolves
+there, nor by a network as wide as all addresses.
 """
 
 # ruff: noqa: RUF009 (_setting returns a dataclass field)
@@ -42,10 +40,10 @@ Network = IPv4Network | IPv6Network
 
 
 class Addresses:
-    """A list as ``10.1.2.3, 10.2.0.0/16, fd00::/8``: a container of addresses, empty for ``None``."""
+    """A list such as ``10.1.2.3, 10.2.0.0/16, fd00::/8``: a container of addresses, empty for ``None``."""
 
     def __init__(self, text: str | None) -> None:
-        """Raises ``ValueError`` for what is no list of addresses, or has a network of all addresses."""
+        """Raises ``ValueError`` if ``text`` is invalid, or has a network of all addresses."""
         entries = [] if text is None else text.split(",")
         self._networks: list[Network] = [ip_network(each.strip()) for each in entries]
         if any(network.prefixlen == 0 for network in self._networks):
@@ -59,7 +57,7 @@ _SPECIAL_4 = (
     "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 "
     "192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/4 240.0.0.0/4"
 )
-_SPECIAL_6 = (  # those that lead to IPv4 addresses by another way are among them
+_SPECIAL_6 = (  # including those that map to IPv4 addresses
     "::/96 ::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 2002::/16 3fff::/20 5f00::/16 "
     "fc00::/7 fe80::/10 fec0::/10 ff00::/8"
 )
@@ -72,12 +70,12 @@ _NAME = re.compile(r"(?=.*[A-Za-z])[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 
 
 class AllowList:
-    """What a server may push to; an empty list allows nothing."""
+    """The hosts that a server may push to; an empty list allows none."""
 
     def __init__(self, text: str) -> None:
-        """Read entries between commas; raises ``ValueError`` for what is none."""
-        self._names: set[tuple[str, int | None]] = set()  # in lower case; without a port all are allowed
-        self._networks: list[tuple[Network, bool, int | None]] = []  # and whether it is within a special block
+        """Read entries separated by commas; raises ``ValueError``."""
+        self._names: set[tuple[str, int | None]] = set()  # in lower case; None allows all ports
+        self._networks: list[tuple[Network, bool, int | None]] = []  # the bool: within a special block
         for entry in filter(None, map(str.strip, text.split(","))):
             host, port = entry, cast(int | None, None)
             with_port = _WITH_PORT.fullmatch(entry)
@@ -101,15 +99,15 @@ class AllowList:
 
     @property
     def has_networks(self) -> bool:
-        """Whether an address may be allowed that no name is."""
+        """Whether addresses may be allowed whose name is not listed."""
         return bool(self._networks)
 
     def names(self, host: str, port: int) -> bool:
-        """Return whether the host of that name, in lower case, is allowed at ``port``, wherever it is in public."""
+        """Return whether ``host``, in lower case, is listed for ``port``; only its public addresses are allowed."""
         return not self._names.isdisjoint({(host, None), (host, port)})
 
     def holds(self, address: Address, port: int, *, named: bool) -> bool:
-        """Return whether ``address`` may be connected to at ``port``; ``named``: its host is allowed by name."""
+        """Return whether connections to ``address`` at ``port`` are allowed; ``named``: its host is listed."""
         plain = unmapped(address)
         special = is_special(plain)
         if named and not special:
@@ -121,25 +119,25 @@ class AllowList:
 
 
 def unmapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address only writes otherwise, or the address itself."""
+    """Return the IPv4 address of an IPv4-mapped one, otherwise ``address``."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
 
 
 def is_special(address: Address) -> bool:
-    """Return whether ``address`` is no address of the public internet."""
+    """Return whether ``address`` is outside the public internet."""
     return any(address in block for block in _SPECIAL[address.version])
 
 
 SettingValue = str | int | bool | Path | None
-"""A setting's value once it was read."""
+"""The typed value of a setting."""
 
 
 class Kind(NamedTuple):
     """One kind of value; ``placeholder`` stands for a value in help, ``allowed`` follows the words "must be".
 
-    ``read`` takes text (from a flag or the environment) or what a settings file held, and returns the typed value or
+    ``read`` takes text (from a flag or the environment) or a value from a settings file, and returns the typed value or
     raises ``ValueError``. It returns a typed value unchanged, so the same rule checks settings built in a program.
     """
 
@@ -149,7 +147,7 @@ class Kind(NamedTuple):
 
 
 def whole_number(allowed: Range, placeholder: str = "N") -> Kind:
-    """Return the kind of a number in a range, or its digits."""
+    """Return the kind of a number in a range, given as a number or its digits."""
 
     def read(raw: object) -> int:
         if isinstance(raw, str):
@@ -162,7 +160,7 @@ def whole_number(allowed: Range, placeholder: str = "N") -> Kind:
 
 
 def _text(placeholder: str, allowed: str, check: Callable[[str], object]) -> Kind:
-    """Return the kind of text for which ``check`` returns something true: a file's number has lost leading zeros."""
+    """Return the kind of text that ``check`` accepts. Numbers are refused: a file's number has lost leading zeros."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not check(raw):
@@ -199,7 +197,7 @@ def _read_stores(raw: object) -> str:
 
 
 SWITCH = Kind("", "true or false", _read_switch)
-"""As a flag it has no value and means true."""
+"""Without a value on the command line: the flag means true."""
 
 STORES = Kind(
     "URL",
@@ -229,10 +227,10 @@ ONE_STORE = "one of store, data and memory"
 
 
 class SettingError(ValueError):
-    """A setting is unknown, out of range, or at odds with another; ``str()`` names it, its source and the remedy."""
+    """A setting is unknown, out of range, or in conflict with another; ``str()`` says which, where, and the remedy."""
 
     def __init__(self, name: str, *, problem: str, origin: str = "", value: object = None) -> None:
-        """``origin`` says where the value came from, empty when a program gave it; ``problem`` what to do."""
+        """``origin`` is the source of the value, empty in a program; ``problem`` says what to do."""
         shown = f"{name} = {without_passwords(str(value))!r}" if value is not None else name
         super().__init__(f"{shown} ({origin}): {problem}" if origin else f"{shown}: {problem}")
         self.name = name
@@ -241,7 +239,7 @@ class SettingError(ValueError):
 
 
 def _setting(default: SettingValue, kind: Kind, description: str) -> Any:
-    """Return a dataclass field that carries its own documentation and limits."""
+    """Return a dataclass field with its documentation and limits."""
     return field(default=default, metadata={"kind": kind, "description": description})
 
 
@@ -255,7 +253,7 @@ def _range(allowed: Range, description: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """How one server runs; raises ``SettingError`` when a value is out of range or two are at odds."""
+    """The settings of one server; raises ``SettingError`` if a value is out of range or two conflict."""
 
     host: str = _setting("127.0.0.1", _HOST, "Address that queue clients connect to.")
     port: int = _setting(9324, _PORT, "Port that queue clients connect to; 0 picks a free one.")
@@ -417,28 +415,26 @@ def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
-        return False  # any other name may mean any address
+        return False  # other names may resolve to any address
 
 
 def as_written(value: SettingValue) -> str:
-    """Return ``value`` as a person would write it."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Setting(NamedTuple):
-    """One row of the table."""
+    """A row of the table."""
 
     name: str
     kind: Kind
     default: SettingValue
     description: str
     is_optional: bool = False
-    """Whether a program may give ``None``, which no source can write."""
+    """Whether a program may pass ``None``, which no source can express."""
 
     def holds(self, value: SettingValue) -> bool:
-        """Return whether ``value`` is a typed value of this setting."""
         try:
             return (value is None and self.is_optional) or self.kind.read(value) == value
         except ValueError:
@@ -446,17 +442,14 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """How the command line names it."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """How the environment names it."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
     def default_text(self) -> str:
-        """The default as a person would write it."""
         return as_written(self.default)
 
 
@@ -468,12 +461,12 @@ _ROWS = tuple(
 )
 
 MEMORY = Setting("memory", SWITCH, False, "Keep everything in memory and nothing on disk, instead of data: for tests.")
-"""The one setting that is no field of its own: it stands for ``data=None``, which no source can write."""
+"""The one setting without a field: it stands for ``data=None``, which no source can express."""
 
 _AFTER_DATA = [row.name for row in _ROWS].index("data") + 1
 
 SETTINGS = (*_ROWS[:_AFTER_DATA], MEMORY, *_ROWS[_AFTER_DATA:])
-"""Every setting that a flag, a variable or a file can give, in the order of help and documentation."""
+"""All settings that a flag, a variable or a file can give, in the order of help and documentation."""
 
 _SERVICE = re.compile(
     r"VEILMQ_(?:[A-Z0-9_]+_)?(?:"
@@ -482,7 +475,7 @@ _SERVICE = re.compile(
 )
 _SERVICE_PORT = re.compile(r"VEILMQ_(?:[A-Z0-9_]+_)?PORT")
 _LINK = re.compile(r"(?:tcp|udp|sctp)://[^/\s]+:[0-9]+")
-"""What Kubernetes gives to ``<SERVICE>_PORT``, for example tcp://10.0.0.1:9324."""
+"""The value that Kubernetes gives ``<SERVICE>_PORT``, for example tcp://10.0.0.1:9324."""
 
 REMEDY = (
     "this is what Kubernetes sets for a Service of that name; "
@@ -490,30 +483,30 @@ REMEDY = (
 )
 
 FILE_NAME = "veilmq.toml"
-"""Read from the working directory when no file is named, if it is there."""
+"""Default settings file, in the working directory; may be missing."""
 
 DECLARATIONS = ("queues", "topics")
-"""The tables of a settings file that are no settings, but what ``queues_file`` names: the file is then that one."""
+"""Tables of a settings file that are not settings but the content of ``queues_file``, which is then that file."""
 
 FILE_VARIABLE = "VEILMQ_CONFIG"
 """Names the settings file."""
 
 VARIABLES_OF_OTHERS = frozenset({FILE_VARIABLE, "VEILMQ_ENDPOINT"})
-"""Variables with our prefix that are no settings: the file's name, and that of the client commands."""
+"""Variables with our prefix that are not settings: the settings file, and the endpoint of client commands."""
 
 
 class Given(NamedTuple):
-    """A value, and the words that say where it stood."""
+    """A value and a description of its source."""
 
     value: Any
     origin: str
 
 
 def resolve(*, flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None) -> ServerSettings:
-    """Return the settings that hold; raises ``SettingError``.
+    """Return the effective settings; raises ``SettingError``.
 
-    ``flags`` maps names of settings to raw values (flags that were not used are absent); ``file`` is the file that a
-    flag named, ``None`` for the one that the environment names, or ``veilmq.toml`` where that exists.
+    ``flags`` maps names of settings to raw values of the flags used. ``file`` is the file that a flag names; by default
+    the one that the environment names, or ``veilmq.toml`` if it exists.
     """
     given = _from_file(file, environment) | _from_environment(environment)
     given |= _read({row.name: Given(flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags})
@@ -569,7 +562,7 @@ def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) 
 
 
 def _read(raw: Mapping[str, Given]) -> dict[str, Given]:
-    """Read one source; the place of messages that it names replaces all that weaker sources say of it."""
+    """Read one source; its choice of a store overrides all choices of weaker sources."""
     given: dict[str, Given] = {}
     for row in SETTINGS:
         if row.name in raw:

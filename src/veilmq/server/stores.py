@@ -1,6 +1,6 @@
-"""Stores: from the settings to an open one, with its event exporter; and from one stopped store to another.
+"""Open the store and event exporter that the settings name, and copy stopped stores.
 
-This is the one place that knows which kinds of store there are. What PostgreSQL and the exporter need is an extra.
+Only this module knows the kinds of stores. PostgreSQL and the exporter need extras.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from veilmq.store.urls import split_urls, without_passwords
 
 
 def event_exporter(settings: ServerSettings) -> Callable[[Store], Any]:
-    """Return what makes the ``events.exporter.Exporter`` of a store, ``None`` without a target.
+    """Return a factory of the store's ``events.exporter.Exporter``; of ``None`` without a target.
 
     Raises ``EventsError`` when the target cannot be used.
     """
@@ -61,10 +61,10 @@ async def open_store(
     on_fatal: Callable[[BaseException], None],
     may_send: MaySend | None = None,
 ) -> Store:
-    """Open what ``settings`` name; raises ``StoreError``.
+    """Open the store that ``settings`` name; raises ``StoreError``.
 
-    ``clock`` is the store's time, its own without one. ``on_fatal`` is called when the store has failed and the process
-    should end. ``may_send`` decides whether move tasks go on.
+    ``clock`` defaults to the store's own. ``on_fatal`` is called if the store has failed and the process should end.
+    ``may_send`` decides whether move tasks continue.
     """
     if settings.store is None:
         reserve_bytes = settings.free_space_reserve_bytes
@@ -86,7 +86,7 @@ async def open_store(
 
 
 def _progress_logger() -> Progress:
-    """Return what logs how far a conversion is, every few seconds."""
+    """Return a callback that logs the progress of a conversion every few seconds."""
     due_s = stopwatch_s()
 
     def log_progress(converted: int, in_all: int) -> None:
@@ -99,7 +99,7 @@ def _progress_logger() -> Progress:
 
 
 def postgres_parts(what: str) -> Any:
-    """Return the module ``store.postgres``, whose driver is an extra; raises ``StoreError`` for ``what`` needs it."""
+    """Import ``store.postgres``, whose driver is an extra; raises ``StoreError``, saying that ``what`` needs it."""
     try:
         return import_module("veilmq.store.postgres")
     except ModuleNotFoundError as error:
@@ -126,15 +126,15 @@ def _options(settings: ServerSettings) -> dict[str, Any]:
 
 
 async def copy_store(source: str, target: str, *, clock: SystemClock, progress: Progress | None = None) -> int:
-    """Copy the stopped store ``source`` to ``target``, which has nothing: folders, or URLs (``postgresql://…``).
+    """Copy the stopped store ``source`` to the empty ``target``: folders or URLs (``postgresql://…``).
 
-    Return how many messages there are. Raises ``CopyRefused`` when that is not possible, ``StoreError`` when a driver
-    is missing; the target is then as it was.
+    Return the number of messages. Raises ``CopyRefused``, or ``StoreError`` if a driver is missing; ``target`` is then
+    unchanged.
     """
     for place, remedy in ((source, _FROM_SEVERAL), (target, _TO_SEVERAL)):
         try:
             names = [without_passwords(url) for url in split_urls(place)]
-        except ValueError:  # a folder, or what is refused as no URL
+        except ValueError:  # a folder, or an invalid URL, which is refused below
             continue
         if names[1:]:
             raise CopyRefused(f"{' and '.join(names)} are {len(names)} databases, and {remedy}")
