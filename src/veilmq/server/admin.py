@@ -61,16 +61,19 @@ class AdminConnection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the deadline; refuse the connection if there are too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._set_deadline()
         if len(self.connections) > CONNECTIONS_MAX:
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Clear the deadline."""
         self._clear_deadline()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
+        """Set the deadline of the next request."""
         self._set_deadline()
         super().on_response_complete()
 
@@ -96,6 +99,7 @@ class AdminConnection(H11Protocol):
             self.loop.call_later(CLOSING_S_MAX, self.abort)
 
     def abort(self) -> None:
+        """Close at once."""
         self.transport.abort()
 
     def _set_deadline(self) -> None:

@@ -53,6 +53,8 @@ TOKENLESS = (
 
 
 class Session(Protocol):
+    """A browser session."""
+
     def has(self, token: str) -> bool:
         """Return whether ``token`` is the session's."""
 
@@ -75,6 +77,7 @@ class CallerUnknown(Exception):
 
     @property
     def response(self) -> Response:
+        """The reply."""
         return _refusal(self.status, "AccessDenied", str(self), self.headers)
 
 

@@ -243,6 +243,7 @@ class Security:
 
     @property
     def scheme(self) -> str:
+        """The scheme of the server's URLs."""
         return "http" if self.tls is None else "https"
 
     def reload(self) -> None:

@@ -57,6 +57,7 @@ class BackgroundRequest:
         answer(result)
 
     def withdraw(self) -> None:
+        """Cancel the task."""
         self._task.cancel()
 
     def hurry(self) -> None:
@@ -75,6 +76,7 @@ class Deferred:
         self.withdrawn = False
 
     def withdraw(self) -> None:
+        """Drop the request."""
         self.withdrawn = True
         if self._pending is not None:
             self._pending.withdraw()

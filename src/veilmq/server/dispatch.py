@@ -390,5 +390,6 @@ class Exchange(msgspec.Struct, eq=False):
             self.done(result)
 
     def reply(self, reply: Reply) -> None:
+        """Write and count the reply."""
         self.request.respond(reply.status, reply.headers, reply.body)
         self.metrics.count(self.action, reply.code, perf_counter() - self.started_s)

@@ -127,6 +127,7 @@ class Http1Connection(asyncio.Protocol):
         self._unsent_counted = 0  # bytes counted in the budget
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Start the idle deadline."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._idle_since_s = self._keeper.time_s()
@@ -191,6 +192,7 @@ class Http1Connection(asyncio.Protocol):
         self._regulate()
 
     def resume_writing(self) -> None:
+        """Read again."""
         self._stalled_since_s = 0.0
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES, low=0)
         self._count_unsent(0)
@@ -274,6 +276,7 @@ class Http1Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
+        """Close at once."""
         self._transport.abort()
 
     def deadline_s(self) -> float | None:
@@ -541,9 +544,11 @@ class Connections:
         return len(self._open)
 
     def protocol(self) -> Http1Connection:
+        """Protocol factory of the event loop's server."""
         return Http1Connection(self)
 
     def add(self, connection: Http1Connection) -> None:
+        """Register a connection."""
         self._open.add(connection)
         self._emptied.clear()
         self.expect(self.time_s() + self._inspection_s)
@@ -551,6 +556,7 @@ class Connections:
             connection.drain()
 
     def remove(self, connection: Http1Connection) -> None:
+        """Unregister a closed connection."""
         self._open.discard(connection)
         if not self._open:
             self._emptied.set()
@@ -572,6 +578,7 @@ class Connections:
         await self._emptied.wait()
 
     def abort(self) -> None:
+        """Close all connections at once."""
         self.draining = True
         for connection in list(self._open):
             connection.abort()

@@ -41,6 +41,7 @@ class Refusal(NamedTuple):
 
     @property
     def headers(self) -> bytes:
+        """The header lines."""
         return b"Content-Type: %b\r\n" % self.kind + self.extra_headers
 
     @property
@@ -52,6 +53,7 @@ class Refusal(NamedTuple):
 
     @property
     def body(self) -> bytes:
+        """The body."""
         return self.text.encode() + b"\n" if self.kind is _TEXT else self.text.encode()
 
 
@@ -63,6 +65,7 @@ class Worded(NamedTuple):
 
 
 def as_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> Worded:
+    """Return the refusal as text for a person."""
     return Worded(refusal.headers, refusal.body)
 
 
@@ -275,14 +278,17 @@ class Request(msgspec.Struct, eq=False):
         self.keep_alive = False
 
     def source_ip(self) -> str | None:
+        """Return the address of the client, if it has one."""
         return self.line.peer()
 
     def user_agent(self) -> str | None:
+        """Return the ``User-Agent``."""
         agent = self.headers.get(b"user-agent")
         return None if agent is None else agent.decode("latin-1")
 
 
 def by_address(head: Request) -> Share:
+    """Return the share of the client's address."""
     return Share(head.source_ip() or "")
 
 
@@ -303,7 +309,7 @@ _DIGITS_MAX = 20
 
 
 class RequestReader:
-    """Turns bytes into calls of ``complete``, or one of ``refuse``, after which the rest is dropped."""
+    """Turns bytes into calls of ``complete``, or one call of ``refuse``, after which input is dropped."""
 
     __slots__ = (
         "_admitted", "_body_left", "_chunks", "_complete", "_fields", "_framing_bytes", "_head_began", "_head_bytes",
@@ -311,7 +317,6 @@ class RequestReader:
         "_repeated", "_spooled", "_stopped", "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin",
         "on_url", "plain", "resting",
     )  # fmt: skip
-    """Turns bytes into calls of ``complete``, or one call of ``refuse``, after which input is dropped."""
 
     def __init__(
         self,

@@ -103,6 +103,7 @@ class TopicCounts:
         self.undeliverable = 0
 
     def figures(self) -> Iterator[Metric]:
+        """Yield the metrics."""
         pushes = {outcome.value: count for outcome, count in self.pushes.items()}
         text = "Attempts to push a message of a topic to a URL, by outcome."
         yield Metric("pushes", text, "counter", pushes, "outcome")
@@ -184,6 +185,7 @@ def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterato
 
 
 def event_figures(events: EventCounts) -> Iterator[Metric]:
+    """Yield the metrics of an event log."""
     yield counter("events_recorded", "Events recorded by the event log of this store.", events.recorded)
     yield counter("events_exported", "Events exported from it.", events.exported)
     yield counter("events_dropped", "Events dropped for lack of room.", events.dropped)

@@ -144,6 +144,7 @@ class PolicyDecisions:
         self._wall_s = wall_s
 
     def arn(self, queue: str) -> str:
+        """Return the ARN of ``queue``."""
         return queue_arn(queue, self._context)
 
     def read(self, queue: str, text: str) -> Policy | None:
@@ -198,6 +199,8 @@ class _Kept(msgspec.Struct, eq=False):
 
 
 class Permissions:
+    """The cached policies of one engine's queues."""
+
     def __init__(self, engine: Engine, decisions: PolicyDecisions) -> None:
         self._engine = engine
         self._decisions = decisions

@@ -59,6 +59,7 @@ def bind(host: str, port: int, *, setting: str) -> list[socket.socket]:
 
 
 def close(listeners: Sequence[socket.socket]) -> None:
+    """Close ``listeners``."""
     for listener in listeners:
         listener.close()
 

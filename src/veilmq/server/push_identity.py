@@ -22,6 +22,8 @@ _BACKDATED = timedelta(days=1)
 
 
 class Identity(NamedTuple):
+    """A signing key and its certificate."""
+
     key: rsa.RSAPrivateKey
     certificate_pem: bytes
 

@@ -203,6 +203,7 @@ class Receiver:
         self.running = 0
 
     def end(self, *, succeeded: bool) -> None:
+        """Note the end of a push."""
         self.running -= 1
         self.bound = min(PARALLEL_MAX, self.bound * 2) if succeeded else 1
 
@@ -221,6 +222,7 @@ class PushedSubscription:
 
     @property
     def queue(self) -> str:
+        """Name of the queue."""
         return push_queue(self.subscription.topic, self.subscription.name)
 
     def wake(self, due_ms: int) -> None:
@@ -306,6 +308,7 @@ class Pusher:
         self._listing = self._changed = False  # changed since the listing began
 
     def start(self) -> None:
+        """Start pushing."""
         self.engine.watch(PUSHES, self._list)
         self._list(self.clock.now_ms())
 

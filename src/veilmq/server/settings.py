@@ -419,6 +419,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def as_written(value: SettingValue) -> str:
+    """Return ``value`` as in a settings file."""
     if value is None:
         return "none"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -435,6 +436,7 @@ class Setting(NamedTuple):
     """Whether a program may pass ``None``, which no source can express."""
 
     def holds(self, value: SettingValue) -> bool:
+        """Return whether ``value`` is valid."""
         try:
             return (value is None and self.is_optional) or self.kind.read(value) == value
         except ValueError:
@@ -442,14 +444,17 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
+        """The command-line flag."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
+        """The environment variable."""
         return ENVIRONMENT_PREFIX + self.name.upper()
 
     @property
     def default_text(self) -> str:
+        """The default as text."""
         return as_written(self.default)
 
 
