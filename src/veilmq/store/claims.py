@@ -1,14 +1,14 @@
-"""Claims: sources, the messages that are bound to them, and how claims end; the commands of ``core.claims``.
+"""Claims and their sources: the commands of ``core.claims``.
 
-A command on a source locks its row, so that commands on one source have an order, whichever node they come to; reading
-locks nothing. A claim is bound in slices by as many commands.
+A command on a source locks its row, so the commands on one source are ordered across nodes; reads lock nothing. A claim
+is bound in slices, one command each.
 
-How a claim ends is decided at once: messages of acknowledged ones are deleted, those of lost or released ones return.
-They follow in slices, each in a transaction that has the claim's row. The first slice is the command's own, so that
-small claims end with it; the others go on by themselves (``ClaimStep``).
+Ending a claim takes effect at once: the messages of an acknowledged claim are deleted, those of a lost or released one
+return. The messages follow in slices; each is a transaction that locks the claim's row. The command itself runs the
+first slice, so small claims end with it; ``ClaimStep`` runs the others.
 
-What is bound counts as received once more, and no receipt from before acts on it. It is in flight, but takes no place
-of the quota of receives, and no retention ends it.
+Binding a message counts as a receive, and earlier receipts no longer act on it. A claimed message is in flight, but
+does not use the in-flight quota of receives and does not expire by retention.
 """
 
 import re
@@ -26,24 +26,24 @@ from veilmq.core.settings import dead_letter_refusal
 from veilmq.store.queues import NEVER_MS
 from veilmq.store.transaction import QueueRow, Row, Transaction, changes, snapshot
 
-ACKNOWLEDGED = "acknowledged"
-"""The state of a claim whose messages are being deleted: commands see its number only."""
+ACKNOWLEDGED = "acknowledged"  # the state of a claim whose messages are being deleted; commands only see its number
 
 _BINDING, _OPEN, _LOST, _RELEASED = (each.value for each in ClaimState)
 _CURSOR = re.compile(r"(?:u([0-9]{1,19}))?")
-_SEQ_MAX = (1 << 63) - 1  # the highest number of both databases; no message stands there
-_SILENCE_MS = SOURCE_SILENCE_S * SECOND_MS
+_SEQ_MAX = (1 << 63) - 1  # the highest bigint; no message has it
+_FORGET_AFTER_MS = SOURCE_SILENCE_S * SECOND_MS
 _PAUSE_MS = 5
 
 
 class ClaimStep(Command, frozen=True, kw_only=True):
-    """Do one slice of what claims do by themselves. Answers in how many ms the next one is due, ``None`` for never."""
+    """Do a slice of background work; returns the ms until the next one is due, or ``None``."""
 
 
 class BoundClaim(NamedTuple):
-    """A row of ``claim``; ``partition`` has its messages, ``filled`` are those in the last shard of a standard queue's.
+    """A row of ``claim``. ``origin`` is that of its queue, ``partition`` has its messages.
 
-    ``origin`` is that of its queue. A claim without a source is forgotten when it has ended.
+    ``filled`` counts the messages in the last shard of a standard queue's claim. A claim without a source is deleted
+    when it has ended.
     """
 
     id: int
@@ -59,13 +59,13 @@ class BoundClaim(NamedTuple):
     is_ending: bool
 
     @property
-    def is_held(self) -> bool:
-        """Whether its messages are bound to its source."""
+    def is_active(self) -> bool:
+        """Return whether its messages are bound to its source."""
         return self.state in (_BINDING, _OPEN)
 
 
 class BindRequest(NamedTuple):
-    """Up to so many more messages, in shards of so many, and so many bytes of all that the claim has."""
+    """At most ``messages`` more, ``shard_messages`` per shard, and ``bytes`` of the whole claim."""
 
     messages: int
     shard_messages: int
@@ -73,10 +73,9 @@ class BindRequest(NamedTuple):
 
 
 class BindResult(NamedTuple):
-    """What a slice has bound: so many messages; how many shards the claim has then, and messages in the last one.
+    """The number of messages that a slice has bound, and the claim's ``shards`` and ``filled`` after it.
 
-    ``more``: there may be more of what is wished; ``expires``: messages past their retention, which go by slices, may
-    hide it.
+    ``more``: another slice may bind more. ``expires``: expired messages, which are deleted in slices, may hide more.
     """
 
     messages: int
@@ -87,40 +86,40 @@ class BindResult(NamedTuple):
 
 
 class Backlog(NamedTuple):
-    """How many messages of a queue are visible, and when the oldest of all was sent."""
+    """The number of visible messages of a queue, and when the oldest message was sent."""
 
     visible: int
     oldest_sent_at_ms: int | None
 
 
 class ClaimTransaction(Transaction, Protocol):
-    """What claims do with messages, in an open transaction; waiters are notified of what becomes visible."""
+    """A transaction with the operations of claims on messages; it notifies waiters of messages that become visible."""
 
     async def bind(self, queue: QueueRow, claim: BoundClaim, request: BindRequest) -> BindResult:
-        """Bind a slice of the visible messages, in the order of receives; dead letters move as in a receive."""
+        """Bind a slice of the visible messages in receive order; dead letters are moved as by a receive."""
 
     def read_claim(
         self, queue: QueueRow, claim: BoundClaim, shard: int, seq: int, count: int
     ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
-        """Yield up to ``count`` messages of a shard from ``seq`` on, each behind its seq, in order."""
+        """Yield up to ``count`` messages of a shard, each after its seq, in order, starting at ``seq``."""
 
     async def evict(self, queue: QueueRow, claim: BoundClaim, seq: int, target: QueueRow) -> None:
         """Move a message of the claim to ``target`` as a dead letter."""
 
     async def end_slice(self, queue: QueueRow | None, claim: BoundClaim) -> bool:
-        """Delete a slice of an acknowledged claim, or give one back; return whether there may be more.
+        """Delete or return a slice of the messages of an ended claim; return whether there may be more.
 
-        What has passed its retention is deleted either way, and so is what is in a partition that is retired. ``queue``
-        is ``None`` when it was deleted.
+        Messages past their retention or in a retired partition are deleted in either case. ``queue`` is ``None`` if it
+        was deleted.
         """
 
     async def backlog(self, queue: QueueRow, *, allow_cached: bool) -> Backlog:
-        """Count what waits; ``allow_cached``: what was counted a while ago will do where counting takes long."""
+        """Count the visible messages; ``allow_cached`` permits an older count if counting is slow."""
         now = await self.counts(queue)
         return Backlog(now.visible, now.oldest_sent_at_ms)
 
     async def next_visible_ms(self, queue: QueueRow) -> int | None:
-        """Return the instant from which a message is visible; ``None`` when none comes by itself."""
+        """Return when the next message becomes visible, ``None`` if none will without a command."""
 
 
 def assign_shards(
@@ -144,13 +143,13 @@ def assign_shards(
 
 
 def shards_of_groups(found: int, *, more: bool, request: BindRequest) -> int:
-    """Return among how many shards groups are divided, once and for all: without ``more``, what was found is all."""
+    """Return the number of shards for message groups, which is final; without ``more``, all messages were found."""
     messages = request.messages if more else found
     return min(CLAIM_SHARDS_MAX, max(1, -(-messages // request.shard_messages)))
 
 
 class _Source:
-    """A source as it is at ``now_ms``, with its claims by their numbers, in order; a change locks its row first."""
+    """A source and its claims by number, in order, at ``now_ms``. Lock its row before changing it."""
 
     def __init__(self, tx: ClaimTransaction, row: Row, now_ms: int) -> None:
         self.tx = tx
@@ -168,12 +167,12 @@ class _Source:
         return source
 
     @property
-    def held(self) -> list[BoundClaim]:
-        return [each for each in self.claims.values() if each.is_held]
+    def active(self) -> list[BoundClaim]:
+        return [each for each in self.claims.values() if each.is_active]
 
     @property
-    def passed(self) -> list[BoundClaim]:
-        """The lost and released claims that the last acknowledgement passed over."""
+    def skipped(self) -> list[BoundClaim]:
+        """The lost and released claims that the last acknowledgement skipped."""
         return [each for each in self.claims.values() if each.number <= self.acknowledged]
 
     @property
@@ -182,11 +181,11 @@ class _Source:
 
     @property
     def overdue(self) -> list[BoundClaim]:
-        """The open claims that its hold has ended."""
-        return self.held if self.now_ms >= self.hold_until_ms else []
+        """The active claims if the hold has expired."""
+        return self.active if self.now_ms >= self.hold_until_ms else []
 
     def as_seen(self) -> "_Source":
-        """Return what readers see of it: its claims are lost once its hold has ended, though that is not written."""
+        """Return the source with its claims lost if its hold has expired, even before that is written."""
         self._note_ended(self.overdue, _LOST)
         return self
 
@@ -194,11 +193,11 @@ class _Source:
         self.claims |= {each.number: each._replace(state=state, is_ending=True) for each in claims}
 
     def open_claim(self, number: int) -> BoundClaim:
-        """Return the claim of that number; raises the reason why there is no open one."""
+        """Return the active claim of that number; raises an error that gives the reason if there is none."""
         if number <= self.acknowledged:
             raise errors.ClaimAcknowledged(number, self.acknowledged)
         found = self.claims.get(number)
-        if found is None or not found.is_held:
+        if found is None or not found.is_active:
             is_released = found is not None and found.state == _RELEASED
             raise (errors.ClaimReleased if is_released else errors.ClaimLost)(number)
         return found
@@ -224,25 +223,25 @@ class _Source:
         return self.view(await self.tx.backlog(queue, allow_cached=allow_cached))
 
     async def put(self, check_at_ms: int | None = None) -> None:
-        """Write it; its hold is checked then, or when it ends."""
+        """Write the source; its hold is checked at ``check_at_ms``, or when it expires."""
         columns = self.origin, self.name, self.consumer, self.epoch, self.acknowledged, self.last
         times = self.hold_ms, self.lease_ms, self.beat_at_ms, check_at_ms or self.hold_until_ms
         await self.tx.run("put_source", *columns, *times)
 
     async def beat(self, hold_s: int | None = None, lease_s: int | None = None) -> None:
-        """Renew lease and hold, of other lengths where they are given; write it."""
+        """Renew lease and hold, with new lengths if given, and write the source."""
         if hold_s is not None:
             self.hold_ms = hold_s * SECOND_MS
-            self.tx.schedule(ClaimStep)  # it may end before what was arranged
+            self.tx.schedule(ClaimStep)  # it may end before the scheduled check
         if lease_s is not None:
             self.lease_ms = lease_s * SECOND_MS
         self.beat_at_ms = self.now_ms
         await self.put()
 
     async def end(self, queue: QueueRow, claims: Sequence[BoundClaim], state: str) -> None:
-        """End claims in that state, all that are open from the first to the last.
+        """End consecutive active claims in ``state``, and run the first slice for the first one.
 
-        A first slice of the first one is done at once. The source forgets those that are acknowledged.
+        Acknowledged claims leave the source.
         """
         if not claims:
             return
@@ -258,13 +257,13 @@ class _Source:
 
 
 async def _detach(tx: Transaction, origin: int, source: str | None, last: int = _SEQ_MAX) -> None:
-    """Part claims up to the number ``last`` from their source, of all without one; each is forgotten when it ends."""
+    """Detach claims up to number ``last`` from their source, or from all sources; ended claims are deleted."""
     await tx.run("detach_claims", origin, source, last)
     await tx.run("delete_ended_claims", origin)
 
 
 async def _forget(tx: Transaction, origin: int, source: str | None) -> None:
-    """Delete a source, all without one, that has no open claim."""
+    """Delete a source, or all without one; it has no active claim."""
     await _detach(tx, origin, source)
     await tx.run("delete_sources", origin, source)
 
@@ -272,9 +271,9 @@ async def _forget(tx: Transaction, origin: int, source: str | None) -> None:
 async def _source(
     tx: ClaimTransaction, queue_name: str, name: str, epoch: int | None = None
 ) -> tuple[QueueRow, _Source]:
-    """Lock a source, and return its queue and what it is now.
+    """Lock a source, and return its queue and its state.
 
-    Raises ``QueueNotFound``, ``SourceNotFound``, and ``EpochFenced`` if its epoch is another one.
+    Raises ``QueueNotFound``, ``SourceNotFound``, and ``EpochFenced`` if the epoch differs.
     """
     queue = await tx.queue(queue_name)
     rows = await tx.rows("source", queue.origin, name, lock="update")
@@ -290,7 +289,7 @@ async def _source(
 @changes
 async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> SourceView:
     queue = await tx.queue(command.queue, lock="share")
-    await tx.lock("sources", queue.origin)  # two sources of one consumer are not opened at one time
+    await tx.lock("sources", queue.origin)  # sources of one consumer must not be opened concurrently
     rows = list(await tx.rows("sources_of_consumer", queue.origin, command.source, command.consumer, lock="update"))
     now_ms = await tx.now()
     if all(name != command.source for _, name, *_ in rows):
@@ -298,19 +297,19 @@ async def open_source(tx: ClaimTransaction, command: claims.OpenSource) -> Sourc
     found = {row[1]: await _Source.of(tx, row, now_ms) for row in rows}
     for each in found.values():
         await each.end(queue, each.overdue, _LOST)
-    ours = found.pop(command.source)
-    taken = next((rival for rival in found.values() if rival.held), None)
+    own = found.pop(command.source)
+    taken = next((rival for rival in found.values() if rival.active), None)
     if taken is not None and not command.takeover:
         raise errors.ConsumerTaken(command.consumer, taken.name)
     for rival in found.values():
         rival.epoch += 1
         rival.consumer = ""
         await rival.put()
-        await rival.end(queue, rival.held, _RELEASED)
-    ours.epoch += 1
-    ours.consumer = command.consumer
-    await ours.beat(command.hold_s, command.lease_s)
-    return await ours.shown(queue)
+        await rival.end(queue, rival.active, _RELEASED)
+    own.epoch += 1
+    own.consumer = command.consumer
+    await own.beat(command.hold_s, command.lease_s)
+    return await own.shown(queue)
 
 
 @changes
@@ -331,7 +330,7 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         bound = source.open_claim(number)
     else:
         if source.last in source.claims:
-            await _whole(tx, source.claims[source.last])
+            await _complete(tx, source.claims[source.last])
         terms = queue.origin, queue.partition, source.name, number, source.now_ms
         (bound,) = map(BoundClaim._make, await tx.rows("insert_claim", *terms))
     more = False
@@ -345,63 +344,63 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
         if not again and not bound.messages:
             await tx.run("drop_claim", bound.id)
-            return await _nothing(tx, queue, number, places, more=part.expires)
-        bound = await (_written if more else _whole)(tx, bound)
+            return await _empty_reply(tx, queue, number, places, more=part.expires)
+        bound = await (_write if more else _complete)(tx, bound)
     source.last = max(number, source.last)
-    if not source.held:
-        tx.schedule(ClaimStep)  # no end of a hold was arranged for a source without claims
+    if not source.active:
+        tx.schedule(ClaimStep)  # a source without claims has no scheduled check of its hold
     await source.beat()
     return claims.Bound(number=number, messages=bound.messages, shards=bound.shards, more=more, again=again)
 
 
-async def _written(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
+async def _write(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
     await tx.run("put_claim", bound.id, bound.state, bound.messages, bound.shards, bound.filled)
     return bound
 
 
-async def _whole(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
-    """Have a claim that is being bound whole with what it has; another one stays as it is."""
+async def _complete(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
+    """Complete a claim that is still being bound; return any other one unchanged."""
     if bound.state != _BINDING:
         return bound
-    return await _written(tx, bound._replace(state=_OPEN, shards=max(1, bound.shards)))
+    return await _write(tx, bound._replace(state=_OPEN, shards=max(1, bound.shards)))
 
 
-async def _nothing(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, more: bool) -> claims.Bound:
-    if not more and queue.settings.fifo:  # all groups may be blocked by a claim that ends
+async def _empty_reply(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, more: bool) -> claims.Bound:
+    if not more and queue.settings.fifo:  # a claim that is ending may block all groups
         for row in await tx.rows("ending_claim", queue.origin, lock="update"):
             await _advance(tx, queue, BoundClaim(*row))
             more = True
-    due_ms = await tx.next_visible_ms(queue) if places and not more else None  # else the end of a claim notifies
+    due_ms = await tx.next_visible_ms(queue) if places and not more else None  # else the end of a claim wakes waiters
     return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
 @changes
 async def acknowledge(tx: ClaimTransaction, command: claims.AcknowledgeClaims) -> claims.Acknowledged:
-    """Delete a prefix; the claims that were passed over are kept until the next one, for an answer that is lost."""
+    """Delete a prefix; skipped claims are kept until the next acknowledgement, in case the reply is lost."""
     queue, source = await _source(tx, command.queue, command.source, command.epoch)
     number = command.number
     if number > source.last:
         raise errors.ClaimGap(number, source.last)
     if number > source.acknowledged:
-        if source.passed:
+        if source.skipped:
             await _detach(tx, queue.origin, source.name, source.acknowledged)
-        for each in source.passed:
+        for each in source.skipped:
             del source.claims[each.number]
         source.acknowledged = number
         await source.put()
-        await source.end(queue, [each for each in source.held if each.number <= number], ACKNOWLEDGED)
-    lost = [each.number for each in source.passed] if number == source.acknowledged else []
+        await source.end(queue, [each for each in source.active if each.number <= number], ACKNOWLEDGED)
+    lost = [each.number for each in source.skipped] if number == source.acknowledged else []
     return claims.Acknowledged(acknowledged=source.acknowledged, lost=lost)
 
 
 @snapshot
 async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimPage:
-    """Return messages of a claim; one that is not whole is whole as it is from then on."""
+    """Return messages of a claim. Reading one that is still being bound completes it."""
     queue = await tx.queue(command.queue)
     bound = await _readable(tx, queue, command)
     if bound.state == _BINDING:
         await tx.rows("source", queue.origin, command.source, lock="update")
-        bound = await _whole(tx, await _readable(tx, queue, command))
+        bound = await _complete(tx, await _readable(tx, queue, command))
     if not 0 <= command.shard < bound.shards:
         raise errors.ShardNotFound(command.shard, bound.shards)
     found = _CURSOR.fullmatch(command.cursor)
@@ -420,7 +419,7 @@ async def read(tx: ClaimTransaction, command: claims.ReadClaim) -> claims.ClaimP
 
 
 async def _readable(tx: ClaimTransaction, queue: QueueRow, command: claims.ReadClaim) -> BoundClaim:
-    """Return the claim as it is; raises the reason why there is no open one."""
+    """Return the claim; raises an error that gives the reason if it is not active."""
     row = await tx.row("source", queue.origin, command.source)
     if row is None:
         raise errors.ClaimLost(command.number)
@@ -453,7 +452,7 @@ async def release(tx: ClaimTransaction, command: claims.ReleaseClaim) -> SourceV
 @changes
 async def close_source(tx: ClaimTransaction, command: claims.CloseSource) -> None:
     queue, source = await _source(tx, command.queue, command.source)
-    await source.end(queue, source.held, _RELEASED)
+    await source.end(queue, source.active, _RELEASED)
     await _forget(tx, queue.origin, source.name)
 
 
@@ -472,33 +471,33 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
     if target is None or why is not None:
         raise errors.DeadLetterQueueRefused(name, why or "")
     await tx.evict(queue, bound, seq, target)
-    source.claims[bound.number] = await _written(tx, bound._replace(messages=bound.messages - 1))
+    source.claims[bound.number] = await _write(tx, bound._replace(messages=bound.messages - 1))
     return await source.shown(queue)
 
 
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
-    """Do a slice for a claim, whose row is locked."""
+    """Run a slice for a claim whose row is locked."""
     if not await tx.end_slice(queue, claim):
         await tx.run("drop_claim" if claim.source is None else "finish_claim", claim.id)
 
 
 async def lose_all(tx: Transaction, queue: QueueRow) -> None:
-    """Have the open claims of a queue lost whose partition is retired; their messages are deleted in slices."""
+    """Lose the active claims of a queue whose partition is retired; their messages are deleted in slices."""
     await tx.run("end_claims", queue.origin, None, 0, _SEQ_MAX, _LOST)
     tx.schedule(ClaimStep)
 
 
 async def forget_all(tx: Transaction, queue: QueueRow) -> None:
-    """Forget all sources of a queue that is deleted."""
+    """Delete all sources of a queue that is being deleted."""
     await lose_all(tx, queue)
     await _forget(tx, queue.origin, None)
 
 
 @changes
 async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
-    """See which hold has ended, or do a slice; return in how many ms there is more to do, ``None`` for never.
+    """Check a hold that may have expired, or run a slice; return the ms until the next step, or ``None``.
 
-    Raises ``StoreFull`` where messages should come back: that takes room. What is acknowledged is deleted before.
+    Raises ``StoreFull`` if messages should return, which needs space; acknowledged claims are deleted first.
     """
     now_ms = await tx.now()
     ending = [BoundClaim(*row) for row in await tx.rows("ending_claim", None, lock="update skip locked")]
@@ -518,17 +517,17 @@ async def step(tx: ClaimTransaction, command: ClaimStep) -> int | None:
 
 
 async def _check_hold(tx: ClaimTransaction, source: _Source) -> bool:
-    """See whether the hold of a source has ended, or its time; return whether that was a slice of work."""
-    forgotten_ms = source.beat_at_ms + _SILENCE_MS
-    if not source.held and source.now_ms >= forgotten_ms:
+    """Lose the claims of a source if its hold has expired, or delete a silent one; return whether it was a slice."""
+    forgotten_ms = source.beat_at_ms + _FORGET_AFTER_MS
+    if not source.active and source.now_ms >= forgotten_ms:
         await _forget(tx, source.origin, source.name)
         return False
     overdue = source.overdue
-    check_at_ms = source.hold_until_ms if source.held and not overdue else forgotten_ms
+    check_at_ms = source.hold_until_ms if source.active and not overdue else forgotten_ms
     if overdue:
         tx.require_room()
         queue = await tx.find_by_origin(source.origin)
-        assert queue is not None, "the sources of a queue are forgotten with it"
+        assert queue is not None, "a deleted queue has no sources"
         await source.end(queue, overdue, _LOST)
     await source.put(check_at_ms)
     return bool(overdue)

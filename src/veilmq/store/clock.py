@@ -1,13 +1,14 @@
-"""The one reader of the system's clocks, and the time of an embedded store.
+"""The only reader of the system's clocks, and the clock of an embedded store.
 
-Store time advances by the boot clock, which goes on while the machine is suspended and follows no step of the wall
-clock; everything that becomes due is reckoned in it. What users see is store time plus its present difference to the
-wall clock, which moves only when both are more than 500 ms apart.
+Store time, which decides when anything is due, advances with the boot clock: it continues while the machine is
+suspended and ignores steps of the wall clock. Users see store time plus its difference to the wall clock, which is
+updated only when they are more than 500 ms apart.
 
-It survives restarts by a mark in the store (``Mark``). Within one boot it goes on by the boot clock; the wall clock is
-not read. After another boot the time by the wall clock since the mark is applied: all of it where the kernel called its
-clock synchronised at the mark and does now, else at most an hour, since a wrong clock would end everything that waits.
-The rest is held back until the kernel calls its clock synchronised, if it did at the mark, or an operator trusts it.
+Across restarts, store time continues from a mark in the store (``Mark``). Within one boot it continues by the boot
+clock, without the wall clock. After a reboot, the wall-clock time since the mark is added: all of it if the kernel
+reported its clock as synchronised both at the mark and now, otherwise at most an hour, because a wrong clock would
+expire everything. The rest is held back until the kernel reports its clock as synchronised (if it was at the mark), or
+until an operator trusts it.
 """
 
 import asyncio
@@ -21,39 +22,36 @@ import msgspec
 
 from veilmq.core.commands import Clock, Timer
 
-UNTRUSTED_MS_MAX = 3_600_000
-"""Longest time that an unsynchronised clock may apply across a restart of the machine."""
-DIFFERENCE_MS_MAX = 500
-"""Largest difference between shown time and the wall clock."""
+UNTRUSTED_MS_MAX = 3_600_000  # the most time that an unsynchronised clock may add after a reboot
+DIFFERENCE_MS_MAX = 500  # the largest difference between shown time and the wall clock
 
 NS_PER_MS = 1_000_000
 _MS_PER_S = 1_000
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _boot_ns = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+# The longest sleep of an alarm before it reads the clock: the loop's clock stops while the machine is suspended.
 _ALARM_S_MAX = 60.0
-"""How often an alarm reads the clock: the loop's own clock stands still while the machine is suspended."""
 
 _STATUS_OFFSET = 40  # of struct timex: an int and four longs, aligned; of 64-bit systems
 _TIMEX_BYTES = 512
 _UNSYNCHRONISED = 0x40
 
 
-stopwatch_s = time.perf_counter
-"""Return seconds on a counter, to measure durations."""
+stopwatch_s = time.perf_counter  # measures durations, in seconds
 
 
 def wall_s() -> float:
-    """Return the machine's time in seconds since the epoch, steps included: to compare with signatures of clients."""
+    """Return the wall clock in seconds since the epoch, to compare with signatures of clients."""
     return time.time()
 
 
 def kernel_synchronised() -> bool:
-    """Return whether the kernel calls its clock synchronised; False where it does not say."""
+    """Return whether the kernel reports its clock as synchronised; False if it cannot be read."""
     if ctypes.sizeof(ctypes.c_long) != ctypes.sizeof(ctypes.c_int64):
         return False
     try:
         library, timex = ctypes.CDLL(None), ctypes.create_string_buffer(_TIMEX_BYTES)
-    except OSError:  # of a Python that loads no libraries
+    except OSError:  # a Python without dynamic loading
         return False
     read = getattr(library, "adjtimex", None) or getattr(library, "ntp_adjtime", None)
     if read is None or read(timex) < 0:
@@ -61,8 +59,8 @@ def kernel_synchronised() -> bool:
     return not ctypes.c_int.from_buffer(timex, _STATUS_OFFSET).value & _UNSYNCHRONISED
 
 
-class Since(msgspec.Struct, frozen=True):
-    """The mark since which the wall clock is doubted, and whether the kernel called its clock synchronised then."""
+class Doubt(msgspec.Struct, frozen=True):
+    """The mark since which the wall clock is in doubt; ``synchronised`` is what the kernel reported then."""
 
     wall_ms: int
     store_ms: int
@@ -70,9 +68,9 @@ class Since(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Store time beside the machine's clocks at one instant; ``ahead_ms`` is what shown times were ahead of it.
+    """Store time and the machine's clocks at one instant.
 
-    ``boot_id`` is empty where the system has none. ``doubt`` is what is not resolved yet.
+    ``ahead_ms`` is shown time minus store time. ``boot_id`` is empty if the system has none. ``doubt`` is unresolved.
     """
 
     boot_id: str
@@ -81,7 +79,7 @@ class Mark(msgspec.Struct, frozen=True):
     store_ms: int
     synchronised: bool
     ahead_ms: int
-    doubt: Since | None = None
+    doubt: Doubt | None = None
 
 
 _decode = msgspec.json.Decoder(Mark).decode
@@ -90,7 +88,7 @@ _decode = msgspec.json.Decoder(Mark).decode
 class SystemClock(Clock):
     """``core.commands.Clock`` of an embedded store, on the clocks of this machine.
 
-    The arguments replace single ones of these, for tests of processes that "boot" anew.
+    Tests replace single clocks to simulate a reboot.
     """
 
     def __init__(
@@ -101,32 +99,30 @@ class SystemClock(Clock):
         boot_id: str | None = None,
         is_synchronised: Callable[[], bool] = kernel_synchronised,
     ) -> None:
-        """Begin at the wall clock's present instant, until ``resume``."""
+        """Start at the current wall clock; ``resume`` follows."""
         self._wall_ns = wall_ns
         self._boot_ns = boot_ns
         self._is_synchronised = is_synchronised
         if boot_id is None and _BOOT_ID.is_file():
             boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
-        self.boot_id = boot_id or ""
-        """Identifies this boot; empty where the system has no such id."""
+        self.boot_id = boot_id or ""  # empty if the system has no such id
         self._offset_ms = self.wall_ms() - self.boot_ms()
         self._ahead_ms = 0
-        self.doubt: Since | None = None
-        """Set while the wall clock is doubted."""
+        self.doubt: Doubt | None = None  # set while the wall clock is in doubt
 
     def boot_ms(self) -> int:
-        """Return the boot clock; never less than before."""
+        """Return the boot clock, which never goes back."""
         return self._boot_ns() // NS_PER_MS
 
     def wall_ms(self) -> int:
-        """Return the wall clock, steps included."""
+        """Return the wall clock, which may step."""
         return self._wall_ns() // NS_PER_MS
 
     def now_ms(self) -> int:
         return self._boot_ns() // NS_PER_MS + self._offset_ms
 
     def ahead_ms(self, now_ms: int) -> int:
-        """Return what users see beyond ``now_ms``, the present instant."""
+        """Return shown time minus ``now_ms``, the current store time."""
         difference_ms = self.wall_ms() - now_ms
         if abs(difference_ms - self._ahead_ms) > DIFFERENCE_MS_MAX:
             self._ahead_ms = difference_ms
@@ -142,7 +138,7 @@ class SystemClock(Clock):
     # Restarts.
 
     def mark(self) -> bytes:
-        """Return the present ``Mark``, encoded."""
+        """Return the current ``Mark``, encoded."""
         boot_ms = self.boot_ms()
         store_ms = boot_ms + self._offset_ms
         instants = boot_ms, self.wall_ms(), store_ms
@@ -150,7 +146,7 @@ class SystemClock(Clock):
         return msgspec.json.encode(mark)
 
     def resume(self, mark: bytes | None, *, floor_ms: int) -> None:
-        """Go on from ``mark``; without one from the wall clock. Not before ``floor_ms``, the newest instant stored."""
+        """Continue from ``mark``, else from the wall clock, but not before ``floor_ms``, the newest stored instant."""
         boot_ms, store_ms, self._ahead_ms, self.doubt = self.boot_ms(), self.wall_ms(), 0, None
         before = None if mark is None else _decode(mark)
         if before is not None:
@@ -160,26 +156,26 @@ class SystemClock(Clock):
                 elapsed_ms = max(0, boot_ms - before.boot_ms)
             elif not (before.synchronised and self._is_synchronised()):
                 if self.doubt is None and (before.synchronised or elapsed_ms > UNTRUSTED_MS_MAX):
-                    self.doubt = Since(before.wall_ms, before.store_ms, before.synchronised)
+                    self.doubt = Doubt(before.wall_ms, before.store_ms, before.synchronised)
                 elapsed_ms = min(elapsed_ms, UNTRUSTED_MS_MAX)
             store_ms = before.store_ms + elapsed_ms
         self._offset_ms = max(store_ms, floor_ms) - boot_ms
         self.settle()
 
     def held_back_ms(self) -> int:
-        """Return how much further the wall clock has advanced than the store's since it is doubted."""
+        """Return the time that is held back: the wall clock's advance beyond store time since the doubt."""
         if self.doubt is None:
             return 0
         held_ms = (self.wall_ms() - self.doubt.wall_ms) - (self.now_ms() - self.doubt.store_ms)
         return held_ms if held_ms > DIFFERENCE_MS_MAX else 0
 
     def settle(self) -> int:
-        """Apply what is held back if the clock is synchronised and was at the mark; return how much that was."""
+        """Trust the clock if it is synchronised and was at the mark; return the time applied."""
         is_trusted = self.doubt is not None and self.doubt.synchronised and self._is_synchronised()
         return self.trust() if is_trusted else 0
 
     def trust(self) -> int:
-        """Apply what is held back, doubt the clock no longer, and return how much that was."""
+        """Apply the time that is held back, and end the doubt; return the time applied."""
         held_ms = self.held_back_ms()
         self._offset_ms += held_ms
         self.doubt = None
@@ -187,7 +183,7 @@ class SystemClock(Clock):
 
 
 class _Alarm:
-    """A timer that sleeps again when the loop wakes it before its instant."""
+    """A timer that rearms itself if the loop fires it before its instant."""
 
     def __init__(self, *, clock: SystemClock, at_ms: int, callback: Callable[[], object]) -> None:
         self._clock, self._at_ms, self._callback = clock, at_ms, callback

@@ -1,8 +1,7 @@
-"""A copy of a stopped store in another one: what both kinds of store say of their content, and the way it takes.
+"""Copying a stopped store to another one: the format that both dialects share, and the procedure.
 
-A source yields queues, messages and what is remembered of them; a target takes them in that order, all or nothing: what
-was interrupted left nothing. A message keeps its id, its times, its counts and its place in the order, and the number
-that receipts name: receipts issued before act after the copy.
+A source yields queues, messages and their history; a target stores them in that order, all or nothing. Messages keep
+their ids, times, counts, order and the number that receipts name, so earlier receipts act after the copy.
 """
 
 from abc import ABC, abstractmethod
@@ -14,12 +13,11 @@ from veilmq.core.messages import decode_properties
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import read_settings
 
-SLICE = 1_000
-"""Messages that travel together."""
+SLICE = 1_000  # messages per slice
 
-Progress = Callable[[int, int], None]
-"""Called after each slice with the messages that are copied, and messages in all."""
+Progress = Callable[[int, int], None]  # called after each slice with the number of messages copied and their total
 
+# Tables that are copied unchanged, with the columns that both dialects have; instants end in ``_at``.
 TABLES: Mapping[str, Sequence[str]] = {
     "move": ("number", "id", "queue_id", "source", "destination", "moves_per_s_max", "status", "moved", "to_move",
              "started_at", "next_at", "failure", "starter"),
@@ -27,10 +25,10 @@ TABLES: Mapping[str, Sequence[str]] = {
     "topic": ("topic_id", "name", "settings", "created_at", "modified_at"),
     "subscription": ("topic_id", "name", "content", "pushed", "created_at", "modified_at"),
 }  # fmt: skip
-"""Tables that are copied as they are, with their columns, which both dialects have; instants end in ``_at``."""
 
 _CLOSE = "close the readers with `veilmq claims close`"
 _EXPORT = "export the event log with `veilmq events flush`"
+# What to do about rows of tables that no copy to another kind of store contains.
 _REMEDIES = {
     "claim": _CLOSE,
     "event": _EXPORT,
@@ -41,15 +39,14 @@ _REMEDIES = {
     "stage": "publish what was staged, or delete the queue",
     "writer": "wait until unused writers are deleted (after 14 days), or delete their queues",
 }
-"""What to do about rows of a table that no copy to another kind of store takes along."""
 
 
 class CopyRefused(Exception):
-    """The copy cannot be made; the text says why and what to do."""
+    """The copy cannot be made; the text gives the reason and the remedy."""
 
 
 class CopiedQueue(NamedTuple):
-    """A queue; ``number`` is what its receipts name."""
+    """A queue; receipts name its ``number``."""
 
     number: int
     name: str
@@ -58,17 +55,18 @@ class CopiedQueue(NamedTuple):
     modified_at_ms: int
 
     def retained_ms(self, now_ms: int) -> int:
-        """Return the instant up to which messages were sent that are past their retention."""
+        """Return the instant up to which sent messages are past their retention."""
         return now_ms - self.settings.retention_s * SECOND_MS
 
 
 class CopiedMessage(NamedTuple):
-    """A message and what is known of its receives, in the order of columns of the queries that read it.
+    """A message and its receives, with fields in the column order of the queries that read it.
 
-    ``position`` is what receipts name. ``came_at_ms`` is when it came to the queue, ``sent_at_ms`` from where its
-    retention counts: the first sending of a dead letter of a standard queue. A dead letter has a ``source`` and was
-    received ``receives_before`` times, first at ``first_received_at_ms``; of others that is the first receive here.
-    ``group`` is the name of its message group, ``log`` what an event will say of its receive (``store.events``).
+    ``position`` is what receipts name. The message came to the queue at ``came_at_ms``; retention counts from
+    ``sent_at_ms``, for a dead letter of a standard queue its first sending. A dead letter has a ``source``, with
+    ``receives_before`` receives there from ``first_received_at_ms`` on; for other messages that is the first receive
+    here. ``group`` is the name of the message group. ``log`` has the data of the receive for its event
+    (``store.events``).
     """
 
     position: int
@@ -90,19 +88,19 @@ class CopiedMessage(NamedTuple):
     log: int = 0
 
     def named(self) -> "CopiedMessage":
-        """Return the message of a row that has a number of its group: the name is among the properties."""
+        """Replace the number of its group by the name, which is in the properties."""
         if self.group is None:
             return self
         return self._replace(group=decode_properties(self.properties).group or f"group {self.group}")
 
     @property
     def has_history(self) -> bool:
-        """Whether a receipt may name it, or it is or was hidden."""
+        """Return whether a receipt may name the message, or it is or was hidden."""
         return bool(self.receive_count or self.epoch or self.visible_at_ms != self.came_at_ms)
 
 
 class CopiedDeduplication(NamedTuple):
-    """An entry of the deduplication log; ``queue`` is ``None`` where only the key says whose it is."""
+    """An entry of the deduplication log; ``queue`` is ``None`` if only the key identifies it."""
 
     queue: int | None
     key: bytes
@@ -112,17 +110,14 @@ class CopiedDeduplication(NamedTuple):
 
 
 class Source(ABC):
-    """A stopped store that is read; nothing changes it meanwhile. Queries have the same columns in both dialects."""
+    """A stopped store to read; nothing changes it meanwhile. Its queries have the same columns in both dialects."""
 
-    now_ms: int
-    """The instant at which it is read."""
-    ahead_ms = 0
-    """How far the instants that users see, which are copied, are ahead of those that it has."""
+    now_ms: int  # when the store is read
+    ahead_ms = 0  # shown time, which is copied, minus the time of the store
     SQL: ClassVar[Mapping[str, str]]
-    COPIED: ClassVar[frozenset[str]]
-    """The tables whose rows go along, and those that are made anew, or of no use in another store."""
+    COPIED: ClassVar[frozenset[str]]  # tables whose rows are copied, rebuilt, or useless in another store
+    # In these tables only the rows that match prevent a copy; the others are only waiting for their deletion.
     UNLESS_ENDED: ClassVar[Mapping[str, str]] = {"publication": "stages <> '{}'", "stage": "publication IS NULL"}
-    """Of these only some rows matter: what is only to be dropped may be lost on the way."""
 
     @abstractmethod
     async def fetch(self, text: str, *values: Any) -> Sequence[Any]:
@@ -130,14 +125,14 @@ class Source(ABC):
 
     @abstractmethod
     def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
-        """Yield the messages within their retention, in slices, in the order in which they came."""
+        """Yield the messages within their retention in slices, in the order of arrival."""
 
     @abstractmethod
     async def deduplication_log(self) -> list[CopiedDeduplication]:
-        """Return the entries of the deduplication interval."""
+        """Return the entries within the deduplication interval."""
 
     def shown(self, names: Sequence[str], values: Sequence[Any]) -> Iterator[Any]:
-        """Yield the values of these fields or columns, instants as users see them; 0 is none, as ``None`` is.
+        """Yield the values of these fields or columns, with instants in shown time; 0 and ``None`` mean none.
 
         A boolean (``pushed``) is a number in SQLite.
         """
@@ -146,7 +141,7 @@ class Source(ABC):
             yield value + self.ahead_ms if is_instant else bool(value) if name == "pushed" else value
 
     async def refusals(self) -> list[str]:
-        """Return what it has that no copy takes along, and what to do about each; nothing when it can be copied."""
+        """Return what the store has that cannot be copied, each with a remedy; empty if it can be copied."""
         refusals = []
         for (table,) in await self.fetch(self.SQL["copied_tables"]):
             if table not in self.COPIED and table not in TABLES:
@@ -170,33 +165,33 @@ class Source(ABC):
 
 
 class Target(Protocol):
-    """An empty store that is filled; what is not finished leaves nothing."""
+    """An empty store to fill; an interrupted copy leaves nothing."""
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
-        """Take the store's own values; no queue will get a number up to ``last_queue`` again."""
+        """Store the settings of the source; new queues get numbers above ``last_queue``."""
 
     async def add_queue(self, queue: CopiedQueue) -> None:
         """Add a queue."""
 
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
-        """Add messages behind those that were added before."""
+        """Add messages after those added before."""
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
-        """Add entries of the deduplication log, once all queues are there."""
+        """Add entries of the deduplication log, after all queues."""
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         """Add the rows of one of ``TABLES``."""
 
     async def finish(self) -> None:
-        """Check it, and make it the store."""
+        """Check the copy, and make it the store."""
 
 
 async def copy(source: Source, target: Target, *, progress: Progress | None = None) -> int:
-    """Copy everything; return how many messages there were. Raises ``CopyRefused``, and what the stores raise."""
+    """Copy everything; return the number of messages. Raises ``CopyRefused`` and errors of the stores."""
     refusals = await source.refusals()
     if refusals:
         raise CopyRefused(" ".join(["Nothing was copied.", *refusals]))
-    ((in_all,),) = await source.fetch(source.SQL["copied_count"])  # about so many
+    ((estimate,),) = await source.fetch(source.SQL["copied_count"])
     ((last_queue,),) = await source.fetch(source.SQL["last_queue"])
     messages, values = 0, dict(await source.fetch(source.SQL["copied_values"]))
     await target.begin(values, now_ms=source.now_ms, last_queue=last_queue)
@@ -206,7 +201,7 @@ async def copy(source: Source, target: Target, *, progress: Progress | None = No
             await target.add_messages(queue, each)
             messages += len(each)
             if progress is not None:
-                progress(messages, max(messages, in_all))
+                progress(messages, max(messages, estimate))
     await target.add_deduplication_log(await source.deduplication_log())
     for table in TABLES:
         await target.add_rows(table, await source.rows(table))

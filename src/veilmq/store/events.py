@@ -1,8 +1,8 @@
-"""The event log, as far as both dialects have it in common: what an event says, which queues are logged, the export.
+"""The event log, as far as both dialects share it: the content of an event, which queues are logged, the export.
 
-What was planned is a number in the store, written before anything acts on it, and stays until the range is forgotten:
-an export begun again after a crash gets the same range with the same events, and puts the same files in the same
-places. That a range is exported is written at once, its rows are removed in slices afterwards.
+The planned range of an export is stored before anything acts on it, and kept until the range is forgotten: an export
+that restarts after a crash gets the same range with the same events, and writes the same files. A range is marked as
+exported at once; its rows are deleted in slices afterwards.
 """
 
 from functools import lru_cache
@@ -14,28 +14,27 @@ from veilmq.core.messages import routing_key_of
 from veilmq.core.settings import QueueSettings
 from veilmq.store.transaction import Transaction, changes
 
+# How long, and how many, expired receipts are kept for a late delete.
 EXPIRED_KEPT_S = 86_400
 EXPIRED_KEPT_MAX = 1_000_000
-"""How long, and how many, receipts that expired are kept for a delete that comes late."""
 
-_CACHED_BYTES_MAX = 1_000  # of the properties of a message: larger ones are decoded each time
+_CACHED_BYTES_MAX = 1_000  # larger properties of a message are decoded each time
 
 _NODE = "event_node"
 _NODE_BYTES = 4
 _READ_AT_ONCE = 16  # batches
 _FORGOTTEN_PER_COMMAND = 500  # batches: a few milliseconds
 
-Event = tuple[Any, ...]
-"""The fields of a ``ReceiptClosed`` in their order, the outcome also as its value."""
+Event = tuple[Any, ...]  # the fields of a ``ReceiptClosed`` in order; the outcome may be its value
 
 
-# What the end of a receipt has to know of its receive, packed into one number: the column ``log`` of leases, 0 where
-# nothing is logged. ``waited_ms (29 bits) | extensions (16) | batch position (8) | batch size (8) | closed (1) | logged
-# (1)``: what is rare stands high, so that most numbers take four bytes on the disk.
+# The data of a receive that its event needs, packed into one number: the column ``log`` of leases, 0 if not logged.
+# ``waited_ms (29 bits) | extensions (16) | batch position (8) | batch size (8) | closed (1) | logged (1)``: rare fields
+# are the high ones, so most numbers take four bytes on disk.
 
 _LOGGED = 1
+# The end of the receipt is recorded, but the lease remains: the message was released, or a late delete was refused.
 LOG_CLOSED = 2
-"""The end of the receipt is recorded: the lease lives on where the message was released, or a late delete refused."""
 _STATE = _LOGGED | LOG_CLOSED
 _SIZE_AT, _POSITION_AT, _EXTENSIONS_AT, _WAITED_AT = 2, 10, 18, 34
 _BYTE = 0xFF
@@ -45,12 +44,12 @@ _WAITED_MAX = (1 << 29) - 1
 
 
 def log_begun(batch_size: int, waited_ms: int) -> int:
-    """Return the log of the first of the leases that a receive has just begun."""
+    """Return the log of the first lease of a receive."""
     return _LOGGED | min(batch_size, _BYTE) << _SIZE_AT | min(waited_ms, _WAITED_MAX) << _WAITED_AT
 
 
 def log_placed(begun: int, batch_position: int) -> int:
-    """Return the log of another one of them, by the first one's."""
+    """Return the log of another lease of the receive, from that of the first one."""
     return begun | min(batch_position, _BYTE) << _POSITION_AT
 
 
@@ -60,33 +59,33 @@ def log_is_open(log: int) -> bool:
 
 
 def log_extended(log: int) -> int:
-    """Return the log after one more move of the deadline."""
-    is_most = log >> _EXTENSIONS_AT & _EXTENSIONS_MAX == _EXTENSIONS_MAX
-    return log if not log or is_most else log + _EXTENSION
+    """Return the log after another change of the deadline."""
+    is_maximal = log >> _EXTENSIONS_AT & _EXTENSIONS_MAX == _EXTENSIONS_MAX
+    return log if not log or is_maximal else log + _EXTENSION
 
 
 def read_log(log: int) -> tuple[int, int, int, int]:
-    """Return how often the deadline was moved, size of the batch, place in it, and how long the receive waited."""
+    """Return the number of extensions, batch size, position in the batch, and how long the receive waited in ms."""
     size, position = log >> _SIZE_AT & _BYTE, log >> _POSITION_AT & _BYTE
-    if log < _EXTENSION:  # nothing stands above
+    if log < _EXTENSION:  # the higher fields are 0
         return 0, size, position, 0
     return log >> _EXTENSIONS_AT & _EXTENSIONS_MAX, size, position, log >> _WAITED_AT
 
 
 class Logged(NamedTuple):
-    """What has logged receipts: a queue, or a partition of one that was retired at ``ended_at_ms``."""
+    """A queue with logged receipts, or a partition of one that was retired at ``ended_at_ms``."""
 
     queue: str
     retention_ms: int
     ended_at_ms: int | None = None
 
     def end_ms(self, sent_at_ms: int) -> int:
-        """Return when a message ends that nothing deletes before."""
+        """Return when a message ends that is not deleted earlier."""
         return sent_at_ms + self.retention_ms if self.ended_at_ms is None else self.ended_at_ms
 
 
 def is_logged(settings: QueueSettings, default: str) -> bool:
-    """Return whether the receipts of a queue are logged; ``default`` is for queues without the setting."""
+    """Return whether the receipts of a queue are logged; ``default`` applies without the setting."""
     return (default if settings.event_log is None else settings.event_log) != "off"
 
 
@@ -105,7 +104,7 @@ def event_of(
     outcome: receipts.Outcome | str,
     closed_at_ms: int,
 ) -> Event:
-    """Return the event of a receipt of a message of ``size`` bytes; ``log`` is that of its lease."""
+    """Return the event of a receipt of a message of ``size`` bytes, with the ``log`` of its lease."""
     extensions, batch_size, batch_position, _ = read_log(log)
     message = queue, key, group_hash, 1 << size.bit_length(), message_id, generation, sent_at_ms
     lease = received_at_ms, closed_at_ms, closed_at_ms - received_at_ms, outcome, visible_at_ms - received_at_ms
@@ -113,7 +112,7 @@ def event_of(
 
 
 def routing_key(properties: bytes | None, attribute: str) -> str:
-    """Return the routing key of a message with these properties: the text of its ``attribute``."""
+    """Return the routing key of a message: the text of its ``attribute``."""
     if not properties:
         return ""
     return (routing_key_of if len(properties) > _CACHED_BYTES_MAX else _cached_key)(properties, attribute)
@@ -140,13 +139,13 @@ async def plan_export(tx: Transaction, command: receipts.PlanExport) -> receipts
 
 @changes
 async def read_events(tx: Transaction, command: receipts.ReadEvents) -> receipts.EventPage:
-    """Read some batches of a range; raises ``ExportedElsewhere`` when another node has exported it meanwhile."""
+    """Read some batches of a range; raises ``ExportedElsewhere`` if another node has exported it meanwhile."""
     batches: list[tuple[int, bytes]] = []
     left, following = command.bytes_max, command.first
     while following <= command.last and left > 0:
         rows = await tx.rows("event_batches", following, command.last, _READ_AT_ONCE)
         if not rows or rows[0][0] != following:
-            raise receipts.ExportedElsewhere  # the first ones are forgotten first
+            raise receipts.ExportedElsewhere  # batches are deleted in order
         for number, count, encoded in rows:
             if left > 0:
                 batches.append((number, encoded))
@@ -158,8 +157,8 @@ async def read_events(tx: Transaction, command: receipts.ReadEvents) -> receipts
 @changes
 async def forget_events(tx: Transaction, command: receipts.ForgetEvents) -> receipts.Forgotten:
     await tx.run("export_events", command.last)
-    gone = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
-    return receipts.Forgotten(more=len(gone) == _FORGOTTEN_PER_COMMAND)
+    deleted = await tx.rows("forget_events", _FORGOTTEN_PER_COMMAND)
+    return receipts.Forgotten(more=len(deleted) == _FORGOTTEN_PER_COMMAND)
 
 
 @changes

@@ -1,7 +1,7 @@
-"""Inspection of a queue: its messages as they are, its leases, and what a receive of this instant would give.
+"""Inspection of a queue without changes: its messages, its leases, and a peek at what a receive would give.
 
-Nothing changes by it. The store finds messages without their bodies (``Transaction.inspect``); here it is decided
-which of them are shown, and how. Bodies are read of these alone.
+The store finds messages without their bodies (``Transaction.inspect``). This module selects and formats those to show;
+only their bodies are read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ async def inspect_queue(tx: Transaction, command: commands.InspectQueue) -> list
     if command.id is not None:
         found = [each for each in found if each.id == command.id]
     shown = await _with_bodies(tx, queue, found, command.bytes_max)
-    return [_seen(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
+    return [_view(tx, queue, each, body, with_receipt=command.receipts) for each, body in shown]
 
 
 @snapshot
@@ -55,11 +55,11 @@ async def inspect_leases(tx: Transaction, command: commands.InspectLeases) -> li
 
 @snapshot
 async def peek(tx: Transaction, command: commands.Peek) -> commands.Peeked:
-    """Show the first visible messages; the quota of messages in flight does not count."""
+    """Return the first visible messages; the in-flight quota does not apply."""
     queue = await tx.queue(command.queue)
     receives_max = await _receives_max(tx, queue)
     count = command.count + DEAD_LETTERS_PER_RECEIVE if receives_max else command.count
-    living = _living(await tx.receivable(queue, count), receives_max)
+    living = _deliverable(await tx.receivable(queue, count), receives_max)
     messages = [
         commands.PeekedMessage(
             id=each.id,
@@ -83,7 +83,7 @@ def _visibility(each: StoredMessage) -> tuple[bool, int, int]:
 async def _with_bodies(
     tx: Transaction, queue: QueueRow, found: Sequence[StoredMessage], bytes_max: int | None
 ) -> list[tuple[StoredMessage, str]]:
-    """Return messages with their bodies, up to the one that brings these to ``bytes_max``."""
+    """Return messages with their bodies, up to and including the one that reaches ``bytes_max``."""
     if bytes_max is not None:
         before = accumulate((each.body_bytes for each in found), initial=0)
         found = [each for each, size_bytes in zip(found, before, strict=False) if size_bytes < bytes_max]
@@ -92,18 +92,18 @@ async def _with_bodies(
 
 
 async def _receives_max(tx: Transaction, queue: QueueRow) -> int:
-    """Return how often a message is received before a receive moves it to the dead-letter queue; 0 if none does."""
+    """Return the receive count at which a receive moves a message to the dead-letter queue, or 0 if none does."""
     settings, target = queue.settings, queue.settings.dead_letter_queue
     if settings.receives_max:
-        with suppress(StoreFull, StoreUnavailable):  # it stays where it is
+        with suppress(StoreFull, StoreUnavailable):  # then messages stay in the queue
             tx.require_room()
             if dead_letter_refusal(queue.name, settings, target, await tx.settings(target)) is None:
                 return settings.receives_max
     return 0
 
 
-def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[StoredMessage]:
-    """Yield what a receive would give, up to where it has moved as many dead letters as one may."""
+def _deliverable(found: Iterable[StoredMessage], receives_max: int) -> Iterator[StoredMessage]:
+    """Yield what a receive would give, until it has moved the maximum of dead letters."""
     dead = 0
     for each in found:
         if not receives_max or each.receive_count < receives_max:
@@ -112,15 +112,15 @@ def _living(found: Iterable[StoredMessage], receives_max: int) -> Iterator[Store
             return
 
 
-def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> SeenMessage:
+def _view(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, with_receipt: bool) -> SeenMessage:
     state = each.state
     is_received = each.receive_count > 0 and not each.is_claimed
     receipt = None
     if with_receipt and is_received and state is MessageState.IN_FLIGHT:
         receipt = tx.book.issue(*each.receipt(queue))
-    # A message is or was hidden if it was received or came delayed; a dead letter comes to its queue visible.
-    came_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.read_at_ms
-    was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > came_at_ms)
+    # A message is or was hidden if it was received or delayed; a dead letter arrives visible.
+    arrived_at_ms = max(each.sent_at_ms, each.seq >> SEQ_SHIFT) if each.source is None else each.read_at_ms
+    was_hidden = is_received or (not each.is_claimed and each.visible_at_ms > arrived_at_ms)
     return SeenMessage(
         id=each.id,
         body=body,
@@ -138,6 +138,6 @@ def _seen(tx: Transaction, queue: QueueRow, each: StoredMessage, body: str, *, w
 
 
 def _received_at_ms(each: StoredMessage) -> int:
-    """Return when the message was given: a wait before that is known for the first receive, and with an event log."""
+    """Return when the message was delivered. The wait before is known for a first receive, and with an event log."""
     *_, waited_ms = read_log(each.log)
     return max(each.received_at_ms + waited_ms, each.first_received_at_ms or 0)

@@ -1,15 +1,15 @@
-"""Messages that go on from one queue to others: move tasks, and what consumers forward.
+"""Moving messages between queues: move tasks (redrive) and forwards.
 
-A move task brings dead letters back, a slice at a time. It is a row, which a slice locks. It moves some messages and
-writes the progress in one transaction, so a crash at any moment neither loses nor doubles a message nor miscounts; the
-next start goes on.
+A move task returns dead letters, a slice at a time. The task is a row, which a slice locks; the slice moves messages
+and writes the progress in one transaction, so a crash never loses, duplicates or miscounts a message, and the next
+start continues.
 
-What a task moves are the messages visible when a slice comes to them, in the order in which they would be received, and
-not more than were visible when it began: a message that dies again at once, and comes back to the dead-letter queue,
-cannot keep the task going for ever. It ends when it has moved so many, or when nothing is visible.
+A task moves the messages that are visible when a slice runs, in receive order, and no more than were visible at its
+start: a message that fails again at once and returns to the dead-letter queue cannot keep the task running forever. A
+task ends after that number, or when nothing is visible.
 
-A forward sends messages in flight on, and deletes them, in one transaction. All are checked first; then those of each
-target are stored there, in the order of the command.
+A forward sends messages in flight to other queues and deletes them in one transaction. It checks all of them first,
+then stores those of each target in the order of the command.
 """
 
 from collections.abc import Sequence
@@ -40,17 +40,17 @@ from veilmq.store.transaction import (
 )
 
 _SLICES_PER_S = 10  # of a task with a rate
-_PAUSE_MS = 10  # at least, between two slices
-_AWAY_MS = 10_000
-"""How long a task rests whose next message goes to a database that cannot be reached: the others go on."""
+_PAUSE_MS = 10  # the minimum between two slices
+# The pause of a task whose next message goes to an unreachable database, so that other tasks continue.
+_UNREACHABLE_PAUSE_MS = 10_000
 
 
 class MoveStep(commands.Command, frozen=True, kw_only=True):
-    """Do one slice of the move tasks. Answers in how many ms the next one is due, ``None`` while no task runs."""
+    """Do a slice of a move task; returns the ms until the next one is due, ``None`` if no task runs."""
 
 
 class _Task(NamedTuple):
-    """A task that is running."""
+    """A running task."""
 
     number: int
     queue: int
@@ -100,9 +100,9 @@ async def list_moves(tx: Transaction, command: commands.ListMoves) -> list[MoveT
 
 @changes
 async def step(tx: Transaction, command: MoveStep) -> int | None:
-    """Do a slice of the task that has waited longest; return in how many ms the next one is due, if any is.
+    """Run a slice of the task that has waited longest; return the ms until the next one is due, if any.
 
-    Raises ``StoreFull``: moving takes room before it gives any back.
+    Raises ``StoreFull``: a move uses space before it frees any.
     """
     now_ms = await tx.now()
     for row in await tx.rows("due_move", now_ms, lock="update skip locked"):
@@ -122,99 +122,99 @@ async def _advance(tx: Transaction, task: _Task, now_ms: int) -> None:
     waiting, more = await tx.select_visible(source, count)
     before = accumulate([each.size_bytes for each in waiting], initial=0)
     chosen = [each for each, size_bytes in zip(waiting, before, strict=False) if size_bytes < MOVE_SLICE_BYTES]
-    going, failure, is_away = await _going(tx, task, source, chosen)
+    movable, failure, is_unreachable = await _movable(tx, task, source, chosen)
     moved = 0
-    for target in {target.number: target for _, target in going}.values():
-        moved += await tx.move(source, target, [each for each, to in going if to.number == target.number])
+    for target in {target.number: target for _, target in movable}.values():
+        moved += await tx.move(source, target, [each for each, to in movable if to.number == target.number])
     is_over = moved >= left
-    if not is_over and len(going) == len(waiting) and not more:
+    if not is_over and len(movable) == len(waiting) and not more:
         is_over = not await tx.receivable(source, 1)  # or another transaction has locked it
     status = MoveStatus.FAILED if failure else MoveStatus.COMPLETED if is_over else MoveStatus.RUNNING
-    rest_ms = _AWAY_MS if is_away else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
-    await tx.run("update_move", task.number, moved, now_ms + rest_ms, status.value, failure)
+    pause_ms = _UNREACHABLE_PAUSE_MS if is_unreachable else max(_PAUSE_MS, -(-moved * SECOND_MS // rate) if rate else 0)
+    await tx.run("update_move", task.number, moved, now_ms + pause_ms, status.value, failure)
 
 
-async def _going(
+async def _movable(
     tx: Transaction, task: _Task, source: QueueRow, messages: Sequence[VisibleMessage]
 ) -> tuple[list[tuple[VisibleMessage, QueueRow]], str | None, bool]:
-    """Return what of ``messages`` goes where, in order; why the next one cannot go; whether that is not known yet."""
-    going: list[tuple[VisibleMessage, QueueRow]] = []
-    known: dict[str, QueueRow | None] = {}
+    """Return (message, target) pairs in order, why the next message cannot move, and whether that is temporary."""
+    movable: list[tuple[VisibleMessage, QueueRow]] = []
+    targets: dict[str, QueueRow | None] = {}
     for message in messages:
         name = task.destination or message.source
         if name is None:
-            return going, commands.SOURCE_UNKNOWN, False
-        if name not in known:
+            return movable, commands.SOURCE_UNKNOWN, False
+        if name not in targets:
             try:
-                # Looked up each time: its policy may have changed, or it may be a new queue.
-                known[name] = await tx.find(name) or await tx.find_target(name, (source.number, source.name))
+                # Read each time: its policy may have changed, or it may be a new queue.
+                targets[name] = await tx.find(name) or await tx.find_target(name, (source.number, source.name))
             except errors.StoreUnavailable:
-                return going, None, True
-            found = known[name]
+                return movable, None, True
+            found = targets[name]
             may_send, starter = tx.options.may_send, task.starter
             if found and may_send and starter is not None and not may_send(starter, found.name, found.settings.policy):
-                return going, commands.NOT_ALLOWED, False
-        target = known[name]
+                return movable, commands.NOT_ALLOWED, False
+        target = targets[name]
         if target is None or target.number == source.number or target.settings.fifo != source.settings.fifo:
-            return going, commands.QUEUE_MISSING, False
-        going.append((message, target))
-    return going, None, False
+            return movable, commands.QUEUE_MISSING, False
+        movable.append((message, target))
+    return movable, None, False
 
 
 @changes
 async def forward(tx: Transaction, command: Forward) -> list[Any]:
-    """Move the message of each live receipt; return a ``Forwarded`` or an error for each; raises ``StoreFull``."""
+    """Move the message of each live receipt; return a ``Forwarded`` or an error for each. Raises ``StoreFull``."""
     intake = await tx.queue(command.queue)
     tx.require_room()
-    answers: list[Any] = [None] * len(command.entries)
-    going = await _forwardable(tx, intake, command, answers)
+    results: list[Any] = [None] * len(command.entries)
+    movable = await _forwardable(tx, intake, command, results)
     moved: list[StoredMessage] = []
-    for target in {target.number: target for target, *_ in going}.values():
-        here = [each for each in going if each[0].number == target.number]
+    for target in {target.number: target for target, *_ in movable}.values():
+        here = [each for each in movable if each[0].number == target.number]
         for is_dead, run in groupby(here, itemgetter(1)):
             _, _, places, messages, new = zip(*run, strict=True)
-            if is_dead:  # it leaves the intake by that
+            if is_dead:  # this also removes it from the intake
                 sent = await tx.dead_letter(intake, target, messages, new)
             else:
                 sent = await tx.store(target, new, [each.id for each in messages])
                 moved += messages
             for place, message, stored in zip(places, messages, sent, strict=True):
                 is_duplicate = stored.id != message.id
-                answers[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
+                results[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
     if moved:
         await tx.delete(intake, moved)
-    return answers
+    return results
 
 
 async def _forwardable(
-    tx: Transaction, intake: QueueRow, command: Forward, answers: list[Any]
+    tx: Transaction, intake: QueueRow, command: Forward, results: list[Any]
 ) -> list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]]:
-    """Return what is forwarded, in order; put the error of each other entry among ``answers``.
+    """Return what to forward, in order; store the errors of all other entries in ``results``.
 
-    That is where it goes, whether as a dead letter, the place of its answer, what it was, and what is sent.
+    The fields: the target, whether it is a dead letter, the index in ``results``, the message, and the new message.
     """
     receipts: dict[int, Receipt] = {}
     for place, entry in enumerate(command.entries):
-        answers[place] = errors.ReceiptInvalid()
+        results[place] = errors.ReceiptInvalid()
         with suppress(errors.ReceiptInvalid):
             receipt = tx.book.read(entry.receipt)
             if receipt.queue == intake.number:
                 receipts[place] = receipt
     leased = await tx.find_leased(intake, sorted({receipt.position for receipt in receipts.values()}))
     found = {each.seq: each for each in leased}
-    going: list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]] = []
-    held: set[str | None] = set()
+    movable: list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]] = []
+    blocked: set[str | None] = set()
     targets: dict[str, QueueRow] = {}
     for place, receipt in receipts.items():
         message = found.get(receipt.position)
         if message is None:
-            answers[place] = errors.ReceiptEnded(errors.ReceiptState.GONE)
+            results[place] = errors.ReceiptEnded(errors.ReceiptState.GONE)
             continue
-        if not message.receive_count:  # it is delayed, and no consumer has it: the receipt is invalid
+        if not message.receive_count:  # a delayed message: the receipt is invalid
             continue
         group = decode_properties(message.properties).group if intake.settings.fifo else None
         try:
-            if group in held:
+            if group in blocked:
                 raise errors.GroupHeld
             state = receipt_state(
                 current=(receipt.generation, receipt.epoch) == (message.generation, message.epoch),
@@ -231,17 +231,17 @@ async def _forwardable(
             new = forwarded_message(*sent, target.settings, entry.reasons)
             if entry.reasons is None:
                 new = replace(new, dedup_id=str(UUID(bytes=message.id)))
-            going.append((target, entry.reasons is not None, place, message, new))
+            movable.append((target, entry.reasons is not None, place, message, new))
             del found[receipt.position]
         except errors.VeilmqError as error:
-            answers[place] = error
+            results[place] = error
             if group is not None:
-                held.add(group)
-    return going
+                blocked.add(group)
+    return movable
 
 
 async def _target(tx: Transaction, intake: QueueRow, name: str) -> QueueRow:
-    """Look up the target, which the node may know as it was before; raises the reason why it cannot take messages."""
+    """Return the target, which may be cached; raises an error if it cannot take the messages."""
     target = await tx.find(name) or await tx.find_target(name, (intake.number, intake.name))
     if target is None:
         raise errors.QueueNotFound(name)

@@ -1,15 +1,16 @@
-"""Publications: what writers stage, the decision that it counts, and its way into the queue.
+"""Publications: staging by writers, the publish transaction, and delivery to the queue.
 
-Staged messages stand in tables of their own: no receive, count or send reads them. They stand in pieces, each of
-one row and so many as one slice moves, so staging costs a row for some hundred of them and dropping it one deletion.
-Publishing decides, in a transaction that locks the writer: its last batch is raised, which guards against a second
-time, and what was staged for it is handed to a row of ``publication``, with the stages named in their order. From then
-on the rest happens by itself, a slice at a time, each in one transaction: pieces of the named stages become messages of
-the queue, as if they were sent at that moment, and are deleted with it; when none is left, what was not named is
-dropped, and the row with it. So a crash loses no slice and repeats none.
+Staged messages are in separate tables, which no receive, count or send reads. A row holds a piece of at most as many
+messages as a slice moves, so staging costs one row per few hundred messages, and discarding one deletion.
 
-Each ``Publish`` does a slice, and clients repeat it while there is more; ``step`` does the slices of those that went
-away. Dropping alone (an abandoned batch, a silent writer, a deleted queue) is a publication that names no stage.
+Publishing is one transaction that locks the writer. It raises the writer's last batch, which prevents a second
+publication, and assigns the staged messages to a row of ``publication`` that lists the published stages in order.
+Background slices do the rest, each in one transaction: pieces of these stages become messages of the queue, as if sent
+at that moment, and are deleted with it. Afterwards the other stages are discarded, then the row. A crash therefore
+neither loses nor repeats a slice.
+
+Each ``Publish`` runs a slice, and clients repeat it while there is more; ``step`` continues for clients that are gone.
+Discarding alone (an abandoned batch, a silent writer, a deleted queue) is a publication without stages.
 
 A slice locks its publication, and commands lock the queue, so purge and deletion wait for both.
 """
@@ -30,18 +31,16 @@ from veilmq.core.settings import QueueSettings
 from veilmq.store.queues import NEVER_MS, checked
 from veilmq.store.transaction import Lock, QueueRow, Row, Transaction, changes, row_to_struct, snapshot
 
-PIECE_MESSAGES = 500
-"""Of a piece, and of a slice."""
+PIECE_MESSAGES = 500  # the maximum of a piece, and of a slice
 _PIECE_BYTES = 262_144
-_SLICES_PER_S = 10  # of one with a rate
+_SLICES_PER_S = 10  # with a rate
 _DROPPED_PIECES = 16
 _DROPPED_STAGES = 500
 _FORGOTTEN_WRITERS = 100
-_DECIDED_WITH_SLICE = 100  # stages; deciding on more of them is work enough for one command
+_STAGES_WITH_SLICE = 100  # publishing more stages is enough work for one command
 _PAUSE_MS = 10
-CLIENT_MS = 100
-"""For so long the next slice is left to the client that publishes."""
-_SEEN_MS = 3_600 * SECOND_MS  # how stale the note may be of when a writer was seen
+CLIENT_MS = 100  # for this time, ``step`` leaves the next slice to the publishing client
+_SEEN_MS = 3_600 * SECOND_MS  # precision of a writer's ``seen_at``
 _SILENCE_MS = WRITER_SILENCE_S * SECOND_MS
 _FIRST_BATCH = 0
 _ALL_BATCHES = (_FIRST_BATCH, (1 << 63) - 1)
@@ -49,11 +48,11 @@ _NO_STAGES = "{}"
 
 
 class PublicationStep(Command, frozen=True, kw_only=True):
-    """Do one slice of what is decided. Answers in how many ms the next one is due, ``None`` when nothing is to do."""
+    """Do a slice of a publication; returns the ms until the next one is due, ``None`` if there is nothing to do."""
 
 
 class _Writer(NamedTuple):
-    """A writer: its last batch, ``None`` before the first, with its messages, and duplicates among them so far."""
+    """A writer with its last batch (``None`` before the first), and the batch's messages and duplicates so far."""
 
     number: int
     batch: int | None
@@ -65,9 +64,10 @@ class _Writer(NamedTuple):
 
 
 class _Publication(NamedTuple):
-    """What is decided: the messages of ``stages``, a text, enter the queue; then all that it was given is dropped.
+    """A pending publication.
 
-    The next slice is due at ``next_at_ms``: with a rate for clients as well, else for ``step`` alone.
+    The messages of ``stages``, a text, enter the queue; then all other stages assigned to it are discarded. The next
+    slice is due at ``next_at_ms``: without a rate, that applies to ``step`` only.
     """
 
     number: int
@@ -79,7 +79,7 @@ class _Publication(NamedTuple):
     next_at_ms: int
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether a client may do the next slice."""
+        """Return whether a client may run the next slice."""
         return self.messages_per_s_max is None or self.next_at_ms <= now_ms
 
 
@@ -87,16 +87,16 @@ class _Publication(NamedTuple):
 async def stage(tx: Transaction, command: Stage) -> Staged:
     queue = await tx.queue(command.queue, lock="share")
     tx.require_room()
-    messages = _kept(command.messages, queue.settings)
+    messages = _checked(command.messages, queue.settings)
     now_ms = await tx.now()
     await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
     key = queue.origin, command.writer
-    writer = await _find(tx, *key, "share") or await _added(tx, *key, "share")
+    writer = await _find(tx, *key, "share") or await _add_writer(tx, *key, "share")
     if writer.has_published(command.batch):
         return Staged(messages=0, again=True)
     terms = writer.number, command.batch, command.attempt, command.part
-    ((number, staged, is_there),) = await tx.rows("put_stage", *terms)
-    if is_there:
+    ((number, staged, is_staged),) = await tx.rows("put_stage", *terms)
+    if is_staged:
         return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
     await tx.run_many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
@@ -106,32 +106,32 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
 
 @changes
 async def publish(tx: Transaction, command: Publish) -> Published:
-    """Decide, unless it was, and do a slice."""
+    """Publish the batch unless that is done, and run a slice."""
     queue = await tx.queue(command.queue, lock="share")
     key = queue.origin, command.writer
-    writer = await _find(tx, *key, "update") or await _added(tx, *key, "update")
+    writer = await _find(tx, *key, "update") or await _add_writer(tx, *key, "update")
     now_ms = await tx.now()
     again = writer.has_published(command.batch)
     stages: list[int] = []
     if not again:
-        stages = _named(await tx.rows("stages_of", writer.number, command.batch), command)
+        stages = _published_stages(await tx.rows("stages_of", writer.number, command.batch), command)
         messages = sum(dict(command.attempts).values())
         await tx.run("publish_batch", writer.number, command.batch, messages, now_ms)
         terms = _text(stages), command.messages_per_s_max
-        await _hand_over(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
-    is_taken = False  # by another transaction
-    first = await _entering(tx, writer) if len(stages) <= _DECIDED_WITH_SLICE else None
+        await _add_publication(tx, queue.origin, writer.number, (_FIRST_BATCH, command.batch), now_ms, terms)
+    is_locked = False  # by another transaction
+    first = await _first_pending(tx, writer) if len(stages) <= _STAGES_WITH_SLICE else None
     if first is not None and first.is_due(now_ms):
         rows = [_Publication(*row) for row in await tx.rows("entering", writer.number, lock="update skip locked")]
-        mine = [each for each in rows if each.number == first.number and each.is_due(now_ms)]
-        is_taken = not mine
-        for each in mine:
-            await _enter(tx, each, queue, now_ms, CLIENT_MS)
+        due = [each for each in rows if each.number == first.number and each.is_due(now_ms)]
+        is_locked = not due
+        for each in due:
+            await _deliver(tx, each, queue, now_ms, CLIENT_MS)
     writer = await _find(tx, *key) or writer
-    first = await _entering(tx, writer)
+    first = await _first_pending(tx, writer)
     due_ms = None
     if first is not None:
-        due_ms = now_ms + (_PAUSE_MS if is_taken else 0)
+        due_ms = now_ms + (_PAUSE_MS if is_locked else 0)
         due_ms = due_ms if first.messages_per_s_max is None else max(due_ms, first.next_at_ms)
     messages, duplicates = (writer.messages, writer.duplicates) if writer.batch == command.batch else (0, 0)
     counts = {"messages": messages, "duplicates": duplicates}
@@ -143,7 +143,7 @@ async def abandon(tx: Transaction, command: Abandon) -> None:
     queue = await tx.queue(command.queue, lock="share")
     writer = await _find(tx, queue.origin, command.writer, "update")
     if writer is not None:
-        await _hand_over(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
+        await _add_publication(tx, queue.origin, writer.number, (command.batch, command.batch), await tx.now())
 
 
 @snapshot
@@ -153,18 +153,18 @@ async def list_writers(tx: Transaction, command: ListWriters) -> list[WriterView
     return [row_to_struct(row, WriterView) for row in rows]
 
 
-def _kept(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
-    """Return messages as they are kept; raises ``StageRefused`` for the first one that the queue would not take.
+def _checked(messages: Sequence[NewMessage], settings: QueueSettings) -> list[NewMessage]:
+    """Return the messages to store; raises ``StageRefused`` for the first one that the queue would refuse.
 
-    One of a FIFO queue has its deduplication id, made of its content where the queue says so at this moment.
+    In a FIFO queue each gets its deduplication id, derived from its content if the queue's settings say so now.
     """
-    kept: list[NewMessage] = []
+    stored: list[NewMessage] = []
     for index, new in enumerate(checked(messages, None, settings)):
         if isinstance(new, VeilmqError):
             raise StageRefused(index, new) from new
         is_named = new.dedup_id is not None or not settings.fifo
-        kept.append(new if is_named else replace(new, dedup_id=dedup_id_of(new, settings)))
-    return kept
+        stored.append(new if is_named else replace(new, dedup_id=dedup_id_of(new, settings)))
+    return stored
 
 
 def _pieces(messages: Sequence[NewMessage]) -> Iterator[Sequence[NewMessage]]:
@@ -193,21 +193,21 @@ async def _find(tx: Transaction, origin: int, name: str, lock: Lock | None = Non
     return _Writer(*rows[0]) if rows else None
 
 
-async def _added(tx: Transaction, origin: int, name: str, lock: Lock) -> _Writer:
-    """Add a writer, unless another transaction was faster, and lock it."""
+async def _add_writer(tx: Transaction, origin: int, name: str, lock: Lock) -> _Writer:
+    """Add a writer unless another transaction has, and lock it."""
     await tx.run("add_writer", origin, name, await tx.now())
     tx.schedule(PublicationStep)
     writer = await _find(tx, origin, name, lock)
-    assert writer is not None, "it was added"
+    assert writer is not None, "the writer was added"
     return writer
 
 
-def _named(rows: Sequence[Row], command: Publish) -> list[int]:
-    """Return the stages that the command names, of those in ``rows``; raises ``StageMissing``."""
-    there = {attempt: (number, messages) for attempt, number, messages in rows}
+def _published_stages(rows: Sequence[Row], command: Publish) -> list[int]:
+    """Return the stages of ``rows`` that the command names; raises ``StageMissing``."""
+    staged = {attempt: (number, messages) for attempt, number, messages in rows}
     stages = []
     for attempt, wanted in dict(command.attempts).items():
-        number, messages = there.get(attempt, (0, 0))
+        number, messages = staged.get(attempt, (0, 0))
         if messages != wanted:
             raise StageMissing(attempt, messages, wanted)
         if messages:
@@ -216,19 +216,19 @@ def _named(rows: Sequence[Row], command: Publish) -> list[int]:
 
 
 async def forget(tx: Transaction, queue: QueueRow) -> None:
-    """Forget all writers of a queue that is deleted, and have what they staged dropped. The caller has locked it."""
+    """Delete all writers of a deleted queue and discard what they staged; the caller has locked the queue."""
     writers = await tx.rows("delete_writers_of", queue.origin)
     now_ms = await tx.now() if writers else 0
     for (writer,) in writers:
-        await _hand_over(tx, queue.origin, writer, _ALL_BATCHES, now_ms)
+        await _add_publication(tx, queue.origin, writer, _ALL_BATCHES, now_ms)
 
 
-async def _hand_over(
+async def _add_publication(
     tx: Transaction, origin: int, writer: int, batches: tuple[int, int], now_ms: int, terms: Row = (_NO_STAGES, None)
 ) -> None:
-    """Have stages enter the queue, and drop the rest of what a writer has staged for ``batches``, first to last.
+    """Publish stages of a writer, and discard the rest of the ``batches`` from the first to the last.
 
-    ``terms`` are these stages, as a text, and how many messages of them may enter in a second.
+    ``terms`` are the stages, as a text, and the maximum of messages per second.
     """
     number = await tx.value("insert_publication", origin, writer, batches[1], *terms, now_ms)
     if await tx.rows("hand_over", number, writer, *batches):
@@ -243,12 +243,12 @@ def _text(stages: list[int]) -> str:
 
 @changes
 async def step(tx: Transaction, command: PublicationStep) -> int | None:
-    """Forget writers that fell silent, and do a slice of the publication that has waited longest for it."""
+    """Delete silent writers, and run a slice of the publication that has waited longest."""
     now_ms = await tx.now()
     for writer, origin, _ in await tx.rows(
         "silent_writers", now_ms - _SILENCE_MS, _FORGOTTEN_WRITERS, lock="update skip locked"
     ):
-        await _hand_over(tx, origin, writer, _ALL_BATCHES, now_ms)
+        await _add_publication(tx, origin, writer, _ALL_BATCHES, now_ms)
         await tx.run("delete_writer", writer)
     due = await tx.rows("due_publication", now_ms, lock="update skip locked")
     for row in due:
@@ -256,30 +256,30 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
     times_ms = [row[-1] for row in await tx.rows("due_publication", NEVER_MS)]
     times_ms += [row[-1] + _SILENCE_MS for row in await tx.rows("silent_writers", NEVER_MS, 1)]
     left_ms = min(times_ms, default=now_ms) - now_ms
-    # Where nothing was found, another transaction is at what is due.
+    # If a due one was not found, another transaction has locked it.
     return None if not times_ms else left_ms if left_ms > 0 else 0 if due else _PAUSE_MS
 
 
-async def _entering(tx: Transaction, writer: _Writer) -> _Publication | None:
-    """Return the first publication of a writer that is not through."""
+async def _first_pending(tx: Transaction, writer: _Writer) -> _Publication | None:
+    """Return the writer's first publication that still has stages."""
     row = await tx.row("entering", writer.number)
     return None if row is None else _Publication(*row)
 
 
 async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> None:
-    """Do a slice: messages enter, or what was not named is dropped, and the publication ends with it."""
+    """Run a slice: add messages to the queue, or discard stages; delete the publication after the last one."""
     number, ends = publication.number, publication.stages == _NO_STAGES
     queue = None if ends else await tx.find_by_origin(publication.origin)
     if queue is not None:
-        await _enter(tx, publication, queue, now_ms, _PAUSE_MS)
+        await _deliver(tx, publication, queue, now_ms, _PAUSE_MS)
     elif await tx.rows("drop_pieces", number, _DROPPED_PIECES) or await tx.rows("drop_stages", number, _DROPPED_STAGES):
         await tx.run("put_publication", number, _NO_STAGES, now_ms + _PAUSE_MS)
     else:
         await tx.run("end_publication", number)
 
 
-async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, now_ms: int, pause_ms: int) -> None:
-    """Let a slice of messages enter; what is left is due for ``step`` in ``pause_ms``, or as the rate says."""
+async def _deliver(tx: Transaction, publication: _Publication, queue: QueueRow, now_ms: int, pause_ms: int) -> None:
+    """Add a slice of messages to the queue; ``step`` does the next one after ``pause_ms``, or as the rate requires."""
     stages, rate = [int(stage) for stage in publication.stages[1:-1].split(",")], publication.messages_per_s_max
     left = PIECE_MESSAGES if rate is None else min(PIECE_MESSAGES, max(1, rate // _SLICES_PER_S))
     entered = duplicates = size = 0
@@ -289,10 +289,10 @@ async def _enter(tx: Transaction, publication: _Publication, queue: QueueRow, no
             del stages[0]
             continue
         part, place, content, is_last = row
-        columns: Any = _decode(content)  # their size was checked before
+        columns: Any = _decode(content)  # sizes were checked when staged
         messages = [NewMessage(size_bytes=0, **dict(zip(_FIELDS, each, strict=True))) for each in columns]
         new, rest = messages[:left], messages[left:]
-        # First, so that its room is there for the messages on a full disk.
+        # Before the messages, which can use the freed space on a full disk.
         if rest:
             await tx.run("put_piece", stages[0], part, place, len(rest), _pack(rest))
         else:

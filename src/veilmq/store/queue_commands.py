@@ -1,7 +1,7 @@
-"""The commands on queues and accounts, and the cooldowns that follow a purge and a deletion.
+"""Commands on queues and accounts, and the cooldowns after a purge and a deletion.
 
-A command that changes a queue locks its row. Purge and deletion retire the partition at a cost that does not depend on
-its messages, which the janitor deletes; a purged queue goes on with a new one.
+A command that changes a queue locks its row. Purge and deletion retire the partition, at a cost independent of its
+messages, which the janitor deletes. A purged queue continues with a new partition.
 """
 
 from typing import Any
@@ -19,8 +19,7 @@ from veilmq.store.events import is_logged
 from veilmq.store.port import Survey, SurveyQueues
 from veilmq.store.transaction import AFTER_ALL_NAMES, QueueRow, Transaction, changes, reads
 
-_PURGED, _DELETED = "purged", "deleted"
-"""The kinds of cooldowns: of a queue, and of a name."""
+_PURGED, _DELETED = "purged", "deleted"  # the kinds of cooldowns: of a purged queue, and of the name of a deleted one
 _FORGOTTEN_COOLDOWNS = 1_000
 _read_account = msgspec.json.Decoder(AccountSettings).decode
 
@@ -38,7 +37,7 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
         settings = replace(settings, tags=tagged({}, command.tags))
         await _check_dead_letters(tx, command.queue, settings)
         if await add(tx, command.queue, settings):
-            await _check_name(tx, command)  # again: the insertion has waited for a deletion that was under way
+            await _check_name(tx, command)  # again: the insertion may have waited for a concurrent deletion
             return replace(_view(await tx.queue(command.queue)), is_new=True)
     setting = queue.settings.first_difference(command.settings)
     if setting is not None:
@@ -47,14 +46,14 @@ async def create_queue(tx: Transaction, command: commands.CreateQueue) -> QueueV
 
 
 async def _check_name(tx: Transaction, command: commands.CreateQueue) -> None:
-    """Raise ``QueueDeletedRecently`` while the name rests."""
+    """Raise ``QueueDeletedRecently`` during the name's cooldown."""
     pause_s = tx.options.queue_name_pause_s
-    if not command.skip_name_pause and await _rests(tx, _DELETED, command.queue, pause_s):
+    if not command.skip_name_pause and await _in_cooldown(tx, _DELETED, command.queue, pause_s):
         raise QueueDeletedRecently(command.queue, pause_s)
 
 
 async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
-    """Add a queue; return ``False`` where another transaction was faster; raises ``StoreFull``."""
+    """Add a queue; return ``False`` if another transaction has added it first. Raises ``StoreFull``."""
     tx.require_room()
     number = await tx.value("insert_queue", name, msgspec.json.encode(settings), await tx.now())
     if number is not None:
@@ -63,15 +62,15 @@ async def add(tx: Transaction, name: str, settings: QueueSettings) -> bool:
 
 
 async def _check_dead_letters(tx: Transaction, name: str, settings: QueueSettings) -> None:
-    """Raise unless the dead-letter queue that ``settings`` name can serve the queue ``name``.
+    """Raise an error unless the dead-letter queue of ``settings`` can serve the queue ``name``.
 
-    Amazon SQS lets a queue name itself. Its messages then stay in it, whatever their receive count.
+    Amazon SQS allows a queue to name itself; its messages then stay in it at any receive count.
     """
     target = settings.dead_letter_queue
-    if target and ((theirs := await tx.settings(target)) is None or target != name):
-        why = dead_letter_refusal(name, settings, target, theirs)
+    if target and ((target_settings := await tx.settings(target)) is None or target != name):
+        why = dead_letter_refusal(name, settings, target, target_settings)
         if why is not None:
-            raise DeadLetterQueueRefused(target, why, missing=theirs is None)
+            raise DeadLetterQueueRefused(target, why, missing=target_settings is None)
 
 
 @changes
@@ -93,10 +92,10 @@ async def remove(tx: Transaction, queue: QueueRow) -> None:
 
 @changes
 async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
-    """Delete all messages: the queue goes on with a new partition."""
+    """Delete all messages by giving the queue a new partition."""
     queue = await tx.queue(command.queue, lock="update")
     pause_s = tx.options.purge_pause_s
-    if await _rests(tx, _PURGED, queue.name, pause_s):
+    if await _in_cooldown(tx, _PURGED, queue.name, pause_s):
         raise PurgeInProgress(queue.name, pause_s)
     await tx.run("begin_cooldown", _PURGED, queue.name, await tx.now())
     await _retire(tx, queue, is_deleted=False)
@@ -108,21 +107,21 @@ async def purge_queue(tx: Transaction, command: commands.PurgeQueue) -> None:
 
 
 async def _retire(tx: Transaction, queue: QueueRow, *, is_deleted: bool) -> None:
-    """Retire the partition of a queue once other transactions are held off, in the order of locks."""
+    """Lock out other transactions, in lock order, then retire the partition of a queue."""
     await tx.rows("source_names", queue.origin, lock="update")
-    await tx.run("empty_publications", queue.origin)  # what is staged and not published is not the queue's yet
+    await tx.run("empty_publications", queue.origin)  # unpublished stages do not belong to the queue and stay
     log = (queue.origin, queue.name) if is_logged(queue.settings, tx.options.event_log) else (None, None)
-    await tx.run("retire_part", queue.partition, await tx.now(), *log)  # the janitor records the ends of its receipts
+    await tx.run("retire_part", queue.partition, await tx.now(), *log)  # the janitor logs the ends of its receipts
     await tx.retire(queue, is_deleted=is_deleted)
 
 
-async def _rests(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:
+async def _in_cooldown(tx: Transaction, kind: str, name: str, pause_s: int) -> bool:
     begun_at_ms = await tx.value("cooldown", kind, name)
     return begun_at_ms is not None and await tx.now() < begun_at_ms + pause_s * SECOND_MS
 
 
 async def forget_cooldowns(tx: Transaction) -> None:
-    """Delete a slice of the cooldowns that are over; for the janitor."""
+    """Delete a slice of the expired cooldowns, for the janitor."""
     now_ms = await tx.now()
     for kind, pause_s in ((_PURGED, tx.options.purge_pause_s), (_DELETED, tx.options.queue_name_pause_s)):
         await tx.run("forget_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
@@ -146,7 +145,7 @@ async def edit_queue(tx: Transaction, command: commands.EditQueue) -> None:
 
 @changes
 async def tag_queue(tx: Transaction, command: commands.TagQueue) -> None:
-    """Remove and put tags; that is no change of the queue's settings, whose time stays."""
+    """Remove and add tags; the modification time of the queue does not change."""
     queue = await tx.queue(command.queue, lock="update")
     kept = {key: value for key, value in queue.settings.tags.items() if key not in command.removed}
     await tx.change(queue, replace(queue.settings, tags=tagged(kept, command.tags)), queue.modified_at_ms)

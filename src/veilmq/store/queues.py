@@ -21,7 +21,7 @@ NEVER_MS = (1 << 62) - 1
 
 SEQ_SHIFT = 20  # A seq is the millisecond of sending, shifted by this, plus a number within that millisecond.
 
-FIFO_PRIORITY = PRIORITY.default  # All messages of a FIFO queue have the same priority, so that a group has one order.
+FIFO_PRIORITY = PRIORITY.default  # all messages of a FIFO queue have the same priority, so that a group has one order
 
 
 def checked(

@@ -1,10 +1,10 @@
-"""Topics and their subscriptions, and what is published to them.
+"""Topics, their subscriptions, and publishing to them.
 
-A subscription that is pushed has a queue of its own from ``Subscribe`` until it ends; it is made and deleted here, in
-the same transactions. A command that changes a topic or its subscriptions locks the topic.
+A pushed subscription has its own queue from ``Subscribe`` to its end, created and deleted here in the same
+transactions. A command that changes a topic or its subscriptions locks the topic.
 
-A message that is published becomes one in the queue of every subscription that wants it, in one transaction: first it
-is found out which queues there are and which of them take it, then it is stored in all of these.
+A published message is stored in the queue of every matching subscription in one transaction: all queues are found and
+checked first, then all get the message.
 """
 
 from uuid import UUID
@@ -28,7 +28,7 @@ _read_subscription = msgspec.json.Decoder(topics.Subscription).decode
 
 
 def _topic(row: Row) -> tuple[int, topics.TopicView]:
-    """Return the number of the topic of a row, and what it is, without a count of messages."""
+    """Return the topic's number, and its view without a count of messages."""
     number, name, settings, created_at_ms, modified_at_ms = row
     times = {"created_at_ms": created_at_ms, "modified_at_ms": modified_at_ms}
     return number, topics.TopicView(topic=name, settings=_read_settings(settings), **times)
@@ -46,7 +46,7 @@ async def _subscriptions(tx: Transaction, number: int) -> list[topics.Subscripti
     return [_read_subscription(content) for content, *_ in rows]
 
 
-def _subscribed(row: Row) -> topics.SubscriptionView:
+def _subscription_view(row: Row) -> topics.SubscriptionView:
     subscription = _read_subscription(row[0])
     return topics.SubscriptionView(subscription=subscription, created_at_ms=row[1], modified_at_ms=row[2])
 
@@ -63,7 +63,7 @@ async def create_topic(tx: Transaction, command: topics.CreateTopic) -> topics.T
     setting = topic.settings.first_difference(command.settings)
     if setting is not None:
         raise errors.TopicExists(command.topic, setting)
-    return await _counted(tx, number, topic)
+    return await _with_count(tx, number, topic)
 
 
 @changes
@@ -84,7 +84,7 @@ async def delete_topic(tx: Transaction, command: topics.DeleteTopic) -> None:
 
 @reads
 async def show_topic(tx: Transaction, command: topics.ShowTopic) -> topics.TopicView:
-    return await _counted(tx, *await _find(tx, command.topic))
+    return await _with_count(tx, *await _find(tx, command.topic))
 
 
 @reads
@@ -92,19 +92,19 @@ async def list_topics(tx: Transaction, command: topics.ListTopics) -> topics.Top
     account = f"{command.account}/"
     prefix = account + command.prefix
     rows = await tx.rows("topics", prefix, account + command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
-    page = [await _counted(tx, *_topic(row)) for row in rows[: command.count]]
+    page = [await _with_count(tx, *_topic(row)) for row in rows[: command.count]]
     return topics.TopicPage(topics=page, more=len(rows) > command.count)
 
 
-async def _counted(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
-    """Return the topic with the count of what waits to be pushed."""
-    waiting = 0
+async def _with_count(tx: Transaction, number: int, topic: topics.TopicView) -> topics.TopicView:
+    """Return the view of a topic with the number of messages that wait to be pushed."""
+    messages = 0
     for (name,) in await tx.rows("pushed_subscriptions", number):
         queue = await tx.find(topics.push_queue(topic.topic, name))
         if queue is not None:
             counts = await tx.counts(queue)
-            waiting += counts.visible + counts.in_flight + counts.delayed
-    return replace(topic, messages=waiting)
+            messages += counts.visible + counts.in_flight + counts.delayed
+    return replace(topic, messages=messages)
 
 
 @changes
@@ -112,7 +112,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
     wanted = command.subscription
     number, _ = await _find(tx, wanted.topic, lock="update")
     for row in await tx.rows("subscription", number, wanted.name):
-        existing = _subscribed(row)
+        existing = _subscription_view(row)
         for field in topics.Subscription.__struct_fields__:
             if getattr(existing.subscription, field) != getattr(wanted, field):
                 raise errors.SubscriptionExists(wanted.topic, wanted.name, field)
@@ -126,7 +126,7 @@ async def subscribe(tx: Transaction, command: topics.Subscribe) -> topics.Subscr
         raise errors.QueueNotFound(wanted.queue)
     now_ms, pushed = await tx.now(), bool(wanted.push_url)
     await tx.run("insert_subscription", number, wanted.name, msgspec.json.encode(wanted), pushed, now_ms)
-    _changed(tx, wanted)
+    _notify_pushers(tx, wanted)
     return topics.SubscriptionView(subscription=wanted, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True)
 
 
@@ -135,7 +135,7 @@ async def set_subscription(tx: Transaction, command: topics.SetSubscription) -> 
     number, view = await _subscription(tx, command.topic, command.name, lock="update")
     changed = replace(view.subscription, strategy=command.strategy)
     await tx.run("update_subscription", number, command.name, msgspec.json.encode(changed), await tx.now())
-    _changed(tx, changed)
+    _notify_pushers(tx, changed)
 
 
 @changes
@@ -155,7 +155,7 @@ async def show_subscription(tx: Transaction, command: topics.ShowSubscription) -
 async def list_subscriptions(tx: Transaction, command: topics.ListSubscriptions) -> topics.SubscriptionPage:
     (number, _), prefix = await _find(tx, command.topic), command.prefix
     rows = await tx.rows("subscriptions", number, prefix, command.after, prefix + AFTER_ALL_NAMES, command.count + 1)
-    found = [_subscribed(row) for row in rows[: command.count]]
+    found = [_subscription_view(row) for row in rows[: command.count]]
     return topics.SubscriptionPage(subscriptions=found, more=len(rows) > command.count)
 
 
@@ -172,21 +172,21 @@ async def _subscription(
     row = await tx.row("subscription", number, name)
     if row is None:
         raise errors.SubscriptionNotFound(topic, name)
-    return number, _subscribed(row)
+    return number, _subscription_view(row)
 
 
 async def _end(tx: Transaction, subscription: topics.Subscription) -> None:
-    """Delete the own queue of a subscription, if it has one."""
+    """Delete the queue of a pushed subscription."""
     if subscription.push_url:
         name = topics.push_queue(subscription.topic, subscription.name)
         queue = await tx.find(name, "update")
         if queue is not None:
             await queue_commands.remove(tx, queue)
-        _changed(tx, subscription)
+        _notify_pushers(tx, subscription)
 
 
-def _changed(tx: Transaction, subscription: topics.Subscription) -> None:
-    """Have pushes follow; a node that misses it finds no queue of that name in its next round and lists pushes then."""
+def _notify_pushers(tx: Transaction, subscription: topics.Subscription) -> None:
+    """Notify the pushers. A node that misses this finds no such queue in its next poll, and then lists all pushes."""
     if subscription.push_url:
         tx.notify(topics.PUSHES)
 
@@ -202,7 +202,7 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
     undeliverable: list[tuple[str, errors.VeilmqError]] = []
     subscriptions = await _subscriptions(tx, number)
     if not subscriptions:
-        await _find(tx, topic.topic)  # they may have gone with the topic since it was looked up
+        await _find(tx, topic.topic)  # raises if the topic was deleted meanwhile
     for each in subscriptions:
         if each.filter_tag not in ("", command.tag):
             continue
@@ -211,16 +211,18 @@ async def publish(tx: Transaction, command: topics.PublishToTopic) -> topics.Pub
             queue = await tx.find_target(name, (0, topic.topic))
             if queue is None:
                 raise errors.QueueNotFound(name)
-            made = command.make(topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms))
-            (new,) = checked([replace(made, dedup_id=str(UUID(bytes=message_id)))], None, queue.settings)
+            message = command.make(
+                topics.Notification(subscription=each, id=message_id, published_at_ms=published_at_ms)
+            )
+            (new,) = checked([replace(message, dedup_id=str(UUID(bytes=message_id)))], None, queue.settings)
             if isinstance(new, errors.VeilmqError):
                 raise new
             deliveries.append((queue, new))
-        except (errors.StoreFull, errors.StoreUnavailable):  # it may well be taken: later, and by all of them
+        except (errors.StoreFull, errors.StoreUnavailable):  # temporary: fail, so that a retry reaches all queues
             raise
         except errors.VeilmqError as error:
             undeliverable.append((each.name, error))
-    # In one order, so that two publications do not wait for each other.
+    # In a fixed order, so that concurrent publications do not deadlock.
     for queue, new in sorted(deliveries, key=lambda delivery: delivery[0].partition):
         await tx.store(queue, [new], [message_id])
     return topics.PublishedMessage(id=message_id, deliveries=len(deliveries), undeliverable=tuple(undeliverable))

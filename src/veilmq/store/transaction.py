@@ -57,9 +57,9 @@ def snapshot(cold: AnyCold) -> AnyCold:
 # "update skip locked" skips locked rows.
 Lock = Literal["update", "share", "update skip locked"]
 
-Row = Sequence[Any]  # The columns of a query, in its order.
+Row = Sequence[Any]  # the columns of a query, in its order
 
-AFTER_ALL_NAMES = chr(0x10FFFF)  # Sorts after every name with the same prefix.
+AFTER_ALL_NAMES = chr(0x10FFFF)  # sorts after every name with the same prefix
 
 T = TypeVar("T", bound=msgspec.Struct)
 read_settings = msgspec.json.Decoder(QueueSettings).decode
