@@ -18,7 +18,7 @@ from veilmq.core.limits import HTTP_BYTES
 from veilmq.server.admission import ByteBudget, HttpLimits
 from veilmq.server.background import OrderedReply
 from veilmq.server.http import Connections
-from veilmq.server.http_parser import Pending, Refusal, Request, Worded, as_text
+from veilmq.server.http_parser import Pending, Refusal, RenderedReply, Request, render_text
 from veilmq.server.process import loop_factory
 
 T = TypeVar("T")
@@ -185,7 +185,7 @@ class HttpHost:
             raise RuntimeError("a defect of the handler")
         if request.target == b"/kept":  # its body is let go of, and what was read from it is kept until the reply
             request.body = b""
-            request.in_turn(lambda: request.respond(200, b"", b"kept"))
+            request.when_first(lambda: request.respond(200, b"", b"kept"))
             return None
         if request.target == b"/hold":
             held = Held(request)
@@ -197,15 +197,15 @@ class HttpHost:
         request.respond(200, b"Content-Type: text/plain\r\n", b"\n".join([*lines, b"", request.body]))
         return None
 
-    def _word(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> Worded:
+    def _word(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> RenderedReply:
         self.refused.append(refusal.status)
-        return as_text(refusal, heard)
+        return render_text(refusal, heard)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self.connections = Connections(
-            handler=self._handle, limits=self._limits, refused=self._word, budget=self.budget
+            handler=self._handle, limits=self._limits, render_refusal=self._word, budget=self.budget
         )
         server = await self._loop.create_server(self.connections.protocol, "127.0.0.1", 0)
         self.port = server.sockets[0].getsockname()[1]

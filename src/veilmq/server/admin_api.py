@@ -313,7 +313,7 @@ class _Awaited(QueueRequest, eq=False):
     def user_agent(self) -> str | None:
         return self.program
 
-    def in_turn(self, begin: Callable[[], None]) -> None:
+    def when_first(self, begin: Callable[[], None]) -> None:
         begin()
 
     def end_connection(self) -> None:

@@ -8,7 +8,7 @@ id do not displace its holder. A share that holds nothing gets its first body as
 go to the shortest waiting body.
 
 Replies that clients have not read count too, each as a whole until all of it is sent. While they exceed half of the
-budget, ``answers_full`` is set and no receive starts.
+budget, ``replies_full`` is set and no receive starts.
 
 A connection with more work than others does it in pieces (``LoopQueues``) of a few milliseconds at most. Reading from
 unverified clients is paced by a timer: at most one segment (some 256 KB) per ``PACE_S`` for all of them together. Every
@@ -72,41 +72,41 @@ class ByteBudget:
         self.bytes_max = bytes_max
         self.unverified = 0
         self.verified = 0
-        self.answers = 0
-        self.answers_full = False
+        self.unread_replies = 0
+        self.replies_full = False
         self._by_key: Counter[str] = Counter()
         self._by_member: Counter[Share] = Counter()
         self.waiting: dict[Hold, int] = {}  # the bytes that each waits for, in order
         self._granting = False
-        self._on_room: dict[Callable[[], object], None] = {}
+        self._waiters: dict[Callable[[], object], None] = {}
 
     def parts(self) -> dict[str, int]:
         """Return the bytes held, by kind."""
-        return {"unverified_bodies": self.unverified, "bodies": self.verified, "unread_answers": self.answers}
+        return {"unverified_bodies": self.unverified, "bodies": self.verified, "unread_answers": self.unread_replies}
 
-    def count_answers(self, change: int) -> None:
+    def count_replies(self, change: int) -> None:
         """Add to the bytes of unread replies; ``change`` may be negative."""
-        self.answers += change
-        full = self.answers > self.bytes_max // 2
-        if self.answers_full and not full:
+        self.unread_replies += change
+        full = self.unread_replies > self.bytes_max // 2
+        if self.replies_full and not full:
             self._grant_soon()
-        self.answers_full = full
+        self.replies_full = full
         if change < 0 and self.waiting:
             self._grant_soon()
 
-    def on_room(self, wake: Callable[[], object]) -> None:
+    def add_waiter(self, wake: Callable[[], object]) -> None:
         """Call ``wake`` once when unread replies no longer fill their half."""
-        self._on_room[wake] = None
+        self._waiters[wake] = None
 
-    def off_room(self, wake: Callable[[], object]) -> None:
-        """Cancel ``on_room``."""
-        self._on_room.pop(wake, None)
+    def remove_waiter(self, wake: Callable[[], object]) -> None:
+        """Cancel ``add_waiter``."""
+        self._waiters.pop(wake, None)
 
     def fits(self, hold: "Hold", more: int) -> bool:
         """Return whether ``hold`` may have ``more`` bytes now."""
         share = hold.share
         free = self.bytes_max // 2 - self.unverified - more
-        if free < 0 or self.unverified + self.verified + self.answers + more > self.bytes_max:
+        if free < 0 or self.unverified + self.verified + self.unread_replies + more > self.bytes_max:
             return False
         of_key = self._by_key[share.key]
         if of_key > hold.bytes and of_key + more > free:
@@ -141,8 +141,8 @@ class ByteBudget:
                 del self.waiting[hold]
                 self.change(hold, more)
                 hold.granted()
-        if not self.answers_full:
-            woken, self._on_room = self._on_room, {}
+        if not self.replies_full:
+            woken, self._waiters = self._waiters, {}
             for wake in woken:
                 wake()
 
@@ -202,7 +202,7 @@ def _count(counter: Counter[Any], name: Any, more: int) -> None:
         del counter[name]
 
 
-TURN_S_MAX = 0.002
+SLICE_S_MAX = 0.002
 PACE_S = 0.002
 
 Work = Callable[[], object]
@@ -214,51 +214,51 @@ class LoopQueues:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._soon: deque[Work] = deque()
-        self._unhurried: deque[Work] = deque()
-        self._dropping: deque[Work] = deque()
-        self._is_drop_next = False
+        self._paced: deque[Work] = deque()
+        self._paced_drops: deque[Work] = deque()
+        self._drop_next = False
 
     def soon(self, work: Work) -> None:
         """Call ``work`` in one of the next iterations of the loop."""
         self._soon.append(work)
         if len(self._soon) == 1:
-            self._loop.call_soon(self._take_turn)
+            self._loop.call_soon(self._run_soon)
 
-    def unhurried(self, work: Work) -> None:
+    def paced(self, work: Work) -> None:
         """Call ``work`` in the paced slots of unverified clients."""
-        self._queue_paced(self._unhurried, work)
+        self._queue_paced(self._paced, work)
 
-    def dropping(self, work: Work) -> None:
+    def paced_drop(self, work: Work) -> None:
         """Call ``work``, which drops input of a refused client, in at most every other paced slot."""
-        self._queue_paced(self._dropping, work)
+        self._queue_paced(self._paced_drops, work)
 
-    def _take_turn(self) -> None:
-        end_s = perf_counter() + TURN_S_MAX
+    def _run_soon(self) -> None:
+        end_s = perf_counter() + SLICE_S_MAX
         try:
             for _ in range(len(self._soon)):
-                _do_first(self._soon)
+                _run_first(self._soon)
                 if perf_counter() >= end_s:
                     break
         finally:  # an exception of one connection must not stop the others
             if self._soon:
-                self._loop.call_soon(self._take_turn)
+                self._loop.call_soon(self._run_soon)
 
     def _queue_paced(self, queue: deque[Work], work: Work) -> None:
         queue.append(work)
-        if len(self._unhurried) + len(self._dropping) == 1:
-            self._loop.call_later(PACE_S, self._pace)
+        if len(self._paced) + len(self._paced_drops) == 1:
+            self._loop.call_later(PACE_S, self._run_paced)
 
-    def _pace(self) -> None:
-        drops = self._dropping and (self._is_drop_next or not self._unhurried)
-        self._is_drop_next = not drops
+    def _run_paced(self) -> None:
+        drops = self._paced_drops and (self._drop_next or not self._paced)
+        self._drop_next = not drops
         try:
-            _do_first(self._dropping if drops else self._unhurried)
+            _run_first(self._paced_drops if drops else self._paced)
         finally:
-            if self._unhurried or self._dropping:
-                self._loop.call_later(PACE_S, self._pace)
+            if self._paced or self._paced_drops:
+                self._loop.call_later(PACE_S, self._run_paced)
 
 
-def _do_first(queue: deque[Work]) -> None:
+def _run_first(queue: deque[Work]) -> None:
     try:
         queue[0]()
     finally:

@@ -105,7 +105,7 @@ async def serve(
         dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, closing=closing)
         handler = dispatcher.handle if around is None else around(dispatcher.handle)
         connections = Connections(
-            handler=handler, refused=dispatcher.refused, inspect=dispatcher.inspect, budget=polls.budget
+            handler=handler, render_refusal=dispatcher.render_refusal, inspect=dispatcher.inspect, budget=polls.budget
         )
         exports = exporter_of(engine)
         shutdown.end_with(closing, exports)

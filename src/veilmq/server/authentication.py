@@ -164,7 +164,7 @@ class Authentication:
             caller = self._verifiers[kind].verify(
                 request.method, request.target, request.headers, request.body, self._wall_s(), digest
             )
-            request.line.proven = True
+            request.connection.authenticated = True
             if hold is not None:
                 hold.verify()
         known = self._contexts.get(caller.arn)
@@ -182,11 +182,11 @@ class Authentication:
         """
         verifier = self._verifiers[kind]
         key = verifier.inspect(request.method, request.target, request.headers, self._wall_s())
-        proven = request.line.proven
+        authenticated = request.connection.authenticated
         return Share(
             key,
-            (request.source_ip(), proven),
-            trusted=proven or not verifier.signs_body,
+            (request.source_ip(), authenticated),
+            trusted=authenticated or not verifier.signs_body,
             is_signed=verifier.signs_body,
             is_verified=not verifier.signs_body,
         )

@@ -102,7 +102,7 @@ class OrderedReply(Deferred):
 
     def __init__(self, request: Request, begin: Callable[[], Pending | None]) -> None:
         super().__init__(begin)
-        request.in_turn(self.start)
+        request.when_first(self.start)
 
 
 READS_AT_ONCE = 8

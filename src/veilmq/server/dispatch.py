@@ -27,11 +27,11 @@ from veilmq.server import origin
 from veilmq.server.admission import Share
 from veilmq.server.authentication import Authentication
 from veilmq.server.background import BackgroundRequest, BulkRequests, OrderedReply, Publication
-from veilmq.server.http_parser import TRACE, USED, Pending, Refusal, Request, Worded, by_address
+from veilmq.server.http_parser import HOT_HEADERS, TRACE, Pending, Refusal, RenderedReply, Request, share_by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
-from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, worded_for
+from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, render_refusal
 from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, traced
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.json import CONTENT_TYPE
@@ -128,7 +128,7 @@ class Dispatcher:
         namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
         handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
-        pages: Mapping[bytes, Worded] = MappingProxyType({}),
+        pages: Mapping[bytes, RenderedReply] = MappingProxyType({}),
     ) -> None:
         """``context`` is the context of all requests, except its base URL. The engine is that of ``polls``.
 
@@ -171,7 +171,7 @@ class Dispatcher:
         """Handle ``request``; see ``http_parser.Handler``. With a ``known`` caller, no signature is checked."""
         started_s = perf_counter()
         head = request.head
-        used = (b"", *[request.headers.get(name, b"") for name in USED]) if head is None else head[2]
+        used = (b"", *[request.headers.get(name, b"") for name in HOT_HEADERS]) if head is None else head[2]
         _, host, content_type, target, authorization, _ = used
         content: Any = request.body
         route = self._routes.get(target)
@@ -279,16 +279,19 @@ class Dispatcher:
                 command = self._permissions.narrowed(exchange, command, caller.caller)
             if type(command) in INTERCEPTED:
                 done = self._permissions.intercept(exchange, command, caller.caller, done)
-            if type(command) in _POLLED and self._authentication and (plan.wait_s != 0 or request.is_behind):
+            if type(command) in _POLLED and self._authentication and (plan.wait_s != 0 or request.is_pipelined):
                 keys = self._authentication
                 permission = ParkedPermission(
                     exchange, command, caller.caller, context, known, keys, self._permissions, keys.loads
                 )
-                ask, done = partial(self._polls.ask, permit=permission.check, late=request.is_behind), exchange.finish
+                ask, done = (
+                    partial(self._polls.ask, permit=permission.check, late=request.is_pipelined),
+                    exchange.finish,
+                )
         if ask is None:
             self._submit(command, done)
             return None
-        if request.is_behind or type(command) is BulkRead:
+        if request.is_pipelined or type(command) is BulkRead:
             return OrderedReply(request, partial(ask, command, plan.wait_s, done))
         return ask(command, plan.wait_s, done)
 
@@ -308,7 +311,7 @@ class Dispatcher:
         If requests must be signed, the head must name a known key and a current date.
         """
         if self._authentication is None:
-            return by_address(head)
+            return share_by_address(head)
         started_s = perf_counter()
         protocol = protocol_of(head)
         if protocol is None:
@@ -322,10 +325,10 @@ class Dispatcher:
             exchange.reply(protocol.refuse(error, base_url))
             return None
 
-    def refused(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> Worded:
+    def render_refusal(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> RenderedReply:
         """Count a request refused before it was complete (with duration 0), and return the reply."""
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
-        return worded_for(refusal, b"", headers, self._base_url(headers))
+        return render_refusal(refusal, b"", headers, self._base_url(headers))
 
     def _show(self, request: Request, refusal: Refusal, started_s: float) -> None:
         """Reply with the page at the target, else with ``refusal``."""
@@ -338,8 +341,8 @@ class Dispatcher:
 
     def _refuse(self, request: Request, refusal: Refusal, started_s: float) -> None:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), perf_counter() - started_s)
-        worded = worded_for(refusal, request.target, request.headers, self._base_url(request.headers))
-        request.respond(refusal.status, worded.headers, worded.body)
+        rendered = render_refusal(refusal, request.target, request.headers, self._base_url(request.headers))
+        request.respond(refusal.status, rendered.headers, rendered.body)
 
     def _base_url(self, headers: Mapping[bytes, bytes]) -> str:
         return f"{self._scheme}://" + (headers.get(b"host", b"").decode("latin-1") or self._address)

@@ -57,16 +57,16 @@ class Refusal(NamedTuple):
         return self.text.encode() + b"\n" if self.kind is _TEXT else self.text.encode()
 
 
-class Worded(NamedTuple):
+class RenderedReply(NamedTuple):
     """The reply of a refusal or a page: complete header lines, and the body."""
 
     headers: bytes
     body: bytes
 
 
-def as_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> Worded:
+def render_text(refusal: Refusal, _headers: Mapping[bytes, bytes]) -> RenderedReply:
     """Return the refusal as text for a person."""
-    return Worded(refusal.headers, refusal.body)
+    return RenderedReply(refusal.headers, refusal.body)
 
 
 NO_HOST = Refusal(400, "An HTTP/1.1 request needs one Host header, which names the server.")
@@ -109,19 +109,19 @@ class Pending(Protocol):
         """Reply as soon as possible: the server is closing, or the client sends nothing more."""
 
 
-class Line(Protocol):
+class Connection(Protocol):
     """The connection, as a request sees it."""
 
     date: "Date"
-    proven: bool  # one of its requests had a genuine signature
+    authenticated: bool  # one of its requests had a genuine signature
 
-    def answered(self) -> None:
+    def reply_ready(self) -> None:
         """Note that a request has its reply."""
 
     def peer(self) -> str | None:
         """Return the address of the client, if it has one."""
 
-    def turn(self) -> None:
+    def start_first(self) -> None:
         """Note that a request waits until it is the first on the connection."""
 
 
@@ -144,26 +144,26 @@ class Layout:
     __slots__ = ("is_traced", "match", "method", "names", "used")
 
     def __init__(self, method: bytes, names: tuple[bytes, ...]) -> None:
-        """``names`` are the headers as sent; ``used`` are the groups of the target and of ``USED``."""
+        """``names`` are the headers as sent; ``used`` are the groups of the target and of ``HOT_HEADERS``."""
         self.method = method
         self.names = [name.lower() for name in names]
         lines = [re.escape(name) + b": (" + _VALUES.get(name.lower(), _VALUE) + b")\r\n" for name in names]
         self.match = re.compile(method + rb" (/[!$-~]*+) HTTP/1\.1\r\n" + b"".join(lines) + b"\r\n()").match
         groups = {name: group for group, name in enumerate(self.names, 2)}
-        self.used = [1, *[groups.get(name, len(names) + 2) for name in USED]]  # the last group is empty
+        self.used = [1, *[groups.get(name, len(names) + 2) for name in HOT_HEADERS]]  # the last group is empty
         self.is_traced = TRACE in groups
 
 
 TRACE = b"x-amzn-trace-id"
-USED = (b"host", b"content-type", b"x-amz-target", b"authorization", b"content-length")
+HOT_HEADERS = (b"host", b"content-type", b"x-amz-target", b"authorization", b"content-length")
 """Headers that most requests need."""
 _VALUE = b"[!-~][ -~]*+(?<! )"
 _VALUES = {b"content-length": b"[0-9]{1,18}", b"connection": b"(?i:keep-alive)"}
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHODS = frozenset({b"DELETE", b"GET", b"POST", b"PUT"})
-LAYOUTS_MAX, _COUNTED_MAX = 32, 256
-_SOUGHT_BYTES_MAX, _NAMES_MAX = 4_096, 32
+LAYOUTS_MAX, _SEEN_MAX = 32, 256
+_MATCHED_BYTES_MAX, _NAMES_MAX = 4_096, 32
 """Heads beyond these limits are not compared with the layouts, nor get one: they would cost a hundred times as much."""
 SEEN_BEFORE_LAYOUT = 8
 """How often llhttp parses other headers before they get a layout, which takes a millisecond to make."""
@@ -184,7 +184,7 @@ class Layouts:
     def find(self, segment: bytes) -> tuple[Layout, re.Match[bytes] | None]:
         """Return the layout of the head of ``segment``, and its match; any layout and ``None`` if unmatched."""
         known = self.known
-        text, end, _ = segment[:_SOUGHT_BYTES_MAX].partition(_HEAD_END)
+        text, end, _ = segment[:_MATCHED_BYTES_MAX].partition(_HEAD_END)
         line, *lines = text.split(b"\r\n", self.headers_max + 1)
         if not end or len(lines) > self.headers_max:
             return known[0], None
@@ -194,7 +194,7 @@ class Layouts:
                 known.insert(0, known.pop(place))
                 return layout, head
         method, *names = key = (line.partition(b" ")[0], *[each.partition(b": ")[0] for each in lines])
-        if len(self._seen) >= _COUNTED_MAX:
+        if len(self._seen) >= _SEEN_MAX:
             self._seen.clear()
         seen = self._seen[key] = self._seen.get(key, 0) + 1
         sent = {name.lower() for name in names}
@@ -221,13 +221,13 @@ class Request(msgspec.Struct, eq=False):
 
     Headers that were sent several times are joined with commas; those of ``ONCE`` are refused. A plain request has
     ``head`` instead of ``fields`` until these are needed: its layout, the match, and the target and the values of
-    ``USED``. ``hold`` counts the bytes of a large body until the reply or the client's disconnect. ``is_behind`` if
-    the connection had other requests in progress when it arrived. ``persistence`` is the ``Connection`` header line of
-    the reply, empty if the HTTP version implies it. (A ``msgspec.Struct`` is constructed four times as fast as a class
-    with ``__init__``.)
+    ``HOT_HEADERS``. ``hold`` counts the bytes of a large body until the reply or the client's disconnect.
+    ``is_pipelined`` if the connection had other requests in progress when it arrived. ``persistence`` is the
+    ``Connection`` header line of the reply, empty if the HTTP version implies it. (A ``msgspec.Struct`` is constructed
+    four times as fast as a class with ``__init__``.)
     """
 
-    line: Line
+    connection: Connection
     method: bytes
     target: bytes
     fields: dict[bytes, bytes] | None
@@ -237,9 +237,9 @@ class Request(msgspec.Struct, eq=False):
     head: Head | None = None
     pending: Pending | None = None
     reply: bytes | None = None
-    begin: Callable[[], None] | None = None
+    start_when_first: Callable[[], None] | None = None
     hold: Hold | None = None
-    is_behind: bool = False
+    is_pipelined: bool = False
 
     @property
     def headers(self) -> dict[bytes, bytes]:
@@ -252,7 +252,7 @@ class Request(msgspec.Struct, eq=False):
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Reply, now or later, exactly once; ``headers`` are complete lines with line ends."""
         assert self.reply is None, "a request is answered once"
-        line = self.line
+        connection = self.connection
         if self.pending is not None:
             self.pending = None
         if self.hold is not None:
@@ -263,14 +263,14 @@ class Request(msgspec.Struct, eq=False):
             end, body = b"\r\n", b""
         elif self.method == b"HEAD":
             body = b""
-        date = line.date.line or line.date.renew()
+        date = connection.date.line or connection.date.renew()
         self.reply = b"".join((STATUS_LINES[status], date, headers, self.persistence, end, body))
-        line.answered()
+        connection.reply_ready()
 
-    def in_turn(self, begin: Callable[[], None]) -> None:
-        """Call ``begin``, now or later, when this is the connection's first request and the client reads replies."""
-        self.begin = begin
-        self.line.turn()
+    def when_first(self, start: Callable[[], None]) -> None:
+        """Call ``start``, now or later, when this is the connection's first request and the client reads replies."""
+        self.start_when_first = start
+        self.connection.start_first()
 
     def end_connection(self) -> None:
         """Close the connection after this reply, and announce it if the reply is not written yet."""
@@ -279,7 +279,7 @@ class Request(msgspec.Struct, eq=False):
 
     def source_ip(self) -> str | None:
         """Return the address of the client, if it has one."""
-        return self.line.peer()
+        return self.connection.peer()
 
     def user_agent(self) -> str | None:
         """Return the ``User-Agent``."""
@@ -287,7 +287,7 @@ class Request(msgspec.Struct, eq=False):
         return None if agent is None else agent.decode("latin-1")
 
 
-def by_address(head: Request) -> Share:
+def share_by_address(head: Request) -> Share:
     """Return the share of the client's address."""
     return Share(head.source_ip() or "")
 
@@ -312,34 +312,34 @@ class RequestReader:
     """Turns bytes into calls of ``complete``, or one call of ``refuse``, after which input is dropped."""
 
     __slots__ = (
-        "_admitted", "_body_left", "_chunks", "_complete", "_fields", "_framing_bytes", "_head_began", "_head_bytes",
-        "_headers", "_hold_read", "_layout", "_layouts", "_length", "_limits", "_line", "_parser", "_pieces", "_refuse",
-        "_repeated", "_spooled", "_stopped", "_target", "continue_due", "feed", "hold", "on_body", "on_message_begin",
-        "on_url", "plain", "resting",
+        "_admitted", "_body_left", "_chunks", "_complete", "_connection", "_fields", "_framing_bytes", "_head_began",
+        "_head_bytes", "_headers", "_hold_read", "_layout", "_layouts", "_length", "_limits", "_parser", "_pieces",
+        "_refuse", "_repeated", "_spooled", "_stopped", "_target", "between_requests", "continue_due", "feed", "hold",
+        "on_body", "on_message_begin", "on_url", "plain",
     )  # fmt: skip
 
     def __init__(
         self,
         *,
-        line: Line,
+        connection: Connection,
         limits: HttpLimits,
         layouts: Layouts,
         complete: Callable[[Request], object],
         refuse: Callable[[Refusal, dict[bytes, bytes]], object],
         hold_read: Callable[[], Hold],
     ) -> None:
-        """Make requests for ``line``. ``complete`` and ``refuse`` may call ``stop``.
+        """Make requests for ``connection``. ``complete`` and ``refuse`` may call ``stop``.
 
         ``hold_read`` makes the hold of a large body that came in one segment; its signature is checked at once.
         """
-        self._line = line
+        self._connection = connection
         self._limits = limits
         self._complete = complete
         self._refuse = refuse
         self._hold_read = hold_read
         self._stopped = False
         self.hold: Hold | None = None  # of the body that is being read, if it is large
-        self.resting: list[bool] = [True]  # empty while a request is incomplete
+        self.between_requests: list[bool] = [True]  # empty while a request is incomplete
         self._layouts = layouts
         self._layout = layouts.known[0]  # of the last plain request
         self.plain: Request | None = None  # a plain request whose body is being read
@@ -351,14 +351,14 @@ class RequestReader:
         self._head_began = False
         self._fields: dict[bytes, bytes] = {}
         self._headers: dict[bytes, bytes] | None = None  # set when the head is complete; _fields are then trailers
-        self.on_message_begin = self.resting.clear
+        self.on_message_begin = self.between_requests.clear
         self.on_url = self._target.append
         self.on_body = self._pieces.append
-        self.feed: Callable[[bytes], None] = self._read_head
+        self.feed: Callable[[bytes], None] = self._parse_head
         """Parses the next segment, depending on which part of a request comes next."""
-        self._forget_message()
+        self._reset()
 
-    def _read_head(self, segment: bytes) -> None:
+    def _parse_head(self, segment: bytes) -> None:
         """Parse a segment that begins with a new request."""
         layouts, layout = self._layouts, self._layout
         head = layout.match(segment)
@@ -366,23 +366,25 @@ class RequestReader:
             layout, head = layouts.find(segment)
             self._layout = layout
         if head is None:
-            self._read_closely(segment)
+            self._parse_with_llhttp(segment)
             return
         used = head.group(*layout.used)
         length, end = int(used[-1] or 0), head.end()
         left = self._body_left = end + length - len(segment)
         if left < 0 or end > layouts.head_bytes_max or length > layouts.body_bytes_max:
-            self._read_closely(segment)
+            self._parse_with_llhttp(segment)
             return
-        request = Request(self._line, layout.method, used[0], None, segment[end:], True, b"", (layout, head, used))
+        request = Request(
+            self._connection, layout.method, used[0], None, segment[end:], True, b"", (layout, head, used)
+        )
         if not left:
             self._complete(request)
             return
         self.plain = request
-        self.resting.clear()
-        self.feed = self._read_body
+        self.between_requests.clear()
+        self.feed = self._parse_body
 
-    def _read_body(self, segment: bytes) -> None:
+    def _parse_body(self, segment: bytes) -> None:
         left = self._body_left = self._body_left - len(segment)
         request = self.plain
         assert request is not None, "it is being read"
@@ -393,15 +395,15 @@ class RequestReader:
         request.body += bytes(self._spooled) + piece
         self._spooled.clear()
         self.plain = None
-        self.resting.append(True)
-        self.feed = self._read_head
+        self.between_requests.append(True)
+        self.feed = self._parse_head
         self._complete(request)
         if left:
             self.feed(segment[left:])
 
-    def _read_closely(self, segment: bytes) -> None:
+    def _parse_with_llhttp(self, segment: bytes) -> None:
         """Parse a segment that is not exactly one plain request."""
-        self.feed = self._read_closely
+        self.feed = self._parse_with_llhttp
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)
         try:
@@ -412,9 +414,9 @@ class RequestReader:
         except httptools.HttpParserCallbackError:
             raise  # a defect of ours
         except httptools.HttpParserError as error:
-            self._give_up(MALFORMED.of(error))
-        if self.resting and not self._stopped:
-            self.feed = self._read_head
+            self._refuse_once(MALFORMED.of(error))
+        if self.between_requests and not self._stopped:
+            self.feed = self._parse_head
 
     def stop(self) -> dict[bytes, bytes]:
         """Stop parsing and drop the partial request; return its headers received so far."""
@@ -423,8 +425,8 @@ class RequestReader:
             headers, self.plain = self.plain.headers, None
         self._stopped, self.feed = True, _drop
         self._release_hold()
-        self._forget_message()
-        self.resting.append(True)
+        self._reset()
+        self.between_requests.append(True)
         return headers
 
     def release(self) -> None:
@@ -432,7 +434,7 @@ class RequestReader:
         self._stopped = True
         self._release_hold()
         self._parser, self.feed = None, _drop
-        del self._line, self._complete, self._refuse, self._hold_read  # break cycles, to spare the collector
+        del self._connection, self._complete, self._refuse, self._hold_read  # break cycles, to spare the collector
 
     def check_unfinished(self, segment_bytes: int) -> bool:
         """Apply the limits to an incomplete request; ``refuse`` it if it exceeds one, and return False."""
@@ -443,10 +445,10 @@ class RequestReader:
         else:
             flaw = self._body_flaw(self._headers, segment_bytes)
         if flaw is not None:
-            self._give_up(flaw)
+            self._refuse_once(flaw)
         return flaw is None
 
-    def wanted(self) -> int:
+    def bytes_to_reserve(self) -> int:
         """Return how many more bytes an incomplete body should reserve before reading on; 0 for a small one."""
         if self._headers is None:
             return 0
@@ -461,7 +463,7 @@ class RequestReader:
         assert self._headers is not None, "the head is whole"
         target, headers = b"".join(self._target), self._headers
         method = self._parser.get_method()
-        return Request(self._line, method, target, headers, b"", False, CLOSE)
+        return Request(self._connection, method, target, headers, b"", False, CLOSE)
 
     def admit(self, hold: Hold) -> None:
         """Count the incomplete body in ``hold`` from now on."""
@@ -480,7 +482,7 @@ class RequestReader:
         """Store a header, or a trailer, which is ignored."""
         name, value = name.lower(), value.rstrip(b" \t")  # llhttp leaves blanks there (RFC 9112, section 5.1)
         if name in self._fields:
-            self._repeat(name, value)
+            self._join_repeated(name, value)
         else:
             self._fields[name] = value
 
@@ -499,24 +501,24 @@ class RequestReader:
         headers, parser = self._headers, self._parser
         if self._stopped or headers is None or parser.should_upgrade():
             return
-        flaw = None if self._admitted and self._repeated is None else self._flaw(headers)
+        flaw = None if self._admitted and self._repeated is None else self._head_flaw(headers)
         self._spool()
         if flaw is None and len(self._spooled) > self._limits.body_bytes_max:
             flaw = LONG_BODY.of(self._limits.body_bytes_max)
         if flaw is not None:
-            self._give_up(flaw)
+            self._refuse_once(flaw)
             return
         keep_alive, target = parser.should_keep_alive(), b"".join(self._target)
         body = bytes(self._spooled)
-        request = Request(self._line, parser.get_method(), target, headers, body, keep_alive)
+        request = Request(self._connection, parser.get_method(), target, headers, body, keep_alive)
         if keep_alive and parser.get_http_version() == "1.0":
             request.persistence = KEEP
         if self.hold is not None or len(request.body) > self._limits.large_body_bytes:
             hold, self.hold = self.hold or self._hold_read(), None
             hold.take(len(request.body) - hold.bytes)
             request.hold = hold
-        self._forget_message()
-        self.resting.append(True)
+        self._reset()
+        self.between_requests.append(True)
         self._complete(request)
 
     def _release_hold(self) -> None:
@@ -531,7 +533,7 @@ class RequestReader:
         if self.hold is not None:
             self.hold.feed(piece)
 
-    def _forget_message(self) -> None:
+    def _reset(self) -> None:
         self._target.clear()
         self._pieces.clear()
         self._spooled.clear()
@@ -546,11 +548,11 @@ class RequestReader:
         self._admitted = False
         self.continue_due = False
 
-    def _give_up(self, flaw: Refusal) -> None:
+    def _refuse_once(self, flaw: Refusal) -> None:
         if not self._stopped:
             self._refuse(flaw, self.stop())
 
-    def _repeat(self, name: bytes, value: bytes) -> None:
+    def _join_repeated(self, name: bytes, value: bytes) -> None:
         if name in ONCE:
             self._repeated = name
         if len(self._fields[name]) <= self._limits.head_bytes_max:  # a longer head is refused when it is complete
@@ -562,7 +564,7 @@ class RequestReader:
         llhttp treats what follows such a head as the other protocol, so the head is parsed again without the offer. One
         segment may contain thousands of them.
         """
-        while (head := self._head_without_offer()) is not None:
+        while (head := self._head_without_upgrade()) is not None:
             self._parser.feed_data(head)
             try:
                 self._parser.feed_data(rest)
@@ -571,24 +573,24 @@ class RequestReader:
             else:
                 return
 
-    def _head_without_offer(self) -> bytes | None:
+    def _head_without_upgrade(self) -> bytes | None:
         """Return the last head for a new parser; ``None`` to stop."""
         parser, headers, repeated = self._parser, self._headers, self._repeated
         target = b"".join(self._target)
         if self._stopped or headers is None:
             return None
         if parser.get_method() == b"CONNECT":
-            self._give_up(TUNNEL)
+            self._refuse_once(TUNNEL)
             return None
         version = parser.get_http_version().encode()
         head = b"%b %b HTTP/%b\r\n" % (parser.get_method(), target, version)
         head += b"".join(b"%b: %b\r\n" % field for field in headers.items() if field[0] != b"upgrade")
-        self._forget_message()
+        self._reset()
         self._parser = httptools.HttpRequestParser(self)
         self._repeated = repeated
         return head + b"\r\n"
 
-    def _flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
+    def _head_flaw(self, headers: dict[bytes, bytes]) -> Refusal | None:
         """Return what is wrong with a head that llhttp accepts."""
         version = self._parser.get_http_version()
         if not headers.get(b"host", version != "1.1"):
@@ -636,7 +638,7 @@ class RequestReader:
             return LONG_FRAMING.of(limits.head_bytes_max)
         if self._admitted:
             return None
-        flaw = self._flaw(headers)
+        flaw = self._head_flaw(headers)
         self._admitted = True
         self.continue_due = b"expect" in headers and not self._spooled
         return flaw

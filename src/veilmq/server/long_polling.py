@@ -74,7 +74,7 @@ class LongPolls:
         if line is not None:
             line.inspect()
         poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
-        if self.budget.answers_full:
+        if self.budget.replies_full:
             poll.wait(max(wait_s or 0, HELD_S_MIN)).park(poll, self.clock.now_ms())
         elif late and permit is not None:
             poll.attempt(poll.first_done, permit)
@@ -308,8 +308,8 @@ class _WaiterQueue:
         due_ms = self._due_ms
         if due_ms is None or not self.parked:
             return
-        if self._polls.budget.answers_full:
-            self._polls.budget.on_room(self._polls.inspect)
+        if self._polls.budget.replies_full:
+            self._polls.budget.add_waiter(self._polls.inspect)
             return
         if due_ms <= self._polls.clock.now_ms():
             self._ask(self.parked.pop(0))

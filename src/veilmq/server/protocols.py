@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from veilmq.server.http_parser import Refusal, Request, Worded, as_text
+from veilmq.server.http_parser import Refusal, RenderedReply, Request, render_text
 from veilmq.wire.exchange import Plan, Reply, RequestContext
 from veilmq.wire.smq import errors as smq_errors
 from veilmq.wire.smq import request as smq_request
@@ -147,12 +147,12 @@ def protocol_of(request: Request) -> Protocol | None:
     return next((protocol for protocol in PROTOCOLS if protocol.recognises(request)), None)
 
 
-def worded_for(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], base_url: str) -> Worded:
+def render_refusal(refusal: Refusal, target: bytes, headers: Mapping[bytes, bytes], base_url: str) -> RenderedReply:
     """Return the reply to a request that is refused before its protocol reads it.
 
     SMQ clients get XML: one of their SDKs treats everything else as success. Others get a sentence.
     """
     if not smq_request.is_smq(target, headers):
-        return as_text(refusal, headers)
+        return render_text(refusal, headers)
     reply = smq.encode_refusal(refusal.status, refusal.text, base_url)
-    return Worded(refusal.extra_headers + reply.headers, reply.body)
+    return RenderedReply(refusal.extra_headers + reply.headers, reply.body)

@@ -52,7 +52,7 @@ from veilmq.core.topics import (
 )
 from veilmq.server.background import BackgroundRequest
 from veilmq.server.dispatch import Ask
-from veilmq.server.http_parser import Worded
+from veilmq.server.http_parser import RenderedReply
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.settings import Address, AllowList, ServerSettings, unmapped
 from veilmq.store.port import Store, StoreError, execute
@@ -495,7 +495,7 @@ class TopicService:
             PublishToTopic: self._publish,
             Subscribe: partial(BackgroundRequest, self.subscribe),
         }
-        self.pages: dict[bytes, Worded] = {}
+        self.pages: dict[bytes, RenderedReply] = {}
         self.pusher: Pusher | None = None  # pushing needs an identity
         if identity is not None:
             self.pusher = Pusher(
@@ -506,7 +506,7 @@ class TopicService:
                 parallel_max=settings.push_parallel_max,
             )
             self._tls = ssl.create_default_context()
-            page = Worded(b"Content-Type: application/x-pem-file\r\n", identity.certificate_pem)
+            page = RenderedReply(b"Content-Type: application/x-pem-file\r\n", identity.certificate_pem)
             self.pages[CERTIFICATE_PATH.encode()] = page
 
     def _publish(self, command: PublishToTopic, wait_s: int | None, answer: Done) -> None:

@@ -92,7 +92,7 @@ class Call:
         """``alarm`` rings when it is answered or hung up on."""
         self.alarm = alarm
         self.date: Date = _Undated()
-        self.proven = False
+        self.authenticated = False
         self.reply: HttpReply | None = None
         self.is_over = False
         sent = {name.lower().encode(): value.encode() for name, value in headers.items()}
@@ -100,7 +100,7 @@ class Call:
 
     # What the request calls, in the server's thread.
 
-    def answered(self) -> None:
+    def reply_ready(self) -> None:
         """Take the reply."""
         assert self.request.reply is not None, "called when it is answered"
         head, _, body = self.request.reply.partition(_END_OF_HEAD)
@@ -116,11 +116,11 @@ class Call:
         """Return nothing: it came by no network."""
         return None
 
-    def turn(self) -> None:
+    def start_first(self) -> None:
         """Have it begin at once: there is nothing before it."""
-        begin, self.request.begin = self.request.begin, None
-        assert begin is not None, "set by what waits"
-        begin()
+        start, self.request.start_when_first = self.request.start_when_first, None
+        assert start is not None, "set by what waits"
+        start()
 
 
 class _Undated:

@@ -24,7 +24,7 @@ from veilmq.wire.sqs.errors import INTERNAL_FAILURE, SERVICE_UNAVAILABLE, Code, 
 
 def hang_up(request: Request) -> None:
     """Break the connection of ``request`` without an answer."""
-    cast(Http1Connection, request.line).abort()
+    cast(Http1Connection, request.connection).abort()
 
 
 class Held:
@@ -42,14 +42,14 @@ class Held:
 
 
 class Intercepted(Held):
-    """A request whose reply a fault takes: the ``Line`` between it and its connection, and what is pending of it."""
+    """A request whose reply a fault takes: a ``Connection`` in front of its own, and its ``Pending``."""
 
     def __init__(self, request: Request, then: Callable[["Intercepted"], object]) -> None:
         """``then`` is called when there is a ``reply``."""
         super().__init__(request)
-        self.line, request.line = cast(Http1Connection, request.line), self
-        self.date: Date = self.line.date
-        self.proven = False
+        self.connection, request.connection = cast(Http1Connection, request.connection), self
+        self.date: Date = self.connection.date
+        self.authenticated = False
         self.reply: bytes | None = None
         self._then = then
         self._waiting: Pending | None = None
@@ -62,7 +62,7 @@ class Intercepted(Held):
     def deliver(self) -> None:
         """Let the request have its reply; a connection that is gone takes no notice."""
         self.request.pending, self.request.reply = None, self.reply
-        self.line.answered()
+        self.connection.reply_ready()
 
     def withdraw(self) -> None:
         """Forget it: the client has gone."""
@@ -71,7 +71,7 @@ class Intercepted(Held):
 
     # What the request calls.
 
-    def answered(self) -> None:
+    def reply_ready(self) -> None:
         """Take the reply."""
         self.reply, self.request.reply = self.request.reply, None
         self.request.pending, self._waiting = self, None
@@ -79,15 +79,15 @@ class Intercepted(Held):
 
     def peer(self) -> str | None:
         """Return the address of the client."""
-        return self.line.peer()
+        return self.connection.peer()
 
-    def turn(self) -> None:
+    def start_first(self) -> None:
         """Let the request wait for its turn."""
-        self.line.turn()
+        self.connection.start_first()
 
     def abort(self) -> None:
         """Break the connection."""
-        self.line.abort()
+        self.connection.abort()
 
 
 _JSON_HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
@@ -165,18 +165,18 @@ def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
         _respond(scene.request, {"Successful": [], "Failed": failed})
         return None
 
-    def answered(taken: Intercepted) -> None:
+    def reply_ready(taken: Intercepted) -> None:
         assert taken.reply is not None, "called when it is answered"
         head, _, body = taken.reply.partition(_END_OF_HEAD)
         if not head.startswith(b"HTTP/1.1 200"):
             taken.deliver()
             return
         answer = json.loads(body)
-        taken.request.line = taken.line
+        taken.request.connection = taken.connection
         _respond(taken.request, answer | {"Failed": answer.get("Failed", []) + failed})
 
     scene.request.body = json.dumps(content).encode()
-    return Intercepted(scene.request, answered).begin(scene.handler)
+    return Intercepted(scene.request, reply_ready).begin(scene.handler)
 
 
 def _ignore(scene: Scene) -> None:
@@ -195,11 +195,11 @@ def _answered(then: Callable[[Scene, Intercepted], object]) -> Callable[[Scene],
     """Return how a fault goes whose request is carried out; ``then`` takes the place of its answer."""
 
     def play(scene: Scene) -> Pending:
-        def answered(taken: Intercepted) -> None:
+        def reply_ready(taken: Intercepted) -> None:
             scene.happened()
             then(scene, taken)
 
-        return Intercepted(scene.request, answered).begin(scene.handler)
+        return Intercepted(scene.request, reply_ready).begin(scene.handler)
 
     return play
 

@@ -51,13 +51,13 @@ class NoLine:
 
     def __init__(self) -> None:
         self.date: Date = NoDate()
-        self.proven = False
+        self.authenticated = False
 
     def peer(self) -> str | None:
         return None
 
-    def answered(self) -> None:
+    def reply_ready(self) -> None:
         """Take note."""
 
-    def turn(self) -> None:
+    def start_first(self) -> None:
         """Let nobody begin."""

@@ -196,10 +196,10 @@ def test_what_refused_clients_still_send_leaves_every_other_turn_to_bodies_that_
         turns, taken = LoopQueues(loop), list[str]()
         is_read: asyncio.Future[list[str]] = loop.create_future()
         for _ in range(100):
-            turns.dropping(lambda: taken.append("drop"))
+            turns.paced_drop(lambda: taken.append("drop"))
         for _ in range(5):
-            turns.unhurried(lambda: taken.append("read"))
-        turns.unhurried(lambda: is_read.set_result(list(taken)))
+            turns.paced(lambda: taken.append("read"))
+        turns.paced(lambda: is_read.set_result(list(taken)))
         return await is_read
 
     assert asyncio.run(read_beside_drops()) == ["read", "drop"] * 5

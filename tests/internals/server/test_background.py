@@ -309,10 +309,10 @@ def test_an_answer_counts_as_a_whole_until_all_of_it_is_taken(loops: object) -> 
     with HttpHost(loop_factory=loops) as host, host.client() as client:  # type: ignore[arg-type]
         client.socket.setsockopt(SOL_SOCKET, SO_RCVBUF, 262_144)
         client.send(ASK * 3)
-        wait_until(lambda: host.call(lambda: host.budget.answers) > len(LARGE))
+        wait_until(lambda: host.call(lambda: host.budget.unread_replies) > len(LARGE))
         assert len(host.begun) == 1
         assert {len(client.read().body) for _ in range(3)} == {len(LARGE)}
-        wait_until(lambda: host.call(lambda: host.budget.answers) == 0)
+        wait_until(lambda: host.call(lambda: host.budget.unread_replies) == 0)
 
 
 def test_it_is_begun_when_all_before_it_are_answered() -> None:
@@ -377,8 +377,8 @@ def test_one_that_is_withdrawn_ends_or_never_begins(at_first: bool) -> None:
     if at_first:
         pending.withdraw()
     assert begun == []
-    assert request.begin is not None
-    request.begin()
+    assert request.start_when_first is not None
+    request.start_when_first()
     pending.withdraw()
     assert [each.told for each in begun] == ([] if at_first else [["withdraw"]])
 

@@ -49,7 +49,7 @@ class Reading(NoLine):
             for _ in range(SEEN_BEFORE_LAYOUT):
                 layouts.find(request)
         self.reader = RequestReader(
-            line=self,
+            connection=self,
             limits=limits,
             layouts=layouts,
             complete=self.read.append,
@@ -63,7 +63,7 @@ class Reading(NoLine):
 
     def feed(self, piece: bytes) -> None:
         self.reader.feed(piece)
-        if not self.reader.resting and self.reader.plain is None and not self.refused:
+        if not self.reader.between_requests and self.reader.plain is None and not self.refused:
             self.reader.check_unfinished(len(piece))
 
 

@@ -213,10 +213,10 @@ async def test_a_hurried_poll_is_answered_at_once_and_only_once(bench: Bench) ->
 async def test_a_poll_that_waited_for_room_waits_for_nothing_else_when_the_server_closes(bench: Bench) -> None:
     """Its request came whole while the others were being finished, so that nothing hurries it."""
     bench.polls.close()
-    bench.polls.budget.count_answers(HTTP_BYTES.default)
+    bench.polls.budget.count_replies(HTTP_BYTES.default)
     bench.poll("late")
     assert bench.polls.parked == 1
-    bench.polls.budget.count_answers(-HTTP_BYTES.default)
+    bench.polls.budget.count_replies(-HTTP_BYTES.default)
     await bench.settle()
     assert bench.heard == [("late", 0, [])]
 
@@ -254,12 +254,12 @@ async def test_a_poll_counts_as_one_receive_however_often_it_is_asked_again(benc
 async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_some(bench: Bench) -> None:
     """It was allowed when it came; one that is refused by then takes no message."""
     await bench.send("a")
-    bench.polls.budget.count_answers(HTTP_BYTES.default)
+    bench.polls.budget.count_replies(HTTP_BYTES.default)
     answers: list[Any] = []
     permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
     for permit in permits:
         bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=permit)
-    bench.polls.budget.count_answers(-HTTP_BYTES.default)
+    bench.polls.budget.count_replies(-HTTP_BYTES.default)
     await bench.settle()
     refused, allowed = answers
     assert (refused, [message.body for message in allowed.messages]) == ("no", ["a"])
@@ -268,10 +268,10 @@ async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_som
 async def test_a_poll_that_waits_for_room_counts_as_a_receive(bench: Bench) -> None:
     """The quota a second holds for it as for others; one that gets nothing waits on."""
     await bench.do(SetQueue(queue=QUEUE, settings={"receives_per_s_max": 1}))
-    bench.polls.budget.count_answers(HTTP_BYTES.default)
+    bench.polls.budget.count_replies(HTTP_BYTES.default)
     bench.poll("one")
     bench.poll("two")
-    bench.polls.budget.count_answers(-HTTP_BYTES.default)
+    bench.polls.budget.count_replies(-HTTP_BYTES.default)
     await bench.settle()
     await bench.send("a", "b")
     assert bench.heard == [("one", 0, ["a"]), ("two", 0, ReceivesThrottled)]
@@ -343,10 +343,10 @@ def test_a_claim_in_slices_was_bound_before_if_it_was_when_it_was_asked_for(
 
 async def test_a_claim_that_waited_for_room_is_answered_though_its_messages_are_gone(claims: ClaimBench) -> None:
     """It was bound before, and all that it had is evicted: nothing else is waited for."""
-    claims.polls.budget.count_answers(HTTP_BYTES.default)
+    claims.polls.budget.count_replies(HTTP_BYTES.default)
     claims.claim()
     assert claims.engine.pending == []
-    claims.polls.budget.count_answers(-HTTP_BYTES.default)
+    claims.polls.budget.count_replies(-HTTP_BYTES.default)
     await asyncio.sleep(0)
     bound = Bound(number=7, messages=0, shards=1, again=True)
     assert claims.engine.answer(bound) == CLAIM

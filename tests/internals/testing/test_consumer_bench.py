@@ -92,7 +92,7 @@ def test_a_call_is_a_line_of_its_own(clock: SteppedClock) -> None:
     """Whose turn is at once, from no address, and without a date."""
     call = Call("GET", "/", {}, b"", clock.alarm())
     begun = []
-    call.request.in_turn(lambda: begun.append(call))
+    call.request.when_first(lambda: begun.append(call))
     assert begun == [call]
     assert call.request.source_ip() is None
     assert call.date.renew() == call.date.line
