@@ -1,6 +1,6 @@
-"""Consumers: handlers that keep the leases of their messages while they work on them.
+"""The consumer library: handlers whose leases are renewed while they run.
 
-Start with ``Consumer``; ``docs/consumer.md`` describes everything.
+Start with ``Consumer``; ``docs/consumer.md`` is the manual.
 """
 
 from veilmq.consumer.app import Consumer, SendOptions

@@ -1,4 +1,4 @@
-"""The consumer: handlers declared on plain functions, what surrounds them, and the program that runs them."""
+"""``Consumer``: declares handlers on plain functions, runs them and sends messages."""
 
 import asyncio
 import logging
@@ -52,19 +52,19 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ATTRIBUTES_MAX = 10
 
 To = str | Callable[[Batch[Payload]], object] | Callable[Concatenate[Payload, ...], object]
-"""Where a message goes: a queue, or a handler that takes it, also in batches."""
+"""The target of a message: a queue, or a handler with a matching payload type (also a batch handler)."""
 
 
-_seen: list[Running] = []
+_announced: list[Running] = []
 
 
 def statuses() -> list[WorkerStatus]:
-    """Return the status of each consumer of this process that may be seen."""
-    return [running.status() for running in list(_seen)]
+    """Return the status of each running consumer of this process, except those with ``seen=False``."""
+    return [running.status() for running in list(_announced)]
 
 
 class SendOptions(TypedDict, total=False):
-    """What ``Consumer.send`` takes beside the message; ``delay`` is that of the queue unless given."""
+    """Options of ``Consumer.send``. The default of ``delay`` is the queue's."""
 
     attributes: Mapping[str, Attribute | str]
     delay: Span
@@ -73,9 +73,9 @@ class SendOptions(TypedDict, total=False):
 
 
 class Consumer(Lifespan):
-    """Handlers for the messages of one queue, or of several.
+    """Handlers for the messages of one or more queues.
 
-    A program is ``Consumer("orders")``, a function under ``@app.handler``, and ``app.run()``.
+    A program is ``app = Consumer("orders")``, a function under ``@app.handler``, and ``app.run()``.
     """
 
     def __init__(
@@ -92,15 +92,19 @@ class Consumer(Lifespan):
         metrics_port: int | None = None,
         opentelemetry: bool = False,
     ) -> None:
-        """``queue`` (a name or a URL) is the default for handlers. The constructor sends no request.
+        """The constructor sends no request.
 
-        The server is at ``endpoint``, else where ``VEILMQ_ENDPOINT``, ``AWS_ENDPOINT_URL_SQS`` or ``AWS_ENDPOINT_URL``
-        says, else on this machine; with ``create`` the queues that handlers name are made where they are missing.
-        Requests are signed with ``key``, else with the one that AWS's variables name, if they do. ``client`` takes the
-        place of our own HTTP, for example ``BotoQueueClient``. ``grace`` is how long handlers may go on after a stop.
-        ``seen=False`` keeps ``veilmq top`` from seeing it. While it runs, Prometheus finds metrics at ``metrics_port``
-        (0: any, which the log names; of several processes, each has the next one). With ``opentelemetry`` spans and
-        metrics are exported by OTLP, as the variables of OpenTelemetry say.
+        - ``queue``: the default queue of handlers, a name or a URL.
+        - ``endpoint``: the server; default: ``VEILMQ_ENDPOINT``, ``AWS_ENDPOINT_URL_SQS`` or ``AWS_ENDPOINT_URL``,
+          else this machine.
+        - ``key``: signs requests; default: the key in AWS's variables, if any.
+        - ``client``: replaces the built-in HTTP client, for example ``BotoQueueClient``.
+        - ``grace``: how long handlers may continue after a stop.
+        - ``seen=False``: hides the consumer from ``veilmq top``.
+        - ``create``: creates missing queues of handlers.
+        - ``metrics_port``: serves Prometheus metrics while it runs. 0 selects a free port and logs it; of several
+          processes, each uses the next port.
+        - ``opentelemetry``: exports spans and metrics by OTLP, configured by OpenTelemetry's variables.
         """
         super().__init__()
         self.queue = queue
@@ -113,8 +117,8 @@ class Consumer(Lifespan):
         self._clock = clock or SystemClock()
         signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
         self._connect: Callable[[], QueueClient] = lambda: client or HttpQueueClient(server, key=signing_key)
-        self._traces = is_installed("opentelemetry.trace")
-        self._connecting = threading.Lock()
+        self._has_tracing = is_installed("opentelemetry.trace")
+        self._sender_lock = threading.Lock()
         self.sender: QueueClient | None = None
 
     @overload
@@ -126,7 +130,7 @@ class Consumer(Lifespan):
     def handler(
         self, function: Function | None = None, /, **options: Unpack[HandlerOptions]
     ) -> Function | Callable[[Function], Function]:
-        """Declare ``function`` as the handler of a queue; it stays an ordinary function, for tests to call.
+        """Declare ``function`` as the handler of a queue and return it unchanged, so that tests can call it.
 
         Raises ``TypeError`` and ``ValueError`` for invalid functions and options.
         """
@@ -142,10 +146,10 @@ class Consumer(Lifespan):
         group_by: Callable[[Any], object] | None = None,
         **options: Unpack[HandlerOptions],
     ) -> Callable[[Function], Function]:
-        """Declare a handler that takes a ``Batch`` of up to ``max_size`` messages that came within ``linger``.
+        """Declare a handler of a ``Batch`` of up to ``max_size`` messages that arrive within ``linger``.
 
-        ``group_by`` takes an ``Item`` and gives a key; messages of different keys share no batch. Each message that
-        does not ``fail`` is done when the handler returns. Not for FIFO queues, nor in the process pool.
+        ``group_by`` maps an ``Item`` to a key; messages with different keys do not share a batch. When the handler
+        returns, each message that did not ``fail`` is deleted. Not available for FIFO queues or in the process pool.
         """
         size_max = checked(1, _BATCH_SIZE_MAX, "max_size", max_size)
         batching = Batching(size_max=size_max, linger_s=span_s(linger), key=group_by)
@@ -155,7 +159,7 @@ class Consumer(Lifespan):
     def declare(
         self, function: Function, *, batching: Batching | None = None, **options: Unpack[HandlerOptions]
     ) -> Function:
-        """Make ``function`` a handler with these options, which ``docs/consumer.md`` explains; returns it unchanged."""
+        """Make ``function`` a handler and return it unchanged; ``docs/consumer.md`` describes the options."""
         options["queue"] = options.get("queue") or self.queue
         if options["queue"] in (handler.options.queue for handler in self.handlers):
             raise ValueError(f"the queue {options['queue']!r} has a handler already; name another with queue=")
@@ -163,20 +167,20 @@ class Consumer(Lifespan):
         return function
 
     def send(self, to: To[Payload], message: Payload, **options: Unpack[SendOptions]) -> SentMessage:
-        """Send ``message`` to a queue, by its name or URL, or to the queue of a handler of this consumer.
+        """Send ``message`` to ``to``: the name or URL of a queue, or a handler of this consumer. Blocks.
 
-        A ``str`` is the body, ``bytes`` its UTF-8, anything else its JSON, as handlers read it. The message names the
-        current span of OpenTelemetry, if there is one. Blocks.
+        A ``str`` is sent as the body, ``bytes`` as UTF-8, any other type as JSON, the encoding that handlers read. The
+        current OpenTelemetry span, if any, is attached.
 
-        Raises ``ClientError`` and ``Unreachable``, ``TypeError`` for what JSON cannot be, and ``ValueError`` for a
-        function that is no handler.
+        Raises ``ClientError``, ``Unreachable``, ``TypeError`` if JSON cannot represent the message, and ``ValueError``
+        if ``to`` is a function but not a handler.
         """
         queue = self.queue_of(to)
-        with self._connecting:
+        with self._sender_lock:
             sender = self.sender = self.sender or self._connect()
         attributes = attributes_of(options.get("attributes", {}))
-        if self._traces and len(named := traced(attributes)) <= _ATTRIBUTES_MAX:
-            attributes = named
+        if self._has_tracing and len(with_span := traced(attributes)) <= _ATTRIBUTES_MAX:
+            attributes = with_span
         return sender.send(
             queue,
             body_of(message),
@@ -187,51 +191,51 @@ class Consumer(Lifespan):
         )
 
     async def send_async(self, to: To[Payload], message: Payload, **options: Unpack[SendOptions]) -> SentMessage:
-        """``send`` for async functions, in a thread."""
+        """``send`` in a thread, for async functions."""
         return await asyncio.to_thread(partial(self.send, to, message, **options))
 
     def queue_of(self, to: str | Callable[..., object]) -> str:
-        """Return the queue of the handler ``to``, or ``to`` itself; raises ``ValueError`` for another function."""
+        """Return the queue of the handler ``to``, or ``to`` if it is a queue. Raises ``ValueError`` otherwise."""
         queue = next((each.options.queue for each in self.handlers if each.function == to), to)
         if not isinstance(queue, str):
             raise ValueError(f"{queue!r} has no handler in this consumer; name a queue")
         return queue
 
     def test_client(self, objects: Mapping[Any, object] | None = None) -> TestClient:
-        """Return a context manager, async or not, through which a test sends messages to handlers, without a server.
+        """Return a sync and async context manager with which a test sends messages to handlers without a server.
 
-        ``objects``, by type, replace the results of start-up functions.
+        ``objects`` (by type) replace the results of start-up functions.
         """
         return TestClient(partial(self.make, objects=objects), self.queue_of)
 
     def on(self, name: str, hook: Hook) -> None:
-        """Call ``hook`` at each ``name``: receive, start, settle, renew, suspect, lost, ending, release.
+        """Call ``hook`` at each event ``name``: receive, start, settle, renew, suspect, lost, ending or release.
 
-        It gets the message's ``Context``; ``settle`` also gets the ``Ending``, ``ending`` the remaining seconds.
+        The hook gets the message's ``Context``; ``settle`` also gets the ``Ending``, and ``ending`` the seconds left.
         """
         self._hooks.add(name, hook)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Running]:
-        """Run the handlers inside a program's own event loop; stops them in order at the end of the block.
+        """Run the handlers in the current event loop, and shut down in order at the end of the block.
 
-        Raises what made a queue impossible to consume, and what a start-up function raised.
+        Raises the error that made a queue impossible to consume, or that a start-up function raised.
         """
         running = self.make()
-        async with self._working(running):
+        async with self._started(running):
             yield running
         if running.failure is not None:
             raise running.failure
 
     def run(self) -> int:
-        """Run the handlers until SIGTERM or SIGINT, and return an exit code (``running``).
+        """Run the handlers until SIGTERM or SIGINT, and return an exit code of ``running``.
 
-        A second signal cancels the handlers at once, a third ends the process immediately.
+        A second signal cancels the handlers, a third ends the process.
         """
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(self._run())
-        finally:  # not as asyncio.run does, which waits for ever for a handler that does not stop
+        finally:  # asyncio.run would wait forever for a handler that does not stop
             tasks = asyncio.all_tasks(loop)
             for task in tasks:
                 task.cancel()
@@ -243,25 +247,25 @@ class Consumer(Lifespan):
     async def _run(self) -> int:
         running = self.make()
         loop = asyncio.get_running_loop()
-        received = 0
+        signals = 0
 
-        def signalled(number: int) -> None:
-            nonlocal received
-            received += 1
-            if received > 2:  # stop, hurry
+        def on_signal(number: int) -> None:
+            nonlocal signals
+            signals += 1
+            if signals > 2:  # the first begins the grace period, the second ends it
                 os._exit(SIGNALLED + number)
             running.request_stop()
 
-        def supervisor_gone() -> None:
+        def on_supervisor_exit() -> None:
             loop.remove_reader(sys.stdin)
             running.request_stop()
 
         for number in _SIGNALS:
-            loop.add_signal_handler(number, signalled, number)
+            loop.add_signal_handler(number, on_signal, number)
         if process_number() is not None:
-            loop.add_reader(sys.stdin, supervisor_gone)
+            loop.add_reader(sys.stdin, on_supervisor_exit)
         try:
-            async with self._working(running):
+            async with self._started(running):
                 await running.wait()
         except Exception:
             if running.failure is None:
@@ -270,13 +274,13 @@ class Consumer(Lifespan):
         return running.exit_code
 
     @asynccontextmanager
-    async def _working(self, running: Running) -> AsyncIterator[None]:
+    async def _started(self, running: Running) -> AsyncIterator[None]:
         with ExitStack() as stack:
             stack.enter_context(served(self.metrics_port, statuses))
             stack.enter_context(exported(consumer_metrics(running.runners, running.renewals)))
             if self.seen:
-                _seen.append(running)
-                stack.callback(_seen.remove, running)
+                _announced.append(running)
+                stack.callback(_announced.remove, running)
                 stack.enter_context(announced(lambda: msgspec.json.encode([running.status()])))
             if self.opentelemetry:
                 stack.callback(import_module("veilmq.consumer.tracing").flush)
@@ -288,13 +292,13 @@ class Consumer(Lifespan):
         *,
         connect: Callable[[], QueueClient] | None = None,
         clock: Clock | None = None,
-        watching: Mapping[str, Hook] = MappingProxyType({}),
-        **how: Any,
+        more_hooks: Mapping[str, Hook] = MappingProxyType({}),
+        **options: Any,
     ) -> Running:
-        """Return what runs the handlers, not started; to run them otherwise than ``run`` and ``running`` do.
+        """Return a ``Running`` that is not started, for callers that need more than ``run`` and ``running``.
 
-        ``connect`` gives clients, one of them to ``send`` until it has stopped; ``watching`` has more
-        hooks, by name; ``how`` the last arguments of ``Running``.
+        ``connect`` returns clients; one of them serves ``send`` until the stop. ``options`` are arguments of
+        ``Running``.
         """
         if not self.handlers:
             raise ValueError("this consumer has no handler; declare one with @app.handler")
@@ -304,7 +308,7 @@ class Consumer(Lifespan):
             except ModuleNotFoundError as error:
                 raise ModuleNotFoundError("opentelemetry=True needs pip install 'veilmq[otlp]'") from error
         hooks = Hooks(self._hooks)
-        for name, hook in watching.items():
+        for name, hook in more_hooks.items():
             hooks.add(name, hook)
         running = Running(
             self,
@@ -313,7 +317,7 @@ class Consumer(Lifespan):
             hooks=hooks,
             grace_s=self._grace_s,
             create=self.create,
-            **how,
+            **options,
         )
         if connect is not None:
             self.sender = connect()

@@ -1,7 +1,7 @@
-"""Time and threads of a consumer: spans as people write them, its clock, and threads for calls that block.
+"""The clock of a consumer, durations as users write them, and threads for blocking calls.
 
-Leases are durations: the wall clock may step by an hour and no deadline moves. Time during which the machine is
-suspended counts where the system can tell, since the server's clock goes on.
+Leases are durations, so steps of the wall clock do not move deadlines. The time for which the machine is suspended
+counts where the system measures it (``CLOCK_BOOTTIME``), because the server's clock continues.
 """
 
 import asyncio
@@ -19,35 +19,35 @@ _COUNTER = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def wall_s() -> float:
-    """Return the seconds since the epoch by the wall clock, which may step: for what processes share, never a lease."""
+    """Return the wall-clock time, which may step: for data that processes share, not for leases."""
     return time.time()
 
 
 class Alarm(Protocol):
-    """What one thread sleeps on, and any other can wake it by."""
+    """Lets one thread sleep until an instant; other threads can wake it."""
 
     def ring(self) -> None:
-        """Wake the sleeper; without one, the next sleep ends at once."""
+        """Wake the sleeping thread, or let its next sleep return at once."""
 
     def wait_until(self, at_s: float | None) -> None:
-        """Return when ``at_s`` has come (``None``: never) or it has rung since the last return."""
+        """Sleep until ``at_s`` (``None``: forever) or until the alarm rings."""
 
 
 class Clock(Protocol):
-    """Seconds from an arbitrary start, never less than before."""
+    """A monotonic clock in seconds, with an arbitrary start."""
 
     def now_s(self) -> float:
-        """Return the present instant."""
+        """Return the current time."""
 
     def alarm(self) -> Alarm:
         """Return a new alarm on this clock."""
 
 
 class SystemClock:
-    """``Clock`` on the machine's counter; threads may share it."""
+    """The system's monotonic ``Clock``; thread-safe."""
 
     def now_s(self) -> float:
-        """Return the present instant."""
+        """Return the current time."""
         return time.clock_gettime(_COUNTER)
 
     def alarm(self) -> Alarm:
@@ -76,7 +76,7 @@ _WRITTEN = re.compile(r"(\d+(?:\.\d+)?) ?(ms|s|m|h|d)")
 
 
 def span_s(span: Span) -> float:
-    """Return ``span`` in seconds; raises ``ValueError`` for what is none, or negative."""
+    """Return ``span`` in seconds. Raises ``ValueError`` if it is malformed or negative."""
     if isinstance(span, str):
         written = _WRITTEN.fullmatch(span)
         if written is None:
@@ -93,10 +93,10 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Up to ``most`` threads, started when they are needed."""
+    """A pool of up to ``most`` daemon threads, started on demand."""
 
     def __init__(self, name: str, most: int) -> None:
-        """``name`` begins the threads' names."""
+        """``name`` is the prefix of the threads' names."""
         self._name = name
         self._most = most
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
@@ -107,11 +107,11 @@ class Threads:
 
     @property
     def at_work(self) -> int:
-        """Return how many threads have a call in work."""
+        """The number of busy threads."""
         return min(self._open, self._started)
 
     def submit(self, function: Callable[[], T]) -> "Future[T]":
-        """Call ``function`` in a thread, as soon as one is free; raises ``RuntimeError`` where none can be started."""
+        """Call ``function`` in the next free thread. Raises ``RuntimeError`` if a thread cannot be started."""
         future: Future[T] = Future()
         with self._lock:
             if self._idle > 0:
@@ -125,11 +125,11 @@ class Threads:
         return future
 
     def run(self, function: Callable[P, T], *args: P.args, **named: P.kwargs) -> "asyncio.Future[T]":
-        """Call ``function`` with these arguments in a thread; for coroutines."""
+        """``submit`` for coroutines, with arguments."""
         return asyncio.wrap_future(self.submit(partial(function, *args, **named)))
 
     def close(self) -> None:
-        """End the threads, each after its present call; nothing may be submitted afterwards."""
+        """End each thread after its current call. Nothing may be submitted afterwards."""
         for _ in range(self._started):
             self._calls.put(None)
 
@@ -142,7 +142,7 @@ class Threads:
                     settle = partial(future.set_result, function())
                 except BaseException as error:  # noqa: BLE001 - the caller gets it
                     settle = partial(future.set_exception, error)
-            with self._lock:  # before the result, with which the caller may submit another call for this thread
+            with self._lock:  # before the result is set: then the caller may submit its next call to this thread
                 self._open -= 1
                 self._idle += 1
             if settle is not None:

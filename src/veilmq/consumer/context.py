@@ -1,9 +1,8 @@
-"""What a handler sees of its message, and how it ends the work on it.
+"""The context that a handler gets with its message, and the outcomes of handlers.
 
-A handler that returns has done its work: the message is deleted. Otherwise it raises, or returns, one of three verbs:
-``RetryLater``, ``Reject``, ``Drop``. Any other exception is a ``RetryLater`` with the handler's own backoff. For a
-cancelled handler the cause decides: shutdown releases the message, a lost lease leaves it alone, the handler's timeout
-backs off.
+If a handler returns, its message is deleted, unless it returns or raises an outcome: ``RetryLater``, ``Reject`` or
+``Drop``. Any other exception is retried with the handler's backoff. If a handler is cancelled, the cause decides:
+shutdown releases the message, a lost lease leaves it alone, a timeout retries it with the backoff.
 """
 
 import math
@@ -25,28 +24,27 @@ TRACE_CHARACTERS_MAX = 16_000
 
 
 class Outcome(Exception):
-    """What a handler raises or returns to say more than "done"."""
+    """Raised or returned by a handler whose message is not simply done."""
 
 
 class RetryLater(Outcome):
-    """Deliver this message again later; until then it stays hidden."""
+    """Hide the message and deliver it again later."""
 
     def __init__(self, after: Span | None = None, reason: str = "") -> None:
-        """``after`` is how long to hide it, without it the handler's backoff decides; ``ValueError`` when malformed."""
+        """``after`` defaults to the handler's backoff. Raises ``ValueError`` if it is malformed."""
         super().__init__(reason or "The handler requested a later retry.")
         self.after_s = None if after is None else min(span_s(after), float(LEASE_S_MAX))
 
 
 class Reject(Outcome):
-    """This message cannot be handled: it goes to the dead-letter queue now, with the reason."""
+    """Move the message, which cannot be handled, to the dead-letter queue now, with the reason."""
 
     def __init__(self, reason: str = "The handler rejected it.") -> None:
-        """``reason`` is for the readers of the dead letters."""
         super().__init__(reason)
 
 
 class Drop(Outcome):
-    """This message is of no use: delete it, and count it as dropped."""
+    """Delete the message, which is of no use, and count it as dropped."""
 
     def __init__(self, reason: str = "") -> None:
         """``reason`` is logged."""
@@ -54,18 +52,17 @@ class Drop(Outcome):
 
 
 class Cancelled(Exception):
-    """Raised by ``Context.check`` in a handler that should stop: the process shuts down, or its time is over."""
+    """Raised by ``Context.check`` in a handler that should stop: because of a shutdown or its timeout."""
 
 
 class Undecodable(Exception):
-    """The body is not what the handler is annotated with."""
+    """The body does not match the type of the handler's payload."""
 
 
 class Failed(Exception):
-    """Stands for what a handler raised where it cannot be raised: it ended in another process, or by ``SystemExit``."""
+    """Replaces an exception that cannot be raised here: from another process, or ``SystemExit``."""
 
     def __init__(self, ending: "Ending") -> None:
-        """``ending`` is how the handler's work ended."""
         super().__init__(ending.reason)
         self.ending = ending
 
@@ -80,7 +77,7 @@ class Cause(Enum):
 
 
 class EndingKind(Enum):
-    """What is to become of a message."""
+    """The fate of a message."""
 
     DONE = "done"
     DROPPED = "dropped"
@@ -92,10 +89,10 @@ class EndingKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How the work on one message ended; plain values, so that it can come from another process.
+    """The fate of one message, as plain values that another process can send.
 
-    ``after_s`` is ``None`` where the backoff decides, until it has. ``error`` is the name of an exception's class,
-    ``trace`` the last characters of its traceback.
+    ``after_s`` is ``None`` until the backoff is applied. ``error`` is the name of an exception's class, ``trace`` the
+    end of its traceback.
     """
 
     kind: EndingKind
@@ -106,7 +103,7 @@ class Ending:
 
     @property
     def outcome(self) -> str:
-        """What becomes of the message: deleted, dropped, retried, rejected, released, or left alone."""
+        """The fate of the message: deleted, dropped, retried, rejected, released or left."""
         return _OUTCOMES[self.kind]
 
 
@@ -122,7 +119,7 @@ _BY_CAUSE = {
 
 
 def ending_of(result: object, cause: Cause | None = None) -> Ending:
-    """Return what ``result`` means: what a handler returned or raised, cancelled before by ``cause`` or not."""
+    """Return the ending for ``result``, which a handler returned or raised; ``cause`` is set if it was cancelled."""
     if isinstance(result, RetryLater):
         return Ending(kind=EndingKind.RETRY, after_s=result.after_s, reason=str(result), error="RetryLater")
     if isinstance(result, Outcome):
@@ -143,7 +140,7 @@ _DOUBLINGS_MAX = 40
 
 
 class Backoff:
-    """Full jitter: uniform from nothing to a ceiling that doubles with each attempt, up to ``cap``."""
+    """Full jitter: uniform between 0 and a ceiling that doubles with each attempt, up to ``cap``."""
 
     def __init__(
         self,
@@ -154,9 +151,9 @@ class Backoff:
         attempts: int | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """After ``attempts`` the message is rejected; ``None``: never, the queue's own dead-letter rule decides.
+        """After ``attempts`` the message is rejected; ``None`` leaves this to the queue's dead-letter rule.
 
-        ``jitter`` is ``"full"`` or ``"none"``, ``draw`` gives numbers from 0 to 1. Raises ``ValueError``.
+        ``jitter`` is ``"full"`` or ``"none"``; ``draw`` returns numbers from 0 to 1. Raises ``ValueError``.
         """
         if jitter not in ("full", "none"):
             raise ValueError(f'jitter is {jitter!r}; use "full" or "none"')
@@ -168,7 +165,7 @@ class Backoff:
         self._draw = draw if jitter == "full" else lambda: 1.0
 
     def after_s(self, attempt: int) -> int:
-        """Return for how many whole seconds to hide a message whose attempt number ``attempt`` (1, 2, …) failed."""
+        """Return for how many seconds to hide a message after failed attempt number ``attempt`` (1, 2, …)."""
         ceiling_s = min(self.cap_s, self.base_s * 2 ** float(min(attempt - 1, _DOUBLINGS_MAX)))
         return math.ceil(ceiling_s * self._draw())
 
@@ -177,9 +174,9 @@ class Backoff:
         return self.attempts is not None and attempt >= self.attempts
 
     def decide(self, ending: Ending, attempt: int) -> Ending:
-        """Return ``ending`` of attempt number ``attempt`` as it is carried out.
+        """Return ``ending`` with the delay of a retry, in whole seconds.
 
-        A retry has its time then, in whole seconds; one without a time of its own is rejected after the last attempt.
+        A retry without a delay of its own becomes a rejection after the last attempt.
         """
         if ending.kind is not EndingKind.RETRY:
             return ending
@@ -191,48 +188,46 @@ class Backoff:
 
 
 LOSSES = (Cause.LOST, Cause.ENDED)
-"""Causes that concern one message alone, and have the names of the states of its lease."""
+"""Causes of one message alone; their values are those of ``LeaseState``."""
 
 
 class Context:
-    """One delivery of a message: the message without its body, the state of its lease, and whether to stop."""
+    """One delivery of a message: its metadata, its lease, and whether the handler should stop."""
 
-    __slots__ = ("_cancelled", "cause", "ending", "given_up", "interrupt", "lease", "message", "on_progress")
+    __slots__ = ("_cancelled", "abandoned", "cause", "ending", "interrupt", "lease", "message", "on_progress")
 
     def __init__(
         self, message: ReceivedMessage, lease: Lease, on_progress: Callable[[float], object] | None = None
     ) -> None:
-        """``on_progress`` is called with what the handler reports."""
         self.message = message
         self.lease = lease
         self.cause: Cause | None = None
-        """Why the handler should stop; ``None`` while it may go on."""
+        """Why the handler should stop; ``None`` while it may continue."""
         self._cancelled: threading.Event | None = None
         self.on_progress = on_progress
-        # For the runtime, in the event loop: how the work ended, what stops the handler while it runs, and whether the
-        # consumer stopped before the handler did, so that its end decides nothing any more.
+        # The runtime uses these in the event loop.
         self.ending: Ending | None = None
-        self.interrupt: Callable[[Cause], object] | None = None
-        self.given_up = False
+        self.interrupt: Callable[[Cause], object] | None = None  # stops the handler; set while it runs
+        self.abandoned = False  # the consumer stopped before the handler did: its result is ignored
 
     @property
     def message_id(self) -> str:
-        """The id of the message, the same in every delivery."""
+        """The id of the message, the same in each delivery."""
         return self.message.id
 
     @property
     def attempt(self) -> int:
-        """The number of the delivery, 1 for the first."""
+        """The number of the delivery, from 1."""
         return self.message.receive_count
 
     @property
     def group(self) -> str | None:
-        """The message's group, if it has one."""
+        """The message's group, if any."""
         return self.message.group
 
     @property
     def sent_at(self) -> float:
-        """When the message was sent, in seconds since the epoch."""
+        """Seconds since the epoch."""
         return self.message.sent_at_ms / SECOND_MS
 
     @property
@@ -242,7 +237,7 @@ class Context:
 
     @property
     def cancelled(self) -> threading.Event:
-        """Set when the handler should stop, for any cause; a thread may wait for it."""
+        """Set when the handler should stop; threads may wait for it."""
         if self._cancelled is None:
             self._cancelled = threading.Event()
             if self.cause is not None:
@@ -250,7 +245,7 @@ class Context:
         return self._cancelled
 
     def check(self) -> None:
-        """Return if the work may go on; raises ``LeaseLost`` or ``Cancelled``. Cheap: for loops in threads."""
+        """Raise ``LeaseLost`` or ``Cancelled`` if the handler should stop. Cheap enough for loops in threads."""
         if self.cause in LOSSES:
             raise LeaseLost(LeaseState(self.cause.value))
         if self.cause is not None:
@@ -260,33 +255,33 @@ class Context:
             raise LeaseLost(state)
 
     def fence(self) -> "Fence":
-        """Return a context manager, async or not, that is entered only when a fresh renewal has proved the lease.
+        """Return a sync and async context manager that renews the lease on entry, and raises ``LeaseLost`` on failure.
 
-        It raises ``LeaseLost`` otherwise. It is for the step before a side effect that must not happen twice.
+        Use it around a side effect that must not happen twice.
         """
         return Fence(self)
 
     def progress(self, done: float) -> None:
-        """Report progress; ``done`` is the finished share. A handler with ``stall`` must call it."""
+        """Report progress; ``done`` is the finished share. Required if the handler has ``stall``."""
         if self.on_progress is not None:
             self.on_progress(done)
 
     def stop(self, cause: Cause) -> None:
-        """Have the handler stop, for the first ``cause``; for the runtime."""
+        """Set the cause and ``cancelled``, without interrupting the handler; the first cause counts. Internal."""
         if self.cause is None:
             self.cause = cause
             if self._cancelled is not None:
                 self._cancelled.set()
 
     def cancel(self, cause: Cause) -> None:
-        """Stop the handler if it runs; the first cause counts; for the runtime."""
+        """Stop and interrupt the handler if it runs; the first cause counts. Internal."""
         if self.interrupt is not None and self.cause is None:
             self.stop(cause)
             self.interrupt(cause)
 
 
 class Fence:
-    """Entered by ``with`` or ``async with``; see ``Context.fence``."""
+    """The context manager of ``Context.fence``."""
 
     __slots__ = ("_context",)
 
@@ -299,7 +294,7 @@ class Fence:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing."""
+        pass
 
     async def __aenter__(self) -> Self:
         self._context.check()
@@ -307,7 +302,7 @@ class Fence:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Do nothing."""
+        pass
 
 
 T = TypeVar("T")
@@ -319,21 +314,22 @@ class Item(Generic[T]):
     __slots__ = ("body", "context", "outcome")
 
     def __init__(self, body: T, context: Context) -> None:
-        """It succeeds unless ``fail`` is called."""
         self.body = body
         self.context = context
         self.outcome: Outcome | None = None
 
     def fail(self, outcome: Outcome) -> None:
-        """End this message by ``outcome``; the others are not touched."""
+        """End this message with ``outcome``; the others of the batch are unaffected."""
         self.outcome = outcome
 
 
 class Batch(Sequence[Item[T]]):
-    """The messages of a batch handler. When it returns, all that did not ``fail`` are done; if it raises, none is."""
+    """The messages of a batch handler, in order of arrival.
+
+    If the handler returns, all messages that did not ``fail`` are done; if it raises, none is.
+    """
 
     def __init__(self, items: Sequence[Item[T]]) -> None:
-        """``items`` in the order of arrival."""
         self._items = tuple(items)
 
     @property
@@ -347,5 +343,5 @@ class Batch(Sequence[Item[T]]):
     def __iter__(self) -> Iterator[Item[T]]:
         return iter(self._items)
 
-    def __getitem__(self, place: int) -> Item[T]:  # type: ignore[override]  # no slices
-        return self._items[place]
+    def __getitem__(self, index: int) -> Item[T]:  # type: ignore[override]  # no slices
+        return self._items[index]

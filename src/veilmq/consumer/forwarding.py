@@ -1,8 +1,8 @@
-"""The forwarder: receives from the intake, routes, and moves each message to its queue; several at a time.
+"""The forwarder: receives messages from the intake queue, routes them, and moves each to its target queue.
 
-Each worker is a thread with one receive of up to ten messages at work. A message that cannot be forwarded stays in the
-intake and returns when its timeout ends; the intake's dead-letter rule bounds how often. A group of a FIFO intake is
-locked by the server while one of its messages is in flight, so no two workers have it.
+Each worker is a thread that processes one receive of up to ten messages at a time. A message that cannot be forwarded
+stays in the intake, and is received again when its timeout ends; the intake's dead-letter rule limits how often. On a
+FIFO intake the server locks a group while one of its messages is in flight, so two workers never have the same group.
 """
 
 import logging
@@ -27,11 +27,11 @@ from veilmq.core.settings import SettingValue
 from veilmq.wire.sqs.names import is_fifo
 
 BATCH_BYTES_MAX = 262_144
-"""What the messages of one send may have together on every server; a single larger message is sent alone."""
+"""Total size of a batch that each server accepts; a larger message is sent alone."""
 NO_REPLY = "no answer"
-"""The reason of a message that may have been forwarded or not."""
+"""The reason if the outcome is unknown."""
 NO_RULE = "default"
-"""The label of messages that no rule matched."""
+"""The label of messages that matched no rule."""
 REPORT_S = Range(minimum=1, maximum=3_600, default=10)
 TIMEOUT_S = Range(minimum=1, maximum=240, default=30)  # less than the five minutes of deduplication
 WAIT_S = Range(minimum=1, maximum=20, default=5)
@@ -49,7 +49,7 @@ log = logging.getLogger("veilmq.forwarding")
 
 
 class RelayedMessage(NamedTuple):
-    """A message in flight in the intake, the queue that it goes to, and by which rule."""
+    """A message in flight in the intake, its target queue, and the rule that matched."""
 
     message: ReceivedMessage
     target: str
@@ -57,24 +57,24 @@ class RelayedMessage(NamedTuple):
 
 
 RelayOutcome = ClientError | Unreachable | None
-"""Why a message has stayed in the intake, as far as is known; ``None`` for one that was forwarded."""
+"""Why a message has stayed in the intake; ``None`` if it was forwarded."""
 
 GROUP_HELD = ClientError("GroupHeld", "An earlier message of the group was not forwarded: that one goes first.", 409)
-"""What keeps a message of a FIFO queue from being tried."""
+"""The outcome of a message that was not tried, to keep the order of its group."""
 
 
 class Relay:
-    """Moves messages of one intake to their queues; threads may share one."""
+    """Moves messages from one intake to their targets. Thread-safe."""
 
     def __init__(self, *, fifo: bool) -> None:
-        """``fifo``: the intake, and so each target, is a FIFO queue."""
+        """``fifo``: the intake and all targets are FIFO queues."""
         self._fifo = fifo
 
     def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
-        """Try up to ten messages of one receive, and return the outcome of each. No message overtakes its group.
+        """Try up to ten messages of one receive, and return their outcomes.
 
-        Of a FIFO queue the first of each group is tried, then the second of each, and so on; what is behind a message
-        that stayed is not. Raises ``Unreachable`` where no outcome is known.
+        On a FIFO queue the first message of each group is tried, then the second of each, and so on. After a failure,
+        the rest of the group is not tried. Raises ``Unreachable`` if no outcome is known.
         """
         rounds: list[list[RelayedMessage]] = [] if self._fifo else [list(messages)]
         count: Counter[str | None] = Counter()
@@ -93,20 +93,19 @@ class Relay:
         return [outcomes[each.message.receipt] for each in messages]
 
     def _move(self, messages: Sequence[RelayedMessage]) -> Iterator[tuple[RelayedMessage, RelayOutcome]]:
-        """Try messages of which none waits for another, and yield the outcome of each."""
+        """Try messages of different groups, and yield their outcomes."""
         raise NotImplementedError
 
 
 class ForwardRelay(Relay):
-    """Moves messages by veilmq's own forward, one transaction for each: a message is in one queue at any instant."""
+    """Moves each message in one transaction of veilmq's server, so that it is always in exactly one queue."""
 
     def __init__(self, forwards: Forwards, *, fifo: bool) -> None:
-        """``forwards`` is the intake's."""
         super().__init__(fifo=fifo)
         self._forwards = forwards
 
     def relay(self, messages: Sequence[RelayedMessage]) -> list[RelayOutcome]:
-        """Forward all at once; where that is refused as a whole (one target is missing or forbidden), one by one."""
+        """Forward all in one request. If it is refused (a target is missing or forbidden), forward one by one."""
         try:
             results = self._forwards.forward([(each.message.receipt, each.target) for each in messages])
         except ClientError as error:
@@ -121,14 +120,13 @@ class ForwardRelay(Relay):
 
 
 class SendRelay(Relay):
-    """Sends to the target, then deletes in the intake, which every SQS server can.
+    """Sends to the target, then deletes from the intake; works with any SQS server.
 
-    A crash in between repeats the send: in a FIFO target the repetition is not stored for five minutes, as the
-    message's id is its deduplication id there; in a standard one it is.
+    A crash in between repeats the send. A FIFO target discards the repetition for five minutes, because the message's
+    id is the deduplication id; a standard target stores it twice.
     """
 
     def __init__(self, client: QueueClient, intake: str, *, fifo: bool) -> None:
-        """``client`` sends and deletes."""
         super().__init__(fifo=fifo)
         self._client = client
         self._intake = intake
@@ -171,7 +169,7 @@ class SendRelay(Relay):
 
 
 def _by_size(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage]]:
-    """Yield the messages in their order, as many at once as one send takes."""
+    """Split the messages, in order, into batches that one send accepts."""
     batch: list[RelayedMessage] = []
     size_bytes = 0
     for each in messages:
@@ -186,13 +184,12 @@ def _by_size(messages: Sequence[RelayedMessage]) -> Iterator[list[RelayedMessage
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Messages ``forwarded``, by queue, and attempts after which a message ``stayed`` in the intake, by reason.
+    """Counters of a forwarder.
 
-    ``routed`` has what was forwarded by queue and rule, ``None`` where none held. ``received`` counts all messages from
-    the intake, ``again`` those that had been received before.
-
-    One that stayed is received again when its timeout ends, and may so be counted more than once. ``gone`` counts
-    messages that were not in the intake any more: a repeated request finds what its first one had done.
+    Messages ``forwarded`` by queue; ``routed`` by queue and rule (``None``: no match); attempts after which a message
+    ``stayed`` in the intake, by reason; all ``received`` messages, and those received ``again``. A message that stayed
+    may be counted several times. ``gone`` messages had already left the intake: an earlier request moved them, but its
+    reply was lost.
     """
 
     forwarded: Counter[str] = field(default_factory=Counter)
@@ -204,11 +201,11 @@ class Totals:
 
     @property
     def messages(self) -> int:
-        """Return how many were forwarded."""
+        """The number of forwarded messages."""
         return self.forwarded.total()
 
     def add(self, messages: Sequence[RelayedMessage], outcomes: Sequence[RelayOutcome]) -> None:
-        """Count the outcomes of some messages."""
+        """Count messages and their outcomes."""
         self.received += len(messages)
         self.again += sum(each.message.receive_count > 1 for each in messages)
         for each, outcome in zip(messages, outcomes, strict=True):
@@ -231,11 +228,10 @@ def _reason_of(outcome: ClientError | Unreachable) -> str:
 
 @dataclass(eq=False)
 class Forwarder:
-    """Forwards the messages of one intake, by a router and a relay; ``client`` receives.
+    """Forwards the messages of one intake, which ``client`` receives.
 
-    ``timeout_s`` is how long received messages are hidden, ``wait_s`` how long a receive waits for the first one, and a
-    stop for the receive. With ``until_empty`` it ends when a receive finds nothing. When ``stop`` is set, every worker
-    ends after the messages that it has.
+    ``timeout_s`` is the visibility timeout, ``wait_s`` the time that a receive may wait, and thus a stop. With
+    ``until_empty`` a worker ends at an empty receive. Once ``stop`` is set, workers end after their current messages.
     """
 
     client: QueueClient
@@ -255,16 +251,16 @@ class Forwarder:
         self._warned: set[tuple[str, str]] = set()
 
     def totals(self) -> Totals:
-        """Return a copy of the numbers so far."""
+        """Return a copy of the counters."""
         with self._lock:
             return deepcopy(self._totals)
 
     def run(
         self, *, report: Callable[[Totals], None] = lambda totals: None, every_s: float = REPORT_S.default
     ) -> Totals:
-        """Forward until ``stop`` is set, or the intake is empty; ``report`` is called every so often.
+        """Forward until ``stop`` is set, or the intake is empty, and call ``report`` every ``every_s``.
 
-        Raises ``ClientError`` when the intake cannot be received from: what is missing or forbidden stays so.
+        Raises ``ClientError`` if receiving from the intake fails permanently, for example because it is missing.
         """
         threads = Threads("forward", self.workers)
         running: set[Future[None]] = {threads.submit(self._work) for _ in range(self.workers)}
@@ -301,7 +297,7 @@ class Forwarder:
                 self.stop.wait(pause_s)
 
     def _forward(self, received: Sequence[ReceivedMessage]) -> bool:
-        """Relay the messages; return whether the server works."""
+        """Relay the messages; return ``False`` after a transient error."""
         messages = [RelayedMessage(message, *self.router.route(message)) for message in received]
         outcomes: Sequence[RelayOutcome]
         try:
@@ -314,18 +310,18 @@ class Forwarder:
         for each, why in failures:
             kind = each.target, _reason_of(why)
             if not (_is_gone(why) or kind[1] == GROUP_HELD.code or kind in self._warned):
-                self._warned.add(kind)  # of each queue and reason once: it will come again and again
+                self._warned.add(kind)  # log once for each queue and reason
                 log.warning("the message %s was not forwarded to %s: %s", each.message.id, each.target, why)
         return not any(_is_transient(why) for _, why in failures)
 
 
 def _is_transient(error: ClientError | Unreachable) -> bool:
-    """Return whether the same request may succeed a little later."""
+    """Return whether a retry may succeed."""
     return isinstance(error, Unreachable) or error.status >= _SERVER_FAILED or error.code in _TRANSIENT
 
 
 def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]:
-    """Return the metrics of the forwarder of ``intake``, which are read from ``totals``."""
+    """Return the metrics of the forwarder of ``intake``."""
 
     def metric(name: str, text: str, labels: Labels, read: Callable[[Totals], Mapping[Labels, int]]) -> Metric:
         return Metric(
@@ -362,7 +358,7 @@ def forwarder_metrics(intake: str, totals: Callable[[], Totals]) -> list[Metric]
 
 
 def check_targets(intake: str, targets: Mapping[str, int | None]) -> None:
-    """Raise ``RoutesError`` where one of ``targets`` cannot take what is in ``intake``."""
+    """Raise ``RoutesError`` if a target is the intake, or if one is a FIFO queue and the other is not."""
     fifo = is_fifo(intake)
     for target in targets:
         if target == intake:
@@ -372,7 +368,7 @@ def check_targets(intake: str, targets: Mapping[str, int | None]) -> None:
 
 
 def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, create: bool) -> list[str]:
-    """Make the queues that are missing, and return their names; without ``create`` raise ``RoutesError`` for them."""
+    """Create the missing queues and return their names. Without ``create``, raise ``RoutesError`` if any is missing."""
     missing = []
     for target in targets:
         try:
@@ -391,7 +387,7 @@ def ready_queues(client: QueueClient, targets: Mapping[str, int | None], *, crea
 
 
 def can_forward(forwards: Forwards) -> bool:
-    """Return whether the server has forwards; raises ``ClientError`` where it has and refuses, and ``Unreachable``."""
+    """Return whether the server supports forwards. Raises ``ClientError`` if it refuses them, and ``Unreachable``."""
     try:
         forwards.forward([])
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""Which queue a message goes to: rules of a TOML file, or a routing table.
+"""Routing of messages to queues by the rules of a TOML file, or by a routing table.
 
     default = "jobs-30s"
 
@@ -10,7 +10,7 @@
     [queues.jobs-10min]
     visibility_timeout_s = 600
 
-The first rule whose conditions all hold names the queue. ``docs/forwarding.md`` describes them.
+The first rule whose conditions all hold selects the queue; see ``docs/forwarding.md``.
 """
 
 import re
@@ -29,24 +29,24 @@ from veilmq.core.settings import RoutingTable
 
 
 class Route(NamedTuple):
-    """Where a message goes, and by which ``rule``: its number, or the name of a table's class; ``None`` for none."""
+    """The target queue, and the rule that matched: its number, or the name of a table's class; ``None`` for none."""
 
     queue: str
     rule: str | None = None
 
 
 class RoutesError(ValueError):
-    """Rules, or a table, by which nothing can be forwarded; says in a sentence what to correct."""
+    """The rules or the table are invalid; the message is a sentence for the user."""
 
 
 class TableRouter:
-    """Routes by a routing table: the class of the message's kind of work. ``targets`` are those of ``Rules``.
+    """Routes by the class that a routing table has for the message's kind; ``targets`` as in ``Rules``.
 
-    How often the message was received before does not count: no work was done on it in the intake.
+    The receive count is ignored, because no work is done on messages in the intake.
     """
 
     def __init__(self, table: RoutingTable) -> None:
-        """``table`` must name a queue for each class; raises ``RoutesError``."""
+        """Raises ``RoutesError`` unless each class has a queue."""
         for each in table.classes:
             if not each.queue:
                 raise RoutesError(f"The class {each.name} of the routing table names no queue to forward to.")
@@ -63,13 +63,13 @@ class TableRouter:
 
 Scalar = str | int | float | bool
 Value = tuple[Scalar, ...] | None
-"""What a value can be compared with: nothing, where it is none of these; ``None`` where there is no value."""
+"""The comparable forms of a value: none for an object or a list; ``None`` if the value is absent."""
 Pointer = tuple[str, ...]
-"""What a JSON Pointer (RFC 6901) names: the names that lead to a field, or the indices."""
+"""The parts of a JSON Pointer (RFC 6901): names and indices."""
 
 
 def _attribute(name: str, message: ReceivedMessage) -> Value:
-    """Return the value of the attribute ``name``: a number is one, and a text."""
+    """Return the value of the attribute ``name``; a number compares as a number and as text."""
     found = message.attributes.get(name)
     if found is None or found.text is None:
         return None if found is None else ()
@@ -79,46 +79,43 @@ def _attribute(name: str, message: ReceivedMessage) -> Value:
 
 
 def _field(pointer: Pointer, message: ReceivedMessage) -> Value:
-    """Return the field of the body there; none is present where the body is no JSON."""
+    """Return the field of the body at ``pointer``; absent if the body is not JSON."""
     found = _document(message.body)
     for part in pointer:
         found = _step(found, part)
-    if found is _NOWHERE:
+    if found is _ABSENT:
         return None
     return (found,) if isinstance(found, Scalar) else ()
 
 
-@lru_cache(maxsize=10)  # several rules, and several threads, have one message each at a time
+@lru_cache(maxsize=10)  # the rules read a message one after another, in up to ten threads
 def _document(body: str) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
-        return _NOWHERE
+        return _ABSENT
 
 
 _OTHERS: dict[str, Callable[[ReceivedMessage], Value]] = {
     "size": lambda message: (len(message.body.encode()),),
     "group": lambda message: None if message.group is None else (message.group,),
 }
-_NOWHERE = object()
+_ABSENT = object()
 
 
 def _step(document: Any, part: str) -> Any:
-    """Return the member or the element of ``document`` that one part of a pointer names."""
+    """Return the member or element of ``document`` for one part of a pointer."""
     if isinstance(document, dict):
-        return document.get(part, _NOWHERE)
+        return document.get(part, _ABSENT)
     if not isinstance(document, list) or not part.isdecimal() or not part.isascii() or (part[0] == "0" and part != "0"):
-        return _NOWHERE
+        return _ABSENT
     if len(part) > len(str(len(document))) or int(part) >= len(document):
-        return _NOWHERE
+        return _ABSENT
     return document[int(part)]
 
 
 class Test(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that is given must hold: a number from ``min`` to ``max``, both included; a text that begins with ``prefix``.
-
-    ``present``: there is a value, or there is none.
-    """
+    """A test with one or more parts, which must all hold: an inclusive range, the prefix of a text, the presence."""
 
     min: int | float | None = None
     max: int | float | None = None
@@ -130,7 +127,7 @@ Condition = Scalar | list[Scalar] | Test
 
 
 def check(condition: Condition) -> None:
-    """Raise ``ValueError`` for a condition that nothing could meet, or everything."""
+    """Raise ``ValueError`` for a condition that no value, or each value, would meet."""
     if condition == []:
         raise ValueError("the list is empty, so no message could have one of its values")
     if condition == Test():
@@ -142,10 +139,10 @@ def check(condition: Condition) -> None:
 
 
 def holds(condition: Condition, value: Value) -> bool:
-    """Return whether ``condition`` holds of ``value``."""
+    """Return whether ``condition`` holds for ``value``."""
     if isinstance(condition, list):
         return any(holds(each, value) for each in condition)
-    if not isinstance(condition, Test):  # true is no 1
+    if not isinstance(condition, Test):  # True must not equal 1
         return any(each == condition and isinstance(each, bool) is isinstance(condition, bool) for each in value or ())
     numbers = [each for each in value or () if not isinstance(each, str | bool)]
     texts = [each for each in value or () if isinstance(each, str)]
@@ -185,14 +182,14 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 _Conditions = list[tuple[Callable[[ReceivedMessage], Value], Condition]]
-"""Values of a message, each read by a function, and what must hold of them."""
+"""Functions that read a value of a message, each with the condition for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules of one file: pairs of a queue and the conditions that must hold for it.
+    """The rules of one file: queues, each with the conditions for it.
 
-    ``targets`` are all queues that messages may go to, with the visibility timeout that each is to have, if any.
+    ``targets`` has all target queues, with their visibility timeout if the file sets one.
     """
 
     default: str
@@ -200,7 +197,7 @@ class Rules:
     targets: Mapping[str, int | None]
 
     def route(self, message: ReceivedMessage) -> Route:
-        """Return the queue of the first rule that holds of the message, or the default one."""
+        """Return the queue of the first matching rule, or the default."""
         for number, (queue, conditions) in enumerate(self.rules, start=1):
             if all(holds(condition, read(message)) for read, condition in conditions):
                 return Route(queue, str(number))
@@ -208,15 +205,15 @@ class Rules:
 
 
 Router = Rules | TableRouter
-"""Decides by the message alone, so that it always decides the same."""
+"""Depends on the message alone, so that repeated attempts have the same target."""
 
 
 def read_rules(text: str) -> Rules:
-    """Return the rules that ``text`` has; raises ``RoutesError``, which names the place of what is wrong."""
+    """Parse rules. Raises ``RoutesError`` with the position of the mistake."""
     try:
         file = msgspec.toml.decode(text, type=_File)
     except msgspec.ValidationError as error:
-        what, place = _taken_apart(error)
+        what, place = _split(error)
         if (rule := _RULE.match(place)) is not None:
             place = f"{_where(int(rule[1]), text)}{place[rule.end() :] or 'the rule'}"
         raise RoutesError(f"{place or 'The file'}: {what}.") from None
@@ -235,11 +232,11 @@ _Kind = TypeVar("_Kind")
 
 
 def _converted(given: Any, kind: type[_Kind], place: str) -> _Kind:
-    """Return ``given`` as a ``kind``; raises ``RoutesError`` that begins with ``place``."""
+    """Convert ``given`` to ``kind``. Raises ``RoutesError`` that begins with ``place``."""
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
-        what, inner = _taken_apart(error)
+        what, inner = _split(error)
         raise RoutesError(f"{place}{inner if inner.startswith('[') or not inner else f'.{inner}'}: {what}.") from None
 
 
@@ -247,7 +244,7 @@ def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
     begin, found = _where(number, text), _Conditions()
 
     def add(place: str, given: Any, read: Callable[[ReceivedMessage], Value]) -> None:
-        condition: Any = _converted(given, Condition, begin + place)  # type: ignore[arg-type]  # a union is what is wanted
+        condition: Any = _converted(given, Condition, begin + place)  # type: ignore[arg-type]  # a union
         try:
             check(condition)
         except ValueError as error:
@@ -273,8 +270,8 @@ def _conditions(number: int, fields: _RuleFields, text: str) -> _Conditions:
     return found
 
 
-def _taken_apart(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Return what is wrong, in the words of TOML, and where."""
+def _split(error: msgspec.ValidationError) -> tuple[str, str]:
+    """Return the problem, in the terms of TOML, and its place."""
     match = _PLACE.fullmatch(str(error))
     what, place = match.groups() if match is not None else (str(error), "")
     for ours, theirs in _WORDS.items():
@@ -283,7 +280,7 @@ def _taken_apart(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def _where(number: int, text: str) -> str:
-    """Return which rule it is, counted from 1, and in which line it begins, where it has a heading of its own."""
+    """Return a label for rule ``number`` (counted from 0), with its line if it has a heading."""
     begins = [match.start() for match in _RULE_BEGINS.finditer(text)]
     line = f" (line {text.count(chr(10), 0, begins[number]) + 1})" if number < len(begins) else ""
     return f"Rule {number + 1}{line}: "

@@ -1,7 +1,6 @@
-"""What a consumer is made of: handlers with their options, and what surrounds them.
+"""Handlers and their options, hooks, start-up and shutdown functions, and middleware.
 
-A handler is a plain function, whose signature says what it takes of payload, context and dependencies. Around it are
-functions at start-up and shutdown, the objects that they share, and middleware.
+A handler is a plain function; the types of its parameters select payload, context and dependencies.
 """
 
 import inspect
@@ -35,27 +34,26 @@ Hook = Callable[..., Any]
 
 
 class Hooks:
-    """Functions by what they watch."""
+    """Functions by the event that calls them; those of ``parent`` are called first, even if added later."""
 
-    def __init__(self, before: "Hooks | None" = None) -> None:
-        """Call those of ``before`` first, also what is added to it later."""
-        self._before = before
+    def __init__(self, parent: "Hooks | None" = None) -> None:
+        self._parent = parent
         self._hooks: dict[str, list[Hook]] = {}
 
     def add(self, name: str, hook: Hook) -> None:
-        """Call ``hook`` at each ``name``; raises ``ValueError`` for an unknown name."""
+        """Call ``hook`` at each event ``name``. Raises ``ValueError`` for an unknown name."""
         if name not in HOOKS:
             raise ValueError(f"there is no hook {name!r}; there are {', '.join(HOOKS)}")
         self._hooks.setdefault(name, []).append(hook)
 
     def has(self, name: str) -> bool:
-        """Return whether anything watches ``name``."""
-        return name in self._hooks or (self._before is not None and self._before.has(name))
+        """Return whether event ``name`` has a hook."""
+        return name in self._hooks or (self._parent is not None and self._parent.has(name))
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call what watches ``name``; a hook that fails is logged, and stops nothing else."""
-        if self._before is not None:
-            self._before.call(name, *arguments)
+        """Call the hooks of event ``name``; their errors are only logged."""
+        if self._parent is not None:
+            self._parent.call(name, *arguments)
         for hook in self._hooks.get(name, ()):
             try:
                 hook(*arguments)
@@ -63,17 +61,19 @@ class Hooks:
                 _log.exception("the hook %r for %r failed", hook, name)
 
 
-# From a message to what the handler is annotated with, and from what is sent to a body.
+# Payloads
 #
-# ``str`` is the body, ``bytes`` its UTF-8, ``ReceivedMessage`` all of it. A pydantic model reads the body by itself;
-# everything else (dataclasses, msgspec structs, typed dicts, lists …) is JSON, read and checked by msgspec. Without an
-# annotation the body is handed over as text.
+# ``str`` (or no annotation) is the body, ``bytes`` its UTF-8, ``ReceivedMessage`` the whole message. Pydantic models
+# parse the body; for all other types (dataclasses, msgspec structs, typed dicts, lists …) msgspec decodes JSON.
 
 Decode = Callable[[ReceivedMessage], Any]
 
 
 def decoder(annotation: Any) -> Decode:
-    """Return how a message becomes ``annotation``; it raises ``Undecodable``. ``TypeError`` for what JSON cannot be."""
+    """Return a function from a message to ``annotation``, which raises ``Undecodable``.
+
+    Raises ``TypeError`` for types that JSON cannot represent.
+    """
     if annotation in _PLAIN:
         return _PLAIN[annotation]
     model = getattr(annotation, "model_validate_json", None)
@@ -99,7 +99,7 @@ _PLAIN: dict[Any, Decode] = {
 
 
 def body_of(payload: Any) -> str:
-    """Return the body from which a handler reads ``payload``; raises ``TypeError`` for what JSON cannot be."""
+    """Encode ``payload`` as handlers decode it. Raises ``TypeError`` if JSON cannot represent it."""
     if isinstance(payload, str):
         return payload
     if isinstance(payload, bytes):
@@ -109,7 +109,7 @@ def body_of(payload: Any) -> str:
 
 
 def attributes_of(given: Mapping[str, Attribute | str]) -> dict[str, Attribute]:
-    """Return attributes as clients take them; a ``str`` is one of the type ``String``."""
+    """Return attributes with each ``str`` as an attribute of type ``String``."""
     return {
         name: Attribute(type="String", text=value) if isinstance(value, str) else value for name, value in given.items()
     }
@@ -119,11 +119,11 @@ PoolName = Literal["async", "thread", "process"]
 OnLost = Literal["cancel", "continue"] | Callable[[Context], object]
 
 OUTSTANDING_BYTES_MAX = 100 * 1024 * 1024
-"""Of one handler, by default; as in the clients of Google Pub/Sub."""
+"""The default for one handler, as in the clients of Google Pub/Sub."""
 
 
 class HandlerOptions(TypedDict, total=False):
-    """What ``Consumer.handler`` and ``Consumer.batch`` take; ``docs/consumer.md`` explains each."""
+    """Options of ``Consumer.handler`` and ``Consumer.batch``, described in ``docs/consumer.md``."""
 
     queue: str
     concurrency: int
@@ -145,7 +145,7 @@ class HandlerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How one handler is run: its checked ``HandlerOptions``; durations in seconds."""
+    """Validated ``HandlerOptions``, with durations in seconds."""
 
     queue: str
     concurrency: int = 16
@@ -166,7 +166,7 @@ class Options:
 
 
 def checked(least: int, most: float, name: str, value: int) -> int:
-    """Return ``value``; raises ``ValueError`` unless it is from ``least`` to ``most``."""
+    """Return ``value``. Raises ``ValueError`` unless it is from ``least`` to ``most``."""
     if not least <= value <= most:
         bounds = f"at least {least}" if most == math.inf else f"from {least} to {most}"
         raise ValueError(f"{name} is {value}; it must be {bounds}")
@@ -181,13 +181,13 @@ def _timeout_s(name: str, timeout: Span) -> float:
 
 
 def _policy(name: str, lease: Any) -> Any:
-    if hasattr(lease, "renew_at_s"):  # a policy, by its one method that nothing else has
+    if hasattr(lease, "renew_at_s"):  # a RenewalPolicy
         return lease
     return Adaptive() if lease == "auto" else Fixed(lease)
 
 
 _FIELDS = {"wait": "wait_s", "timeout": "timeout_s", "stall": "stall_s", "lease": "policy"}
-_READ: dict[str, Callable[[str, Any], object]] = {
+_VALIDATE: dict[str, Callable[[str, Any], object]] = {
     "concurrency": partial(checked, 1, math.inf),
     "prefetch": partial(checked, 0, math.inf),
     "max_outstanding_bytes": partial(checked, 1, math.inf),
@@ -201,7 +201,7 @@ _READ: dict[str, Callable[[str, Any], object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How messages are collected for a batch handler; ``key`` keeps messages of different keys apart."""
+    """Limits of a batch; messages with different results of ``key`` do not share one."""
 
     size_max: int
     linger_s: float
@@ -209,17 +209,17 @@ class Batching:
 
 
 PAYLOAD = object()
-"""Stands for the payload among the types of a handler's parameters."""
+"""The payload, among the types of a handler's parameters."""
 
 State = Mapping[Any, object]
-"""What start-up functions have returned, by type."""
+"""The results of start-up functions by type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """``function`` with the types of its parameters: ``PAYLOAD``, ``Context``, and what start-up functions return.
+    """``function`` with the types of its parameters: ``PAYLOAD``, ``Context``, or a key of ``State``.
 
-    Those whose names are in ``keywords`` come last.
+    Keyword-only parameters come last; ``keywords`` has their names.
     """
 
     function: Callable[..., Any]
@@ -235,22 +235,22 @@ class Handler:
         return getattr(self.function, "__name__", repr(self.function))
 
     def call(self, subject: Context | Batch[Any], state: State) -> Any:
-        """Call the function for a message, which is decoded here, or for a batch, and return what it returns."""
+        """Call the function for a message, which is decoded here, or for a batch, and return its result."""
         payload = self.decode(subject.message) if isinstance(subject, Context) else subject
-        given = [
+        arguments = [
             payload if hint is PAYLOAD else subject if hint is Context else state[hint] for hint in self.parameters
         ]
         if not self.keywords:
-            return self.function(*given)
-        split = len(given) - len(self.keywords)
-        return self.function(*given[:split], **dict(zip(self.keywords, given[split:], strict=True)))
+            return self.function(*arguments)
+        split = len(arguments) - len(self.keywords)
+        return self.function(*arguments[:split], **dict(zip(self.keywords, arguments[split:], strict=True)))
 
 
 def types_of(function: Callable[..., Any], *, kind: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the types of the parameters without a default, by name, and the names of keywords among them.
+    """Return the types of the parameters without defaults by name, and the names of the keyword-only ones.
 
-    Keywords come last; ``"return"`` has the type of the result. Raises ``TypeError`` for types that are not to be found
-    where ``function``, a ``kind`` such as "handler", is declared.
+    ``"return"`` has the type of the result. Raises ``TypeError`` for annotations that cannot be resolved where
+    ``function`` is declared; ``kind``, such as "handler", is for the error.
     """
     try:
         hints = get_type_hints(function)
@@ -271,10 +271,10 @@ def types_of(function: Callable[..., Any], *, kind: str) -> tuple[dict[str, Any]
 def make_handler(
     function: Callable[..., Any], *, batching: Batching | None = None, **given: Unpack[HandlerOptions]
 ) -> Handler:
-    """Return ``function`` as a handler; ``given`` has the queue, and other options.
+    """Return ``function`` as a handler; ``given`` has the queue and other options.
 
-    Raises ``TypeError`` for a signature that no message fits and an unknown option, ``ValueError`` for an option that
-    makes no sense.
+    Raises ``TypeError`` for a signature that does not fit and for an unknown option, ``ValueError`` for an invalid
+    option.
     """
     types, keywords = types_of(function, kind="handler")
     del types["return"]
@@ -289,7 +289,7 @@ def make_handler(
         more = "and beside that, or with a default, only what start-up functions return, by its type"
         raise TypeError(f"handler {function.__qualname__} must take {wanted}; {more}")
     payload, hints[payload_at] = hints[payload_at], PAYLOAD
-    if batching is not None:  # ``T`` of ``Batch[T]``
+    if batching is not None:  # Batch[T] -> T
         payload = get_args(payload)[0] if get_origin(payload) is Batch else inspect.Parameter.empty
     options = _options(function, batching, given)
     if options.pool == "process" and len(others) > others.count(Context):
@@ -309,7 +309,7 @@ def _options(function: Callable[..., Any], batching: Batching | None, given: Map
         known = ", ".join(HandlerOptions.__annotations__)
         raise TypeError(f"a handler has no option {', '.join(sorted(unknown))}; there are {known}")
     values: dict[str, Any] = {
-        _FIELDS.get(name, name): _READ[name](name, value) if name in _READ else value
+        _FIELDS.get(name, name): _VALIDATE[name](name, value) if name in _VALIDATE else value
         for name, value in given.items()
         if value is not None
     }
@@ -327,7 +327,7 @@ def _options(function: Callable[..., Any], batching: Batching | None, given: Map
 
 
 def _pool(function: Callable[..., Any], pool: Any) -> Any:
-    """Return where ``function`` runs; raises ``ValueError`` for a pool that cannot run it."""
+    """Return the pool for ``function``. Raises ``ValueError`` if the requested one cannot run it."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(f"handler {function.__qualname__} is a generator, which nothing would run: it must not yield")
     is_async = inspect.iscoroutinefunction(function)
@@ -340,38 +340,38 @@ def _pool(function: Callable[..., Any], pool: Any) -> Any:
     return chosen
 
 
-# What surrounds handlers.
+# Start-up and shutdown functions, middleware
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 CallNext = Callable[[], Awaitable[None]]
-"""Runs the rest of the middleware and the handler; raises what they raise, and the verb that a handler returned."""
+"""Runs the remaining middleware and the handler; raises their errors, and the outcome that a handler returned."""
 Middleware = Callable[[Any, CallNext], Awaitable[object]]
 
 
 class _Function(NamedTuple):
     function: Callable[..., Any]
-    takes: Mapping[str, Any]
-    gives: Any
+    parameters: Mapping[str, Any]
+    result: Any
 
     @property
     def name(self) -> str:
         return self.function.__qualname__
 
     async def call(self, state: State, threads: Threads) -> Any:
-        given = {name: state[hint] for name, hint in self.takes.items()}
+        arguments = {name: state[hint] for name, hint in self.parameters.items()}
 
         def call() -> Any:
             try:
-                return self.function(**given)
-            except StopIteration as error:  # which no future can raise
+                return self.function(**arguments)
+            except StopIteration as error:  # a future cannot raise it
                 raise RuntimeError(f"{self.name} raised StopIteration") from error
 
         if inspect.iscoroutinefunction(self.function):
             return await call()
         context = copy_context()
         result = await threads.run(context.run, call)
-        for variable, value in context.items():  # as if it had been called here
+        for variable, value in context.items():  # keep the context variables that the function set
             if variable.get(variable) is not value:
                 variable.set(value)
         return await result if inspect.isawaitable(result) else result
@@ -382,96 +382,95 @@ class Lifespan:
 
     def __init__(self) -> None:
         self.handlers: list[Handler] = []
-        self.around: dict[type, list[Middleware]] = {Context: [], Batch: []}
-        """Middleware by what it takes, from the outside in."""
+        self.middleware_of: dict[type, list[Middleware]] = {Context: [], Batch: []}  # outermost first
         self._startup: list[_Function] = []
         self._shutdown: list[_Function] = []
 
     def on_startup(self, function: Function) -> Function:
-        """Call ``function``, async or not, before anything is received; one that is not async in a thread.
+        """Call ``function`` before the first receive; in a thread unless it is async.
 
-        What it returns is given to each parameter annotated as its result is: of handlers, of shutdown functions, and
-        of start-up functions declared later. Raises ``TypeError`` where another one returns the same type.
+        Its result is passed to each parameter with the type of the result: of handlers, of shutdown functions, and of
+        start-up functions declared later. Raises ``TypeError`` if another start-up function returns the same type.
         """
         added = _function(function)
-        if added.gives is not NoneType and any(added.gives == each.gives for each in self._startup):
-            raise TypeError(f"{added.name} returns {_name(added.gives)}, as another start-up function does")
+        if added.result is not NoneType and any(added.result == each.result for each in self._startup):
+            raise TypeError(f"{added.name} returns {_name(added.result)}, as another start-up function does")
         self._startup.append(added)
         return function
 
     def on_shutdown(self, function: Function) -> Function:
-        """Call ``function``, as at the start, after everything was settled; of several, the last declared one first."""
+        """Call ``function`` after all messages are settled, the last declared first; in a thread unless it is async."""
         self._shutdown.append(_function(function))
         return function
 
     def middleware(self, function: Middleware) -> Middleware:
-        """Put ``async def function(context, call_next)`` around each call of a handler, the first declared outermost.
+        """Wrap each call of a handler in ``async def function(context, call_next)``; the first declared is outermost.
 
-        One whose first parameter is annotated ``Batch`` is put around the calls of batch handlers, and around both with
-        ``Context | Batch``. Raises ``TypeError``.
+        If the first parameter is annotated ``Batch``, it wraps calls of batch handlers; ``Context | Batch`` wraps both.
+        Raises ``TypeError``.
         """
         types, _ = types_of(function, kind="middleware")
-        if not inspect.iscoroutinefunction(function) or len(types) != 3:  # with that of its result
+        if not inspect.iscoroutinefunction(function) or len(types) != 3:  # context, call_next, return
             raise TypeError(f"middleware {function.__qualname__} must be async, and take a context and call_next")
         hint = next(iter(types.values()))
         kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
         for subject in {Batch if (get_origin(kind) or kind) is Batch else Context for kind in kinds}:
-            self.around[subject].append(function)
+            self.middleware_of[subject].append(function)
         return function
 
     def check(self, given: Iterable[Any] = ()) -> None:
-        """Raise ``TypeError`` for a parameter whose type no start-up function returns, and ``given`` does not have.
+        """Raise ``TypeError`` for a parameter whose type is neither in ``given`` nor returned by a start-up function.
 
-        A start does so, too.
+        A start also checks this.
         """
-        known = set(given)
+        available = set(given)
         for each in self._startup:
-            _check(f"start-up function {each.name}", each.takes.values(), known)
-            known.add(each.gives)
+            _check(f"start-up function {each.name}", each.parameters.values(), available)
+            available.add(each.result)
         for handler in self.handlers:
-            wanted = (hint for hint in handler.parameters if hint not in (PAYLOAD, Context))
-            _check(f"handler {handler.function.__qualname__}", wanted, known)
+            required = (hint for hint in handler.parameters if hint not in (PAYLOAD, Context))
+            _check(f"handler {handler.function.__qualname__}", required, available)
         for each in self._shutdown:
-            _check(f"shutdown function {each.name}", each.takes.values(), known)
+            _check(f"shutdown function {each.name}", each.parameters.values(), available)
 
     @asynccontextmanager
-    async def entered(self, state: dict[Any, object]) -> AsyncIterator[None]:
-        """Fill ``state`` by the start-up functions, but for the types that it has; at the end call the others.
+    async def started(self, state: dict[Any, object]) -> AsyncIterator[None]:
+        """Call the start-up functions for the types that ``state`` lacks; at the end call the shutdown functions.
 
-        Shutdown functions are called in the reverse order; one that fails is logged, and those whose objects a failed
-        start has not made are left out. Plain functions share a thread, but for one that a stop has left at work.
+        Errors of shutdown functions are logged. A shutdown function is skipped if a failed start did not create its
+        objects. Plain functions run in one thread; the second is for a shutdown while a start-up function still runs.
         """
         with closing(Threads("veilmq-lifespan", 2)) as threads:
             try:
                 for each in self._startup:
-                    if each.gives in state:
+                    if each.result in state:
                         continue
-                    made = await each.call(state, threads)
-                    if made is not None and each.gives is NoneType:
+                    result = await each.call(state, threads)
+                    if result is not None and each.result is NoneType:
                         raise TypeError(f"start-up function {each.name} returned something; annotate its result")
-                    if each.gives is not NoneType:
-                        state[each.gives] = made
+                    if each.result is not NoneType:
+                        state[each.result] = result
                 yield
             finally:
                 for each in reversed(self._shutdown):
-                    if state.keys() >= set(each.takes.values()):
+                    if state.keys() >= set(each.parameters.values()):
                         try:
                             await each.call(state, threads)
-                        except Exception:  # noqa: BLE001 - the others are called all the same
+                        except Exception:  # noqa: BLE001 - call the remaining functions
                             _log.exception("the shutdown function %s failed", each.name)
 
 
 def _function(function: Callable[..., Any]) -> _Function:
     types, _ = types_of(function, kind="function")
-    gives = types.pop("return")
-    return _Function(function, types, NoneType if gives is inspect.Parameter.empty else gives)
+    result = types.pop("return")
+    return _Function(function, types, NoneType if result is inspect.Parameter.empty else result)
 
 
-def _check(what: str, wanted: Iterable[Any], known: set[Any]) -> None:
-    for hint in wanted:
-        if hint not in known:
-            how = "declare one with @app.on_startup, and annotate its result so"
-            raise TypeError(f"{what} takes {_name(hint)}, which no start-up function before it returns; {how}")
+def _check(what: str, required: Iterable[Any], available: set[Any]) -> None:
+    for hint in required:
+        if hint not in available:
+            fix = "declare one with @app.on_startup, and annotate its result so"
+            raise TypeError(f"{what} takes {_name(hint)}, which no start-up function before it returns; {fix}")
 
 
 def _name(hint: Any) -> str:

@@ -1,4 +1,4 @@
-"""From the queue to the handler: polls, how many messages may come, and the order in which they are handled."""
+"""From the queue to the handler: polls, prefetch and memory limits, and the order of calls."""
 
 import asyncio
 import logging
@@ -40,20 +40,19 @@ FATAL_CODES = frozenset(
 
 @dataclass(eq=False)
 class Intake:
-    """One queue, as one handler receives from it.
+    """Receives the messages of one handler.
 
-    ``fill`` starts the polls that there is room for; call it whenever there may be more room. ``in_thread`` calls a
-    function that blocks. ``room`` says how many messages may come now, apart from what polls on their way may bring;
-    ``taken`` is given what came, ``failed`` what nothing mends. With ``create`` make the queue, and its dead-letter
-    queue, before the first receive.
+    Call ``fill`` whenever capacity may have grown. ``in_thread`` runs a blocking function. ``capacity`` returns how
+    many messages may be received now, regardless of polls in progress; ``received`` gets the leases, ``failed`` a fatal
+    error. With ``create`` the queue and its dead-letter queue are created before the first receive.
     """
 
     client: QueueClient
     options: Options
     subscription: Subscription
     in_thread: Callable[..., Awaitable[Any]]
-    room: Callable[[], int]
-    taken: Callable[[list[Lease]], object]
+    capacity: Callable[[], int]
+    received: Callable[[list[Lease]], object]
     failed: Callable[[Exception], object]
     create: bool = False
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -61,11 +60,10 @@ class Intake:
     def __post_init__(self) -> None:
         options = self.options
         self.prefetch = Prefetch(options.prefetch)
-        self._queues_timeout_s: int | None = None
-        self._names_timeout = not options.policy.queue_decides
-        self._missing = [queue for queue in (options.dead_letter, options.queue) if queue and self.create]
-        self.polls: set[Any] = set()
-        """The tasks of those on their way."""
+        self._queue_timeout_s: int | None = None
+        self._sends_timeout = not options.policy.queue_decides
+        self._to_create = [queue for queue in (options.dead_letter, options.queue) if queue and self.create]
+        self.polls: set[Any] = set()  # tasks in progress
         self._requested = 0
         self._busy = False
         self._failures = 0
@@ -73,33 +71,33 @@ class Intake:
         self._pausing: asyncio.Task[None] | None = None
 
     def receive(self, count: int) -> list[Lease]:
-        """Wait for up to ``count`` messages; several threads may do so at once.
+        """Poll for up to ``count`` messages. Thread-safe.
 
-        The timeout that the queue has is read once, and sent with each receive, so that it cannot change under our
-        leases, except where the policy leaves it to the queue; and there, too, if the queue has visibility rules: they
-        give each message another timeout, and no reply says which.
+        The queue's timeout is read once and sent with each receive, so that it cannot change under the leases. If the
+        policy leaves the timeout to the queue, none is sent, unless the queue has visibility rules: these give messages
+        different timeouts, which the reply does not contain.
 
-        Raises ``ClientError``, ``Unreachable``, and ``ValueError`` for a queue whose messages are never hidden.
+        Raises ``ClientError``, ``Unreachable``, and ``ValueError`` if the queue does not hide messages.
         """
         subscription, options = self.subscription, self.options
         table = subscription.table
-        for queue in self._missing:  # one that is there stays as it is, and a URL names one that is there
+        for queue in self._to_create:  # an existing queue is left unchanged; a URL implies one
             if "/" not in queue:
                 self.client.create_queue(queue, {"fifo": True} if is_fifo(queue) else {})
-        self._missing = []
+        self._to_create = []
         timeout_s = table.receive_timeout_s(subscription)
-        in_force_s = timeout_s
-        if in_force_s is None:
-            if self._queues_timeout_s is None:
+        effective_s = timeout_s
+        if effective_s is None:
+            if self._queue_timeout_s is None:
                 settings = self.client.show(options.queue).settings
-                self._names_timeout = self._names_timeout or bool(settings.visibility_rules)
-                self._queues_timeout_s = checked_timeout_s(settings.visibility_timeout_s)
-            in_force_s = self._queues_timeout_s
+                self._sends_timeout = self._sends_timeout or bool(settings.visibility_rules)
+                self._queue_timeout_s = checked_timeout_s(settings.visibility_timeout_s)
+            effective_s = self._queue_timeout_s
         requested_at_s = table.clock.now_s()
         messages = self.client.receive(
             options.queue,
             count=count,
-            timeout_s=in_force_s if self._names_timeout else timeout_s,
+            timeout_s=effective_s if self._sends_timeout else timeout_s,
             wait_s=options.wait_s,
             attempt_id=str(uuid.uuid4()) if subscription.fifo else None,
         )
@@ -108,23 +106,23 @@ class Intake:
             messages,
             requested_at_s=requested_at_s,
             answered_at_s=table.clock.now_s(),
-            timeout_s=in_force_s,
+            timeout_s=effective_s,
         )
 
     def fill(self) -> None:
-        """Start the polls that there is room for."""
+        """Start as many polls as the capacity allows."""
         polls_max = self.options.polls if self._busy else 1
         while not self._stopped and self._pausing is None and len(self.polls) < polls_max:
-            count = min(SQS_RECEIVE_COUNT.maximum, self.room() - self._requested)
+            count = min(SQS_RECEIVE_COUNT.maximum, self.capacity() - self._requested)
             if count < 1:
                 return
             self._requested += count
             self.polls.add(asyncio.get_running_loop().create_task(self._poll(count)))
 
     async def stop(self) -> None:
-        """Start no more polls, have those on their way answered, and return when they have been.
+        """Start no more polls, end those in progress, and return when all have ended.
 
-        One that waits for a thread or a connection is hung up on as soon as it is sent.
+        A poll that waits for a thread or a connection is ended once it is sent.
         """
         self._stopped = True
         if self._pausing is not None:
@@ -140,13 +138,13 @@ class Intake:
             received = await self.in_thread(self.receive, count)
             self._failures = 0
             self._busy = bool(received)
-            if len(received) == count:  # it did not wait for more
+            if len(received) == count:  # a full receive did not wait for messages
                 self.prefetch.received(loop.time() - began_s)
-        except Exception as error:  # noqa: BLE001 - whatever it was, a consumer that gave up would be worse
+        except Exception as error:  # noqa: BLE001 - polling must continue
             if is_fatal(error):
                 self._stopped = True
                 self.failed(error)
-            elif not self._stopped:  # a server that was hung up on need not reply
+            elif not self._stopped:  # `stop` may cause errors
                 self._busy = False
                 pause_s = min(POLL_PAUSE_S * 2**self._failures, POLL_PAUSE_S_MAX) * (0.75 + random.random() / 4)
                 self._failures = min(self._failures + 1, 10)
@@ -156,7 +154,7 @@ class Intake:
         finally:
             self._requested -= count
             self.polls.discard(asyncio.current_task())
-        self.taken(received)
+        self.received(received)
         self.fill()
 
     async def _wait(self, pause_s: float) -> None:
@@ -168,22 +166,22 @@ class Intake:
 
 
 def is_fatal(error: Exception) -> bool:
-    """Return whether no pause mends ``error``: the queue is not there, not ours, or not to be consumed."""
+    """Return whether a retry cannot help: the queue does not exist, is forbidden, or cannot be consumed."""
     return isinstance(error, ValueError) or (isinstance(error, ClientError) and plain_code(error.code) in FATAL_CODES)
 
 
-# How many messages are worth having here before a slot is free for them.
+# Prefetch
 #
-# Enough that handlers do not wait for a receive, and no more: one that waits here is renewed, counts as received, and
-# no other consumer can have it. Slow handlers need none.
+# Prefetched messages keep handlers from waiting for a receive, but they need renewals, count as received, and are
+# hidden from other consumers. So there are as few as possible, and none for slow handlers.
 
 SLOW_S = 1.0
 PREFETCH_MAX = 100
-_SHARE = 0.2
+_WEIGHT = 0.2  # of a new sample, in the moving averages
 
 
 class Prefetch:
-    """Follows how long handlers and receives take."""
+    """Computes the number of prefetched messages from the durations of calls and receives."""
 
     def __init__(self, most: int | None = None) -> None:
         self._most = PREFETCH_MAX if most is None else most
@@ -191,29 +189,27 @@ class Prefetch:
         self._receive_s = 0.0
 
     def handled(self, took_s: float) -> None:
-        """Take in how long one handler took."""
-        self._handle_s = took_s if self._handle_s is None else self._handle_s + _SHARE * (took_s - self._handle_s)
+        """Record the duration of a handler's call."""
+        self._handle_s = took_s if self._handle_s is None else self._handle_s + _WEIGHT * (took_s - self._handle_s)
 
     def received(self, took_s: float) -> None:
-        """Take in how long a receive took that brought messages."""
-        self._receive_s += _SHARE * (min(took_s, SLOW_S) - self._receive_s)
+        """Record the duration of a full receive."""
+        self._receive_s += _WEIGHT * (min(took_s, SLOW_S) - self._receive_s)
 
     def target(self, concurrency: int, *, lease_s: float) -> int:
-        """Return how many to hold ready: what is handled during two receives, and within half a lease."""
+        """Return how many messages to prefetch: enough for the time of two receives, but at most for half a lease."""
         if self._handle_s is None or self._handle_s > SLOW_S:
             return 0
         per_s = concurrency / max(self._handle_s, 0.0001)
         return int(min(self._most, per_s * 2 * self._receive_s + 1, per_s * lease_s / 2))
 
 
-# How many bytes of bodies are held, and how many more messages may come before they are too many.
-#
-# What a receive brings is not known before: the mean of what came so far stands for it. With nothing held, one
-# message may come, whatever its size.
-
-
 class Outstanding:
-    """Counts the bodies of messages from their receive to their settle."""
+    """Limits the bytes of the bodies of held messages.
+
+    The size of the next messages is estimated by the mean of all so far. Below the limit there is always capacity for
+    one message of any size.
+    """
 
     def __init__(self, bytes_max: int = OUTSTANDING_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -222,18 +218,18 @@ class Outstanding:
         self.held_bytes = 0
 
     def add(self, message: ReceivedMessage) -> None:
-        """Count ``message``, which has come."""
+        """Count a received ``message``."""
         size = body_bytes(message)
         self._messages += 1
         self._received_bytes += size
         self.held_bytes += size
 
     def remove(self, message: ReceivedMessage) -> None:
-        """Count ``message`` no more: it is settled."""
+        """Stop counting ``message``, which is settled."""
         self.held_bytes -= body_bytes(message)
 
-    def room(self, most: int) -> int:
-        """Return how many messages may come, up to ``most``: one at least until the limit is reached."""
+    def capacity(self, most: int) -> int:
+        """Return how many messages may be received, up to ``most``; 0 only if the limit is reached."""
         left = self._bytes_max - self.held_bytes
         if left <= 0:
             return 0
@@ -243,54 +239,47 @@ class Outstanding:
 
 
 def body_bytes(message: ReceivedMessage) -> int:
-    """Return the length of the body of ``message`` in UTF-8."""
+    """Return the length of the body in UTF-8."""
     body = message.body
     return len(body) if body.isascii() else len(body.encode())
 
 
-# Which messages the next call of the handler is given: in the order of arrival one, or a batch; and in a FIFO queue one
-# of each group at a time.
-#
-# The rest of a group waits behind the one in work. When that fails, the rest is handed back to be released at once: the
-# queue gives nothing of the group until the head returns, so the order holds without a wait here.
-#
-# A batch stays open until it is full, or its first message has lingered and a call could begin. The one that began
-# first is given first: a backlog of one key does not keep the messages of another from the handler.
-
-
 class Schedule:
-    """Messages that wait for a call of ``handler``."""
+    """The order of calls of ``handler``: waiting messages in order of arrival, one by one or in batches.
+
+    Of a FIFO group one message at a time is ready or in a call; the others are blocked. If it fails, the others are
+    returned to be released: the queue delivers no message of the group before the failed one, so the order holds.
+
+    A batch closes when it is full, or when its first message has lingered and a slot is free. The oldest batch is next,
+    so that a backlog of one key does not delay other keys.
+    """
 
     def __init__(self, handler: Handler, *, ordered: bool, wake: Callable[[], object]) -> None:
-        """``ordered`` keeps groups in order; ``wake`` is called when a batch has waited long enough."""
+        """``ordered`` keeps the order of groups; ``wake`` is called when a batch has lingered."""
         self._handler = handler
         self._ordered = ordered
         self._wake = wake
         self._ready: deque[list[Context]] = deque()
         self._groups: dict[str, deque[Context]] = {}
-        """The message of each group that is ready or in work, with those that wait behind it."""
+        """By group: the message that is ready or in a call, then the blocked ones."""
         self._open: dict[object, tuple[float, list[Context]]] = {}
-        """When each is due, with its messages, by key; the first is due first."""
+        """Open batches by key, with the time at which they close; in this order."""
         self._timer: asyncio.TimerHandle | None = None
         self.ready = 0
-        """How many could begin now, or when their batch is full or has waited."""
-        self.behind = 0
-        """How many wait behind another of their group."""
+        """Messages that wait for a slot or for their batch only."""
+        self.blocked = 0
+        """Messages behind another of their group."""
 
     def __len__(self) -> int:
-        """Return how many messages wait."""
-        return self.ready + self.behind
+        return self.ready + self.blocked
 
     def add(self, delivery: Context) -> None:
-        """Put ``delivery`` at the end of its group, of its batch, or of all.
-
-        Raises what the user's function for keys of batches raises, and ``TypeError`` for what is no key.
-        """
+        """Add ``delivery``. Raises the error of the user's ``group_by``, and ``TypeError`` for an unhashable key."""
         group, batching = delivery.message.group, self._handler.batching
         if self._ordered and group is not None:
             if group in self._groups:
                 self._groups[group].append(delivery)
-                self.behind += 1
+                self.blocked += 1
                 return
             self._groups[group] = deque([delivery])
         if batching is None:
@@ -305,7 +294,7 @@ class Schedule:
         self.ready += 1
 
     def next(self) -> list[Context]:
-        """Take what the next call is given; nothing when there is nothing to call for yet."""
+        """Remove and return the messages of the next call; empty if none can start yet."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -324,26 +313,26 @@ class Schedule:
         return taken
 
     def done(self, delivery: Context) -> None:
-        """Let the next of the group begin: ``delivery`` is settled for good."""
+        """Unblock the next message of the group: ``delivery`` has left the queue."""
         group = self._headed_by(delivery)
         if len(group) > 1:
             group.popleft()
-            self.behind -= 1
+            self.blocked -= 1
             self.ready += 1
             self._ready.append([group[0]])
         elif group:
             del self._groups[delivery.message.group or ""]
 
     def failed(self, delivery: Context) -> list[Context]:
-        """Return what waited behind ``delivery``, which returns later; it waits here no more."""
+        """Remove and return the messages blocked by ``delivery``, which stays in the queue."""
         group = self._headed_by(delivery)
         if group:
             del self._groups[delivery.message.group or ""]
-            self.behind -= len(group) - 1
+            self.blocked -= len(group) - 1
         return list(group)[1:]
 
     def remove(self, delivery: Context) -> list[Context]:
-        """Take out ``delivery``, which waits and is ours no more, with what waits behind it: that is returned."""
+        """Remove ``delivery``, whose lease is lost, and the messages blocked by it; return the latter."""
         for members in (*self._ready, *(members for _, members in self._open.values())):
             if delivery in members:
                 members.remove(delivery)
@@ -355,25 +344,25 @@ class Schedule:
         group = self._groups.get(delivery.message.group or "", deque())
         if delivery not in islice(group, 1, None):
             return []
-        behind = []
+        blocked = []
         while (last := group.pop()) is not delivery:
-            behind.append(last)
-        self.behind -= len(behind) + 1
-        return behind[::-1]
+            blocked.append(last)
+        self.blocked -= len(blocked) + 1
+        return blocked[::-1]
 
     def drain(self) -> list[Context]:
-        """Take out everything that waits; groups with a message in work stay closed."""
+        """Remove and return all waiting messages. Groups with a message in a call stay blocked."""
         waiting = [*(members for _, members in self._open.values()), *self._ready]
         waiting += [list(group)[1:] for group in self._groups.values()]
         drained = [delivery for members in waiting for delivery in members]
         self._open.clear()
         self._ready.clear()
         self._groups = {name: deque([group[0]]) for name, group in self._groups.items()}
-        self.ready = self.behind = 0
+        self.ready = self.blocked = 0
         return drained
 
     def _headed_by(self, delivery: Context) -> deque[Context]:
-        """Return the group that ``delivery`` heads; none where it has come again before the reply to the release."""
+        """Return the group if ``delivery`` is its first message; it is not if it was received again meanwhile."""
         group = self._groups.get(delivery.message.group or "")
         return group if group and group[0] is delivery else deque()
 
@@ -383,4 +372,4 @@ class Schedule:
         try:
             return batching.key(Item(self._handler.decode(delivery.message), delivery))
         except Undecodable:
-            return None  # it fails with its batch's call, alone
+            return None  # the call of its batch will fail this message alone

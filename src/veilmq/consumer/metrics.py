@@ -1,7 +1,7 @@
-"""Metrics of consumers and forwarders: a table of names and values, exported by each library that is installed.
+"""Metrics of consumers and forwarders, exported through each installed library.
 
-Prometheus reads values at each scrape. OpenTelemetry reads counters and gauges, and gets each observation of a
-histogram, if a provider is configured. What no library reads costs nothing.
+Prometheus reads values at each scrape. OpenTelemetry, if a provider is configured, reads counters and gauges and gets
+each observation of a histogram.
 """
 
 import importlib.util
@@ -43,7 +43,7 @@ EVENTS = (
     "ended",
     "delete_failed",
 )
-"""What may happen to a message; each is exported from the start, as 0."""
+"""The events of messages; all are exported from the start, as 0."""
 OTEL_SCOPE = "veilmq"
 
 Labels = tuple[str, ...]
@@ -51,9 +51,9 @@ Labels = tuple[str, ...]
 
 @dataclass(slots=True, eq=False)
 class Histogram:
-    """Durations in seconds, counted in the buckets ``EDGES_S`` and one above them.
+    """Durations in seconds, in buckets with upper edges ``EDGES_S`` and infinity.
 
-    ``observe`` is called with every observation, where a library needs each and not their counts.
+    ``observe``, if set, is called with each observation.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(EDGES_S) + 1))
@@ -61,7 +61,7 @@ class Histogram:
     observe: Callable[[float], object] | None = None
 
     def add(self, duration_s: float) -> None:
-        """Count one observation; one below zero counts as zero."""
+        """Count one observation; a negative one counts as 0."""
         duration_s = max(0.0, duration_s)
         self.counts[bisect_left(EDGES_S, duration_s)] += 1
         self.sum_s += duration_s
@@ -71,9 +71,9 @@ class Histogram:
 
 @dataclass(slots=True, eq=False)
 class Counters:
-    """All numbers of one handler; ``events`` are counters by name, those of ``EVENTS``.
+    """The metrics of one handler; ``events`` has the keys ``EVENTS``.
 
-    The event loop's thread writes them, exporters read them; a number that is one behind does no harm.
+    The event loop's thread writes and exporters read without a lock; slightly old numbers are harmless.
     """
 
     events: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(EVENTS, 0)))
@@ -85,10 +85,10 @@ class Counters:
 
 @dataclass(slots=True, eq=False)
 class RenewalMetrics:
-    """Calls that renew leases: their entries, results, errors and times; written in the renewer's threads.
+    """Metrics of the calls that renew leases, written in the renewer's threads.
 
-    ``lateness`` is by how much renewals begin after they were due, ``margin`` what was left of the lease then, 0 for
-    one that was over; ``took`` is how long the calls took.
+    ``took`` is the duration of calls; ``lateness`` is how late a renewal is sent; ``margin`` is the time left of the
+    lease then, at least 0.
     """
 
     calls: int = 0
@@ -100,7 +100,7 @@ class RenewalMetrics:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def called(self, results: Sequence[RenewalResult], errors: Sequence[Exception], took_s: float) -> None:
-        """Count one call, and why entries were not renewed: the server's code, or the kind of the exception."""
+        """Count one call with its results, and its errors by class."""
         with self._lock:
             self.calls += 1
             self.took.add(took_s)
@@ -109,7 +109,7 @@ class RenewalMetrics:
 
 
 def class_of(error: Exception) -> str:
-    """Return in a word what failed."""
+    """Return the server's code for ``error``, else the name of its class."""
     return plain_code(error.code) if isinstance(error, ClientError) else type(error).__name__
 
 
@@ -118,9 +118,9 @@ MetricKind = Literal["counter", "gauge", "histogram"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Metric:
-    """One name; ``read`` gives the values of its ``labels``, each with a number or a ``Histogram``.
+    """One metric; ``read`` returns pairs of label values and a number or ``Histogram``.
 
-    The name of a counter has no ``_total``: Prometheus adds that.
+    The name of a counter has no ``_total``, which Prometheus adds.
     """
 
     name: str
@@ -130,28 +130,28 @@ class Metric:
     read: Callable[[], Iterable[tuple[Labels, Any]]]
 
     def attributes(self, labels: Labels) -> dict[str, str]:
-        """Return the values of its labels by name."""
+        """Return label values by name."""
         return dict(zip(self.labels, labels, strict=True))
 
 
 class Exported:
-    """The metrics that are exported now, as ``prometheus_client`` collects them; threads may share it."""
+    """The currently exported metrics, a collector of ``prometheus_client``. Thread-safe."""
 
     def __init__(self, metrics: Sequence[Metric] = ()) -> None:
         self.metrics = [*metrics]
 
     def values(self, name: str) -> dict[Labels, Any]:
-        """Return all values of ``name`` by their labels; of two with the same labels, the first."""
+        """Return the values of ``name`` by label values; the first one if several metrics have the same labels."""
         return {
             labels: value for metric in self.metrics[::-1] if metric.name == name for labels, value in metric.read()
         }
 
     def describe(self) -> list[Any]:
-        """Return no names: they change."""
+        """Return no names, because they change."""
         return []
 
     def collect(self) -> Iterator[Any]:
-        """Yield every metric, at each scrape."""
+        """Yield all metrics for a scrape."""
         from prometheus_client import core  # noqa: PLC0415 (an extra)
 
         for name, metric in {metric.name: metric for metric in self.metrics[::-1]}.items():
@@ -167,12 +167,12 @@ class Exported:
 
 
 EXPORTED = Exported()
-"""Of this process: libraries that export metrics have one registry in each."""
+"""One for the process, like the registries of the libraries."""
 
 
 @contextmanager
 def exported(metrics: Sequence[Metric]) -> Iterator[None]:
-    """Export ``metrics`` through every library that is installed."""
+    """Export ``metrics`` through each installed library while the context lasts."""
     with ExitStack() as stack:
         for metric in metrics:
             EXPORTED.metrics.append(metric)
@@ -185,39 +185,39 @@ def exported(metrics: Sequence[Metric]) -> Iterator[None]:
 
 
 def is_installed(module: str) -> bool:
-    """Return whether ``module`` could be imported; of a module inside a package, the package is imported."""
+    """Return whether ``module`` can be imported. Imports its parent package."""
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of the package
+    except ModuleNotFoundError:  # the parent package
         return False
 
 
 def is_configured(provider: object) -> bool:
-    """Return whether an OpenTelemetry provider does anything: the API's own ones do not."""
+    """Return whether an OpenTelemetry provider is real, not a no-op of the API."""
     return not type(provider).__module__.startswith(("opentelemetry.metrics", "opentelemetry.trace"))
 
 
 @cache
 def _register_prometheus() -> None:
-    """Register once, for good: the collector is empty when nothing is exported."""
+    """Register the collector once; it is empty while nothing is exported."""
     from prometheus_client import REGISTRY  # noqa: PLC0415 (an extra)
 
     REGISTRY.register(EXPORTED)
 
 
 def buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    """Return the cumulative buckets of ``histogram``, as Prometheus has them."""
+    """Return the cumulative buckets of ``histogram`` for Prometheus."""
     edges = [*map(str, EDGES_S), "+Inf"]
     return list(zip(edges, map(float, accumulate(histogram.counts)), strict=True))
 
 
 _instruments: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""By meter and name, since an instrument can be made once, and stays."""
+"""By meter and name, because an instrument can be created only once and stays."""
 
 
 @contextmanager
 def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[None]:
-    """Export ``metrics`` to the OpenTelemetry ``provider``, by default the one that is configured now, if one is."""
+    """Export ``metrics`` to the OpenTelemetry ``provider``, by default the configured one, if any."""
     from opentelemetry.metrics import Observation, get_meter_provider  # noqa: PLC0415 (an extra)
 
     chosen = get_meter_provider() if provider is None else provider
@@ -248,42 +248,39 @@ def export_otel(metrics: Sequence[Metric], provider: Any = None) -> Iterator[Non
         yield
 
 
-# A port for Prometheus and for `veilmq top`.
-
-
 @contextmanager
 def served(port: int | None, status: Callable[[], object]) -> Iterator[None]:
-    """Serve ``/metrics`` for Prometheus, and what ``status`` returns at ``/status``, while the context lasts.
+    """While the context lasts, serve ``/metrics`` for Prometheus, and ``status()`` at ``/status`` for ``veilmq top``.
 
-    ``None`` is for none, 0 for any. Each process of a supervisor has a port of its own, the next ones. Raises
+    Without a port nothing is served; 0 selects a free one. Each process of a supervisor uses the next port. Raises
     ``ModuleNotFoundError`` and ``OSError``.
     """
     if port is None:
         yield
         return
-    from wsgiref.simple_server import WSGIRequestHandler, make_server  # noqa: PLC0415 (few have a port)
+    from wsgiref.simple_server import WSGIRequestHandler, make_server  # noqa: PLC0415 (rarely needed)
 
     from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app  # noqa: PLC0415 (an extra)
 
     class Quiet(WSGIRequestHandler):
         def log_message(self, *_: Any) -> None:
-            """Log nothing: scrapes come every few seconds."""
+            """Log nothing: there is a scrape every few seconds."""
 
     metrics = make_wsgi_app()
 
-    def answer(request: dict[str, Any], begin: Any) -> Iterable[bytes]:
-        if request.get("PATH_INFO") != "/status":
-            found: Iterable[bytes] = metrics(request, begin)
-            return found
-        begin("200 OK", [("Content-Type", "application/json")])
+    def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ.get("PATH_INFO") != "/status":
+            body: Iterable[bytes] = metrics(environ, start_response)
+            return body
+        start_response("200 OK", [("Content-Type", "application/json")])
         return [msgspec.json.encode(status())]
 
     own_port = port and port + (process_number() or 0)
     try:
-        made = make_server("", own_port, answer, server_class=ThreadingWSGIServer, handler_class=Quiet)
+        wsgi_server = make_server("", own_port, app, server_class=ThreadingWSGIServer, handler_class=Quiet)
     except (OSError, OverflowError) as error:
         raise OSError(f"cannot listen at {own_port}: {getattr(error, 'strerror', 'there is no such port')}") from error
-    with made as server:
+    with wsgi_server as server:
         _log.info("metrics at port %d", server.server_port)
         threading.Thread(target=server.serve_forever, name="veilmq-metrics", daemon=True).start()
         try:

@@ -1,8 +1,7 @@
-"""Where handlers run: on the event loop, in threads, or in processes; and what becomes of a call.
+"""Pools that run handlers: on the event loop, in threads, or in processes.
 
-``Pool.run`` goes through the middleware to the handler, and notes how each message ended. While that lasts,
-``Context.interrupt`` stops it: by cancelling the task, and while a thread or a process is at work in their ways, by the
-flag that a thread checks, by a message to the process.
+``Pool.run`` calls the middleware and the handler, and sets the ending of each message. Meanwhile ``Context.interrupt``
+stops the call: it cancels the task, sets the flag that a handler in a thread checks, or sends a message to the process.
 """
 
 import asyncio
@@ -39,35 +38,31 @@ from veilmq.consumer.handlers import Handler, Middleware, State, make_handler
 from veilmq.consumer.leases import LeaseLost, LeaseState
 
 Subject = Context | Batch[Any]
-"""What a call is for: one message, or several where the handler takes batches."""
 
 
 class Pool:
-    """Makes the calls of a handler, each for one message, or for several at once where the handler takes batches.
-
-    This one makes them in the task of the event loop that handles the messages, for async functions.
-    """
+    """Calls a handler for one message, or for a batch. This class awaits async functions in the current task."""
 
     def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
-        """``middleware`` is from the outside in; ``state`` is filled before the first call."""
+        """``middleware`` is ordered from the outermost; ``state`` is filled before the first call."""
         self._handler = handler
         self._middleware = middleware
         self._state = state
 
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
-        """Return what the handler returned; raises what it raised. May set what interrupts it."""
+        """Call the handler, and return its result or raise its error. May replace ``Context.interrupt``."""
         return await self._handler.call(subject, self._state)
 
     def close(self) -> None:
-        """End what the pool has started."""
+        """Stop the threads or processes of the pool."""
 
     async def run(self, deliveries: Sequence[Context]) -> None:
-        """Make one call, and note how each ended; raises nothing but that the event loop is being closed."""
+        """Make one call and set the ending of each delivery. Raises only if the event loop is closing."""
         task = asyncio.current_task()
         assert task is not None
 
         def cancel(cause: Cause) -> None:
-            """Cancel the call. A cause of one message of a batch goes to its own context only: the others go on."""
+            """Cancel the call, unless ``cause`` concerns one message of a batch alone."""
             if len(deliveries) > 1:
                 if cause in LOSSES:
                     return
@@ -81,12 +76,12 @@ class Pool:
         items = [] if single else [*filter(None, map(self._item, deliveries))]
         try:
             if single or items:
-                await self._go_on(deliveries, deliveries[0] if single else Batch(items))
-        except BaseException as raised:  # ``SystemExit``, too: one message does not end the consumer
-            is_ours = any(delivery.cause is not None for delivery in deliveries)
-            is_closing = isinstance(raised, asyncio.CancelledError) and task.cancelling() and not is_ours
+                await self._call_next(deliveries, deliveries[0] if single else Batch(items))
+        except BaseException as raised:  # also SystemExit: one message must not end the consumer
+            interrupted = any(delivery.cause is not None for delivery in deliveries)
+            is_closing = isinstance(raised, asyncio.CancelledError) and task.cancelling() and not interrupted
             if is_closing or isinstance(raised, KeyboardInterrupt | GeneratorExit):
-                raise  # the event loop itself is being closed
+                raise  # the event loop is closing
             while task.cancelling():
                 task.uncancel()
             for delivery in deliveries:
@@ -96,16 +91,16 @@ class Pool:
             delivery.ending = delivery.ending or ending_of(outcomes.get(delivery))
 
     def _item(self, delivery: Context) -> Item[object] | None:
-        """Decode one message of a batch: one that cannot be decoded is left out of it, and has its ending."""
+        """Decode one message of a batch. If that fails, set its ending and return ``None``."""
         try:
             return Item(self._handler.decode(delivery.message), delivery)
         except Exception as error:  # noqa: BLE001 - any library may decode
             delivery.ending = ending_of(error)
             return None
 
-    async def _go_on(self, deliveries: Sequence[Context], subject: Subject, place: int = 0) -> None:
-        """Call the middleware at ``place``, or after the last one the handler; a verb that it returns is raised."""
-        if place == len(self._middleware):
+    async def _call_next(self, deliveries: Sequence[Context], subject: Subject, index: int = 0) -> None:
+        """Call the middleware at ``index``, or after the last one the handler. A returned outcome is raised."""
+        if index == len(self._middleware):
             interrupt = deliveries[0].interrupt
             try:
                 result = await self.call(deliveries, subject)
@@ -113,34 +108,32 @@ class Pool:
                 for delivery in deliveries:
                     delivery.interrupt = interrupt
         else:
-            result = await self._middleware[place](subject, partial(self._go_on, deliveries, subject, place + 1))
+            result = await self._middleware[index](subject, partial(self._call_next, deliveries, subject, index + 1))
         _check(result)
 
 
 def _check(result: object) -> None:
-    """Raise the verb that ``result`` is, also as a class, and ``TypeError`` where it is work that nothing has done."""
+    """Raise ``result`` if it is an outcome or its class. Raise ``TypeError`` for an awaitable that nothing runs."""
     if isinstance(result, Outcome) or (isinstance(result, type) and issubclass(result, Outcome)):
         raise result
-    if isinstance(result, Awaitable | Generator | AsyncGenerator) and not asyncio.isfuture(result):  # a task runs
+    if isinstance(result, Awaitable | Generator | AsyncGenerator) and not asyncio.isfuture(result):  # a task does run
         raise TypeError(f"the handler returned a {type(result).__name__}, and nothing runs it; await it in the handler")
 
 
 class ThreadPool(Pool):
-    """Plain handlers, each in a thread. A thread cannot be stopped: the handler checks its ``Context``."""
+    """Runs plain functions in threads. A thread cannot be stopped: the handler must check its ``Context``."""
 
     def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
         super().__init__(handler, middleware, state)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
 
     def close(self) -> None:
-        """Let the threads end after what they do."""
         self._threads.close()
 
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
-        """Return what the handler returned."""
         for delivery in deliveries:
-            _ = delivery.cancelled  # made here, so that no thread makes it at the moment in which it is set
-            delivery.interrupt = lambda cause: None  # the flag of the context does it
+            _ = delivery.cancelled  # create the event here; in the thread, its creation would race with its set
+            delivery.interrupt = lambda cause: None  # the event suffices
         return await self._threads.run(copy_context().run, _call, self._handler, subject, self._state)
 
 
@@ -153,30 +146,29 @@ def _call(handler: Handler, subject: Subject, state: State) -> object:
         raise Failed(ending_of(error)) from error  # a future cannot raise it, and SystemExit would end the event loop
 
 
-CALL, STOP, ANSWER = "call", "stop", "answer"
+# Messages to a child and from it.
+CALL, STOP, REPLY = "call", "stop", "reply"
 ENDED, FENCE, PROGRESS, LEASE = "ended", "fence", "progress", "lease"
 
-PARENT_GONE = 70
+PARENT_DIED = 70
 
 
 class Child:
-    """The process in which a handler runs: it knows no queue, its parent does all input and output.
+    """Runs a handler in a child process; the parent does all I/O.
 
-    Over its pipe come calls (a message) and, while one runs, a request to stop; back go requests for a fence, reports
-    of progress, and the ending. A thread reads the pipe, so that a stop arrives while the handler computes; when the
-    parent is gone, the pipe ends and so does the process. It stands for the lease of the message, too, which the parent
-    keeps.
+    The parent sends calls (a message) through the pipe, and stops while a call runs. The child sends fence requests,
+    progress and the ending. A thread reads the pipe, so that a stop arrives while the handler runs. If the parent
+    dies, the pipe closes and the child exits. To the handler, ``Child`` is also the lease, which the parent holds.
     """
 
     def __init__(self, pipe: Connection, handler: Handler) -> None:
-        """``pipe`` is our end."""
         self._pipe = pipe
         self._handler = handler
         self._calls: queue.SimpleQueue[ReceivedMessage] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._context: Context | None = None
 
-    # What a handler sees of its lease.
+    # The interface of a lease
 
     @property
     def remaining(self) -> float:
@@ -185,29 +177,29 @@ class Child:
 
     @property
     def state(self) -> LeaseState:
-        """HELD, SUSPECT, LOST, or ENDED."""
+        """HELD, SUSPECT, LOST or ENDED."""
         return LeaseState(self._request(LEASE)[1])
 
     def confirm(self) -> None:
-        """Renew the lease now and return when that proved it; raises ``LeaseLost``."""
+        """Renew the lease, and return once the server has confirmed it. Raises ``LeaseLost``."""
         state = LeaseState(self._request(FENCE)[1])
         if state is not LeaseState.HELD:
             raise LeaseLost(state)
 
     async def confirmed(self) -> None:
-        """``confirm``, as no handler of this pool is async."""
+        """Blocks: this pool has no async handlers."""
         self.confirm()
 
     def _request(self, what: str) -> tuple[float, str]:
         self._pipe.send((what, None))
-        answer: tuple[float, str] = self._answers.get()
-        return answer
+        reply: tuple[float, str] = self._replies.get()
+        return reply
 
-    # What its process does.
+    # The process
 
     def run(self) -> None:
-        """Handle one message after the other."""
-        threading.Thread(target=self._listen, daemon=True).start()
+        """Handle messages until the parent dies."""
+        threading.Thread(target=self._read_pipe, daemon=True).start()
         while True:
             message = self._calls.get()
             self._pipe.send((ENDED, self._handle(message)))
@@ -225,7 +217,7 @@ class Child:
         self._context = None
         return ending_of(result, context.cause)
 
-    def _listen(self) -> None:
+    def _read_pipe(self) -> None:
         try:
             while True:
                 kind, value = self._pipe.recv()
@@ -235,53 +227,52 @@ class Child:
                     if (context := self._context) is not None:
                         context.stop(value)
                 else:
-                    self._answers.put(value)
+                    self._replies.put(value)
         except (EOFError, OSError):
-            os._exit(PARENT_GONE)
+            os._exit(PARENT_DIED)
 
 
 def run_child(pipe: Connection, function: Any, queue: str) -> None:
-    """Run the child; the parent handles signals of the terminal."""
+    """Run the child. The parent handles the signals of a terminal."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Child(pipe, make_handler(function, queue=queue, pool="process")).run()
 
 
 def _error_of(ending: Ending) -> Exception:
-    """Return what stands for what a handler raised, or returned, in its process: the verb, else ``Failed``."""
+    """Return the outcome of a handler in a child process as an exception; for any other error ``Failed``."""
     if ending.trace:
         return Failed(ending)
     if ending.error == RetryLater.__name__:
         return RetryLater(ending.after_s, ending.reason)
-    verb = {EndingKind.REJECT: Reject, EndingKind.DROPPED: Drop}.get(ending.kind)
-    return Failed(ending) if verb is None else verb(ending.reason)
+    outcome = {EndingKind.REJECT: Reject, EndingKind.DROPPED: Drop}.get(ending.kind)
+    return Failed(ending) if outcome is None else outcome(ending.reason)
 
 
 TERM_S = 2.0
 """Between SIGTERM and SIGKILL."""
 
-_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that our threads hold
+_SPAWN = multiprocessing.get_context("spawn")  # a fork would copy locks that other threads hold
 
 
 class ProcessPool(Pool):
-    """Plain handlers in processes: for work that keeps the interpreter to itself, or must be killable.
+    """Runs plain functions in processes: for work that holds the GIL or must be killable.
 
-    As many processes as the handler's concurrency, each started when it is first needed and fed by a thread of ours,
-    one message at a time. With ``kill_on_lost`` a process whose message is lost is ended, by SIGTERM and then by
-    SIGKILL, and replaced. A process that dies by itself fails its message, as an exception would.
+    There is a process for each slot of the handler's concurrency, started on first use; a thread passes it one message
+    at a time. With ``kill_on_lost``, the process of a lost message gets SIGTERM, then SIGKILL, and is replaced. If a
+    process dies, its message fails as by an exception.
     """
 
     def __init__(self, handler: Handler, middleware: Sequence[Middleware], state: State) -> None:
-        """Start nothing yet; the handler's function must be one that a module has under its name."""
+        """The handler's function must be importable by its name."""
         super().__init__(handler, middleware, state)
         self._threads = Threads(f"veilmq-{handler.name}", handler.options.concurrency)
         self._idle: list[Worker] = []
         self._workers: set[Worker] = set()
 
     async def call(self, deliveries: Sequence[Context], subject: Subject) -> object:
-        """Return once the handler has; this pool takes one message at a time."""
         (delivery,) = deliveries
-        while self._idle and self._idle[-1].has_ended:  # while it had nothing to do: that is no attempt
+        while self._idle and self._idle[-1].has_ended:  # it died while idle, so no message fails
             self._workers.discard(self._idle.pop())
         worker = self._idle.pop() if self._idle else Worker(self._handler)
         self._workers.add(worker)
@@ -296,14 +287,13 @@ class ProcessPool(Pool):
         return None
 
     def close(self) -> None:
-        """End the processes, those too whose handlers did not stop, and then the threads."""
         for worker in self._workers:
             worker.kill()
         self._threads.close()
 
 
 class Worker:
-    """One process, with the parent's end of its pipe."""
+    """The parent's side of a child process."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -314,13 +304,13 @@ class Worker:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process takes no more messages."""
+        """Whether the process accepts no more messages."""
         return self._killed or (self._process is not None and not self._process.is_alive())
 
     def handle(self, delivery: Context) -> Ending:
-        """Have the process handle one message, and carry out its requests meanwhile. Blocks."""
+        """Handle one message in the process, and serve the requests of the handler meanwhile. Blocks."""
         try:
-            pipe = self._started()
+            pipe = self._start()
             self._send(CALL, delivery.message)
             if delivery.cause is not None:
                 self._send(STOP, delivery.cause)
@@ -328,12 +318,12 @@ class Worker:
                 kind, value = pipe.recv()
                 if kind == ENDED:
                     break
-                self._answer(delivery, kind, value)
+                self._serve(delivery, kind, value)
             ending: Ending = value
             if delivery.cause is not None and ending.error in ("Cancelled", "LeaseLost"):
                 return ending_of(RuntimeError(ending.reason), delivery.cause)
-            return ending  # one that a handler reached by itself stands
-        except Exception as error:  # noqa: BLE001 - it died, it could not be started, or what it is given not be pickled
+            return ending
+        except Exception as error:  # noqa: BLE001 - it died, could not be started, or pickle failed
             died = isinstance(error, EOFError | OSError) and self._process is not None
             if died:
                 self._process.join(TERM_S)
@@ -344,24 +334,23 @@ class Worker:
             return Ending(kind=EndingKind.RETRY, reason=reason, error="ProcessDied")
 
     def stop(self, cause: Cause) -> None:
-        """Stop the handler; end its process where the message is lost and ``kill_on_lost`` is set."""
+        """Stop the handler; kill its process if the message is lost and ``kill_on_lost`` is set."""
         if cause is Cause.LOST and self._handler.options.kill_on_lost:
             self._killed = True
             threading.Thread(target=self.kill, daemon=True).start()
         else:
-            with suppress(OSError):  # it has just died, and its message fails for that
+            with suppress(OSError):  # the process died; `handle` fails its message
                 self._send(STOP, cause)
 
     def kill(self) -> None:
-        """End the process. Blocks for ``TERM_S`` at most, unless the system itself hangs."""
+        """End the process. Blocks for up to ``TERM_S``, unless the system itself hangs."""
         self._killed = True
         if self._process is not None:
             self._process.terminate()
             self._process.join(TERM_S)
             self._process.kill()
 
-    def _answer(self, delivery: Context, kind: str, value: Any) -> None:
-        """Carry out a request of the process; after a fence the lease was renewed at once, or is lost."""
+    def _serve(self, delivery: Context, kind: str, value: Any) -> None:
         if kind == PROGRESS:
             delivery.progress(value)
             return
@@ -369,20 +358,20 @@ class Worker:
         try:
             if kind == FENCE:
                 lease.confirm()
-            self._send(ANSWER, (lease.remaining, lease.state.value))
+            self._send(REPLY, (lease.remaining, lease.state.value))
         except LeaseLost as lost:
-            self._send(ANSWER, (lease.remaining, lost.state.value))
+            self._send(REPLY, (lease.remaining, lost.state.value))
 
-    def _started(self) -> Connection:
+    def _start(self) -> Connection:
         if self._pipe is None:
-            self._pipe, theirs = _SPAWN.Pipe()
+            self._pipe, child_end = _SPAWN.Pipe()
             handler = self._handler
-            arguments = (theirs, handler.function, handler.options.queue)  # other options may not be picklable
+            arguments = (child_end, handler.function, handler.options.queue)  # other options may not be picklable
             name = f"veilmq-{handler.name}"
             process = _SPAWN.Process(target=run_child, args=arguments, name=name, daemon=True)
             process.start()
-            self._process = process  # there is one to kill only now
-            theirs.close()
+            self._process = process  # only now `kill` can kill it
+            child_end.close()
         return self._pipe
 
     def _send(self, kind: str, value: object) -> None:

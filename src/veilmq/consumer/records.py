@@ -1,13 +1,13 @@
-"""Idempotency: records of what was done, and of what is being done, that keep work from being done twice.
+"""Idempotency: records of finished and unfinished work, which prevent that work is done twice.
 
-A record says of one piece of work, named by a ``key``, that its ``owner`` is doing it, until the lease ends, or that it
-was done, until its time to live ends::
+The record of a piece of work, identified by ``key``, is either begun by an ``owner``, until the lease ends, or done,
+until its time to live ends::
 
-    nothing --begin--> begun --finish--> done --time--> nothing
-                       begun --forget, or time--> nothing
+    none --begin--> begun --finish--> done --expiry--> none
+                    begun --forget or expiry--> none
 
-A record begins before the handler does, ends when the lease ends, and is extended with each renewal of the lease. It is
-DONE before the message is deleted, and forgotten before the message returns.
+A record is begun before the handler starts, expires with the lease, and is extended with each renewal. It is finished
+before the message is deleted, and forgotten before the message is made visible again.
 """
 
 import asyncio
@@ -33,65 +33,65 @@ from veilmq.consumer.metrics import Counters
 
 
 class Standing(Enum):
-    """What ``begin`` has found."""
+    """The state of a record at ``begin``."""
 
     OURS = "ours"
-    """Neither done nor begun by another; it is begun now."""
+    """There was none; it is begun now."""
     BUSY = "busy"
-    """Another owner does it."""
+    """Another owner has begun it."""
     DONE = "done"
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The result of ``begin``; ``left_s`` is how long a record that is BUSY or DONE lasts yet."""
+    """The result of ``begin``; ``left_s`` is the time until a BUSY or DONE record expires."""
 
     standing: Standing
     left_s: float = 0.0
 
 
 class RecordStore(Protocol):
-    """Keeps records. ``owner`` is a text that is new for each attempt."""
+    """Stores records. ``owner`` is unique to each attempt."""
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Record that ``owner`` begins ``key``, for ``for_s`` seconds, unless it is done or being done. Atomic."""
+        """Begin ``key`` for ``owner`` and ``for_s`` seconds, unless it is begun or done. Atomic."""
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
-        """Have the record last for ``for_s`` from now on; ``False``, and nothing changed, if it is not ``owner``'s."""
+        """Let the record expire ``for_s`` from now. Return ``False`` without a change if it is not ``owner``'s."""
 
     def finish(self, key: str, *, for_s: float) -> None:
-        """Record that ``key`` is done, by any owner, and keep that for ``for_s``."""
+        """Mark ``key`` as done, whatever its owner, for ``for_s``."""
 
     def forget(self, key: str, *, owner: str) -> None:
-        """Remove the record if it is ``owner``'s: the work was not done, and any owner may begin it."""
+        """Delete the record if it is ``owner``'s: the work was not done, and any owner may begin it."""
 
 
 BUSY_S_MAX = 10.0
-"""How long a write waits for those of other processes."""
+"""How long a write waits for other processes."""
 
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS record (key TEXT PRIMARY KEY, owner TEXT, expires_at_s REAL NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS record_by_end ON record (expires_at_s);
 """
 _FIND = "SELECT owner, expires_at_s FROM record WHERE key = ? AND expires_at_s > ?"
-_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"  # without owner: it is done
+_PUT = "INSERT OR REPLACE INTO record (key, owner, expires_at_s) VALUES (?, ?, ?)"  # a done record has no owner
 _EXTEND = "UPDATE record SET expires_at_s = ? WHERE key = ? AND owner = ? AND expires_at_s > ?"
 _FORGET = "DELETE FROM record WHERE key = ? AND owner = ?"
-_DROP_ENDED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
+_DELETE_EXPIRED = "DELETE FROM record WHERE key IN (SELECT key FROM record WHERE expires_at_s <= ? LIMIT 10)"
 _COUNT = "SELECT count(*) FROM record WHERE expires_at_s > ?"
 
 
 class InFile(RecordStore):
-    """A ``RecordStore`` in a file of SQLite, for the processes of one machine: records outlive a crash of each.
+    """A ``RecordStore`` in an SQLite file, shared by the processes of one machine; records survive crashes.
 
-    Every write is a transaction that is on disk when it returns. Instants are the wall clock's, which processes share
-    and which goes on over a restart of the machine; a step of it moves the ends of records by as much. The time that a
-    write waits for others is part of the time that it gives: no record outlives its lease by that. The folder must
-    exist; ``close`` it when no handler runs any more.
+    Each write is on disk when it returns. Times are of the wall clock, which processes share and which continues over a
+    reboot; if it steps, the expiry of records moves by as much. The time that a write waits for other processes is part
+    of ``for_s``, so that a record does not outlive its lease. The folder must exist; call ``close`` when no handler
+    runs.
     """
 
     def __init__(self, path: str | Path, *, wall_s: Callable[[], float] = wall_s) -> None:
-        """Open the file at ``path``, or make it. Raises ``sqlite3.Error`` for a file that is none of SQLite's."""
+        """Open or create the file at ``path``. Raises ``sqlite3.Error`` if it is not a database."""
         self._now_s = wall_s
         self._lock = threading.Lock()
         self._connection = sqlite3.connect(path, timeout=BUSY_S_MAX, isolation_level=None, check_same_thread=False)
@@ -109,40 +109,39 @@ class InFile(RecordStore):
         self._connection.close()
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
-        """Record that ``owner`` begins ``key``, unless it is done or being done; drops a few records that ended."""
+        """Begin ``key`` for ``owner`` unless it is begun or done. Also deletes a few expired records."""
         called_s = self._now_s()
-        with self._writing() as connection:
+        with self._transaction() as connection:
             now_s = self._now_s()
             found = connection.execute(_FIND, (key, now_s)).fetchone()
             if found is not None:
                 return Begun(Standing.DONE if found[0] is None else Standing.BUSY, found[1] - now_s)
-            connection.execute(_DROP_ENDED, (now_s,))
+            connection.execute(_DELETE_EXPIRED, (now_s,))
             connection.execute(_PUT, (key, owner, called_s + for_s))
             return Begun(Standing.OURS)
 
     def extend(self, key: str, *, owner: str, for_s: float) -> bool:
         called_s = self._now_s()
-        with self._writing() as connection:
+        with self._transaction() as connection:
             return connection.execute(_EXTEND, (called_s + for_s, key, owner, self._now_s())).rowcount == 1
 
     def finish(self, key: str, *, for_s: float) -> None:
-        with self._writing() as connection:
+        with self._transaction() as connection:
             connection.execute(_PUT, (key, None, self._now_s() + for_s))
 
     def forget(self, key: str, *, owner: str) -> None:
-        with self._writing() as connection:
+        with self._transaction() as connection:
             connection.execute(_FORGET, (key, owner))
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the file for one transaction; the lock is taken at its begin, so that none fails halfway."""
-        with self._lock, self._connection:  # which commits, or rolls back
-            self._connection.execute("BEGIN IMMEDIATE")
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._connection:  # commits or rolls back
+            self._connection.execute("BEGIN IMMEDIATE")  # takes the write lock first, so that no statement fails later
             yield self._connection
 
 
 class InMemory(InFile):
-    """The same in memory: several handlers, and several consumers of a process, may share it."""
+    """A ``RecordStore`` in memory; handlers and consumers of one process may share it."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(":memory:", wall_s=(clock or SystemClock()).now_s)
@@ -155,10 +154,10 @@ TTL = "1d"
 
 
 class ByKey:
-    """Messages with the same key request the same work: it is done for the first, the others are deleted."""
+    """Messages with the same key request the same work; all but the first are deleted without a call."""
 
     def __init__(self, store: RecordStore, key: Callable[[ReceivedMessage], str], ttl: Span = TTL) -> None:
-        """``key`` takes the message, whatever the handler takes; ``ttl`` is for how long a repetition is one."""
+        """``key`` always gets the ``ReceivedMessage``; ``ttl`` is how long repetitions are recognised."""
         self.store = store
         self.key = key
         self.ttl_s = span_s(ttl)
@@ -167,9 +166,9 @@ class ByKey:
 
 
 class ByMessageId(ByKey):
-    """One piece of work is one message: deliveries of it after the first that was done are deleted.
+    """Each message is its own work; deliveries after a finished one are deleted without a call.
 
-    ``ttl`` should be longer than a message may take to return; its retention at the most.
+    ``ttl`` should be longer than a message may take to be delivered again, which is at most its retention.
     """
 
     def __init__(self, store: RecordStore, ttl: Span = TTL) -> None:
@@ -189,10 +188,10 @@ class _Record(NamedTuple):
 
 
 class Keeper:
-    """Used in the event loop; the store is called in threads of its own."""
+    """Keeps the records of one handler. Used in the event loop; calls the store in its own threads."""
 
     def __init__(self, idempotency: ByKey, *, queue: str, retry: Backoff, counts: Counters) -> None:
-        """Keys are of ``queue``: another queue's handler does other work."""
+        """Keys are prefixed with ``queue``: the same key on another queue is other work."""
         self._idempotency = idempotency
         self._prefix = queue.rpartition("/")[2]
         self._retry = retry
@@ -202,18 +201,18 @@ class Keeper:
 
     @property
     def at_work(self) -> int:
-        """Return how many threads have a call of the store in work."""
+        """The number of busy threads."""
         return self._threads.at_work
 
     async def begin(self, deliveries: Sequence[Context]) -> None:
-        """Begin a record for each; those whose handler is not to run have an ending then."""
+        """Begin a record for each delivery. Set the ending of those whose handler must not run."""
         endings = await asyncio.gather(*map(self._begin, deliveries))
         for delivery, ending in zip(deliveries, endings, strict=True):
             delivery.ending = ending
         self._counts.events["recognised"] += sum(ending is DONE for ending in endings)
 
     async def end(self, delivery: Context, ending: Ending) -> None:
-        """Bring the record to what ``ending`` says, before that is carried out; without a record do nothing."""
+        """Finish or forget the record, before ``ending`` is applied to the message."""
         record = self._records.pop(delivery.lease, None)
         if record is None:
             return
@@ -223,37 +222,37 @@ class Keeper:
                 await self._threads.run(store.finish, record.key, for_s=ttl_s)
             else:
                 await self._threads.run(store.forget, record.key, owner=record.owner)
-        except Exception:  # noqa: BLE001 - a store may raise anything; the record ends with the lease
+        except Exception:  # noqa: BLE001 - from the user's store; the record expires with the lease
             delivery.lease.log(logging.ERROR, "message %s: its record could not be written", exc_info=True)
 
     def renewed(self, lease: Lease) -> None:
-        """Extend the record of ``lease``, if it has one; in the renewer's thread, which must not wait."""
+        """Extend the record of ``lease``, if any. Called in the renewer's thread, so it must not block."""
         if (record := self._records.get(lease)) is not None:
             self._threads.submit(partial(self._extend, record))
 
     def close(self) -> None:
-        """Let the threads end."""
+        """End the threads."""
         self._threads.close()
 
     async def _begin(self, delivery: Context) -> Ending | None:
         try:
             key = self._idempotency.key(delivery.message)
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+        except Exception as error:  # noqa: BLE001 - from the user's function
             return ending_of(error)
         lease = delivery.lease
         record = _Record(f"{self._prefix}:{key}", uuid.uuid4().hex, delivery, asyncio.get_running_loop())
         renewals = lease.renewals
         try:
             begun = await self._threads.run(self._begin_record, record)
-        except Exception as error:  # noqa: BLE001 - a store may raise anything
+        except Exception as error:  # noqa: BLE001 - from the user's store
             delivery.lease.log(logging.ERROR, "message %s: its record could not be created", exc_info=True)
-            return self._later(delivery, f"The store of records failed: {error}", 0.0)
+            return self._retry_after(delivery, f"The store of records failed: {error}", 0.0)
         if begun.standing is Standing.DONE:
             return DONE
         if begun.standing is Standing.BUSY:
-            return self._later(delivery, "Another worker is processing this message.", begun.left_s)
+            return self._retry_after(delivery, "Another worker is processing this message.", begun.left_s)
         self._records[lease] = record
-        if lease.renewals != renewals:  # since it was begun
+        if lease.renewals != renewals:  # the lease was renewed meanwhile
             self.renewed(lease)
         if lease.state is not LeaseState.HELD:
             return Ending(kind=EndingKind.LEFT, reason="The lease ended while its record was created.")
@@ -263,15 +262,15 @@ class Keeper:
         for_s = max(0.0, record.delivery.lease.remaining)
         return self._idempotency.store.begin(record.key, owner=record.owner, for_s=for_s)
 
-    def _later(self, delivery: Context, reason: str, after_s: float) -> Ending:
-        """Return it later, at a named time: it is not an attempt that failed, and no number of them rejects."""
+    def _retry_after(self, delivery: Context, reason: str, after_s: float) -> Ending:
+        """Return a retry with an explicit delay: it is not a failed attempt, and never becomes a rejection."""
         after_s = max(math.ceil(after_s), self._retry.after_s(delivery.attempt), 1)
         return Ending(kind=EndingKind.RETRY, after_s=after_s, reason=reason)
 
     def _extend(self, record: _Record) -> None:
-        """Extend the record as the lease was; begin one anew that ended before, unless another owner has begun it.
+        """Extend the record with the lease. If it has expired, begin it again unless another owner has.
 
-        If the handler ends meanwhile, its end may have come before this begin, and then nothing is left of it.
+        If ``end`` ran before that begin, the record is removed again.
         """
         store, lease = self._idempotency.store, record.delivery.lease
         try:
@@ -280,14 +279,14 @@ class Keeper:
                 ours = self._begin_record(record).standing is Standing.OURS
                 if ours and lease not in self._records:
                     store.forget(record.key, owner=record.owner)
-        except Exception:  # noqa: BLE001 - a store may raise anything; the next renewal tries again
+        except Exception:  # noqa: BLE001 - from the user's store; the next renewal tries again
             lease.log(logging.ERROR, "message %s: its record could not be extended", exc_info=True)
             return
         if not ours:
-            record.loop.call_soon_threadsafe(self._taken, record.delivery)
+            record.loop.call_soon_threadsafe(self._lost, record.delivery)
 
-    def _taken(self, delivery: Context) -> None:
-        """Stop the handler: another worker has begun, or done, its work."""
+    def _lost(self, delivery: Context) -> None:
+        """Stop the handler, because another worker has begun or finished its work."""
         if delivery.lease in self._records:
             delivery.lease.log(logging.WARNING, "message %s: its record belongs to another worker now")
             delivery.cancel(Cause.LOST)

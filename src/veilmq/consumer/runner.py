@@ -1,7 +1,7 @@
-"""One handler at work on its queue: receives, calls the handler, settles.
+"""The runner of one handler: receives messages, calls the handler, and settles.
 
-Everything here happens in the event loop's thread; what blocks is sent to threads of this runner's own. ``_held`` has
-every message from its receive to its settle.
+It runs in the event loop's thread, and blocking calls in threads of its own. ``_held`` has each message from receive to
+settle.
 """
 
 import asyncio
@@ -33,28 +33,27 @@ CHECK_EVERY_S = 0.05
 CANCEL_S = 2.0
 CLOSING_S = 1.0
 SETTLE_S_MAX = 30.0
-WARNED_SHARE = 0.8
+WARNING_SHARE = 0.8
 
 
 class Deadline:
-    """Armed while the handler of ``deliveries`` runs: its timeout, with a warning before, and how long it may stall."""
+    """The timers of a handler's call: its timeout, a warning before it, and the limit without progress (``stall``)."""
 
     def __init__(self, deliveries: Sequence[Context], options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self._deliveries = deliveries
-        stall_s, warned_s = options.stall_s, options.timeout_s * WARNED_SHARE
+        stall_s, warning_s = options.stall_s, options.timeout_s * WARNING_SHARE
 
         def warn() -> None:
             for delivery in deliveries:
                 text = "message %s: the handler has used %.0f of its %.0f s"
-                delivery.lease.log(logging.WARNING, text, warned_s, options.timeout_s)
-            self._timers[0] = loop.call_later(options.timeout_s - warned_s, self._expire)
+                delivery.lease.log(logging.WARNING, text, warning_s, options.timeout_s)
+            self._timers[0] = loop.call_later(options.timeout_s - warning_s, self._expire)
 
-        self._timers = [loop.call_later(warned_s, warn)]
+        self._timers = [loop.call_later(warning_s, warn)]
         if stall_s is not None:
             self._timers.append(loop.call_later(stall_s, self._expire))
 
             def rearm() -> None:
-                """Begin anew to wait for progress."""
                 if not self._timers[1].cancelled():
                     self._timers[1].cancel()
                     self._timers[1] = loop.call_later(stall_s, self._expire)
@@ -63,7 +62,7 @@ class Deadline:
                 delivery.on_progress = lambda done: loop.call_soon_threadsafe(rearm)
 
     def cancel(self) -> None:
-        """Be of no effect any more."""
+        """Cancel the timers."""
         for timer in self._timers:
             timer.cancel()
 
@@ -73,24 +72,23 @@ class Deadline:
             delivery.cancel(Cause.TIMEOUT)
 
 
-OPEN_MAX = 1_000
-"""Messages held at once, those included whose deletes are on their way; far below what a queue has in flight."""
-BEHIND_MAX = 10
-"""Messages that may wait behind another of their FIFO group, for each slot: a queue gives many of one at once,
-and they must not keep other groups from the slots.
+HELD_MAX = 1_000
+"""Messages held at once, including those whose deletes are pending; far below a queue's in-flight limit."""
+BLOCKED_MAX = 10
+"""Messages blocked by their FIFO group, for each slot. A receive may return many messages of one group; they must not
+keep other groups from the slots.
 """
 
-_THREADS_TO_SETTLE = 4  # beside one for each poll
-_GOING_ON = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)
+_SETTLE_THREADS = 4  # beside one for each poll
+_REMOVES = (EndingKind.DONE, EndingKind.DROPPED, EndingKind.REJECT)  # the message leaves the queue
 
 
 @dataclass(eq=False, kw_only=True)
 class Runner(Watcher):
-    """Made, started and stopped by ``Running``.
+    """Created, started and stopped by ``Running``.
 
-    ``failed`` is called with what makes the queue impossible to consume; ``tracing`` traces the handler. ``middleware``
-    is from the outside in; ``state``, what the handler depends on, may be filled until the start. With ``create`` its
-    queues are made where they are missing.
+    ``failed`` is called with an error that makes the queue impossible to consume. ``middleware`` is ordered from the
+    outermost; ``state`` may be filled until the start. With ``create`` missing queues are created.
     """
 
     handler: Handler
@@ -106,12 +104,10 @@ class Runner(Watcher):
     def __post_init__(self) -> None:
         options = self.handler.options
         self.counts = Counters()
-        self.lease_s = 0
-        """The timeout with which the latest message was received; 0 before the first."""
-        self.working = 0
-        """Messages in the hands of handlers."""
+        self.lease_s = 0  # of the last receive; 0 before the first
+        self.working = 0  # messages in calls of the handler
         self.abandoned = 0
-        self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _THREADS_TO_SETTLE)
+        self._threads = Threads(f"veilmq-io-{options.queue}", options.polls + _SETTLE_THREADS)
         self.subscription = Subscription(
             self.table,
             options.queue,
@@ -126,13 +122,13 @@ class Runner(Watcher):
             options,
             self.subscription,
             self._threads.run,
-            room=self._room,
-            taken=self._take,
+            capacity=self._capacity,
+            received=self._received,
             failed=self.failed,
             create=self.create,
         )
         self._settler = Settler(self.client, options, self.table, self.counts, self._threads.run)
-        self._schedule = Schedule(self.handler, ordered=self.subscription.fifo, wake=self._begin)
+        self._schedule = Schedule(self.handler, ordered=self.subscription.fifo, wake=self._start_calls)
         self._pool = POOLS[options.pool](self.handler, self.middleware, self.state)
         self._keeper = None
         if (idempotency := options.idempotency) is not None:
@@ -142,11 +138,11 @@ class Runner(Watcher):
         self._calls = 0  # of the handler
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = self._cancelling = False
-        self._changed = asyncio.Event()
+        self._progressed = asyncio.Event()  # a call ended or a message was settled
 
     @property
     def held(self) -> int:
-        """Messages held, from receive to settle."""
+        """Messages between receive and settle."""
         return len(self._held)
 
     @property
@@ -156,64 +152,64 @@ class Runner(Watcher):
 
     @property
     def threads_at_work(self) -> int:
-        """Threads of ours that have a call in work, of handlers too."""
+        """Busy threads, including those of handlers."""
         in_handlers = 0 if self.handler.options.pool == "async" else self._calls
         return in_handlers + self._threads.at_work + (0 if self._keeper is None else self._keeper.at_work)
 
     @property
     def polling(self) -> int:
-        """Polls on their way."""
+        """Polls in progress."""
         return len(self._intake.polls)
 
     def start(self) -> None:
-        """Begin to receive; each call of the handler has a copy of the context variables of now."""
+        """Begin to receive. Each call of the handler gets a copy of the current context variables."""
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
         self._intake.fill()
 
-    # ------------------------------------------------------------------------------------------------- its end
+    # ------------------------------------------------------------------------------------------------- shutdown
 
-    async def stop(self, *, grace_s: float, hurry: asyncio.Event) -> None:
-        """End in the order that ``running`` describes; ``hurry`` ends the grace."""
+    async def stop(self, *, grace_s: float, skip_grace: asyncio.Event) -> None:
+        """Stop in the order that ``running`` describes; ``skip_grace`` ends the grace period."""
         self._stopping = True
         polled_s = asyncio.get_running_loop().time() + self.handler.options.wait_s
         self._spawn(self._release(self._schedule.drain()))
-        polls, hurried = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(hurry.wait())
-        if not await self._within(grace_s, lambda: not self.working, hurried):
+        polls, skipped = asyncio.ensure_future(self._intake.stop()), asyncio.ensure_future(skip_grace.wait())
+        if not await self._wait_until(lambda: not self.working, grace_s, skipped):
             self._cancelling = True
             for delivery in list(self._held.values()):
                 delivery.cancel(Cause.SHUTDOWN)
-            if not await self._within(CANCEL_S, lambda: not self.working):
+            if not await self._wait_until(lambda: not self.working, CANCEL_S):
                 await self._abandon()
-        # No longer than a poll waits: a server that does not answer would keep its retries here for minutes.
+        # At most as long as a poll waits: the client would retry against a dead server for minutes.
         left_s = max(0.0, polled_s - asyncio.get_running_loop().time())
-        await asyncio.wait([polls, hurried], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        await asyncio.wait([polls], timeout=CANCEL_S)  # in a hurry, as long as cancelled handlers have
+        await asyncio.wait([polls, skipped], timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+        skipped.cancel()
+        await asyncio.wait([polls], timeout=CANCEL_S)  # without grace, polls get as long as cancelled handlers
         polls.cancel()
         self._settler.flush()
-        if not await self._within(SETTLE_S_MAX, lambda: not self._held):
+        if not await self._wait_until(lambda: not self._held, SETTLE_S_MAX):
             _log.error("%d messages were not settled", self.held)
 
-    async def _within(self, for_s: float, reached: Callable[[], bool], *end: "asyncio.Future[Any]") -> bool:
-        """Wait until ``reached``, and return whether it came in time, and before any of ``end``."""
+    async def _wait_until(self, holds: Callable[[], bool], timeout_s: float, *stop: "asyncio.Future[Any]") -> bool:
+        """Wait until ``holds()``, the timeout, or one of ``stop``; return ``holds()``."""
 
-        async def reaching() -> None:
-            while not reached():
-                self._changed.clear()
-                await self._changed.wait()
+        async def waiting() -> None:
+            while not holds():
+                self._progressed.clear()
+                await self._progressed.wait()
 
-        waiting = asyncio.ensure_future(reaching())
-        await asyncio.wait([waiting, *end], timeout=for_s, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        return reached()
+        waiter = asyncio.ensure_future(waiting())
+        await asyncio.wait([waiter, *stop], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        waiter.cancel()
+        return holds()
 
     async def _abandon(self) -> None:
-        """Release what handlers did not let go of; how they end means nothing any more."""
+        """Release the messages of handlers that do not stop; their results will be ignored."""
         stuck = [delivery for delivery in self._held.values() if delivery.interrupt is not None]
         self.abandoned = len(stuck)
         for delivery in stuck:
-            delivery.given_up = True
+            delivery.abandoned = True
             delivery.lease.log(logging.ERROR, "message %s: the handler did not stop; it is released")
         await self._settler.release([delivery.lease for delivery in stuck])
         for delivery in stuck:
@@ -227,9 +223,9 @@ class Runner(Watcher):
         self._threads.close()
 
     async def is_drained(self) -> bool:
-        """Return whether the queue has nothing visible, as far as the server knows, and no message is held.
+        """Return whether the server reports no visible message and none is held here.
 
-        What is in flight there may be on its way to us, so for as long as it is, the polls of now are answered first.
+        Messages in flight at the server may be in replies to current polls. While there are some, wait for these polls.
         """
         if self._held:
             return False
@@ -240,25 +236,22 @@ class Runner(Watcher):
             status = await self._threads.run(show, queue)
         return not status.visible and not self._held
 
-    # ------------------------------------------------------------------------------------------------- its leases
+    # ------------------------------------------------------------------------------------------------- leases
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Do what a change of ``lease`` makes necessary, in the event loop's thread."""
         if self.tracing is not None:
             self.tracing.changed(lease, state)
         self._in_loop(self._lease_changed, lease, state)
 
     def ending(self, lease: Lease, left_s: float) -> None:
-        """Warn that the twelve hours of a message are nearly over; call the hooks in the event loop's thread."""
         lease.log(logging.WARNING, "message %s: its lease reaches the limit of twelve hours in %.0f s", left_s)
         self._in_loop(self._call_hooks, "ending", lease, left_s)
 
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
-        """Extend records, call the hooks in the event loop's thread, and trace renewals."""
         for request, result in zip(requests, results, strict=True):
             lease = request.lease
             if result not in (RenewalResult.RENEWED, RenewalResult.PROVEN) or lease.renewed_at_s != request.sent_at_s:
-                continue  # it failed, or the lease was lost or given up before the reply came
+                continue  # it failed, or the lease ended before the reply
             if self._keeper is not None:
                 self._keeper.renewed(lease)
             if self.hooks.has("renew"):
@@ -271,7 +264,7 @@ class Runner(Watcher):
             self._loop.call_soon_threadsafe(call, *arguments)
 
     def _lease_changed(self, lease: Lease, state: LeaseState) -> None:
-        """Stop the handler whose lease is lost; let go of a message that no handler has begun, and of its group."""
+        """Stop the handler of a lost lease. If no handler has started, forget the message and release its group."""
         delivery = self._held.get(lease)
         if delivery is None:
             return
@@ -293,25 +286,24 @@ class Runner(Watcher):
             delivery.cancel(Cause(state.value))
 
     def _call_hooks(self, name: str, lease: Lease, *more: object) -> None:
-        """Call what watches ``name`` for the message of ``lease``, if it is held."""
         delivery = self._held.get(lease)
         if delivery is not None:
             self.hooks.call(name, delivery, *more)
 
-    # ------------------------------------------------------------------------------------------------- its messages
+    # ------------------------------------------------------------------------------------------------- messages
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         options = self.handler.options
         batching = self.handler.batching
         slots = options.concurrency * (batching.size_max if batching else 1)
         ready = self._schedule.ready
         free = slots + self._intake.prefetch.target(slots, lease_s=self.lease_s) - self.working - ready
         if ready and free < SQS_RECEIVE_COUNT.maximum:
-            return 0  # a whole batch for one request is worth waiting for while there is something to do
-        behind = self._schedule.behind
-        return self._outstanding.room(min(free, slots * BEHIND_MAX - behind, OPEN_MAX - len(self._held)))
+            return 0  # there is work, so wait until one request can receive a full batch
+        blocked = self._schedule.blocked
+        return self._outstanding.capacity(min(free, slots * BLOCKED_MAX - blocked, HELD_MAX - len(self._held)))
 
-    def _take(self, leases: Sequence[Lease]) -> None:
+    def _received(self, leases: Sequence[Lease]) -> None:
         deliveries = [Context(lease.message, lease) for lease in leases]
         events = self.counts.events
         for delivery in deliveries:
@@ -331,43 +323,42 @@ class Runner(Watcher):
         for delivery in deliveries:
             try:
                 self._schedule.add(delivery)
-            except Exception as error:  # noqa: BLE001 - the user's function may raise anything, and give what is no key
+            except Exception as error:  # noqa: BLE001 - from the user's group_by, or its result is unhashable
                 delivery.ending = ending_of(error)
                 self._spawn(self._settle(delivery))
-        self._begin()
+        self._start_calls()
 
-    def _begin(self) -> None:
+    def _start_calls(self) -> None:
         while self._calls < self.handler.options.concurrency and not self._stopping:
             deliveries = self._schedule.next()
             if not deliveries:
                 break
             self._calls += 1
             self.working += len(deliveries)
-            # Not with the context of the caller, which may be the task of another call.
-            self._context.copy().run(self._spawn, self._work(deliveries))
+            # The caller may be the task of another call, so do not inherit its context.
+            self._context.copy().run(self._spawn, self._process(deliveries))
 
-    async def _work(self, deliveries: list[Context]) -> None:
+    async def _process(self, deliveries: list[Context]) -> None:
         try:
             await self._handle(deliveries)
-        except Exception as error:  # noqa: BLE001 - it has to end somehow, and returns
+        except Exception as error:  # noqa: BLE001 - each delivery must be settled
             _log.exception("a call of the handler %s failed outside of it", self.handler.name)
             for delivery in deliveries:
                 delivery.ending = ending_of(error)
         except asyncio.CancelledError as error:
             for delivery in deliveries:
                 delivery.ending = ending_of(error)
-            # The event loop is being closed; where it still runs then, the handler has cancelled its own task.
+            # Either the event loop is closing, or the handler cancelled its own task; then the loop will run this.
             self._loop.call_later(CLOSING_S, lambda: self._spawn(self._finish(deliveries)))
             raise
         finally:
             self._calls -= 1
             self.working -= len(deliveries)
-            self._changed.set()
+            self._progressed.set()
         await self._finish(deliveries)
 
     async def _finish(self, deliveries: Sequence[Context]) -> None:
-        """Let others begin, and settle ``deliveries``, each of which has its ending."""
-        self._begin()
+        self._start_calls()
         self._intake.fill()
         if len(deliveries) == 1:
             await self._settle(deliveries[0])
@@ -375,9 +366,9 @@ class Runner(Watcher):
             await asyncio.gather(*map(self._settle, deliveries))
 
     async def _handle(self, deliveries: Sequence[Context]) -> None:
-        """Call the handler once, for as many of ``deliveries`` as it is to be called; then each has its ending."""
+        """Set the ending of each delivery: call the handler once, for those that still need it."""
         for delivery in deliveries:
-            if delivery.lease.state is not LeaseState.HELD:  # perhaps it is not ours any more
+            if delivery.lease.state is not LeaseState.HELD:  # another consumer may have the message
                 delivery.ending = Ending(kind=EndingKind.LEFT)
             elif delivery.message.id in self._settler.handled_ids:
                 self.counts.events["recognised"] += 1
@@ -386,7 +377,7 @@ class Runner(Watcher):
         if self._keeper is not None:
             await self._keeper.begin(fresh)
             fresh = [delivery for delivery in fresh if delivery.ending is None]
-            if self._cancelling:  # meanwhile, so it is too late to begin
+            if self._cancelling:  # set while the records were created
                 for delivery in fresh:
                     delivery.ending = Ending(kind=EndingKind.RELEASE)
                 return
@@ -414,26 +405,26 @@ class Runner(Watcher):
             self.counts.handle_time.add(took_s)
 
     async def _settle(self, delivery: Context) -> None:
-        if delivery.given_up:
+        if delivery.abandoned:
             return
         assert delivery.ending is not None
         try:
             ending = self.handler.options.retry.decide(delivery.ending, delivery.attempt)
-            if ending.kind not in _GOING_ON:
+            if ending.kind not in _REMOVES:
                 await self._release(self._schedule.failed(delivery))
             if self._keeper is not None:
                 await self._keeper.end(delivery, ending)
-            gone = await self._settler.end(delivery, ending)
+            removed = await self._settler.end(delivery, ending)
         except Exception as error:  # noqa: BLE001 - the user's backoff may raise anything
             delivery.lease.log(logging.ERROR, "message %s could not be settled; its lease runs out", exc_info=True)
-            ending, gone = Ending(kind=EndingKind.LEFT, reason=str(error), error=type(error).__name__), False
+            ending, removed = Ending(kind=EndingKind.LEFT, reason=str(error), error=type(error).__name__), False
             self.table.settle(delivery.lease)
         self.counts.hold_time.add(self.table.clock.now_s() - delivery.lease.received_at_s)
         self.hooks.call("settle", delivery, ending)
         self._forget(delivery)
-        if gone or not self.subscription.fifo:
+        if removed or not self.subscription.fifo:
             self._schedule.done(delivery)
-            self._begin()
+            self._start_calls()
         else:
             await self._release(self._schedule.failed(delivery))
 
@@ -448,9 +439,9 @@ class Runner(Watcher):
     def _forget(self, delivery: Context) -> None:
         if self._held.pop(delivery.lease, None) is not None:
             self._outstanding.remove(delivery.message)
-        self._changed.set()
+        self._progressed.set()
         if not self._intake.polls:
-            self._intake.fill()  # it was settling that we had no room for
+            self._intake.fill()  # the settle may have freed capacity
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -1,9 +1,13 @@
-"""A consumer at work, and the order in which it stops.
+"""A running consumer, and the order in which it stops.
 
-Start-up functions come first, then receives. At the stop: no new receives, while the last polls are answered; what no
-handler has begun, and what those polls bring, is released; handlers go on for the grace, their leases renewed; then
-they are cancelled and have two seconds; what is still held is released; deletes are flushed and confirmed; the renewer
-ends; last of all the shutdown functions are called. A second signal skips the grace.
+A start calls the start-up functions, then begins to receive. A stop:
+
+1. ends the polls, and releases the messages that they return and those that no handler has started;
+2. lets handlers continue for the grace period, with their leases renewed (a second signal skips this);
+3. cancels them, waits two seconds, and releases what is still held;
+4. flushes and confirms deletes;
+5. ends the renewer;
+6. calls the shutdown functions.
 """
 
 import asyncio
@@ -27,11 +31,11 @@ from veilmq.consumer.status import WorkerStatus, status_of
 _log = logging.getLogger("veilmq.consumer")
 
 DONE, FAILED, ABANDONED = 0, 1, 3
-"""Exit codes: all was settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
+"""Exit codes: all settled; a queue could not be consumed; a handler did not stop, or a message was not settled."""
 
 
 class Running:
-    """Made by ``Consumer.running`` and ``Consumer.run``; as a context manager it runs, and is stopped in any case."""
+    """Created by ``Consumer.running`` and ``Consumer.run``; the context manager starts and stops it."""
 
     def __init__(
         self,
@@ -46,18 +50,17 @@ class Running:
         draw: Draw = random.random,
         renewals_at_once: int = 4,
     ) -> None:
-        """``lifespan`` has the handlers. ``connect`` gives a client for each of them, and one for the renewer.
+        """``connect`` returns a client: one for each handler of ``lifespan``, and one for the renewer.
 
-        With ``create`` missing queues of handlers are made. ``objects`` take the place of those that the start-up
-        functions return. ``draw`` gives the jitter of renewals, which make up to ``renewals_at_once`` calls at a time.
-        Raises ``TypeError`` where a parameter has a type that no start-up function returns.
+        ``objects`` replace the results of start-up functions. With ``create`` missing queues are created. ``draw``
+        returns the jitter of renewals; up to ``renewals_at_once`` of their calls run at a time. Raises ``TypeError``
+        for a parameter whose type no start-up function returns.
         """
         self._lifespan = lifespan
         handlers = lifespan.handlers
         self._state: dict[Any, object] = dict(objects or {})
         lifespan.check(self._state)
-        self.undo = AsyncExitStack()
-        """What is left when it has stopped: what the start-up functions have begun, for one."""
+        self.undo = AsyncExitStack()  # closed last; calls the shutdown functions
         self.table = LeaseTable(clock, draw=draw)
         self.renewals = self.table.metrics
         traces = tracing()
@@ -71,7 +74,7 @@ class Running:
                 table=self.table,
                 hooks=hooks,
                 failed=self._failed,
-                middleware=lifespan.around[Context if handler.batching is None else Batch],
+                middleware=lifespan.middleware_of[Context if handler.batching is None else Batch],
                 state=self._state,
                 tracing=traces,
                 create=create,
@@ -82,9 +85,9 @@ class Running:
         self._starting: asyncio.Task[Any] | None = None
         self._requested = False
         self._stop = asyncio.Event()
-        self._hurry = asyncio.Event()
+        self._skip_grace = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending = asyncio.Lock()
+        self._stop_lock = asyncio.Lock()
         self._stopped = False
         self.failure: Exception | None = None
 
@@ -101,28 +104,28 @@ class Running:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a process; final when ``stop`` has returned."""
+        """The exit code of the process; final once ``stop`` has returned."""
         if self.failure is not None:
             return FAILED
         return ABANDONED if any(runner.abandoned or runner.held for runner in self.runners) else DONE
 
     @property
     def stopping(self) -> bool:
-        """Whether it has begun to stop, or is about to."""
+        """Whether a stop has begun or was requested."""
         return self._requested or self._stop.is_set()
 
     def status(self) -> WorkerStatus:
-        """Return what it is doing; may be called in any thread."""
+        """Return the current status. Thread-safe."""
         return status_of(self.runners, self.table, stopping=self.stopping)
 
     async def start(self) -> None:
-        """Call the start-up functions, and begin to receive; raises what they raise. ``stop`` it in any case.
+        """Call the start-up functions, whose errors are raised, and begin to receive. Call ``stop`` even on errors.
 
-        ``request_stop`` cancels a start-up function that waits; then nothing is received.
+        ``request_stop`` cancels a waiting start-up function; then nothing is received.
         """
         self._loop, self._starting = asyncio.get_running_loop(), asyncio.current_task()
         try:
-            await self.undo.enter_async_context(self._lifespan.entered(self._state))
+            await self.undo.enter_async_context(self._lifespan.started(self._state))
         except asyncio.CancelledError:
             if self._starting is None or not self.stopping:
                 raise
@@ -139,11 +142,11 @@ class Running:
             runner.start()
 
     async def wait(self) -> None:
-        """Return when ``request_stop`` was called, or a queue cannot be consumed."""
+        """Wait until ``request_stop`` is called or a queue cannot be consumed."""
         await self._stop.wait()
 
     def request_stop(self) -> None:
-        """Begin to stop; called again, be in a hurry. For any thread, and for signal handlers; harmless at the end."""
+        """Begin to stop; a second call skips the grace period. Safe in any thread, in signal handlers, and later."""
         again, self._requested = self.stopping, True
         if self._loop is None:
             self._stop.set()
@@ -153,17 +156,17 @@ class Running:
 
     def _begin_to_stop(self, again: bool) -> None:
         if again:
-            self._hurry.set()
+            self._skip_grace.set()
         elif self._starting is not None:
             self._starting.cancel()
         self._stop.set()
 
-    async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - people look for it there
-        """Return when the queues have nothing visible and no message is held here; raises ``TimeoutError``.
+    async def drained(self, timeout: Span | None = None) -> None:  # noqa: ASYNC109 - the usual place
+        """Wait until the queues have no visible message and none is held here. Raises ``TimeoutError``.
 
-        Raises, too, what makes a queue impossible to consume or to inspect. What others have in flight, and what is
-        delayed, is not waited for; but where anything is in flight, the polls of that moment are, for it may be ours.
-        On Amazon SQS the counts are approximate.
+        Messages that are delayed, or in flight to other consumers, are not waited for; if any is in flight, current
+        polls are, because it may be in their replies. Raises the error that makes a queue impossible to consume or to
+        inspect. On Amazon SQS the counts are approximate.
         """
         async with asyncio.timeout(None if timeout is None else span_s(timeout)):
             while True:
@@ -175,13 +178,14 @@ class Running:
                 await asyncio.sleep(CHECK_EVERY_S)
 
     async def stop(self) -> None:
-        """Stop in the order that this module describes; called again, return when that has been done."""
-        async with self._ending:
+        """Stop in the order that this module describes. Further calls wait until that is done."""
+        async with self._stop_lock:
             if self._stopped:
                 return
             self._stop.set()
             _log.info("stopping")
-            await asyncio.gather(*(runner.stop(grace_s=self._grace_s, hurry=self._hurry) for runner in self.runners))
+            grace_s, skip_grace = self._grace_s, self._skip_grace
+            await asyncio.gather(*(runner.stop(grace_s=grace_s, skip_grace=skip_grace) for runner in self.runners))
             await asyncio.to_thread(self._renewer.stop)
             for runner in self.runners:
                 runner.close()
@@ -197,5 +201,5 @@ class Running:
 
 
 def tracing() -> Any:
-    """Return the ``Tracing`` of this process, ``None`` where OpenTelemetry is not installed or not configured."""
+    """Return the ``Tracing`` of this process; ``None`` if OpenTelemetry is not installed or not configured."""
     return import_module("veilmq.consumer.tracing").configured() if is_installed("opentelemetry.trace") else None

@@ -1,9 +1,9 @@
-"""Ends messages at the server: deletes, releases, backoffs and dead letters, each with its lease until confirmed.
+"""Settles messages at the server: deletes, releases, backoffs and dead letters. The lease is kept until the reply.
 
-A delete waits for no renewal, whose later error means nothing. A release or a backoff does wait, since a renewal that
-came after it would hide the message again; and it is only sent while the lease is held, because a receipt past its
-deadline may release a message that another consumer works on. For the same reason one whose reply did not come is not
-repeated once the first may have made the message visible.
+A delete does not wait for a renewal in flight, whose later error is ignored. A release or a backoff waits, because a
+renewal that arrives later would hide the message again. It is sent only while the lease is held: a receipt past its
+deadline could release a message that another consumer processes. For the same reason a release without a reply is not
+retried after the message may have become visible.
 """
 
 import asyncio
@@ -31,21 +31,21 @@ from veilmq.wire.sqs.names import is_fifo
 
 T = TypeVar("T")
 
-LINGER_S = 0.01  # for which a delete waits for others; not in a FIFO queue, where its group waits for it
+LINGER_S = 0.01  # a delete waits so long for others; not on a FIFO queue, where it blocks the group
 HANDLED_IDS_MAX = 10_000
 TRIES_MAX = 8
 PAUSE_S = 0.1
 PAUSE_S_MAX = 3.0
 PATIENCE_S_MAX = 10.0
-"""For the reply to a release; less when the lease ends before."""
+"""The timeout of a release; shorter if the lease ends earlier."""
 LEFT_S_MIN = 0.2
-"""Of a lease that is released: with less it returns by itself as soon, and would keep the rest of its batch short."""
+"""Minimum time left for a release: with less, the lease expires as soon, and would shorten its batch's timeout."""
 
 _TOO_LATE = ClientError("LeaseEnded", "Its lease ended before the request could be sent.", 400)  # our own code
 
 
 class _Change(NamedTuple):
-    """``lease`` is to be visible in ``after_s`` seconds; not to be sent from ``until_s`` on."""
+    """Make the message of ``lease`` visible in ``after_s`` seconds; must be sent before ``until_s``."""
 
     lease: Lease
     after_s: int
@@ -54,7 +54,7 @@ class _Change(NamedTuple):
 
 @dataclass(eq=False)
 class Settler:
-    """Settles the messages of one handler; used in the event loop. ``in_thread`` calls a function that blocks."""
+    """Settles the messages of one handler; used in the event loop. ``in_thread`` runs a blocking function."""
 
     client: QueueClient
     options: Options
@@ -66,18 +66,17 @@ class Settler:
     def __post_init__(self) -> None:
         queue, in_thread = self.options.queue, self.in_thread
         self._dead_letter = self.options.dead_letter
-        self._is_known = self._dead_letter is not None
-        self._moves = True  # until the server says that it cannot
-        self.handled_ids: OrderedDict[str, None] = OrderedDict()
-        """Of the messages that were handled lately, the latest last."""
+        self._dead_letter_known = self._dead_letter is not None
+        self._server_moves = True  # until the server reports that it cannot
+        self.handled_ids: OrderedDict[str, None] = OrderedDict()  # of recently handled messages, oldest first
         linger_s = 0.0 if is_fifo(queue) else LINGER_S
         self._deletes: Batcher[str] = Batcher(partial(in_thread, self.client.delete_batch, queue), linger_s=linger_s)
         self._changes: Batcher[_Change] = Batcher(partial(in_thread, self._send_changes), linger_s=0)
 
     async def delete(self, lease: Lease) -> bool:
-        """Delete the message of ``lease``, and return whether it is gone beyond doubt; the lease is over then.
+        """Delete the message of ``lease``, settle the lease, and return whether the message is certainly deleted.
 
-        A delete that failed is tried again, alone, for as long as it may help.
+        A failed delete is retried on its own.
         """
         lease.deleting = True
         error = await self._deletes.put(lease.message.receipt)
@@ -88,7 +87,7 @@ class Settler:
             try:
                 await self.in_thread(self.client.delete, self.options.queue, lease.message.receipt)
                 error = None
-            except Exception as failure:  # noqa: BLE001 - the user's client may raise anything
+            except Exception as failure:  # noqa: BLE001 - from the user's client
                 error = failure
         certain = error is None and lease.state is LeaseState.HELD
         self.table.settle(lease)
@@ -97,14 +96,14 @@ class Settler:
         return certain
 
     async def release(self, leases: Sequence[Lease], after_s: int = 0) -> list[bool]:
-        """Make the messages of ``leases`` visible in ``after_s`` seconds, and return which of them surely will be.
+        """Make the messages of ``leases`` visible in ``after_s`` seconds; return for each whether the server confirmed.
 
-        The leases are over in any case.
+        The leases are settled in either case.
         """
         return await asyncio.gather(*(self._release(lease, after_s) for lease in leases))
 
     def flush(self) -> None:
-        """Send the deletes that wait for others now."""
+        """Send the deletes that linger now."""
         self._deletes.flush()
 
     async def _release(self, lease: Lease, after_s: int) -> bool:
@@ -113,7 +112,7 @@ class Settler:
         return done
 
     async def _change(self, lease: Lease, after_s: int) -> bool:
-        """Make the message of ``lease`` visible, in tries for as long as no other consumer can have received it."""
+        """Make the message of ``lease`` visible; retry only while no other consumer can have received it."""
         visible_s, until_s = self.table.clock.now_s() + after_s, math.inf
         error: Exception | None = None
         for number in range(TRIES_MAX):
@@ -121,7 +120,7 @@ class Settler:
             if error is None:
                 return True
             if not isinstance(error, ClientError) or not 400 <= error.status < 500:
-                until_s = visible_s  # the server may have carried it out all the same
+                until_s = visible_s  # the server may have executed it
             if _is_final(error) or not self._may_send(lease, until_s):
                 break
             await self.pause(_pause_s(number))
@@ -133,7 +132,7 @@ class Settler:
         return left_s >= LEFT_S_MIN and lease.may_release
 
     def _send_changes(self, changes: Sequence[_Change]) -> Sequence[ClientError | None]:
-        """Send what may still be sent, now that a thread was free; it is tried once, and no longer than it may be."""
+        """Send, once, the changes that may still be sent now that a thread is free."""
         now_s = self.table.clock.now_s()
         sent: dict[_Change, VisibilityChange] = {}
         until_s = math.inf
@@ -145,15 +144,15 @@ class Settler:
         if not sent:
             return [_TOO_LATE] * len(changes)
         patience_s = min(until_s - now_s, PATIENCE_S_MAX)
-        answers = self.client.change_visibility_batch(self.options.queue, [*sent.values()], patience_s=patience_s)
+        replies = self.client.change_visibility_batch(self.options.queue, [*sent.values()], patience_s=patience_s)
         errors = {
-            change: answer if isinstance(answer, ClientError) else None
-            for change, answer in zip(sent, answers, strict=True)
+            change: reply if isinstance(reply, ClientError) else None
+            for change, reply in zip(sent, replies, strict=True)
         }
         return [errors.get(change, _TOO_LATE) for change in changes]
 
     async def end(self, delivery: Context, ending: Ending) -> bool:
-        """Carry out ``ending``; returns whether the message is gone, so that the next of its group may follow."""
+        """Apply ``ending``; return whether the message has left the queue, so that its group may continue."""
         kind = ending.kind
         if ending.error and (kind is EndingKind.RETRY or ending.trace):
             becomes = "comes back" if kind is EndingKind.RETRY else f"is {ending.outcome}"
@@ -188,11 +187,11 @@ class Settler:
         await self.release([delivery.lease], int(wanted_s))
 
     async def _reject(self, delivery: Context, ending: Ending) -> bool:
-        """Have the server move it; else copy first, delete then: a copy that fails leaves the message where it is."""
+        """Let the server move the message. If it cannot, copy it, then delete it; a failed copy leaves it in place."""
         try:
-            if not self._is_known:  # then it is the queue's own
+            if not self._dead_letter_known:  # use the queue's own
                 status = await self.in_thread(self.client.show, self.options.queue)
-                self._dead_letter, self._is_known = status.settings.dead_letter_queue or None, True
+                self._dead_letter, self._dead_letter_known = status.settings.dead_letter_queue or None, True
             target = self._dead_letter
             if target is not None and await self._move(delivery, ending, target):
                 self.table.settle(delivery.lease)
@@ -200,7 +199,7 @@ class Settler:
                 return True
             if target is not None:
                 await self._copy(delivery, ending, target)
-        except Exception as error:  # noqa: BLE001 - as in ``delete``
+        except Exception as error:  # noqa: BLE001 - from the user's client
             delivery.lease.log(logging.ERROR, "message %s could not be sent to the dead-letter queue: %s", error)
             target = None
         if target is None:
@@ -210,29 +209,29 @@ class Settler:
         return await self._count_delete(delivery, counted="rejected")
 
     async def _move(self, delivery: Context, ending: Ending, target: str) -> bool:
-        """Have the server move the message; returns whether it did. While it may, no renewal's error means anything."""
-        if not self._moves:
+        """Let the server move the message, and return whether it did. Errors of renewals are ignored meanwhile."""
+        if not self._server_moves:
             return False
         queue, lease = self.options.queue, delivery.lease
         reasons = _reasons(delivery.message, ending, queue)
-        # Ours that matter less are left out beyond ten attributes, but not the first.
-        room = max(1, _ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
-        reasons = dict(list(reasons.items())[:room])
-        if self.options.dead_letter is None:  # the queue's own, which is where the queue is: its name says it all
+        # Of at most ten attributes, the message's come first, but the most important reason is always sent.
+        reasons_max = max(1, _ATTRIBUTES_MAX - len(delivery.message.attributes.keys() - reasons.keys()))
+        reasons = dict(list(reasons.items())[:reasons_max])
+        if self.options.dead_letter is None:  # the queue's own has the same region and account: the name suffices
             target = target.rpartition("/")[2]
         move = partial(self.in_thread, self.client.dead_letter, queue, delivery.message.receipt, target)
         lease.deleting = True
         try:
-            self._moves = await move(reasons)
+            self._server_moves = await move(reasons)
         except ClientError as error:
-            if error.code == "MessageTooLong":  # with our reasons
+            if error.code == "MessageTooLong":  # because of the reasons
                 return bool(await move({}))
-            if error.fields.get("state") == "gone":  # by an earlier try, whose reply was lost
+            if error.fields.get("state") == "gone":  # an earlier try moved it, and its reply was lost
                 return True
             raise
         finally:
             lease.deleting = False
-        return self._moves
+        return self._server_moves
 
     async def _copy(self, delivery: Context, ending: Ending, target: str) -> None:
         message = delivery.message
@@ -247,7 +246,7 @@ class Settler:
         except ClientError as error:
             if error.status >= 500:
                 raise
-            await send(attributes=message.attributes)  # with our reasons it may have been too long
+            await send(attributes=message.attributes)  # the reasons may have made it too long
 
 
 def _pause_s(number: int) -> float:
@@ -255,17 +254,17 @@ def _pause_s(number: int) -> float:
 
 
 def _is_final(error: Exception) -> bool:
-    """Return whether a retry cannot help: the receipt is dead."""
+    """Return whether the receipt is dead, so that a retry cannot help."""
     return isinstance(error, ClientError) and error.status < 500 and plain_code(error.code) in DEAD_RECEIPT_CODES
 
 
 class Batcher(Generic[T]):
-    """``put`` returns the result of its own entry, in whatever batch it was sent."""
+    """Sends entries in batches."""
 
     def __init__(
         self, call: Callable[[Sequence[T]], Awaitable[Sequence[ClientError | None]]], *, linger_s: float
     ) -> None:
-        """``call`` sends up to ten entries. ``linger_s`` is how long the first may wait for others."""
+        """``call`` sends up to ten entries. The first entry of a batch waits ``linger_s`` for others."""
         self._call = call
         self._linger_s = linger_s
         self._entries: list[tuple[T, asyncio.Future[Exception | None]]] = []
@@ -273,7 +272,7 @@ class Batcher(Generic[T]):
         self._sending: set[asyncio.Task[None]] = set()
 
     def put(self, entry: T) -> "asyncio.Future[Exception | None]":
-        """Send ``entry`` with the next batch; the future gives its error, ``None`` for success."""
+        """Send ``entry`` with the next batch; the future returns its error, or ``None``."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Exception | None] = loop.create_future()
         self._entries.append((entry, future))
@@ -284,7 +283,7 @@ class Batcher(Generic[T]):
         return future
 
     def flush(self) -> None:
-        """Send what waits now."""
+        """Send the entries that linger now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -295,14 +294,14 @@ class Batcher(Generic[T]):
             sending.add_done_callback(self._sending.discard)
 
     async def _send(self, entries: "Sequence[tuple[T, asyncio.Future[Exception | None]]]") -> None:
-        answers: Sequence[Exception | None]
+        results: Sequence[Exception | None]
         try:
-            answers = await self._call([entry for entry, _ in entries])
-        except Exception as error:  # noqa: BLE001 - whatever it was, each entry has to have a result
-            answers = [error] * len(entries)
-        for (_, future), answer in zip(entries, answers, strict=True):
+            results = await self._call([entry for entry, _ in entries])
+        except Exception as error:  # noqa: BLE001 - each entry needs a result
+            results = [error] * len(entries)
+        for (_, future), result in zip(entries, results, strict=True):
             if not future.done():
-                future.set_result(answer)
+                future.set_result(result)
 
 
 _ATTRIBUTES_MAX = 10

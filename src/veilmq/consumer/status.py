@@ -1,9 +1,9 @@
-"""What can be watched of a running consumer: its metrics, and its status through a socket for ``veilmq top``.
+"""The metrics of a running consumer, and its status, which ``veilmq top`` reads through a socket.
 
 The sockets of a user's workers are in a folder that only this user may enter: below ``XDG_RUNTIME_DIR``, else below the
-folder for temporary files, with the user's number in its name. Other users could have made it first, so a folder that
-is not the user's own, or open to others, is not used. A killed worker leaves its socket behind; readers and new workers
-remove such sockets. A socket gets its name once it listens, so that it is never taken for a dead one.
+temporary folder with the user id in its name. Another user could create the latter first, so a folder that is not owned
+by the user, or is open to others, is not used. Readers and new workers remove the sockets of killed workers. A socket
+gets its final name only once it listens, so that it is not mistaken for a dead one.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ from veilmq.consumer.runner import Runner
 from veilmq.core import Value
 
 PATIENCE_S = 1.0
-"""How long a worker may take to reply."""
+"""The timeout for a worker's reply."""
 LEASES_MAX = 1_000
-"""Leases in a status: those that end first."""
+"""A status has the leases that end first."""
 
 _SUFFIX = ".sock"
 _READ_BYTES = 65_536
@@ -40,8 +40,8 @@ _log = logging.getLogger("veilmq.consumer")
 class LeaseStatus(Value):
     """One message that a worker holds.
 
-    ``state`` is that of the lease: ``held``, ``suspect``, ``lost``, ``ended``. ``left_s`` is negative when it is over,
-    ``held_s`` counts from the receive; ``running``: the handler has begun.
+    ``state`` is ``held``, ``suspect``, ``lost`` or ``ended``. ``left_s`` is negative after the end of the lease,
+    ``held_s`` counts from the receive; ``running``: the handler has started.
     """
 
     queue: str
@@ -56,7 +56,7 @@ class LeaseStatus(Value):
 
 
 class HandlerStatus(Value):
-    """One handler: messages ``leased`` (from receive to settle), ``running`` and ``buffered``, and counts by event."""
+    """One handler: its messages ``leased`` (between receive and settle), ``running`` and ``buffered``; event counts."""
 
     queue: str
     handler: str
@@ -67,7 +67,7 @@ class HandlerStatus(Value):
 
 
 class WorkerStatus(Value):
-    """One running consumer; ``leases`` has those that end first."""
+    """One running consumer; ``leases`` are up to ``LEASES_MAX``."""
 
     worker: str
     host: str
@@ -78,7 +78,7 @@ class WorkerStatus(Value):
 
 
 def status_of(runners: Sequence[Runner], table: LeaseTable, *, stopping: bool) -> WorkerStatus:
-    """Return the status of a consumer; may be called in any thread."""
+    """Return the status of a consumer. Thread-safe."""
     host, pid, now_s = socket.gethostname(), os.getpid(), table.clock.now_s()
     names = {id(runner.subscription): runner.handler.name for runner in runners}
     leases = [
@@ -114,19 +114,19 @@ def status_of(runners: Sequence[Runner], table: LeaseTable, *, stopping: bool) -
 
 
 def lease_length_s(runner: Runner) -> float | None:
-    """Return the length of a lease that began now; ``None`` until the first receive, where the queue decides."""
+    """Return the length of a lease received now; ``None`` before the first receive if the queue decides it."""
     subscription = runner.subscription
     return subscription.policy.receive_timeout_s(subscription.measured) or runner.lease_s or None
 
 
 def guard_s(runner: Runner) -> float | None:
-    """Return how long before its end such a lease would be renewed; ``None`` where its length is not known."""
+    """Return how long before its end such a lease would be renewed; ``None`` if its length is unknown."""
     length_s, subscription = lease_length_s(runner), runner.subscription
     return None if length_s is None else guard_of(subscription.policy, int(length_s), subscription.measured)
 
 
 def guard_of(policy: RenewalPolicy, timeout_s: int, measured: Measured) -> float:
-    """Return how long before its end ``policy`` renews a lease of ``timeout_s`` at the latest; 0 for never."""
+    """Return the shortest time before its end at which ``policy`` renews a lease of ``timeout_s``; 0 for never."""
     expires_at_s = policy.first_expiry_s(answered_at_s=0.0, timeout_s=timeout_s, measured=measured)
     lease = LeaseTerms(timeout_s=timeout_s, expires_at_s=expires_at_s, measured=measured, started_at_s=0.0)
     return max(0.0, expires_at_s - policy.renew_at_s(lease, 0.0))
@@ -142,7 +142,7 @@ def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> lis
         return Metric(name=f"veilmq_consumer_{name}", kind=kind, text=text, labels=labels, read=read)
 
     def each(name: str, kind: MetricKind, text: str, of: Callable[[Runner], Any]) -> Metric:
-        """Return what ``of`` reads of each handler; ``None`` is for no value yet."""
+        """Return a metric with the value of ``of`` for each handler; ``None`` means no value yet."""
 
         def read() -> Values:
             values = [((runner.handler.options.queue, runner.handler.name), of(runner)) for runner in runners]
@@ -186,24 +186,24 @@ def consumer_metrics(runners: Sequence[Runner], renewals: RenewalMetrics) -> lis
 
 
 class FolderUnfit(OSError):
-    """The folder is not the user's own, or others may enter it; says what to do."""
+    """The folder is not owned by the user, or others may enter it."""
 
 
 def status_folder() -> Path:
-    """Return the folder, which may not exist."""
+    """Return the folder of the sockets, which may not exist."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "veilmq" if runtime else Path(tempfile.gettempdir()) / f"veilmq-{os.getuid()}"
 
 
 @contextmanager
 def announced(status: Callable[[], bytes]) -> Iterator[None]:
-    """Send what ``status`` returns to each process of the user that connects, while the context lasts.
+    """While the context lasts, send ``status()`` to each process of the user that connects.
 
-    Costs a thread that waits. Where there can be no socket, the worker runs without.
+    Uses one waiting thread. If a socket cannot be created, the worker runs without it.
     """
     try:
         listener, path = _listen(f"{os.getpid()}-{secrets.token_hex(4)}")
-    except (OSError, AttributeError) as error:  # no folder, a path that is too long, a system without such sockets
+    except (OSError, AttributeError) as error:  # no folder, the path is too long, or the system has no such sockets
         _log.info("this worker cannot be seen by veilmq top: %s", error)
         yield
         return
@@ -213,19 +213,18 @@ def announced(status: Callable[[], bytes]) -> Iterator[None]:
         yield
     finally:
         over.set()
-        with contextlib.suppress(OSError):  # closing the socket would not wake the thread: on Linux this does,
+        with contextlib.suppress(OSError):  # wakes the thread on Linux; `close` would not
             listener.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError), _connected(path):  # and elsewhere a connection, unless the path was removed
+        with contextlib.suppress(OSError), _connected(path):  # wakes it elsewhere, unless the path was removed
             pass
         path.unlink(missing_ok=True)
         listener.close()
 
 
 def replies(*, read: bool = True) -> Iterator[tuple[Path, bytes | None]]:
-    """Yield the status that each worker of the user sends at its socket, ``None`` where one does not reply in time.
+    """Yield the reply of each worker's socket; ``None`` if it does not reply in time.
 
-    Removes the sockets of dead workers, and does no more than that unless ``read``. Raises ``OSError`` for a folder
-    that is unfit.
+    Removes the sockets of dead workers; with ``read=False`` that is all. Raises ``OSError`` for an unfit folder.
     """
     folder = status_folder()
     if not folder.is_dir():
@@ -235,7 +234,7 @@ def replies(*, read: bool = True) -> Iterator[tuple[Path, bytes | None]]:
         try:
             with _connected(path) as connection:
                 reply = b"".join(iter(lambda: connection.recv(_READ_BYTES), b"")) if read else b""
-        except (ConnectionRefusedError, FileNotFoundError):  # the worker was killed, or has just ended
+        except (ConnectionRefusedError, FileNotFoundError):  # the worker was killed or has just ended
             path.unlink(missing_ok=True)
         except OSError:
             yield path, None
@@ -258,7 +257,7 @@ def _check(path: Path) -> None:
 
 
 def _listen(name: str) -> tuple[socket.socket, Path]:
-    """Return a socket that listens in the folder under ``name``, with its path; raises ``OSError``."""
+    """Return a listening socket and its path. Raises ``OSError``."""
     folder = status_folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     _check(folder)
@@ -282,8 +281,8 @@ def _serve(listener: socket.socket, status: Callable[[], bytes], over: threading
     while not over.is_set():
         try:
             connection, _ = listener.accept()
-        except OSError:  # closed, or no file descriptor is left
+        except OSError:  # closed, or out of file descriptors
             return
-        with connection, contextlib.suppress(OSError, RuntimeError):  # disconnected, or it changed while it was read
+        with connection, contextlib.suppress(OSError, RuntimeError):  # disconnected, or a dict changed during the read
             connection.settimeout(PATIENCE_S)
             connection.sendall(status())

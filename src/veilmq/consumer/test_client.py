@@ -1,7 +1,6 @@
-"""Tests of handlers without a server: a consumer at work on queues in memory, which give each message once.
+"""A test client for handlers: the real consumer on queues in memory, which deliver each message once.
 
-Everything between the receive and the settle is the consumer's own. What becomes of a message is what it does at the
-queue in the end; a message that it would have come back is not given again.
+The ending of a message is what the consumer requests from the queue; a retried message is not delivered again.
 """
 
 import asyncio
@@ -23,8 +22,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings
 
-_DEAD_LETTERS = "dead-letters"
-"""Of a handler without the option ``dead_letter``."""
+_DEAD_LETTERS = "dead-letters"  # the dead-letter queue of each queue
 _RELEASED = Ending(kind=EndingKind.RELEASE, reason="No handler has begun it.")
 
 
@@ -36,7 +34,7 @@ class Sent(NewMessage):
 
 
 class QueuesInMemory(QueueClient):
-    """What a consumer needs of a ``QueueClient``; threads may share it. ``sent`` has what was sent, in order."""
+    """The part of ``QueueClient`` that a consumer uses. Thread-safe. ``sent`` has the sent messages in order."""
 
     def __init__(self) -> None:
         self.sent: list[Sent] = []
@@ -46,12 +44,10 @@ class QueuesInMemory(QueueClient):
         self._hung_up = False
 
     def put(self, queue: str, message: ReceivedMessage) -> None:
-        """Have a receive from ``queue`` return ``message``."""
+        """Add ``message`` for a receive from ``queue``."""
         with self._changed:
             self._messages[queue].append(message)
             self._changed.notify_all()
-
-    # What the consumer calls.
 
     def receive(self, queue: str, *, count: int = 1, wait_s: int | None = None, **_: Any) -> list[ReceivedMessage]:
         """Wait for up to ``count`` messages."""
@@ -89,7 +85,7 @@ class QueuesInMemory(QueueClient):
         return ""
 
     def hang_up(self) -> None:
-        """Have each receive return."""
+        """Let all receives return."""
         with self._changed:
             self._hung_up = True
             self._changed.notify_all()
@@ -99,15 +95,14 @@ class QueuesInMemory(QueueClient):
 
 
 class TestClient:
-    """Made by ``Consumer.test_client``; ``sent`` has the messages that ``Consumer.send`` has sent meanwhile, in order.
+    """Created by ``Consumer.test_client``; ``sent`` has the messages of ``Consumer.send`` in order.
 
-    ``async with`` runs the handlers in the test's own event loop; ``with`` in one that runs while ``send`` does.
+    ``async with`` runs the handlers in the current event loop; ``with`` runs them in its own one, during ``send``.
     """
 
-    __test__ = False  # for pytest: it is none
+    __test__ = False  # not a test class of pytest
 
     def __init__(self, make: Callable[..., Running], queue_of: Callable[[str | Callable[..., object]], str]) -> None:
-        """``make`` is the consumer's, as is ``queue_of``."""
         self._make = make
         self._queue_of = queue_of
         self._queues = QueuesInMemory()
@@ -116,13 +111,12 @@ class TestClient:
         self.sent = self._queues.sent
 
     async def __aenter__(self) -> Self:
-        watching = dict.fromkeys(("settle", "release"), self._ended)
-        self._running = self._make(connect=lambda: self._queues, watching=watching)
+        hooks = dict.fromkeys(("settle", "release"), self._ended)
+        self._running = self._make(connect=lambda: self._queues, more_hooks=hooks)
         await self._running.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the consumer in order; messages that were not handled by then are released."""
         await self._running.stop()
         for handled in self._waiting.values():
             if not handled.done():
@@ -148,9 +142,9 @@ class TestClient:
         group: str | None = None,
         dedup_id: str | None = None,
     ) -> Ending:
-        """Have the handler of a queue, or ``to`` itself, handle ``message``, and return what became of it.
+        """Deliver ``message`` to a handler, or to the handler of a queue, and return its ending.
 
-        Raises ``ValueError`` where no handler is for that queue.
+        Raises ``ValueError`` if the queue has no handler.
         """
         queue = self._queue_of(to)
         if queue not in (runner.handler.options.queue for runner in self._running.runners):
@@ -174,12 +168,12 @@ class TestClient:
 
     def _ended(self, context: Context, ending: Ending = _RELEASED) -> None:
         handled = self._waiting.pop(context.message_id, None)
-        if handled is not None and not handled.done():  # else the test waits no more
+        if handled is not None and not handled.done():  # done: the test no longer waits
             handled.set_result(ending)
 
 
 class BlockingTestClient:
-    """``TestClient`` for tests that are no coroutines."""
+    """``TestClient`` for tests that are not coroutines."""
 
     def __init__(self, client: TestClient, runner: asyncio.Runner) -> None:
         self._client = client
@@ -187,6 +181,6 @@ class BlockingTestClient:
         self.sent = client.sent
 
     def send(self, to: str | Callable[..., object], message: object, **options: Any) -> Ending:
-        """``TestClient.send``, which this waits for."""
+        """``TestClient.send``, blocking."""
         ending: Ending = self._run(self._client.send(to, message, **options))
         return ending

@@ -1,7 +1,7 @@
-"""A span for each message through OpenTelemetry's API; imported only where that is installed.
+"""A span for each message through OpenTelemetry's API; imported only if that is installed.
 
-The span lasts as long as the handler, is a trace of its own, and is linked to the sender's. Changes of the lease are
-its events. Names and attributes are those of the semantic conventions for messaging, ours begin with ``veilmq``.
+The span covers the handler's call. It starts a new trace, linked to the sender's. Changes of the lease are its events.
+Names and attributes follow the semantic conventions for messaging; others begin with ``veilmq``.
 """
 
 import atexit
@@ -33,34 +33,31 @@ _FAILED = (EndingKind.RETRY, EndingKind.REJECT, EndingKind.LEFT)
 
 
 class Tracing:
-    """Spans through one provider; threads may share it."""
+    """Spans through one provider. Thread-safe."""
 
     def __init__(self, provider: trace.TracerProvider) -> None:
         self._tracer = provider.get_tracer(OTEL_SCOPE, __version__)
         self._spans: dict[Lease, Span] = {}
 
     def renewed(self, requests: Sequence[RenewalRequest], results: Sequence[RenewalResult]) -> None:
-        """Note each renewal in the span of its message, if its handler runs."""
+        """Add an event for each renewal to the span of its message, if the handler runs."""
         for one, result in zip(requests, results, strict=True):
             span = self._spans.get(one.lease)
             if span is not None:
                 span.add_event("veilmq.lease.renewal", {"veilmq.result": result.value, "veilmq.seconds": one.for_s})
 
     def changed(self, lease: Lease, state: LeaseState) -> None:
-        """Note it in the span of the message, if its handler runs."""
+        """Add an event for the new state to the span of the message, if the handler runs."""
         span = self._spans.get(lease)
         if span is not None:
             span.add_event(f"veilmq.lease.{state.value}")
 
     @contextmanager
     def spans(self, deliveries: Sequence[Context], handler: Handler) -> Iterator[None]:
-        """Have a span for each message while ``handler`` is called.
-
-        A handler of one message finds its span as the current one.
-        """
-        begun = [self._begin(delivery, handler) for delivery in deliveries]
-        single = len(begun) == 1 and handler.batching is None  # else the span would be wrong for the others
-        token = contexts.attach(trace.set_span_in_context(*begun[0]) if single else contexts.Context())
+        """Open a span for each message while ``handler`` runs; the span of a single message is the current one."""
+        started = [self._start(delivery, handler) for delivery in deliveries]
+        single = len(started) == 1 and handler.batching is None  # no one span is right for a batch
+        token = contexts.attach(trace.set_span_in_context(*started[0]) if single else contexts.Context())
         try:
             yield
         finally:
@@ -68,8 +65,8 @@ class Tracing:
             for delivery in deliveries:
                 self._end(delivery)
 
-    def _begin(self, delivery: Context, handler: Handler) -> tuple[Span, contexts.Context]:
-        """Begin the span of a message, and return it with the context that came from the sender."""
+    def _start(self, delivery: Context, handler: Handler) -> tuple[Span, contexts.Context]:
+        """Start the span of a message, and return it with the sender's context."""
         message = delivery.message
         queue = handler.options.queue.rpartition("/")[2]
         sender_context = sender_of(message)
@@ -93,7 +90,7 @@ class Tracing:
         return span, sender_context
 
     def _end(self, delivery: Context) -> None:
-        """End the span of a message, which has no ending where the handler was given up."""
+        """End the span of a message, which has no ending if its handler was abandoned."""
         span, ending = self._spans.pop(delivery.lease), delivery.ending
         if ending is not None:
             span.set_attribute("veilmq.outcome", ending.kind.value)
@@ -109,14 +106,14 @@ class Tracing:
 
 
 def configured() -> Tracing | None:
-    """Return tracing to the provider that is configured now, if one is."""
+    """Return tracing through the configured provider, if any."""
     provider = trace.get_tracer_provider()
     return Tracing(provider) if is_configured(provider) else None
 
 
 @cache
 def configure() -> None:
-    """Have spans and metrics exported by OTLP, as the variables ``OTEL_*`` say; a provider that is there stays.
+    """Export spans and metrics by OTLP, configured by ``OTEL_*``; configured providers are kept.
 
     Raises ``ModuleNotFoundError`` without the extra ``otlp``.
     """
@@ -138,25 +135,25 @@ def configure() -> None:
 
 
 def flush() -> None:
-    """Export what is left, for ``FLUSH_S`` at most: the metrics of a consumer end with it.
+    """Export pending spans and metrics, for up to ``FLUSH_S``.
 
-    A collector that has not answered by then keeps the end of the process waiting no longer.
+    A collector that has not replied by then does not delay the end of the process.
     """
     providers = (trace.get_tracer_provider(), metrics.get_meter_provider())
     flushes = [provider.force_flush for provider in providers if hasattr(provider, "force_flush")]
-    # In a thread, as the SDK's own limits do not hold.
+    # In a thread, because the SDK does not keep its timeouts.
     flushing = threading.Thread(target=lambda: [flush() for flush in flushes], daemon=True)
     flushing.start()
     flushing.join(FLUSH_S)
     if flushing.is_alive():
         while _exporters:
-            atexit.register(_exporters.pop().shutdown)  # before the providers' own, which would try once more
+            atexit.register(_exporters.pop().shutdown)  # runs before the providers' own handlers, which would retry
 
 
 def sender_of(message: ReceivedMessage) -> contexts.Context:
-    """Return the context that came with ``message``: by its attributes, else by Amazon's trace header."""
-    carried = {name.lower(): value.text for name, value in message.attributes.items() if value.text is not None}
-    found = propagate.extract(carried, contexts.Context())
+    """Return the sender's context, from the attributes of ``message`` or Amazon's trace header."""
+    carrier = {name.lower(): value.text for name, value in message.attributes.items() if value.text is not None}
+    found = propagate.extract(carrier, contexts.Context())
     if not trace.get_current_span(found).get_span_context().is_valid and message.trace_header is not None:
         amazons = amazons_context(message.trace_header)
         if amazons is not None:
@@ -165,7 +162,7 @@ def sender_of(message: ReceivedMessage) -> contexts.Context:
 
 
 def amazons_context(header: str) -> SpanContext | None:
-    """Return the span that a trace header names: ``Root=1-<8 hex>-<24 hex>;Parent=<16 hex>;Sampled=1``."""
+    """Parse a trace header: ``Root=1-<8 hex>-<24 hex>;Parent=<16 hex>;Sampled=1``."""
     fields = dict(_AMAZONS.findall(header))
     root = _AMAZONS_TRACE.fullmatch(fields.get("Root", ""))
     parent = re.fullmatch(r"[0-9a-fA-F]{16}", fields.get("Parent", ""))

@@ -217,7 +217,7 @@ class BenchTime:
                 clock=self.clock,
                 draw=lambda: 0.0,  # never early: renewals come when the policy says at the latest
                 renewals_at_once=1,
-                watching={"renew": self._renewed},
+                more_hooks={"renew": self._renewed},
             )
             async with running:
                 self._started.set_result(running)

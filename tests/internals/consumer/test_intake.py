@@ -46,7 +46,7 @@ def subscribed(options: Options) -> Subscription:
 
 def intake_of(client: Any, options: Options, subscription: Subscription) -> Intake:
     """Return an intake whose polls the test makes itself."""
-    return Intake(client, options, subscription, asyncio.to_thread, room=int, taken=list, failed=str)
+    return Intake(client, options, subscription, asyncio.to_thread, capacity=int, received=list, failed=str)
 
 
 def received_by(
@@ -115,8 +115,8 @@ class Source:
             options,
             subscribed(options),
             self.poll,
-            room=lambda: self.room,
-            taken=self.taken.extend,
+            capacity=lambda: self.room,
+            received=self.taken.extend,
             failed=self.failures.append,
             pause=self.pause,
         )
@@ -266,22 +266,22 @@ def test_the_mean_says_how_many_may_come() -> None:
     """As many as fit, one while anything is left, none beyond the limit."""
     outstanding = Outstanding(45)
     outstanding.add(BODY)
-    assert [outstanding.room(most) for most in (10, 3, 0, -2)] == [3, 3, 0, -2]
+    assert [outstanding.capacity(most) for most in (10, 3, 0, -2)] == [3, 3, 0, -2]
     for _ in range(3):
         outstanding.add(BODY)
-    assert outstanding.room(10) == 1
+    assert outstanding.capacity(10) == 1
     outstanding.add(BODY)
-    assert (outstanding.held_bytes, outstanding.room(10)) == (50, 0)
+    assert (outstanding.held_bytes, outstanding.capacity(10)) == (50, 0)
     outstanding.remove(BODY)
-    assert outstanding.room(10) == 1
+    assert outstanding.capacity(10) == 1
 
 
 def test_one_that_is_too_large_is_handled_all_the_same() -> None:
     outstanding = Outstanding(5)
     outstanding.add(BODY)
-    assert outstanding.room(10) == 0
+    assert outstanding.capacity(10) == 0
     outstanding.remove(BODY)
-    assert outstanding.room(10) == 1
+    assert outstanding.capacity(10) == 1
 
 
 async def test_a_consumer_holds_no_more_than_its_limit_and_goes_on_after_each_settle() -> None:
@@ -402,7 +402,7 @@ def test_a_group_that_comes_again_is_not_opened_by_the_message_that_failed_befor
     assert taken(schedule) == ["a1"]
     assert schedule.failed(first) == []
     schedule.done(first)
-    assert (taken(schedule), schedule.behind) == ([], 2)
+    assert (taken(schedule), schedule.blocked) == ([], 2)
 
 
 def test_draining_leaves_the_group_of_a_running_message_closed() -> None:

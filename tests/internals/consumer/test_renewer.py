@@ -111,7 +111,7 @@ class TestFaults:
         play.clock.set(31)
         play.renewer.run_due()
         assert play.news == [(31, "r", LOST)]
-        play.table.answered([asked], [RenewalResult.PROVEN])
+        play.table.apply([asked], [RenewalResult.PROVEN])
         assert lease.state is LOST
 
     def test_a_server_that_grants_less_is_believed(self) -> None:
@@ -224,7 +224,7 @@ class TestRaces:
         (asked,) = sent(play, at_s=20)
         play.table.settle(lease)
         assert len(play.table) == 0
-        play.table.answered([asked], [RenewalResult.GONE])
+        play.table.apply([asked], [RenewalResult.GONE])
         play.until(1_000)
         assert play.news == []
         assert play.queue.calls == []
@@ -234,7 +234,7 @@ class TestRaces:
         play, lease = held(jitter=0.5)
         (asked,) = sent(play, at_s=20)
         lease.deleting = True
-        play.table.answered([asked], [RenewalResult.GONE])
+        play.table.apply([asked], [RenewalResult.GONE])
         assert lease.state is HELD
         play.until(21)
         assert play.queue.renewals == [(20.1, 30)], "should the delete have failed, the lease is still kept"
@@ -245,7 +245,7 @@ class TestRaces:
         (asked,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
         assert not withdrawal.done()
-        play.table.answered([asked], [RenewalResult.RENEWED])
+        play.table.apply([asked], [RenewalResult.RENEWED])
         assert withdrawal.result(0) is True
         play.until(1_000)
         assert play.queue.calls == []
@@ -255,7 +255,7 @@ class TestRaces:
         play, lease = held()
         (asked,) = sent(play, at_s=20)
         withdrawal = play.table.withdraw(lease)
-        play.table.answered([asked], [RenewalResult.GONE])
+        play.table.apply([asked], [RenewalResult.GONE])
         assert withdrawal.result(0) is False
 
     def test_a_release_past_the_deadline_is_forbidden(self) -> None:
@@ -314,7 +314,7 @@ class TestRaces:
         with pytest.raises(LeaseLost, match="ended"):
             play.table.confirm(lease).result(0)
         play.until(lease.expires_at_s + 1)
-        assert lease.noticed is LeaseState.ENDED
+        assert lease.known_state is LeaseState.ENDED
 
     def test_a_fence_on_a_lost_lease_fails_at_once(self) -> None:
         play, lease = held()

@@ -241,7 +241,7 @@ async def test_a_release_waits_for_a_renewal_on_its_way_and_a_delete_does_not() 
     for _ in range(5):
         await asyncio.sleep(0)
     assert desk.client.changes == []
-    desk.table.answered(asked, [RenewalResult.RENEWED] * len(asked))
+    desk.table.apply(asked, [RenewalResult.RENEWED] * len(asked))
     assert await releasing == [True]
     assert desk.client.changes == [VisibilityChange(receipt="r1", timeout_s=0)]
 
