@@ -1,31 +1,27 @@
-"""What can go wrong with a command: a small closed set.
-
-The engine raises or returns these; each protocol gives them its own codes and statuses at the wire. An error is its
-fields and a sentence that says what to do.
-"""
+"""The errors of commands, a closed set. An engine raises or returns them; the wire assigns codes and statuses."""
 
 import enum
 from typing import Any, ClassVar, dataclass_transform
 
 
 class ReceiptState(enum.Enum):
-    """What a genuine receipt was when the command met it (``docs/lifecycle.md``, the receipt table)."""
+    """The state of a genuine receipt at a command (``docs/lifecycle.md``, the receipt table)."""
 
     LIVE = "live"
     EXPIRED = "expired"
     EARLIER = "earlier"
-    """Superseded, and acts all the same, where the command has ``any_receive``."""
+    """Superseded, but acts because the command has ``any_receive``."""
     SUPERSEDED = "superseded"
     GONE = "gone"
 
 
 class VeilmqError(Exception):
-    """The root of all errors that veilmq itself raises; ``str()`` is a sentence for a person."""
+    """Base class of the errors of veilmq; ``str()`` is a sentence for users that includes what to do."""
 
 
 @dataclass_transform()
 class CommandError(VeilmqError):
-    """An error with the annotated fields of its class, in their order; ``text`` has their names in braces."""
+    """An error whose constructor takes the annotated fields of its class; ``text`` has their names in braces."""
 
     text: ClassVar[str]
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -41,8 +37,8 @@ class CommandError(VeilmqError):
         return self.text.format(**vars(self))
 
 
-# Queues. ``queue`` is a full name, account included; ``setting`` the first field of the settings that differs or has to
-# be corrected; ``why`` a sentence. Sizes are in bytes.
+# Queues. ``queue`` is a full name; ``setting`` is the first field of the settings that differs or must be corrected;
+# ``why`` is a sentence.
 
 
 class QueueNotFound(CommandError):
@@ -77,7 +73,7 @@ class SettingsConflict(CommandError):
 
 
 class EditRefused(CommandError):
-    """The ``edit`` of an ``EditQueue`` refuses; ``reason`` is for its caller, the engine only returns it."""
+    """The ``edit`` of an ``EditQueue`` cancelled the change; the engine passes ``reason`` on to the caller."""
 
     text = "{reason}"
     reason: Exception
@@ -89,7 +85,7 @@ class TooManyTags(CommandError):
 
 
 class DeadLetterQueueRefused(CommandError):
-    """``queue`` cannot be the dead-letter queue of this source: ``missing``, of another type, or not allowed."""
+    """``queue`` cannot be the dead-letter queue: it is ``missing``, of another type, or does not allow the source."""
 
     text = "{why}"
     queue: str
@@ -123,7 +119,7 @@ class DeduplicationIdMissing(CommandError):
 
 
 class ReceiptInvalid(CommandError):
-    """The receipt is malformed, forged, of another queue or server, or of a message never received: not said which."""
+    """The receipt is malformed, forged, of another queue or server, or of a message never received."""
 
     text = "The receipt handle is not valid for this queue; use the one of the latest receive."
 
@@ -141,7 +137,7 @@ _ENDED = {
 
 
 class ReceiptEnded(CommandError):
-    """Only a live receipt forwards; the message of this one was not sent."""
+    """A forward with a receipt that is not live; the message was not sent."""
 
     text = "{why}, so nothing was forwarded; forward the message of the next receive."
     state: ReceiptState
@@ -203,7 +199,7 @@ class EpochFenced(CommandError):
 
 
 class ClaimGap(CommandError):
-    """The number is behind the next claim of the source; ``last`` is the last number bound."""
+    """The number is greater than that of the next claim; ``last`` is the last bound number."""
 
     text = "Claim {number} cannot be bound: the last one is {last}. The checkpoint belongs to another source."
     number: int
@@ -248,7 +244,7 @@ class MessageNotClaimed(CommandError):
 
 
 class StageRefused(CommandError):
-    """The message ``index`` of the call, from 0, cannot be sent, so none of them was staged."""
+    """The message at ``index`` (from 0) cannot be sent, so no message of the call was staged."""
 
     text = "Message {index} was refused, and nothing staged: {reason}"
     index: int
@@ -256,12 +252,12 @@ class StageRefused(CommandError):
 
     @property
     def why(self) -> str:
-        """The name of the reason's type."""
+        """The name of the error type of ``reason``."""
         return type(self.reason).__name__
 
     @property
     def bytes_max(self) -> int | None:
-        """The limit that the message exceeds."""
+        """The limit that the message exceeds, if it is too long."""
         return getattr(self.reason, "bytes_max", None)
 
 
@@ -305,7 +301,7 @@ class TooManySubscriptions(CommandError):
 
 
 class EndpointRefused(CommandError):
-    """Messages cannot, or may not, be pushed to ``endpoint``; ``why`` says what is wrong and what to do."""
+    """Messages cannot, or may not, be pushed to ``endpoint``; ``why`` has the reason and the remedy."""
 
     text = "Nothing can be pushed to {endpoint!r}: {why}."
     endpoint: str
@@ -319,21 +315,21 @@ class EndpointRefused(CommandError):
 
 
 class StoreFull(CommandError):
-    """The disk is full, or nearly: nothing of the command was kept. Receives, changes and deletes go on."""
+    """The disk is full, or nearly: nothing was stored. Receives, changes and deletes still work."""
 
     text = "The disk that keeps the messages is (nearly) full: free space or drain queues, then send again."
 
 
 class StoreUnavailable(CommandError):
-    """The database cannot be reached, or has no time: nothing of the command was done. Retry."""
+    """The database is unreachable or overloaded; nothing was changed, so the command can be retried."""
 
     text = "The database is unreachable or too busy; nothing was done. Try again."
 
 
 class OutcomeUnknown(CommandError):
-    """The store failed after the commit was begun: the command may or may not have been kept.
+    """The store failed during the commit: the command may or may not be stored.
 
-    A retry is safe for everything but an exactly-once send.
+    A retry is safe, except for an exactly-once send.
     """
 
     text = "The store failed during the commit, so the outcome is unknown. Try again."
@@ -344,6 +340,6 @@ class ShuttingDown(CommandError):
 
 
 class InternalError(CommandError):
-    """A defect of ours: the command failed alone and changed nothing; the log has the traceback."""
+    """A bug in veilmq: only this command failed, without any change; the log has the traceback."""
 
     text = "The server failed on this request; the log has the details."

@@ -1,7 +1,6 @@
-"""Every documented limit, named after what it limits.
+"""All limits. The table in ``docs/limits.md`` is generated from this file.
 
-The engine takes the widest value that any protocol allows; each protocol narrows it at the wire. The table in
-``docs/limits.md`` is generated from this file, so a limit that is not here is not documented.
+An engine accepts the widest value of any protocol; the wire checks the narrower limits of each.
 """
 
 from dataclasses import dataclass
@@ -13,18 +12,18 @@ SECOND_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Whole numbers from ``minimum`` to ``maximum``, both allowed, with the value used when none is given."""
+    """Whole numbers from ``minimum`` to ``maximum`` (inclusive), with the default."""
 
     minimum: int
     maximum: int
     default: int
 
     def holds(self, value: int) -> bool:
-        """Tell whether ``value`` lies in the range."""
+        """Return whether ``value`` is in the range."""
         return self.minimum <= value <= self.maximum
 
     def read(self, text: str) -> int:
-        """Return the number that ``text`` writes with digits; raises ``ValueError``, also outside the range."""
+        """Parse ``text`` as a decimal number in the range; raises ``ValueError``."""
         if not text.isascii() or not text.removeprefix("-").isdecimal() or not self.holds(number := int(text)):
             raise ValueError(text)
         return number
@@ -34,7 +33,7 @@ class Range:
 
     @property
     def constraint(self) -> Meta:
-        """The same for a field that is decoded."""
+        """The range as a constraint of a msgspec field."""
         return Meta(ge=self.minimum, le=self.maximum)
 
 
@@ -55,34 +54,34 @@ ATTEMPT_S = 300
 FAIR_SHARE_PERCENT = 10
 FAIR_IN_FLIGHT_MIN = 30
 FAIR_SILENCE_S = 300
-FAIR_RECENT_S = 60  # the half-life of what counts as recent processing time
+FAIR_RECENT_S = 60  # half-life of recent processing time
 CLAIM_HOLD_S = Range(minimum=60, maximum=1_209_600, default=3_600)
 CLAIM_LEASE_S = Range(minimum=5, maximum=3_600, default=60)
 CLAIMED = Range(minimum=1, maximum=1_000_000_000, default=10_000_000)  # messages claimed of one queue
 CLAIM_MESSAGES = Range(minimum=1, maximum=1_000_000, default=100_000)  # of one claim
 CLAIM_SHARD_MESSAGES = 25_000
-STORED_BYTES_MAX = 1_114_112  # of the longest message as a store keeps it, with names and groups
+STORED_BYTES_MAX = 1_114_112  # of the longest stored message, with names and groups
 CLAIM_BYTES = Range(minimum=2_097_152, maximum=1 << 40, default=1 << 40)  # of one claim
 CLAIM_PAGE_MESSAGES = 2_000
 CLAIM_SHARDS_MAX = 1_024
 CLAIM_PAGE_BYTES = 4 * 1_048_576
-CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer are given back, or taken singly
-SOURCE_SILENCE_S = 1_209_600  # after that a source without open claims is forgotten
+CLAIM_SLICE_ROWS = 2_000  # rows of claims that one command deletes; fewer if it returns or takes them one by one
+SOURCE_SILENCE_S = 1_209_600  # then a source without open claims is deleted
 SOURCES_LISTED_MAX = 1_000
-CLAIM_READ_BYTES = 4 * 1_048_576  # an answer with messages of a claim ends with the page that brings it there
-INSPECT_MESSAGES = Range(minimum=1, maximum=100, default=10)  # of one answer
-INSPECT_LEASES = Range(minimum=1, maximum=1_000, default=100)  # of one answer
-INSPECT_ALSO_MAX = 200  # leases shown in any case
-INSPECT_BYTES = 4 * 1_048_576  # an answer ends with the message that brings it there
-INSPECT_READ_BYTES = 8 * 1_048_576  # the same of all that is read for it, where bodies are cut
+CLAIM_READ_BYTES = 4 * 1_048_576  # a reply with messages of a claim ends with the page that reaches it
+INSPECT_MESSAGES = Range(minimum=1, maximum=100, default=10)  # of one reply
+INSPECT_LEASES = Range(minimum=1, maximum=1_000, default=100)  # of one reply
+INSPECT_ALSO_MAX = 200  # leases selected by position
+INSPECT_BYTES = 4 * 1_048_576  # a reply ends with the message that reaches it
+INSPECT_READ_BYTES = 8 * 1_048_576  # bytes read for a reply with truncated bodies
 INSPECTED_MAX = 1_000  # messages or leases of one command
-INSPECT_SCANNED_MAX = 100_000  # messages of other states that a command passes over: 10 to 100 ms
+INSPECT_SCANNED_MAX = 100_000  # messages of other states that a command skips: 10 to 100 ms
 BROWSED_QUEUES_MAX = 200  # of one page
 STAGE_MESSAGES_MAX = 5_000  # of one call
 STAGE_BYTES_MAX = 4 * 1_048_576  # of the messages of one call
 PUBLISH_PER_S = Range(minimum=1, maximum=1_000_000, default=1_000_000)  # messages of one publication
 PUBLISH_ATTEMPTS_MAX = 1_000  # of one call
-WRITER_SILENCE_S = 1_209_600  # after that a writer is forgotten, with what it has staged
+WRITER_SILENCE_S = 1_209_600  # then a writer and its staged messages are deleted
 WRITERS_LISTED_MAX = 1_000
 PURGE_PAUSE_S = 60
 QUEUE_NAME_PAUSE_S = 60
@@ -118,11 +117,11 @@ SQS_POLICY_CONDITIONS_MAX = 10
 SQS_POLICY_ACTIONS_MAX = 7  # of a statement
 SQS_POLICY_LABEL_CHARACTERS_MAX = 80
 SQS_PRESIGNED_S = Range(minimum=1, maximum=604_800, default=3_600)
-SIGNATURE_SKEW_S = 900  # what the date of a signature may differ from ours, either way
-JSON_LARGE_BODY_BYTES = 65_536  # a body up to this is decoded at once: the values that fit in there are few
-JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map of a large body; valid ones have some 1,500
-QUERY_PARAMETERS_MAX = 1_024  # of a request in the Query protocol; the widest valid batch has some 500
-QUERY_DEPTH_MAX = 8  # parts of a parameter's name that are taken apart; valid ones have seven
+SIGNATURE_SKEW_S = 900  # between the date of a signature and the server's clock, either way
+JSON_LARGE_BODY_BYTES = 65_536  # the values of a larger body are counted before it is decoded
+JSON_PUNCTUATION_MAX = 4_096  # brackets, braces and commas of a list or map in a large body; valid ones have some 1,500
+QUERY_PARAMETERS_MAX = 1_024  # of a request in the Query protocol; the widest valid batch has about 500
+QUERY_DEPTH_MAX = 8  # parts of a parameter name; valid names have at most seven
 
 # Alibaba Cloud SMQ (API version 2015-06-06).
 SMQ_VISIBILITY_TIMEOUT_S = Range(minimum=1, maximum=43_200, default=30)
@@ -145,16 +144,16 @@ SMQ_SUBSCRIPTION_NAME_CHARACTERS_MAX = 255
 SMQ_SUBSCRIPTIONS_MAX = 100  # of a topic
 SMQ_TAG_CHARACTERS_MAX = 16
 SMQ_TOPIC_RETENTION_S = 86_400
-SMQ_XML_DEPTH_MAX = 8  # elements within each other; valid requests have five
-SMQ_XML_ELEMENTS_MAX = 8_192  # of a request; the widest valid batch has some 6,600
+SMQ_XML_DEPTH_MAX = 8  # nested elements; valid requests have at most five
+SMQ_XML_ELEMENTS_MAX = 8_192  # of a request; the widest valid batch has about 6,600
 SMQ_XML_TAG_CHARACTERS_MAX = 1_024  # of an element's name, and of its attributes together
 
 # The HTTP server.
 HTTP_BODY_BYTES_MAX = 8 * 1_048_576  # JSON with every character escaped is six times as long as its message
-HTTP_LARGE_BODY_BYTES = 65_536  # a longer one reserves its bytes of the budget before it is read
+HTTP_LARGE_BODY_BYTES = 65_536  # a longer body reserves its bytes in the budget before it is read
 HTTP_BODY_STEP_BYTES = 1_048_576  # that a chunked body reserves at a time
 HTTP_BODY_WAIT_S_MAX = 5  # for room in the budget, then 503
-HTTP_BYTES = Range(minimum=67_108_864, maximum=2**40, default=134_217_728)  # bodies and unread answers together
+HTTP_BYTES = Range(minimum=67_108_864, maximum=2**40, default=134_217_728)  # bodies and unread replies together
 HTTP_HEAD_BYTES_MAX = 32_768
 HTTP_HEADERS_MAX = 100
 HTTP_TARGET_BYTES_MAX = 8_192
@@ -165,18 +164,18 @@ HTTP_PIPELINED_REQUESTS_MAX = 64
 # The store.
 BATCH_COMMANDS_MAX = 1_024
 BATCH_BYTES_MAX = 2 * 1_048_576
-BATCH_ROW_BYTES = 384  # what a row counts beside its content, so that a batch has some 5,000 rows at the most
-EVENTS_WAITING_MAX = 10_000_000  # some gigabyte
+BATCH_ROW_BYTES = 384  # counted for each row beside its content, which limits a batch to about 5,000 rows
+EVENTS_WAITING_MAX = 10_000_000  # about 1 GB
 DEAD_LETTERS_PER_RECEIVE = 100
 DEAD_LETTER_BYTES_PER_RECEIVE = 1_048_576
 MOVE_TASKS_KEPT = 10
-MOVE_SLICE_MESSAGES = 200  # that a slice of a move task moves: some 10 ms
+MOVE_SLICE_MESSAGES = 200  # moved in one slice of a move task: about 10 ms
 MOVE_SLICE_BYTES = 1_048_576
 FREE_SPACE_RESERVE_BYTES = 64 * 1_048_576
 
 # The pipeline.
-ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # between joining small files; 0 for never
+ARCHIVE_COMPACT_MINUTES = Range(minimum=0, maximum=1_440, default=10)  # between compactions; 0 for never
 ARCHIVE_EXPIRE_DAYS = Range(minimum=0, maximum=36_500, default=0)  # after the day of sending; 0 for never
-ARCHIVE_KEEP_H = Range(minimum=1, maximum=8_760, default=168)  # until files that count no more are deleted
+ARCHIVE_KEEP_H = Range(minimum=1, maximum=8_760, default=168)  # until unreferenced files are deleted
 REPLAY_BATCH_MESSAGES = Range(minimum=1, maximum=1_000_000, default=50_000)  # sent in one transaction
-TUNE_MAP_TASKS = Range(minimum=1, maximum=10_000, default=64)  # that read the event log, however long it is
+TUNE_MAP_TASKS = Range(minimum=1, maximum=10_000, default=64)  # that read the event log, regardless of its length

@@ -1,4 +1,4 @@
-"""Messages: what they carry, which of them are duplicates, and which message groups are noisy."""
+"""Messages: their properties and ids, deduplication, and noisy message groups."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,14 +23,14 @@ from veilmq.core.limits import (
 )
 from veilmq.core.settings import ROUTING_ATTRIBUTE_DEFAULT, QueueSettings
 
-# Properties: what a message carries beside its body. The store keeps them as opaque bytes (MessagePack), empty when
-# there are none, and reads them only where a message becomes a dead letter of a FIFO queue.
+# Properties are the metadata of a message. The store keeps them as opaque bytes (MessagePack; empty for none), and
+# decodes them only for dead letters of FIFO queues.
 
 
 class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One typed value; ``type`` is the full label with its custom suffix, for example ``Number.float``.
+    """One typed value; ``type`` includes the custom suffix, for example ``Number.float``.
 
-    Exactly one of ``text`` (string and number types) and ``data`` (binary types) is given.
+    Exactly one of ``text`` (string and number types) and ``data`` (binary types) is set.
     """
 
     type: str
@@ -39,9 +39,9 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Properties(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The user's ``attributes`` by name, and the protocol's own (``system``), for example a trace header.
+    """User ``attributes`` and ``system`` attributes (for example a trace header) by name, group and deduplication id.
 
-    ``group`` and ``dedup_id`` are those of the send; ``dedup_id`` of a dead letter of a FIFO queue is its message id.
+    The ``dedup_id`` of a dead letter of a FIFO queue is its message id.
     """
 
     attributes: dict[str, Attribute] = {}
@@ -56,17 +56,17 @@ _decoder = msgspec.msgpack.Decoder(Properties)
 
 
 def encode_properties(properties: Properties) -> bytes:
-    """Return ``properties`` as bytes; empty bytes when there are none."""
+    """Return ``properties`` as bytes, empty for none."""
     return b"" if properties == NO_PROPERTIES else _encoder.encode(properties)
 
 
 def decode_properties(data: bytes) -> Properties:
-    """Return what ``encode_properties`` was given."""
+    """Reverse ``encode_properties``."""
     return _decoder.decode(data) if data else NO_PROPERTIES
 
 
 def attributes_bytes(attributes: Mapping[str, Attribute]) -> int:
-    """Return how much ``attributes`` count towards a message's size: names, types and values."""
+    """Return the share of ``attributes`` in the size of a message: names, types and values."""
     return sum(
         len(name.encode())
         + len(value.type.encode())
@@ -76,7 +76,7 @@ def attributes_bytes(attributes: Mapping[str, Attribute]) -> int:
 
 
 def routing_key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT) -> str:
-    """Return the text of the attribute ``attribute``, empty without one, from encoded ``properties``."""
+    """Return the text of an attribute of encoded ``properties``, empty if it is absent."""
     if not properties:
         return ""
     found = decode_properties(properties).attributes.get(attribute)
@@ -84,32 +84,32 @@ def routing_key_of(properties: bytes, attribute: str = ROUTING_ATTRIBUTE_DEFAULT
 
 
 def dead_letter_properties(properties: bytes, message_id: bytes) -> bytes:
-    """Return the encoded ``properties`` of a dead letter of a FIFO queue: its deduplication id is its message id.
+    """Return the encoded ``properties`` of a dead letter of a FIFO queue, with the message id as deduplication id.
 
-    So two messages that shared a deduplication id are told apart (SQS Developer Guide, "Using dead-letter queues").
+    This keeps two messages with one deduplication id distinct (SQS Developer Guide, "Using dead-letter queues").
     """
     return encode_properties(replace(decode_properties(properties), dedup_id=str(UUID(bytes=message_id))))
 
 
-@lru_cache(maxsize=16_384)  # senders name the same groups again and again
+@lru_cache(maxsize=16_384)  # senders repeat the names of their groups
 def group_hash(group: str, key: bytes = b"") -> int:
-    """Return a positive 63-bit hash of a group's name; under a secret ``key`` no sender makes two equal."""
+    """Return a positive 63-bit hash of a group name; with a secret ``key`` senders cannot produce collisions."""
     return int.from_bytes(blake2b(group.encode(), key=key, digest_size=8).digest()) >> 1
 
 
-# Message ids: random 128-bit UUIDs (RFC 9562, version 4). One call of ``os.urandom`` serves 256 ids, and their fixed
-# bits are set in one number of that length: drawn singly, each id took several microseconds.
+# Message ids are random UUIDs (RFC 9562, version 4). One call of ``os.urandom`` serves 256 ids, whose fixed bits are
+# set in one number of that length: generated singly, an id took several microseconds.
 
 _ID_BYTES = 16
 _IDS_PER_PAGE = 256
 
-# Bytes 6 and 8 of each id carry the version and the variant of RFC 9562.
+# Bytes 6 and 8 of each id contain the version and the variant.
 _RANDOM_BITS = int.from_bytes(bytes.fromhex("ffffffffffff0fff3fffffffffffffff") * _IDS_PER_PAGE)
 _FIXED_BITS = int.from_bytes(bytes.fromhex("00000000000040008000000000000000") * _IDS_PER_PAGE)
 
 
 class IdSource:
-    """An endless supply: ``next`` returns a new id of 16 bytes, without a Python frame of its own."""
+    """A generator of ids: ``next`` returns a new id of 16 bytes, without a Python frame of its own."""
 
     __slots__ = ("next",)
 
@@ -126,11 +126,11 @@ def _ids() -> Iterator[bytes]:
 
 
 class NewMessage(Value, gc=False):
-    """One message to be sent.
+    """One message to send.
 
     ``properties`` are encoded; ``size_bytes`` counts the body in UTF-8 and ``attributes_bytes``. ``delay_s`` of
-    ``None`` is the queue's own delay. ``group`` is the message group: the unit of order in a FIFO queue, of fairness in
-    a standard one. Only FIFO queues use ``dedup_id``.
+    ``None`` is the delay of the queue. The message group ``group`` is the unit of order in a FIFO queue, of fairness in
+    a standard queue. Only FIFO queues use ``dedup_id``.
     """
 
     body: str
@@ -145,9 +145,9 @@ class NewMessage(Value, gc=False):
 def forwarded_message(
     body: str, properties: bytes, priority: int, target: QueueSettings, reasons: Mapping[str, str] | None
 ) -> NewMessage:
-    """Return what a forward stores in a queue with the settings ``target``: a send, or with ``reasons`` a dead letter.
+    """Return the message that a forward stores in a queue with the settings ``target``; a dead letter with ``reasons``.
 
-    Raises ``MessageTooLong``. A dead letter without reasons may have any size, as every dead letter may.
+    Raises ``MessageTooLong``, except for a dead letter with empty reasons: like every dead letter it may have any size.
     """
     sent = decode_properties(properties)
     if reasons:
@@ -168,9 +168,9 @@ def forwarded_message(
     )
 
 
-# Deduplication in FIFO queues. A deduplication id counts for exactly five minutes from the acceptance of the first
-# message that had it, in the whole queue or within each message group (SQS Developer Guide, "Exactly-once processing").
-# With content-based deduplication a message without an id has the SHA-256 of its body, and of the body alone.
+# Deduplication in FIFO queues. A deduplication id is in force for exactly five minutes after its first message was
+# accepted, in the whole queue or in each message group (SQS Developer Guide, "Exactly-once processing"). With
+# content-based deduplication, the id of a message without one is the SHA-256 of its body, without attributes.
 
 
 def checked_group(new: NewMessage, settings: QueueSettings) -> str:
@@ -183,7 +183,7 @@ def checked_group(new: NewMessage, settings: QueueSettings) -> str:
 
 
 def check_fifo_messages(messages: Iterable[NewMessage], settings: QueueSettings) -> None:
-    """Raise ``GroupMissing`` or ``DeduplicationIdMissing`` for the first of ``messages`` without a group or an id."""
+    """Raise ``GroupMissing`` or ``DeduplicationIdMissing`` for the first message without a group or an id."""
     for new in messages:
         if new.group is None:
             raise GroupMissing
@@ -191,7 +191,7 @@ def check_fifo_messages(messages: Iterable[NewMessage], settings: QueueSettings)
 
 
 def check_dedup_id(new: NewMessage, settings: QueueSettings) -> None:
-    """Raise ``DeduplicationIdMissing`` for a message that has no id, and gets none from its content."""
+    """Raise ``DeduplicationIdMissing`` for a message without an id in a queue without content-based deduplication."""
     if new.dedup_id is None and not settings.content_deduplication:
         raise DeduplicationIdMissing
 
@@ -203,27 +203,27 @@ def dedup_id_of(new: NewMessage, settings: QueueSettings) -> str:
 
 
 def deduplication_key(queue_number: int, group: str, dedup_id: str, settings: QueueSettings) -> bytes:
-    """Return the key of a deduplication id in the log of a queue, the same in both dialects, until the next purge."""
+    """Return the key of a deduplication id in the log of a queue, the same in both stores; a purge changes the keys."""
     scope = f"{len(group)} {group}" if settings.deduplication_scope == "group" else "-"
     since = f"{queue_number}.{settings.purges}" if settings.purges else f"{queue_number}"
     return blake2b(f"{since} {scope} {dedup_id}".encode(), digest_size=16).digest()
 
 
-# Fairness: which message groups of a standard queue are noisy, so that quiet ones are served first. Nothing is dropped
-# or throttled. The thresholds are those of AWS (SQS Developer Guide, "Fair queues"): a group is noisy when it has more
-# than 10 % of the messages in flight and at least 30 of them, or more than 10 % of the recent processing time; it is
-# quiet again when its backlog is drained or it has sent nothing for five minutes. AWS does not define *recent*: here
-# processing time has a half-life of one minute.
+# Fairness: quiet message groups of a standard queue are received before noisy ones; no message is dropped or throttled.
+# The thresholds are those of AWS (SQS Developer Guide, "Fair queues"). A group is noisy if it has more than 10 % of the
+# messages in flight and at least 30 of them, or more than 10 % of the recent processing time. It is quiet again when
+# its backlog is empty or nothing was sent to it for five minutes. AWS does not define *recent*: here processing time
+# has a half-life of one minute.
 
 _HALF_LIFE_MS = FAIR_RECENT_S * SECOND_MS
 _SILENCE_MS = FAIR_SILENCE_S * SECOND_MS
-_NEGLIGIBLE_MS = 1.0  # less processing time than this is none
+_NEGLIGIBLE_MS = 1.0  # less processing time counts as none
 _TENANTS_MIN = 1_024
 _ENDS_SPARE = 1_000
 
 
 class Lease(NamedTuple):
-    """A message in flight, which lands by itself when it is visible or kept no longer; others have no group."""
+    """A message in flight until it becomes visible or its retention ends; ``group`` may be ``None``."""
 
     ends_at_ms: int
     group: int | None
@@ -231,7 +231,7 @@ class Lease(NamedTuple):
 
 
 class Decaying:
-    """A sum of which half is left after each half-life."""
+    """A sum that decays by half in each half-life."""
 
     __slots__ = ("_at_ms", "_sum")
 
@@ -240,7 +240,7 @@ class Decaying:
         self._at_ms = 0
 
     def at(self, now_ms: int) -> float:
-        """Return what is left of the sum."""
+        """Return the sum at ``now_ms``."""
         return self._sum * 0.5 ** ((now_ms - self._at_ms) / _HALF_LIFE_MS) if self._sum else 0.0
 
     def add(self, amount: float, now_ms: int) -> None:
@@ -250,7 +250,7 @@ class Decaying:
 
 
 class Tenant(msgspec.Struct, eq=False):
-    """One message group; ``sent_at_ms`` is its last known send, or its first receive if that was later."""
+    """The state of one message group; ``sent_at_ms`` is its last known send, or its first receive if that was later."""
 
     processed: Decaying
     in_flight: int = 0
@@ -259,9 +259,9 @@ class Tenant(msgspec.Struct, eq=False):
 
 
 class Fairness:
-    """The tenants of one queue. Groups that have nothing in flight and are not noisy are forgotten in time.
+    """The groups of one queue, without idle quiet ones.
 
-    ``leases`` are messages in flight by position; ``others`` counts those that are not among them.
+    ``leases`` has messages in flight by position; ``other_in_flight`` counts messages in flight that are not in it.
     """
 
     __slots__ = ("_ends", "_processed", "_tenants", "_tenants_max", "leases", "other_in_flight")
@@ -269,7 +269,7 @@ class Fairness:
     def __init__(self) -> None:
         self.leases: dict[int, Lease] = {}
         self.other_in_flight = 0
-        self._ends: list[tuple[int, int]] = []  # when, and the position; some are of earlier deadlines
+        self._ends: list[tuple[int, int]] = []  # heap of (ends_at_ms, position), with outdated deadlines
         self._tenants: dict[int, Tenant] = {}
         self._processed = Decaying()
         self._tenants_max = _TENANTS_MIN
@@ -278,7 +278,7 @@ class Fairness:
         return len(self._tenants)
 
     def sent(self, group: int, now_ms: int) -> None:
-        """Note a send of the group now."""
+        """Record a send to the group at ``now_ms``."""
         tenant = self._tenants.get(group)
         if tenant is not None:
             if now_ms - tenant.sent_at_ms >= _SILENCE_MS:
@@ -286,13 +286,13 @@ class Fairness:
             tenant.sent_at_ms = now_ms
 
     def last_sent(self, group: int, sent_at_ms: int) -> None:
-        """Note a send of the group at that instant; a later one may be known."""
+        """Record a send to the group that may be older than the last known one."""
         tenant = self._tenants.get(group)
         if tenant is not None:
             tenant.sent_at_ms = max(tenant.sent_at_ms, sent_at_ms)
 
     def begin_lease(self, position: int, lease: Lease, now_ms: int) -> None:
-        """Count a message in flight, as was seen at ``now_ms``; an earlier lease of it ends with that."""
+        """Add a lease observed at ``now_ms``; end an earlier lease of the message."""
         if position in self.leases:
             self.end_lease(position, now_ms)
         self._put_lease(position, lease)
@@ -307,14 +307,14 @@ class Fairness:
         tenant.in_flight += 1
 
     def change_lease(self, position: int, ends_at_ms: int) -> bool:
-        """Note another deadline; return whether the message is known to be in flight."""
+        """Change the deadline of a lease; return whether the lease is known."""
         lease = self.leases.get(position)
         if lease is not None:
             self._put_lease(position, lease._replace(ends_at_ms=ends_at_ms))
         return lease is not None
 
     def end_lease(self, position: int, at_ms: int) -> Lease | None:
-        """Count a message out, deleted or returned at that instant, and return its lease, if one is known."""
+        """Remove the lease of a message that was deleted or returned at ``at_ms``; return the lease, if known."""
         lease = self.leases.pop(position, None)
         if lease is not None and lease.group is not None:
             tenant, held_ms = self._tenants[lease.group], max(0, at_ms - lease.since_ms)
@@ -324,7 +324,7 @@ class Fairness:
         return lease
 
     def expire_leases(self, now_ms: int) -> None:
-        """Count out what has become visible since."""
+        """Remove the leases that have ended by ``now_ms``."""
         while self._ends and self._ends[0][0] <= now_ms:
             ends_at_ms, position = heappop(self._ends)
             lease = self.leases.get(position)
@@ -333,19 +333,19 @@ class Fairness:
 
     def _put_lease(self, position: int, lease: Lease) -> None:
         self.leases[position] = lease
-        if len(self._ends) > 2 * len(self.leases) + _ENDS_SPARE:  # most of them have landed before
+        if len(self._ends) > 2 * len(self.leases) + _ENDS_SPARE:  # most deadlines are outdated
             self._ends = sorted((each.ends_at_ms, at) for at, each in self.leases.items())
         else:
             heappush(self._ends, (lease.ends_at_ms, position))
 
     def drained(self, group: int) -> None:
-        """Note that the group has no waiting messages: it is quiet."""
+        """Mark the group as quiet: it has no visible messages."""
         tenant = self._tenants.get(group)
         if tenant is not None:
             tenant.is_noisy = False
 
     def is_noisy(self, group: int, now_ms: int) -> bool:
-        """Return whether the group is noisy now, and keep that."""
+        """Return whether the group is noisy at ``now_ms``, and record that."""
         tenant = self._tenants.get(group)
         if tenant is None:
             return False
@@ -353,17 +353,17 @@ class Fairness:
         return tenant.is_noisy
 
     def would_be_noisy(self, group: int, now_ms: int) -> bool:
-        """Return the same without keeping it."""
+        """Return whether the group is noisy at ``now_ms``, without recording it."""
         tenant = self._tenants.get(group)
         return tenant is not None and self._exceeds_share(tenant, now_ms)
 
     def in_flight(self, group: int) -> int:
-        """Return how many messages of the group are in flight."""
+        """Return the number of messages of the group in flight."""
         tenant = self._tenants.get(group)
         return 0 if tenant is None else tenant.in_flight
 
     def has_many_in_flight(self, group: int) -> bool:
-        """Return whether the group has enough messages in flight to be noisy when others have few."""
+        """Return whether the group has at least ``FAIR_IN_FLIGHT_MIN`` messages in flight."""
         return self.in_flight(group) >= FAIR_IN_FLIGHT_MIN
 
     def _exceeds_share(self, tenant: Tenant, now_ms: int) -> bool:
@@ -376,7 +376,7 @@ class Fairness:
         return processed >= _NEGLIGIBLE_MS and processed * 100 > self._processed.at(now_ms) * FAIR_SHARE_PERCENT
 
     def _drop_idle(self, now_ms: int) -> None:
-        """Drop tenants without effect; the next call follows only after as many admissions as are left now."""
+        """Remove idle quiet groups; called again when the number of groups has doubled."""
         self._tenants = {
             group: tenant
             for group, tenant in self._tenants.items()

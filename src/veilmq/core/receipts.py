@@ -1,13 +1,12 @@
-"""Receipts: their form, whether they act, how long a lease may be, and the events of how receipts ended.
+"""Receipts: their format, their states, the maximum of a lease, and the events that record how receipts ended.
 
-A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed and written in hex digits:
-SMQ clients place receipts raw in a query string, and AWS's extended clients, which put the place of a body before a
-receipt, split the two at ``-``. The older form, in the alphabet ``[A-Za-z0-9_-]``, is still read. The MAC (keyed
-BLAKE2s, 10 bytes) is made with a key that the store keeps, so receipts survive a crash; an older key verifies while it
-is kept.
+A receipt is ``version | queue | position | generation | epoch | visible-at | MAC``, packed, in hexadecimal digits: SMQ
+clients put receipts unescaped into a query string, and AWS's extended clients prepend the location of a body and split
+at ``-``. The older format, URL-safe base64, is still accepted. The MAC (keyed BLAKE2s, 10 bytes) uses a key that the
+store persists, so receipts survive a crash. An older key verifies while it is stored.
 
-``queue`` is the number of the queue's incarnation, never given twice: a receipt is useless on a re-created queue.
-``generation`` (random, fresh at each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence it.
+``queue`` is the number of the queue's incarnation, never reused: receipts are invalid for a re-created queue.
+``generation`` (random, new for each receive) and ``epoch`` (+1 at each receive and each SMQ change) fence the receipt.
 """
 
 import enum
@@ -32,7 +31,7 @@ _FIELDS_BYTES = _FIELDS.size
 _MAC_BYTES = 10
 _SIGNED = Struct(f"{_FIELDS.format}{_MAC_BYTES}s")
 _HEX_LENGTH = 2 * _SIGNED.size
-_BASE64_LENGTH = _SIGNED.size // 3 * 4  # of the receipts before, which needed no padding
+_BASE64_LENGTH = _SIGNED.size // 3 * 4  # of the older format; no padding
 _FORM = re.compile("[A-Za-z0-9_-]+")
 _FROM_URL = bytes.maketrans(b"-_+/=", b"+/???")
 
@@ -50,16 +49,16 @@ class Receipt(NamedTuple):
     visible_at_ms: int
 
 
-_receipt = tuple.__new__  # of a NamedTuple, without the Python frame that its constructor costs
+_receipt = tuple.__new__  # makes a NamedTuple without the Python frame of its constructor
 
 
 def is_well_formed(text: str) -> bool:
-    """Tell whether ``text`` has the length and the alphabet of a receipt, genuine or not."""
+    """Return whether ``text`` has the length and the alphabet of a receipt, genuine or not."""
     return len(text) in (_HEX_LENGTH, _BASE64_LENGTH) and _FORM.fullmatch(text) is not None
 
 
 class ReceiptCodec:
-    """Issues and reads receipts. The first of ``keys`` (``KEY_BYTES`` long) signs, all verify; rotation keeps two."""
+    """Issues and reads receipts. The first of ``keys`` (``KEY_BYTES`` long) signs, all verify; a rotation uses two."""
 
     __slots__ = ("_macs",)
 
@@ -75,11 +74,11 @@ class ReceiptCodec:
         return (fields + mac.digest()).hex()
 
     def read(self, text: str) -> Receipt:
-        """Return the fields of ``text``; raises ``ReceiptInvalid`` unless it was issued with one of our keys."""
+        """Return the fields of a receipt; raises ``ReceiptInvalid`` unless it was issued with one of the keys."""
         try:
             if len(text) == _HEX_LENGTH:
                 token = a2b_hex(text)
-                if token.hex() != text:  # a receipt has one spelling
+                if token.hex() != text:  # only lower case: each receipt has one spelling
                     raise ReceiptInvalid
             elif len(text) == _BASE64_LENGTH:
                 token = a2b_base64(text.encode("ascii").translate(_FROM_URL), strict_mode=True)
@@ -87,28 +86,28 @@ class ReceiptCodec:
                 raise ReceiptInvalid
         except ValueError:
             raise ReceiptInvalid from None
-        version, queue, position, generation, epoch, visible_at_ms, said_mac = _SIGNED.unpack(token)
+        version, queue, position, generation, epoch, visible_at_ms, received_mac = _SIGNED.unpack(token)
         for keyed in self._macs:
             mac = keyed.copy()
             mac.update(token[:_FIELDS_BYTES])
-            if version == _VERSION and compare_digest(mac.digest(), said_mac):
+            if version == _VERSION and compare_digest(mac.digest(), received_mac):
                 return _receipt(Receipt, (queue, position, generation, epoch, visible_at_ms))
         raise ReceiptInvalid
 
 
-# Visibility: when a lease ends and which receipts act. A state is never stored: it is the comparison of
-# ``visible_at_ms`` with ``now_ms``. A message is visible *from* its ``visible_at_ms`` on, and its lease lives strictly
-# before it (SQS Developer Guide, "Visibility timeout"; SMQ reference section 5, "Boundary").
+# Visibility. States are not stored: they follow from comparing ``visible_at_ms`` with ``now_ms``. At ``visible_at_ms``
+# the message is visible; before it the lease is live (SQS Developer Guide, "Visibility timeout"; SMQ reference section
+# 5, "Boundary").
 
 
 def changed_deadline_ms(
     now_ms: int, timeout_s: int, requested_at_ms: int, lease_s_max: int | None = LEASE_S_MAX
 ) -> int:
-    """Return the deadline after a change of visibility, counted from now.
+    """Return the deadline after a change of visibility.
 
-    A change is refused with ``LeaseTooLong``, not clipped, if the message would stay in flight for more than
-    ``lease_s_max`` (12 hours) since its receive was requested (SQS Developer Guide, "Visibility timeout"); a release
-    always passes. ``None`` (SMQ) is no maximum.
+    Raises ``LeaseTooLong``, and does not shorten the timeout, if the message would be in flight for more than
+    ``lease_s_max`` (12 hours) since its receive was requested (SQS Developer Guide, "Visibility timeout"). A timeout of
+    0 is always accepted. ``None`` (SMQ) is no maximum.
     """
     visible_at_ms = now_ms + timeout_s * SECOND_MS
     if timeout_s and lease_s_max is not None and visible_at_ms > requested_at_ms + lease_s_max * SECOND_MS:
@@ -117,34 +116,34 @@ def changed_deadline_ms(
 
 
 def receipt_state(*, current: bool, visible_at_ms: int, now_ms: int) -> ReceiptState:
-    """Return the state of a stored message's receipt; ``current`` if no later receive or SMQ change superseded it."""
+    """Return the state of the receipt of a stored message; ``current`` unless a receive or SMQ change superseded it."""
     if not current:
         return ReceiptState.SUPERSEDED
     return ReceiptState.LIVE if now_ms < visible_at_ms else ReceiptState.EXPIRED
 
 
 def receipt_acts(state: ReceiptState, *, only_live: bool) -> bool:
-    """Tell whether a receipt in ``state`` changes anything; ``only_live`` is the rule of FIFO queues and of SMQ."""
+    """Return whether a receipt in ``state`` acts; ``only_live`` is the rule of FIFO queues and of SMQ."""
     return state is ReceiptState.LIVE or (not only_live and state in (ReceiptState.EXPIRED, ReceiptState.EARLIER))
 
 
-# Events: one for each receipt that ended. An event is written in the transaction that ends the receipt, or is the first
-# to observe it: an expiry runs nothing, so the next receive, a late delete, retention or the janitor writes it, once,
-# with the deadline as its time. ``docs/events.md`` has the columns of the exported tables.
+# Events: one for each receipt that ended, written once, in the transaction that ends the receipt. Nothing runs when a
+# receipt expires, so the next receive, a late delete, retention or the janitor writes that event, with the deadline as
+# its time. ``docs/events.md`` describes the columns of the exported tables.
 #
-# Events are numbered from 1 in the order of writing, without a gap. An exporter plans a range of numbers, reads it,
-# stores it elsewhere and forgets it here. A planned range does not change until then, so that an export repeated after
-# a crash writes the same.
+# Events are numbered from 1 in the order of writing, without gaps. An exporter plans a range of numbers, reads it,
+# writes it elsewhere, and deletes it here. A planned range does not change until it is deleted, so an export that is
+# repeated after a crash writes the same events.
 
 
 class Outcome(enum.Enum):
     """How a receipt ended: exactly one of the first four; one of the others may follow.
 
-    - ``deleted_by_earlier``: the receipt of an earlier receive deleted the message, as ``any_receive`` allows. For that
-      earlier receipt, which had ``expired``, it is the late delete.
-    - ``nacked``: a change of the timeout to 0.
-    - ``late_deleted`` corrects the ``expired`` of the same receipt: the work took ``held_ms``, longer than its timeout.
-    - ``dead_lettered`` follows ``expired`` or ``nacked``: the message was moved away instead of being received again.
+    - ``deleted_by_earlier``: the receipt of an earlier receive deleted the message (``any_receive``); that receipt,
+      which had expired, gets a ``late_deleted``.
+    - ``nacked``: the timeout was changed to 0.
+    - ``late_deleted`` corrects the ``expired`` of the same receipt: the work took ``held_ms``, longer than the timeout.
+    - ``dead_lettered`` follows ``expired`` or ``nacked``: the message was moved instead of received again.
     """
 
     DELETED = "deleted"
@@ -156,13 +155,13 @@ class Outcome(enum.Enum):
 
 
 class ReceiptClosed(Value, array_like=True, gc=False):
-    """One receipt that ended; instants in ms since the epoch, durations in ms. Encoded as an array of its fields.
+    """One receipt that ended. Encoded as an array of its fields.
 
-    ``visibility_ms`` is the timeout in force: from the delivery to the last deadline, or to the end of the message by
-    retention or a purge before it. ``held_ms`` is from the delivery to ``closed_at_ms``. ``key`` is the routing key,
-    ``group_hash`` stands for the message group; the body has fewer bytes than ``size_bucket``, a power of two.
-    ``receipt`` identifies a receipt of the message, ``receive_count`` is its receive in this queue, from 1.
-    ``batch_size`` and ``batch_position`` (from 0) are of the receive.
+    ``visibility_ms`` is the timeout in force, from the delivery to the last deadline, or to the retention or purge that
+    ended the message before. ``held_ms`` is from the delivery to ``closed_at_ms``. ``key`` is the routing key; the body
+    has fewer bytes than ``size_bucket``, a power of two. ``receipt`` identifies a receipt of the message,
+    ``receive_count`` (from 1) its receive in this queue, of ``batch_size`` messages, in which the message was at
+    ``batch_position`` (from 0).
     """
 
     queue: str
@@ -184,24 +183,24 @@ class ReceiptClosed(Value, array_like=True, gc=False):
 
 
 class PlanExport(Command):
-    """Choose the range of events to export next. Result: ``EventRange``, ``None`` when no event waits.
+    """Choose the range of events to export next. Result: ``EventRange``, ``None`` if no event waits.
 
-    A planned range that is not forgotten yet is returned again, whatever ``events_max`` says; a new one begins with the
-    first waiting event and has about ``events_max``. Where several nodes share a store, one exports at a time; error
-    ``ExportedElsewhere`` when another one does not finish.
+    While a planned range exists, it is returned, regardless of ``events_max``; a new range begins with the first
+    waiting event and has about ``events_max``. If several nodes share a store, one exports at a time. Error:
+    ``ExportedElsewhere`` if another node does not finish.
     """
 
     events_max: int
 
 
 class ExportedElsewhere(StoreUnavailable):
-    """Another node has been exporting for a while."""
+    """Another node is exporting and has not finished."""
 
     text = "Another node is still exporting events; try again."
 
 
 class ReadEvents(Command):
-    """Return the events from ``first`` to ``last``, about ``bytes_max`` at most: an ``EventPage``."""
+    """Return the events from ``first`` to ``last``, at most about ``bytes_max``. Result: ``EventPage``."""
 
     first: int
     last: int
@@ -209,9 +208,9 @@ class ReadEvents(Command):
 
 
 class ForgetEvents(Command):
-    """Delete the events up to ``last``, the end of a planned range: they are exported. Result: ``Forgotten``.
+    """Delete the exported events up to ``last``, the end of a planned range. Result: ``Forgotten``.
 
-    Each call deletes a slice: call again while there are ``more``.
+    Each command deletes a slice; repeat it while there are ``more``.
     """
 
     last: int
@@ -222,7 +221,7 @@ class CountEvents(Command):
 
 
 class EventRange(Value, gc=False):
-    """Events from the number ``first`` up to and including ``last``; ``node`` names the store that numbered them."""
+    """Events from ``first`` to ``last`` (inclusive); ``node`` names the store that numbered them."""
 
     node: str
     first: int
@@ -230,9 +229,9 @@ class EventRange(Value, gc=False):
 
 
 class EventPage(Value):
-    """Batches of events, in order: the number of the first event, and an encoded list of ``ReceiptClosed``.
+    """Batches of events, in order: (number of the first event, encoded list of ``ReceiptClosed``).
 
-    ``next`` is the first number of the next page, behind the range's last after the last page.
+    ``next`` is the first number of the next page; after the last page it is greater than the last of the range.
     """
 
     batches: list[tuple[int, bytes]]
@@ -240,7 +239,7 @@ class EventPage(Value):
 
 
 class Forgotten(Value, gc=False):
-    """Whether ``more`` rows remain."""
+    """Whether ``more`` events remain to be deleted."""
 
     more: bool
 
@@ -254,12 +253,12 @@ class EventCounts(Value, gc=False):
 
     @property
     def waiting(self) -> int:
-        """How many wait to be exported."""
+        """The number of events that wait for export."""
         return self.recorded - self.exported
 
 
 encode_events = msgspec.msgpack.Encoder().encode
-"""Encodes a list of events, each as a ``ReceiptClosed`` or as a tuple of its fields (an outcome as its value)."""
+"""Encode a list of events, each a ``ReceiptClosed`` or a tuple of its fields with the value of the outcome."""
 
 decode_events = msgspec.msgpack.Decoder(list[ReceiptClosed]).decode
-"""Return the events of one batch."""
+"""Decode the events of one batch."""

@@ -1,6 +1,6 @@
-"""A queue's settings: the values that its owner chooses, which of them fit together, and routing tables.
+"""The settings of queues and their rules, dead-letter queues, and routing tables.
 
-Names are the same for every protocol. The store checks, so a rule holds whichever protocol sets the value.
+The store checks the rules, so they hold for every protocol.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,16 +12,16 @@ from veilmq.core import Value, limits
 from veilmq.core.errors import DeadLetterQueueRefused, DestinationRefused, SettingsConflict, TooManyTags
 
 SettingValue = int | str | bool | tuple[str, ...] | None
-"""A setting as a command carries it, parsed and in range."""
+"""A setting in a command, parsed and in range."""
 
-# Routing tables: the visibility timeout that a kind of work needs. The kind is a message's routing key.
+# Routing tables: visibility timeouts by the routing key of a message.
 
 ROUTING_ATTRIBUTE_DEFAULT = "Type"
 """The name of the message attribute whose text is the routing key."""
 
 
 class TimeoutClass(Value):
-    """One class of a routing table: its visibility timeout, and the queue to which `route` forwards its messages."""
+    """One class of a routing table; ``queue`` is where ``route`` forwards its messages."""
 
     name: str
     visibility_timeout_s: int
@@ -31,8 +31,7 @@ class TimeoutClass(Value):
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     """The class of each routing key, as an index into ``classes``, which are in rising order of their timeouts.
 
-    ``default`` is the class of keys that are not listed. Each receive whose lease expired raises a message by one
-    class, up to the last.
+    ``default`` is the class of other keys. Each expired lease moves a message to the next class, up to the last.
     """
 
     version: int
@@ -42,7 +41,7 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
     default: int
 
     def class_of(self, key: str, receives_before: int = 0) -> TimeoutClass:
-        """Return the class of a message with ``key`` after so many receives in vain."""
+        """Return the class of a message with ``key`` after ``receives_before`` expired leases."""
         index = self.keys.get(key, self.default) + receives_before
         return self.classes[min(index, len(self.classes) - 1)]
 
@@ -52,14 +51,14 @@ class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableError(ValueError):
-    """The text is no routing table; says in a sentence what to correct."""
+    """The text is not a routing table; ``str()`` says what to correct."""
 
 
 _decode_table = msgspec.json.Decoder(RoutingTable).decode
 
 
 def read_table(text: str | bytes) -> RoutingTable:
-    """Return the table that ``text`` (JSON) is; raises ``TableError``."""
+    """Parse a routing table in JSON; raises ``TableError``."""
     try:
         table = _decode_table(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -75,48 +74,49 @@ def read_table(text: str | bytes) -> RoutingTable:
             )
     if timeouts_s != sorted(timeouts_s):
         raise TableError("The classes must be in rising order of their visibility_timeout_s.")
-    for what, index in (("default", table.default), *((f"class of {key!r}", at) for key, at in table.keys.items())):
+    for name, index in (("default", table.default), *((f"class of {key!r}", at) for key, at in table.keys.items())):
         if not 0 <= index < len(timeouts_s):
-            raise TableError(f"The {what} is {index}, and the classes are 0 to {len(timeouts_s) - 1}.")
+            raise TableError(f"The {name} is {index}, and the classes are 0 to {len(timeouts_s) - 1}.")
     return table
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the settings of queues and of topics have in common."""
+    """Base class of the settings of queues and topics."""
 
     def changed(self, changes: Mapping[str, SettingValue]) -> Self:
-        """Return these settings with ``changes`` by field name."""
+        """Return a copy with ``changes``, by field name."""
         return msgspec.structs.replace(self, **changes)
 
     def first_difference(self, supplied: Mapping[str, SettingValue]) -> str | None:
-        """Return the first field whose supplied value differs from ours; fields not supplied do not count."""
+        """Return the first field of ``supplied`` whose value differs from the present one, if any."""
         return next((name for name, value in supplied.items() if getattr(self, name) != value), None)
 
 
 class AccountSettings(Value):
-    """The settings of an account for all its queues, stored and shown, no more (SMQ reference, section 4.14).
+    """The settings of an account, which are stored and shown but have no effect (SMQ reference, section 4.14).
 
-    ``logging_bucket`` is where SMQ would put the records of operations; empty for nowhere.
+    ``logging_bucket`` is where SMQ would write operation logs; empty for none.
     """
 
     logging_bucket: str = ""
 
 
 class QueueSettings(Settings, frozen=True, kw_only=True):
-    """All settings of one queue; durations in seconds, sizes in bytes, other queues by their full names.
+    """All settings of one queue; other queues are named by their full names.
 
-    - ``fifo`` cannot be changed after the creation. ``deduplication_scope`` and ``throughput_limit`` of a FIFO queue
-      are ``"queue"`` or ``"group"``. ``in_flight_max`` is ``None`` for the engine's own limit.
-    - A message received ``receives_max`` times goes to ``dead_letter_queue`` instead of being received again; both are
-      empty (``""``, 0) or neither is. ``redrive_permission`` says which queues may name this one as their dead-letter
-      queue: ``"all"`` (also ``""``, the default), ``"none"``, or ``redrive_sources`` (``"listed"``).
-    - ``visibility_rules`` is a routing table (JSON; ``""`` for none) that gives messages their timeout where a receive
-      names none. ``event_log`` is ``"off"`` or ``"closed"`` (the ends of receipts), ``None`` for the server's default.
-    - Receives beyond ``receives_per_s_max`` in a second are refused (0: no limit; SMQ's TenantRateLimitPolicy).
-      ``smq_base64``: bodies cross SMQ in base64 and are stored decoded, so both protocols have the same text.
+    - ``fifo`` cannot change. ``deduplication_scope`` and ``throughput_limit`` of a FIFO queue are ``"queue"`` or
+      ``"group"``. ``in_flight_max`` of ``None`` is the limit of the engine.
+    - A message that was received ``receives_max`` times is moved to ``dead_letter_queue`` instead of received again;
+      both are set or neither (``""``, 0). ``redrive_permission`` names the queues that may use this one as dead-letter
+      queue: ``"all"`` (also ``""``, the default), ``"none"``, or ``"listed"`` (``redrive_sources``).
+    - ``visibility_rules`` is a routing table (JSON; ``""`` for none) with the timeouts for receives that give none.
+      ``event_log`` is ``"off"`` or ``"closed"`` (the ends of receipts), ``None`` for the server's default.
+    - More than ``receives_per_s_max`` receives in a second are refused (0: no limit; SMQ's TenantRateLimitPolicy).
+      ``smq_base64``: bodies are base64 over SMQ and stored decoded, so both protocols have the same text.
       ``operations_logged`` is SMQ's LoggingEnabled.
-    - ``policy`` is a protocol's document, stored as it was given. Encryption settings are stored and shown, no more.
-    - ``purges`` counts the purges of a FIFO queue; it is part of stored deduplication ids, so a purge forgets them.
+    - ``policy`` is the document of a protocol, stored unchanged. Encryption settings are stored and shown, without
+      effect.
+    - ``purges`` counts the purges of a FIFO queue. Deduplication keys contain it, so a purge invalidates them.
     """
 
     visibility_timeout_s: int = limits.VISIBILITY_TIMEOUT_S.default
@@ -197,16 +197,16 @@ RULES: tuple[tuple[str, Callable[[QueueSettings], bool], str], ...] = (
         "A queue is encrypted with a key of its own or with a managed one; choose one of them.",
     ),
 )
-"""The setting to correct, whether settings break the rule, and why: what to do (SQS API Reference, SetQueueAttributes).
+"""(setting to correct, whether settings break the rule, error text), by the SQS API Reference, SetQueueAttributes.
 
-Rules are checked on the settings after a change. Whether a dead-letter queue may serve depends on other queues: below.
+Rules are checked on the settings after a change. Those that depend on other queues are below.
 """
 
 
 def checked_settings(before: QueueSettings | None, changes: Mapping[str, SettingValue]) -> QueueSettings:
-    """Return the settings of a queue after ``changes``; ``before`` is ``None`` for a new one.
+    """Return the settings of a queue after ``changes``; ``before`` is ``None`` for a new queue.
 
-    Choosing one kind of encryption ends the other, unless both are named. Raises ``SettingsConflict``.
+    Enabling one kind of encryption disables the other, unless both are given. Raises ``SettingsConflict``.
     """
     if changes.get("kms_key"):
         changes = {"managed_encryption": False, **changes}
@@ -222,25 +222,25 @@ def checked_settings(before: QueueSettings | None, changes: Mapping[str, Setting
 
 
 def tagged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return ``tags`` with ``more`` put over them; raises ``TooManyTags``."""
+    """Return ``tags`` updated with ``more``; raises ``TooManyTags``."""
     both = {**tags, **more}
     if len(both) > limits.SQS_TAGS_MAX:
         raise TooManyTags(limits.SQS_TAGS_MAX)
     return both
 
 
-# Which queue may serve which as its dead-letter queue, and where messages may be moved. Queues have their full names,
-# or plain ones if all are of one account; ``ours`` are the settings of the source, ``theirs`` those of the target.
+# Dead-letter queues, and destinations of moves and forwards. Queues are full names, or plain names if all are of one
+# account; ``ours`` are the settings of the source, ``theirs`` those of the target.
 #
-# A dead letter of a standard queue keeps the time of its sending, and its retention continues; in FIFO queues both
-# begin anew. Its receive count and first receive are kept and shown; ``receives_max`` of the dead-letter queue itself
-# counts from the move (SQS Developer Guide, "Using dead-letter queues"; ``docs/decisions/0006-moved-messages.md``).
+# A dead letter of a standard queue keeps its time of sending and the rest of its retention; in FIFO queues both begin
+# anew. It keeps its receive count and first receive, but ``receives_max`` of the dead-letter queue counts from the move
+# (SQS Developer Guide, "Using dead-letter queues"; ``docs/decisions/0006-moved-messages.md``).
 
 
 def dead_letter_refusal(source: str, ours: QueueSettings, target: str, theirs: QueueSettings | None) -> str | None:
-    """Return a sentence why ``target`` cannot be the dead-letter queue of ``source``, ``None`` if it can.
+    """Return the reason why ``target`` cannot be the dead-letter queue of ``source``, ``None`` if it can.
 
-    ``theirs`` is ``None`` where the target does not exist.
+    ``theirs`` is ``None`` if the target does not exist.
     """
     if target == source and theirs is not None:
         return str(refusal_of_itself(source))
@@ -257,12 +257,12 @@ def dead_letter_refusal(source: str, ours: QueueSettings, target: str, theirs: Q
 
 
 def refusal_of_itself(queue: str) -> DeadLetterQueueRefused:
-    """Return the error for a queue that names itself, through a protocol that does not allow it."""
+    """Return the error for a queue that is its own dead-letter queue, which some protocols refuse."""
     return DeadLetterQueueRefused(queue, f"The queue {queue} cannot be its own dead-letter queue; name another one.")
 
 
 def check_destination(source: str, ours: QueueSettings, target: str, theirs: QueueSettings, *, verb: str) -> None:
-    """Raise ``DestinationRefused`` unless ``target`` can get what is "moved" or "forwarded" (``verb``) from ``source``.
+    """Raise ``DestinationRefused`` unless ``source`` messages can be "moved" or "forwarded" (``verb``) to ``target``.
 
     A move stays within the account.
     """

@@ -1,10 +1,10 @@
-"""Topics and forwards: one message to several queues, or on to another queue, in one transaction.
+"""Topics, which send one message to several queues, and forwards, which move messages between queues; in transactions.
 
-A topic stores no messages. Each subscription has a queue: the one it names, or, for a push URL, a queue of its own
-(``push_queue``) that no protocol can name, from which the server delivers with retries. A publish sends to these queues
-all or nothing, also after a crash.
+A topic stores no messages. Each subscription has a queue: the one it names or, for a push URL, a private queue
+(``push_queue``) from which the server delivers with retries. A publish sends to all of these queues or to none, also
+after a crash.
 
-A topic is named by ``"account/name"``, a subscription by its topic and its own name (SMQ reference, section 9).
+The full name of a topic is ``"account/name"``; a subscription has a name within its topic (SMQ reference, section 9).
 """
 
 import enum
@@ -20,18 +20,18 @@ from veilmq.core.settings import Settings, SettingValue
 
 
 class RetryStrategy(enum.Enum):
-    """How often a push that failed is tried again (SMQ reference, section 9)."""
+    """How failed pushes are retried (SMQ reference, section 9)."""
 
     BACKOFF = "backoff"
-    """Three times, after 10 to 20 s each."""
+    """Three retries, each after 10 to 20 s."""
     EXPONENTIAL_DECAY = "exponential decay"
-    """176 times, after 1, 2, 4 … 512 s and then every 512 s: a day."""
+    """176 retries in a day: after 1, 2, 4 … 512 s, then every 512 s."""
 
 
 def retry_delay_s(strategy: RetryStrategy, failures: int, chance: float) -> int | None:
-    """Return the pause after the failure number ``failures``, from 1; ``None`` when that was the last attempt.
+    """Return the delay of the next retry after ``failures`` failures, ``None`` after the last attempt.
 
-    ``chance`` is a random number from 0 up to, not including, 1.
+    ``chance`` is a random number in [0, 1).
     """
     if strategy is RetryStrategy.BACKOFF:
         return 10 + int(chance * 11) if failures <= 3 else None
@@ -39,7 +39,7 @@ def retry_delay_s(strategy: RetryStrategy, failures: int, chance: float) -> int 
 
 
 class NotificationFormat(enum.Enum):
-    """The form in which a subscription gets a message: a document about it, or its body alone."""
+    """The format of a message for a subscription: a document in XML or JSON, or its body only."""
 
     XML = "xml"
     JSON = "json"
@@ -47,16 +47,16 @@ class NotificationFormat(enum.Enum):
 
 
 class TopicSettings(Settings, frozen=True, kw_only=True):
-    """All settings of one topic; ``message_bytes_max`` counts what is published as for queues."""
+    """All settings of one topic; message sizes are those of queues."""
 
     message_bytes_max: int = limits.SMQ_MESSAGE_BYTES.default
     operations_logged: bool = False
 
 
 class Subscription(Value):
-    """A target of a topic's messages. Exactly one of ``queue`` (a full name) and ``push_url`` is not empty.
+    """A target of the messages of a topic. Exactly one of ``queue`` (a full name) and ``push_url`` is not empty.
 
-    ``endpoint`` is the text it was subscribed with. With a ``filter_tag``, only messages with that tag are sent to it.
+    ``endpoint`` is the target as the client gave it. A ``filter_tag`` selects messages with that tag.
     """
 
     topic: str
@@ -70,45 +70,45 @@ class Subscription(Value):
 
 
 def push_queue(topic: str, subscription: str) -> str:
-    """Return the full name of the queue of a push subscription; no protocol has an account of that form."""
+    """Return the full name of the queue of a push subscription; clients cannot name it, as no account has this form."""
     account, _, name = topic.partition("/")
     return f"{account}~push/{name}~{subscription}"
 
 
 PUSHES = "~pushes"
-"""The name that ``Engine.watch`` takes, in place of a queue's, for changes of push subscriptions."""
+"""Instead of a queue, a name for ``Engine.watch`` to watch for changes of push subscriptions."""
 
 
 class TopicCommand(Command):
-    """A command on ``topic``. Error of all but ``CreateTopic``: ``TopicNotFound``."""
+    """A command on ``topic``. All but ``CreateTopic`` fail with ``TopicNotFound`` if it does not exist."""
 
     topic: str
 
 
 class CreateTopic(TopicCommand):
-    """Create ``topic``, or find it with the same supplied settings. Result: ``TopicView``. Error ``TopicExists``."""
+    """Create ``topic``, or return it if it has the given settings. Result: ``TopicView``. Error: ``TopicExists``."""
 
     settings: Mapping[str, SettingValue] = {}
 
 
 class SetTopic(TopicCommand):
-    """Change the supplied settings of ``topic``. Result: ``None``."""
+    """Change the given settings of ``topic``. Result: ``None``."""
 
     settings: Mapping[str, SettingValue]
 
 
 class DeleteTopic(TopicCommand):
-    """Delete ``topic``, its subscriptions and messages not pushed yet; those in queues stay. Result: ``None``."""
+    """Delete ``topic``, its subscriptions and their unpushed messages; messages in queues stay. Result: ``None``."""
 
 
 class ShowTopic(TopicCommand):
-    """Return the settings of ``topic``: a ``TopicView``."""
+    """Return the settings of ``topic``. Result: ``TopicView``."""
 
 
 class ListTopics(Command):
-    """Return a ``TopicPage``: at most ``count`` topics of ``account`` whose names begin with ``prefix``, by name.
+    """List up to ``count`` topics of ``account`` with ``prefix``, by name, from the first name after ``after``.
 
-    The page begins behind the name ``after``.
+    Result: ``TopicPage``.
     """
 
     account: str
@@ -118,7 +118,7 @@ class ListTopics(Command):
 
 
 class ListSubscriptions(TopicCommand):
-    """Return a ``SubscriptionPage`` of ``topic``, as ``ListTopics`` lists topics."""
+    """List the subscriptions of ``topic``, paged like ``ListTopics``. Result: ``SubscriptionPage``."""
 
     prefix: str = ""
     after: str = ""
@@ -126,7 +126,7 @@ class ListSubscriptions(TopicCommand):
 
 
 class Subscribe(Command):
-    """Subscribe, or find the same subscription. Result: ``SubscriptionView``.
+    """Add a subscription, or return it if an equal one exists. Result: ``SubscriptionView``.
 
     Errors: ``TopicNotFound``, ``SubscriptionExists``, ``TooManySubscriptions``, ``QueueNotFound``.
     """
@@ -135,31 +135,31 @@ class Subscribe(Command):
 
 
 class SubscriptionCommand(TopicCommand):
-    """A command on the subscription ``name``. Error ``SubscriptionNotFound``."""
+    """A command on the subscription ``name``. Error: ``SubscriptionNotFound``."""
 
     name: str
 
 
 class SetSubscription(SubscriptionCommand):
-    """Change how pushes are tried again. Result: ``None``."""
+    """Change the retry strategy of pushes. Result: ``None``."""
 
     strategy: RetryStrategy
 
 
 class Unsubscribe(SubscriptionCommand):
-    """End a subscription and delete its messages not pushed yet. Result: ``None``."""
+    """Delete a subscription and its unpushed messages. Result: ``None``."""
 
 
 class ShowSubscription(SubscriptionCommand):
-    """Return a ``SubscriptionView``."""
+    """Return a subscription. Result: ``SubscriptionView``."""
 
 
 class ListPushes(Command):
-    """Return every push subscription of the store: a list of ``Subscription``; see ``PUSHES``."""
+    """List the push subscriptions of the store (``PUSHES`` watches them). Result: a list of ``Subscription``."""
 
 
 class Notification(Value, gc=False):
-    """One message on its way to one subscription; ``id`` has 16 bytes and is the same for all of them."""
+    """One published message for one subscription; ``id`` (16 bytes) is the same for all subscriptions."""
 
     subscription: Subscription
     id: bytes
@@ -167,11 +167,11 @@ class Notification(Value, gc=False):
 
 
 class PublishToTopic(TopicCommand):
-    """Send a message to every subscription of ``topic`` that wants ``tag``. Result: ``PublishedMessage``.
+    """Send a message to each subscription of ``topic`` whose filter matches ``tag``. Result: ``PublishedMessage``.
 
-    ``make`` is pure and returns the message to store for one subscription; its ``size_bytes`` is checked against that
-    queue's limit, ``size_bytes`` of the command against the topic's. In FIFO queues the message's id is its
-    deduplication id. Errors: ``TopicNotFound``, ``MessageTooLong``, ``StoreFull``.
+    ``make`` is pure and returns the message for one subscription. The ``size_bytes`` of that message is checked against
+    the limit of the queue, ``size_bytes`` of the command against that of the topic. In FIFO queues the message id is
+    the deduplication id. Errors: ``TopicNotFound``, ``MessageTooLong``, ``StoreFull``.
     """
 
     size_bytes: int
@@ -180,9 +180,9 @@ class PublishToTopic(TopicCommand):
 
 
 class PublishedMessage(Value, gc=False):
-    """The message has the ``id`` (16 bytes) and is in ``deliveries`` queues.
+    """A published message: its ``id`` (16 bytes) and the number of queues that have it.
 
-    ``undeliverable`` names the subscriptions whose queue does not exist any more or refused it, each with the reason.
+    ``undeliverable`` has the name and the error of each subscription whose queue is missing or refused the message.
     """
 
     id: bytes
@@ -191,7 +191,7 @@ class PublishedMessage(Value, gc=False):
 
 
 class TopicView(Value):
-    """One topic as its owner sees it; ``is_new`` if the command created it, ``messages`` wait to be pushed."""
+    """One topic; ``is_new`` if the command created it, ``messages`` is the number of unpushed messages."""
 
     topic: str
     settings: TopicSettings
@@ -224,9 +224,9 @@ class SubscriptionPage(Value):
     more: bool
 
 
-# Push URLs are parsed strictly: what two parsers might read differently is refused. A host that ends with a number is
-# an address only in its one usual form, four decimal numbers: others (octal, one large number, fewer parts) are an
-# address to some parsers and a name to others.
+# Push URLs are parsed strictly: URLs that parsers may interpret differently are refused. A host that ends with a number
+# must be an address of four decimal numbers; other forms (octal, one large number, fewer parts) are an address to some
+# parsers and a name to others.
 
 _URL_CHARACTERS_MAX = 2_048
 _URL = re.compile(
@@ -241,9 +241,9 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class PushUrl(Value):
-    """``host`` is a name in lower case, without a final dot, or an address in its usual form, without brackets.
+    """A parsed push URL; ``path`` includes the query.
 
-    ``path`` is everything behind the host; ``authority`` is host and port, as a ``Host`` header names them.
+    ``host`` is a lower-case name without a final dot, or an address in its usual form without brackets.
     """
 
     secure: bool
@@ -253,13 +253,13 @@ class PushUrl(Value):
 
     @property
     def authority(self) -> str:
-        """The value of the ``Host`` header: without the port where it is the scheme's own."""
+        """The value of the ``Host`` header, without the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS["https" if self.secure else "http"] else f"{host}:{self.port}"
 
 
 def read_push_url(text: str) -> PushUrl:
-    """Return the parts of ``text``; raises ``EndpointRefused`` for what is not plainly the URL of a host."""
+    """Parse a push URL; raises ``EndpointRefused``."""
     match = _URL.fullmatch(text) if len(text) <= _URL_CHARACTERS_MAX else None
     if match is None:
         raise EndpointRefused(
@@ -293,14 +293,14 @@ def _host(text: str, host: str) -> str:
     return name
 
 
-# A forward sends a message to its *target* and deletes it in the *intake*, the queue of its receipt: after a crash at
-# any moment it is in exactly one of them (``docs/forwarding.md``).
+# A forward sends a message to its *target* and deletes it from the *intake*, the queue of its receipt. After a crash at
+# any time the message is in exactly one of them (``docs/forwarding.md``).
 
 
 class ForwardEntry(Value, gc=False):
     """Forward the message of ``receipt`` to ``target``, a full name.
 
-    With ``reasons``, perhaps none, it becomes a dead letter of the intake; they are added to its attributes, by name.
+    Unless ``reasons`` is ``None``, the message becomes a dead letter of the intake, with the reasons as attributes.
     """
 
     receipt: str
@@ -309,31 +309,32 @@ class ForwardEntry(Value, gc=False):
 
 
 class Forward(QueueCommand):
-    """Move messages in flight of ``queue``, the intake, to other queues. Result: a ``Forwarded`` or an error for each.
+    """Move in-flight messages of ``queue``, the intake, to other queues. Result: a ``Forwarded`` or an error for each.
 
-    A message keeps its id, body, properties, group and priority. The target's delay and retention count from now, and
-    its receive count begins at 0. Both queues are FIFO queues, or neither is.
+    A message keeps its id, body, properties, group and priority. Delay and retention of the target count from now, and
+    the receive count begins at 0. Both queues are of the same type.
 
-    The receipt must be live; otherwise nothing is sent, and ``ReceiptEnded`` has the reason. The other errors of an
-    entry are ``ReceiptInvalid``, ``QueueNotFound`` (the target), ``DestinationRefused``, ``MessageTooLong``,
-    ``StoreFull``, and in a FIFO intake ``GroupHeld``: an earlier entry of the same group was refused, and the order of
-    the group holds. (An entry whose message is gone does not hold: a repeated call after a lost reply finds it so.)
+    If a receipt is not live, its message is not sent, and the error is ``ReceiptEnded``. Other errors of an entry:
+    ``ReceiptInvalid``, ``QueueNotFound`` (the target), ``DestinationRefused``, ``MessageTooLong``, ``StoreFull``, and
+    in a FIFO intake ``GroupHeld``: an earlier entry of the same group was refused, so this one would break the order.
+    (An entry whose message is deleted does not hold its group: a call repeated after a lost reply has such entries.)
 
-    A FIFO target deduplicates by the message's id, not by the sender's deduplication id: two messages of the intake
-    stay two. Where another message had that id as its deduplication id within ``limits.DEDUPLICATION_S``, the message
-    is deleted in the intake and not stored again.
+    A FIFO target deduplicates by message id, not by the deduplication id of the sender, so distinct messages of the
+    intake stay distinct. If the target had a message with that deduplication id within ``limits.DEDUPLICATION_S``, the
+    message is deleted from the intake and not stored again.
 
-    A dead letter is stored as by a receive beyond ``receives_max``: with the intake as its source, so that a move task
-    returns it; with its receive count, and in standard queues its age; visible at once, and never a duplicate.
+    A dead letter is stored like one of a receive beyond ``receives_max``: its source is the intake, so a move task
+    returns it; it keeps its receive count and, in standard queues, its age; it is visible immediately and never a
+    duplicate.
     """
 
     entries: tuple[ForwardEntry, ...]
 
 
 class Forwarded(Value, gc=False):
-    """The message is in the target and no longer in the intake; ``sequence`` is ``None`` in standard queues.
+    """A forwarded message; ``sequence`` is ``None`` in standard queues.
 
-    ``id`` is the message's own; with ``duplicate``, id and sequence are those of the first message.
+    For a ``duplicate``, id and sequence are those of the first message.
     """
 
     id: bytes
