@@ -21,7 +21,7 @@ from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, TOKEN, client, sig
 from veilmq.client import ClientError, HttpQueueClient, SigningKey
 from veilmq.client.api import Claims
 from veilmq.testing import RunningServer
-from veilmq.wire.v1.request import ANSWERS
+from veilmq.wire.v1.request import CORE_ERRORS
 from veilmq.wire.v1.routes import EVERYWHERE, ROUTES
 
 PATH = "/v1/claims/000000000000/jobs"
@@ -273,7 +273,7 @@ def test_an_error_is_told(
         status, answer = ask(troubled, "POST", f"{base}/{verb}", fields)
     assert answer.pop("message")
     assert answer == {"code": code} | told
-    assert status == next(row[0] for error, row in ANSWERS.items() if error.__name__ == code)
+    assert status == next(row[0] for error, row in CORE_ERRORS.items() if error.__name__ == code)
 
 
 def test_every_error_of_every_route_is_provoked() -> None:
@@ -282,7 +282,7 @@ def test_every_error_of_every_route_is_provoked() -> None:
     wanted = {(label, error.__name__) for label, found in routes.items() for error in found}
     wanted |= {(label, "QueueNotFound") for label in routes}
     assert {(f"claims.{verb}", code) for verb, code, *_ in PROVOKED} == wanted
-    assert set(EVERYWHERE) <= set(ANSWERS)
+    assert set(EVERYWHERE) <= set(CORE_ERRORS)
 
 
 def test_bad_input_is_refused_before_the_engine(server: RunningServer) -> None:

@@ -32,7 +32,7 @@ from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
 from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, render_refusal
-from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, traced
+from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, with_trace_header
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.json import CONTENT_TYPE
 from veilmq.wire.sqs.names import namespace
@@ -251,7 +251,7 @@ class Dispatcher:
             if content is None:
                 return self._serve_large(request, protocol, context, started_s, caller.caller)
             if (head is None or head[0].is_traced) and (trace := request.headers.get(TRACE)):
-                caller = traced(caller, trace)
+                caller = with_trace_header(caller, trace)
             plan = exchange.plan = protocol.decode(route.action, content, caller)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))

@@ -82,13 +82,13 @@ def _is_query(request: Request) -> bool:
     return _is_form(request) or b"Action=" in request.target
 
 
-def _query(recognises: Callable[[Request], bool], written: sqs_query.Format) -> Protocol:
+def _query(recognises: Callable[[Request], bool], reply_format: sqs_query.ReplyFormat) -> Protocol:
     return SQS_JSON._replace(
         recognises=recognises,
         read=_read_query,
-        decode=partial(sqs_query.decode, written=written),
+        decode=partial(sqs_query.decode, reply_format=reply_format),
         encode=_responded,
-        refuse=lambda error, _: sqs_query.encode_error(error, written),
+        refuse=lambda error, _: sqs_query.encode_error(error, reply_format),
         methods=frozenset({b"GET", b"POST"}),
     )
 

@@ -168,7 +168,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     queues: dict[str | None, str] = msgspec.field(default_factory=dict)
 
 
-def traced(context: RequestContext, header: bytes) -> RequestContext:
+def with_trace_header(context: RequestContext, header: bytes) -> RequestContext:
     """Return ``context`` for one request with the header ``X-Amzn-Trace-Id``."""
     text = header.decode("latin-1")
     return replace(context, trace_header=Attribute("String", text)) if text else context

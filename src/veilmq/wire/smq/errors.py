@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from veilmq.core import errors as core
 from veilmq.wire.sqs import errors as sqs
-from veilmq.wire.sqs.errors import shown
+from veilmq.wire.sqs.errors import truncated
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ class SmqError(Exception):
 
 def invalid_argument(cause: str) -> SmqError:
     """Return the error for something of the request that may not be so; ``cause`` names it, and says what to do."""
-    return SmqError(INVALID_ARGUMENT, f"{INVALID_ARGUMENT.text[:-1]}, cause by {shown(cause)}.")
+    return SmqError(INVALID_ARGUMENT, f"{INVALID_ARGUMENT.text[:-1]}, cause by {truncated(cause)}.")
 
 
 def invalid_query(name: str) -> SmqError:
     """Return the error for the parameter ``name`` of the query string."""
-    return SmqError(INVALID_QUERY_STRING, f'{INVALID_QUERY_STRING.text[:-1]} "{shown(name)}".')
+    return SmqError(INVALID_QUERY_STRING, f'{INVALID_QUERY_STRING.text[:-1]} "{truncated(name)}".')
 
 
 _CAUSE = invalid_argument("{cause}").message
@@ -111,7 +111,7 @@ _NO_GROUP = invalid_argument("MessageGroupId: a FIFO queue needs one for each me
 _UNAVAILABLE = INTERNAL_SERVER_ERROR.text + " {error}"
 
 # Where the text needs the request, the route answers and the row is for what is left.
-ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
+CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.QueueNotFound: (QUEUE_NOT_EXIST, ""),
     core.QueueExists: (QUEUE_ALREADY_EXIST, ""),
     core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, ""),
@@ -136,7 +136,7 @@ ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
 }
 """Error of core → its code, and its text (empty: that of the code)."""
 
-SHARED: dict[sqs.Code, Code] = {
+SQS_ERRORS: dict[sqs.Code, Code] = {
     sqs.ACCESS_DENIED: ACCESS_DENIED,
     sqs.INTERNAL_FAILURE: INTERNAL_ERROR,
     sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR,
@@ -144,11 +144,11 @@ SHARED: dict[sqs.Code, Code] = {
 """What refuses a request of any protocol says so in a code of SQS: what it is here."""
 
 
-REFUSED: dict[int, Code] = {403: ACCESS_DENIED, 413: INVALID_ARGUMENT}
+STATUS_ERRORS: dict[int, Code] = {403: ACCESS_DENIED, 413: INVALID_ARGUMENT}
 """What refuses a request before any protocol has read it, by its HTTP status; the others are about the request line."""
 
 
 def from_core(error: core.VeilmqError) -> SmqError:
     """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
-    code, text = ANSWERS.get(type(error), (INTERNAL_ERROR, ""))
-    return SmqError(code, text.format(error=error, cause=shown(str(error).rstrip("."))))
+    code, text = CORE_ERRORS.get(type(error), (INTERNAL_ERROR, ""))
+    return SmqError(code, text.format(error=error, cause=truncated(str(error).rstrip("."))))

@@ -38,7 +38,7 @@ from veilmq.wire.exchange import SENDER_ID, Caller, Plan, Reply, RequestContext,
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
-from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, children, element, queue_of, texts
+from veilmq.wire.smq.request import Element, SmqRequest, body_of, children, element, queue_of, texts, unwrap
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import GROUP, ILLEGAL, checked_id, is_number
 
@@ -175,7 +175,7 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
     outgoing = _outgoing(body_of(request, "Message"), context.caller)
 
     def respond(results: Any) -> Reply:
-        sent: SentMessage = smq.only(results)
+        sent: SentMessage = smq.unwrap_single(results)
         group = outgoing.message.group if sent.sequence is not None else None
         content = (
             _sent_elements(sent, outgoing) + smq.optional("ReceiptHandle", sent.receipt) + smq.optional(GROUP, group)
@@ -196,7 +196,7 @@ def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
         raise invalid_argument(f"Messages, which may have {bytes_max} bytes together")
 
     def respond(results: Any) -> Reply:
-        sent: list[SentMessage] = [answered(each) for each in answered(results)]
+        sent: list[SentMessage] = [unwrap(each) for each in unwrap(results)]
         content = [smq.container("Message", _sent_elements(*pair)) for pair in zip(sent, outgoing, strict=True)]
         return smq.reply(201, smq.document("Messages", "".join(content)))
 
@@ -293,7 +293,7 @@ def _count(request: SmqRequest) -> int:
 
 def _responding(context: RequestContext, several: bool) -> Callable[[Any], Reply]:
     def respond(result: Any) -> Reply:
-        found: Received | Peeked = answered(result)
+        found: Received | Peeked = unwrap(result)
         messages = [_message(message, found.smq_base64, context) for message in found.messages]
         if not messages:
             raise SmqError(errors.MESSAGE_NOT_EXIST)
@@ -352,7 +352,7 @@ def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteMessage: with a live receipt, of a receive, a change, or the send of a message that is still delayed."""
 
     def respond(results: Any) -> Reply:
-        _check(smq.only(results))
+        _check(smq.unwrap_single(results))
         return smq.reply(204)
 
     return Plan(_delete(request, context, (_receipt(request),)), respond)
@@ -368,9 +368,9 @@ def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
 
     def respond(results: Any) -> Reply:
         failed = []
-        for receipt, outcome in zip(receipts, answered(results), strict=True):
+        for receipt, outcome in zip(receipts, unwrap(results), strict=True):
             try:
-                _check(answered(outcome))
+                _check(unwrap(outcome))
             except SmqError as error:
                 code = error.code.name
                 content = {"ErrorCode": code, "ErrorMessage": error.message, "ReceiptHandle": receipt}
@@ -391,7 +391,7 @@ def change_message_visibility(request: SmqRequest, context: RequestContext) -> P
     timeout_s = smq.whole_number("VisibilityTimeout", timeout, limits.SMQ_VISIBILITY_TIMEOUT_S, smq.SECONDS)
 
     def respond(results: Any) -> Reply:
-        change: LeaseChange = smq.only(results)
+        change: LeaseChange = smq.unwrap_single(results)
         _check(change.state)
         content = {"ReceiptHandle": str(change.receipt), "NextVisibleTime": str(change.visible_at_ms)}
         return smq.reply(200, smq.document("ChangeVisibility", smq.elements(content)))

@@ -12,7 +12,7 @@ from veilmq.core.settings import AccountSettings, QueueSettings, SettingValue, r
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import invalid_argument
-from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, checked_name, element, queue_of
+from veilmq.wire.smq.request import Element, SmqRequest, body_of, checked_name, element, queue_of, unwrap
 from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.sqs.queue_attributes import Values
 
@@ -113,7 +113,7 @@ def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
     if is_fifo(queue) and not supplied.setdefault("fifo", True):
         raise invalid_argument("QueueType, which is fifo where the name ends in .fifo")
     command = commands.CreateQueue(queue=queue, settings=supplied, defaults=DEFAULTS, skip_name_pause=True)
-    return Plan(command, smq.made(smq.queue_url(request.path[1], context)))
+    return Plan(command, smq.creation_response(smq.queue_url(request.path[1], context)))
 
 
 def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
@@ -121,19 +121,19 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
-        answered(refusal_of_itself(queue))
-    return Plan(commands.SetQueue(queue=queue, settings=changes), smq.nothing)
+        unwrap(refusal_of_itself(queue))
+    return Plan(commands.SetQueue(queue=queue, settings=changes), smq.no_content)
 
 
 def get_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetQueueAttributes: all of them."""
     command = commands.ShowQueue(queue=queue_of(request, context), counts=True)
-    return Plan(command, smq.shown("Queue", described))
+    return Plan(command, smq.document_response("Queue", described))
 
 
 def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteQueue: with all its messages; a queue that is not there is as good as deleted."""
-    return Plan(commands.DeleteQueue(queue=queue_of(request, context)), smq.deleted(QueueNotFound))
+    return Plan(commands.DeleteQueue(queue=queue_of(request, context)), smq.deletion_response(QueueNotFound))
 
 
 # ListQueue: the caller's queues by name, a page at a time (reference, section 4.5).
@@ -147,7 +147,7 @@ def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
         details = {view.queue.partition("/")[2]: described(view) for view in page.views}
         return [(name, smq.queue_url(name, context), details.get(name, "")) for name in page.names]
 
-    return Plan(ListQueues(account=context.account, views=detailed, **page), smq.listed("Queue", entries))
+    return Plan(ListQueues(account=context.account, views=detailed, **page), smq.listing_response("Queue", entries))
 
 
 # The account's own attributes, and the stub of opening the service (reference, section 4.14).
@@ -157,7 +157,7 @@ _BUCKET = "LoggingBucket"
 
 def get_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetAccountAttributes: the bucket, which is there also when it is empty."""
-    written = smq.shown("Account", lambda settings: element(_BUCKET, settings.logging_bucket))
+    written = smq.document_response("Account", lambda settings: element(_BUCKET, settings.logging_bucket))
     return Plan(ShowAccount(account=context.account), written)
 
 
@@ -165,15 +165,14 @@ def set_account_attributes(request: SmqRequest, context: RequestContext) -> Plan
     """SetAccountAttributes: the bucket; a body that does not name one changes nothing."""
     bucket = smq.texts(body_of(request, "Account")).get(_BUCKET)
     if bucket is None:
-        return Plan(ShowAccount(account=context.account), smq.nothing)
+        return Plan(ShowAccount(account=context.account), smq.no_content)
     bucket = bucket.strip()
     if len(bucket) > limits.SMQ_LOGGING_BUCKET_CHARACTERS_MAX:
         raise invalid_argument(f"{_BUCKET}, which has up to {limits.SMQ_LOGGING_BUCKET_CHARACTERS_MAX} characters")
-    return Plan(SetAccount(account=context.account, settings=AccountSettings(logging_bucket=bucket)), smq.nothing)
+    return Plan(SetAccount(account=context.account, settings=AccountSettings(logging_bucket=bucket)), smq.no_content)
 
 
 def open_service(request: SmqRequest, context: RequestContext) -> Plan:
-    """OpenService: there is nothing to open and no order; an account that may ask is served."""
-    return Plan(
-        ShowAccount(account=context.account), smq.shown("OpenService", lambda settings: element("OrderId", "0"))
-    )
+    """OpenService: does nothing, successfully; there are no orders."""
+    respond = smq.document_response("OpenService", lambda settings: element("OrderId", "0"))
+    return Plan(ShowAccount(account=context.account), respond)

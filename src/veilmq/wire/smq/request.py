@@ -204,7 +204,7 @@ class SmqRequest(Value, gc=False):
 
     ``shape`` is the path with every second part, a name, as ``*``: by it routes are found.
     ``headers`` are by lower-case name. ``target`` is as it was sent: signatures cover it. ``root`` is the local name of
-    the body's root, empty where there is no body or no XML. ``flaw`` is what is wrong with the target, if anything is.
+    the body's root, empty where there is no body or no XML. ``error`` is what is wrong with the target, if anything is.
     """
 
     method: bytes
@@ -215,7 +215,7 @@ class SmqRequest(Value, gc=False):
     headers: Mapping[bytes, bytes]
     body: bytes
     root: str = ""
-    flaw: SmqError | None = None
+    error: SmqError | None = None
 
 
 _NOWHERE: tuple[tuple[str, ...], str] = (), "?"
@@ -234,13 +234,13 @@ def is_smq(target: bytes, headers: Mapping[bytes, bytes]) -> bool:
 def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> SmqRequest:
     """Return the request for ``target``, whatever that holds."""
     raw_path, _, raw_query = target.partition(b"?")
-    (path, shape), query, flaw = _NOWHERE, _NONE, None
+    (path, shape), query, error = _NOWHERE, _NONE, None
     try:
         path, shape = _path(raw_path) if len(raw_path) <= _REMEMBERED_BYTES_MAX else _path.__wrapped__(raw_path)
         if raw_query:
             query = _parameters(raw_query)
-    except SmqError as error:
-        flaw = error
+    except SmqError as failure:
+        error = failure
     root = (_USUAL_ROOT.match(body) or _ROOT.match(body)) if body else None
     return SmqRequest(
         method=method,
@@ -251,7 +251,7 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
         headers=headers,
         body=body,
         root="" if root is None else root[1].decode(errors="replace"),
-        flaw=flaw,
+        error=error,
     )
 
 
@@ -403,37 +403,37 @@ def reply(
     return Reply(status, headers, body, code)
 
 
-def answered(result: Any) -> Any:
+def unwrap(result: Any) -> Any:
     """Return ``result``; raises the ``SmqError`` for a ``VeilmqError``."""
     if isinstance(result, VeilmqError):
         raise errors.from_core(result)
     return result
 
 
-def only(results: Any) -> Any:
+def unwrap_single(results: Any) -> Any:
     """Return the outcome of a command that had one entry; raises the ``SmqError`` for a ``VeilmqError``."""
-    return answered(answered(results)[0])
+    return unwrap(unwrap(results)[0])
 
 
-def nothing(result: Any) -> Reply:
+def no_content(result: Any) -> Reply:
     """Answer with no content; raises the ``SmqError`` for a ``VeilmqError``."""
-    answered(result)
+    unwrap(result)
     return reply(204)
 
 
-def shown(root: str, written: Callable[[Any], str]) -> Callable[[Any], Reply]:
+def document_response(root: str, written: Callable[[Any], str]) -> Callable[[Any], Reply]:
     """Return the answer to a request that shows something: a ``root`` with what is ``written`` of the result."""
-    return lambda result: reply(200, document(root, written(answered(result))))
+    return lambda result: reply(200, document(root, written(unwrap(result))))
 
 
-def made(location: str) -> Callable[[Any], Reply]:
+def creation_response(location: str) -> Callable[[Any], Reply]:
     """Return the answer to a request that makes something (201) or finds it (204), at the URL ``location``."""
-    return lambda result: reply(201 if answered(result).is_new else 204, location=location)
+    return lambda result: reply(201 if unwrap(result).is_new else 204, location=location)
 
 
-def deleted(missing: type[VeilmqError]) -> Callable[[Any], Reply]:
+def deletion_response(missing: type[VeilmqError]) -> Callable[[Any], Reply]:
     """Return the answer to a delete, which succeeds for what is ``missing``, too."""
-    return lambda result: reply(204) if isinstance(result, missing) else nothing(result)
+    return lambda result: reply(204) if isinstance(result, missing) else no_content(result)
 
 
 # Listings: the parameters, which are headers, and the page (reference, section 4.5).
@@ -465,14 +465,14 @@ def read_listing(headers: Mapping[bytes, bytes]) -> tuple[dict[str, Any], bool]:
     return page, flag(_WITH_META.decode(), detailed) if detailed else False
 
 
-def listed(kind: str, entries_of: Callable[[Any], list[tuple[str, str, str]]]) -> Callable[[Any], Reply]:
+def listing_response(kind: str, entries_of: Callable[[Any], list[tuple[str, str, str]]]) -> Callable[[Any], Reply]:
     """Return the answer with a page of a ``kind``: of each entry on it its name, its URL, and what else is written.
 
     The last name leads on to the next page, where there is one.
     """
 
     def respond(result: Any) -> Reply:
-        page = answered(result)
+        page = unwrap(result)
         entries = entries_of(page)
         content = [container(kind, element(f"{kind}URL", url) + more) for _, url, more in entries]
         if page.more:

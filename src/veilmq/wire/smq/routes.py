@@ -137,8 +137,8 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> Plan:
 
     Raises ``SmqError``, and nothing else.
     """
-    if request.flaw is not None:
-        raise request.flaw
+    if request.error is not None:
+        raise request.error
     if request.headers.get(smq.VERSION_HEADER, smq.VERSION) != smq.VERSION:
         raise SmqError(errors.INVALID_VERSION_HEADER)
     kind = request.headers.get(b"content-type")
@@ -157,7 +157,7 @@ def encode_error(error: SmqError | SqsError | VeilmqError, base_url: str) -> Rep
     if isinstance(error, VeilmqError):
         error = errors.from_core(error)
     if isinstance(error, SqsError):
-        code = errors.SHARED.get(error.code) or errors.Code(error.code.query, error.code.status, "")
+        code = errors.SQS_ERRORS.get(error.code) or errors.Code(error.code.query, error.code.status, "")
         error = SmqError(code, "" if code is errors.ACCESS_DENIED else error.message)
     identifier = new_request_id()
     content = {"Code": error.code.name, "Message": error.message, "RequestId": identifier, "HostId": base_url}
@@ -168,5 +168,5 @@ def encode_error(error: SmqError | SqsError | VeilmqError, base_url: str) -> Rep
 def encode_refusal(status: int, text: str, base_url: str) -> Reply:
     """Return the reply for a request that was refused with an HTTP status before it was read as one of SMQ."""
     return encode_error(
-        SmqError(replace(errors.REFUSED.get(status, errors.INVALID_REQUEST_URL), status=status), text), base_url
+        SmqError(replace(errors.STATUS_ERRORS.get(status, errors.INVALID_REQUEST_URL), status=status), text), base_url
     )

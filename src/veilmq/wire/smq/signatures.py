@@ -14,7 +14,7 @@ from veilmq.core.limits import SIGNATURE_SKEW_S
 from veilmq.wire.exchange import AccessKey, Caller
 from veilmq.wire.smq import errors
 from veilmq.wire.smq.errors import SmqError
-from veilmq.wire.sqs.signatures import encoded, instant_of, named_part, signing_key, single_spaced
+from veilmq.wire.sqs.signatures import parse_http_date, signing_key, single_spaced, split_pair, uri_encoded
 
 PREFIX = b"x-mns-"
 
@@ -37,7 +37,7 @@ def read_date(text: bytes) -> Date:
     try:
         if len(text) > _DATE_BYTES_MAX:
             raise ValueError
-        at = instant_of(text)
+        at = parse_http_date(text)
     except (ValueError, OverflowError):
         raise SmqError(errors.INVALID_DATE_HEADER) from None
     return Date(text, at.timestamp(), at.strftime("%Y%m%dT%H%M%SZ").encode())
@@ -129,7 +129,7 @@ class SignatureV4(NamedTuple):
 
     def read(self, text: bytes) -> Claim:
         """Return the claim of ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
-        given = [named_part(item) for item in text.split(b",")]
+        given = [split_pair(item) for item in text.split(b",")]
         parts = dict(given)
         key_id, *scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
         signature = parts.get(b"Signature", b"")
@@ -152,9 +152,9 @@ class SignatureV4(NamedTuple):
 
 def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
     path, _, query = target.partition(b"?")
-    parts = "/".join([encoded(unquote_to_bytes(part)) for part in path.split(b"/")])
+    parts = "/".join([uri_encoded(unquote_to_bytes(part)) for part in path.split(b"/")])
     pairs = sorted(
-        (encoded(unquote_to_bytes(name).lower()), encoded(unquote_to_bytes(value)))
+        (uri_encoded(unquote_to_bytes(name).lower()), uri_encoded(unquote_to_bytes(value)))
         for name, _, value in (pair.partition(b"=") for pair in query.split(b"&") if pair)
     )
     written = "&".join([f"{name}={value}" if value else name for name, value in pairs])

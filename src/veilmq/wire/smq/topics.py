@@ -32,7 +32,7 @@ from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
 from veilmq.wire.smq.messages import body_md5, carried_by, no_body, read_group
 from veilmq.wire.smq.queues import ATTRIBUTES
-from veilmq.wire.smq.request import Element, SmqRequest, answered, body_of, checked_name, element, texts
+from veilmq.wire.smq.request import Element, SmqRequest, body_of, checked_name, element, texts, unwrap
 from veilmq.wire.sqs.members import GROUP, escaped
 from veilmq.wire.sqs.queue_attributes import Values
 
@@ -132,23 +132,23 @@ def create_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """CreateTopic: makes the topic (201), or finds it when every attribute given has the value that it has (204)."""
     topic = topic_of(request, context)
     supplied = _settings(smq.optional_body_of(request, "Topic"), context)
-    return Plan(topics.CreateTopic(topic=topic, settings=supplied), smq.made(topic_url(topic, context)))
+    return Plan(topics.CreateTopic(topic=topic, settings=supplied), smq.creation_response(topic_url(topic, context)))
 
 
 def set_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """SetTopicAttributes: those given; the others stay as they are."""
     changes = _settings(body_of(request, "Topic"), context)
-    return Plan(topics.SetTopic(topic=topic_of(request, context), settings=changes), smq.nothing)
+    return Plan(topics.SetTopic(topic=topic_of(request, context), settings=changes), smq.no_content)
 
 
 def get_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetTopicAttributes: all of them."""
-    return Plan(topics.ShowTopic(topic=topic_of(request, context)), smq.shown("Topic", _topic_elements))
+    return Plan(topics.ShowTopic(topic=topic_of(request, context)), smq.document_response("Topic", _topic_elements))
 
 
 def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
     """DeleteTopic: with its subscriptions; a topic that is not there is as good as deleted."""
-    return Plan(topics.DeleteTopic(topic=topic_of(request, context)), smq.deleted(TopicNotFound))
+    return Plan(topics.DeleteTopic(topic=topic_of(request, context)), smq.deletion_response(TopicNotFound))
 
 
 def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
@@ -159,7 +159,7 @@ def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
         written = _topic_elements if detailed else lambda view: ""
         return [(own_name(view.topic), topic_url(view.topic, context), written(view)) for view in page.topics]
 
-    return Plan(topics.ListTopics(account=context.account, **page), smq.listed("Topic", entries))
+    return Plan(topics.ListTopics(account=context.account, **page), smq.listing_response("Topic", entries))
 
 
 def _settings(topic: Element, context: RequestContext) -> Values:
@@ -212,7 +212,8 @@ def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
         strategy=_one_of(_STRATEGY, given, STRATEGIES) or RetryStrategy.BACKOFF,
         format=_one_of(_FORMAT, given, FORMATS) or NotificationFormat.XML,
     )
-    return Plan(topics.Subscribe(subscription=subscription), smq.made(subscription_url(topic, name, context)))
+    respond = smq.creation_response(subscription_url(topic, name, context))
+    return Plan(topics.Subscribe(subscription=subscription), respond)
 
 
 def set_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
@@ -220,20 +221,20 @@ def set_subscription_attributes(request: SmqRequest, context: RequestContext) ->
     topic, name = topic_of(request, context), subscription_of(request)
     strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), STRATEGIES)
     if strategy is None:
-        return Plan(topics.ShowSubscription(topic=topic, name=name), smq.nothing)
-    return Plan(topics.SetSubscription(topic=topic, name=name, strategy=strategy), smq.nothing)
+        return Plan(topics.ShowSubscription(topic=topic, name=name), smq.no_content)
+    return Plan(topics.SetSubscription(topic=topic, name=name, strategy=strategy), smq.no_content)
 
 
 def get_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
     """GetSubscriptionAttributes: all of them."""
     command = topics.ShowSubscription(topic=topic_of(request, context), name=subscription_of(request))
-    return Plan(command, smq.shown("Subscription", _subscription_elements))
+    return Plan(command, smq.document_response("Subscription", _subscription_elements))
 
 
 def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
     """Unsubscribe: a subscription that is not there is as good as ended, where there is the topic."""
     command = topics.Unsubscribe(topic=topic_of(request, context), name=subscription_of(request))
-    return Plan(command, smq.deleted(SubscriptionNotFound))
+    return Plan(command, smq.deletion_response(SubscriptionNotFound))
 
 
 def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
@@ -244,7 +245,7 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
         names = [view.subscription.name for view in page.subscriptions]
         return [(name, subscription_url(topic, name, context), "") for name in names]
 
-    return Plan(topics.ListSubscriptions(topic=topic, **page), smq.listed("Subscription", entries))
+    return Plan(topics.ListSubscriptions(topic=topic, **page), smq.listing_response("Subscription", entries))
 
 
 def read_tag(name: str, given: Mapping[str, str]) -> str:
@@ -343,7 +344,7 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
         )
 
     def respond(result: Any) -> Reply:
-        done: PublishedMessage = answered(result)
+        done: PublishedMessage = unwrap(result)
         content = element("MessageId", done.id.hex().upper()) + element("MessageBodyMD5", body_md5(body))
         return smq.reply(201, smq.document("Message", content))
 

@@ -7,7 +7,7 @@ A new action is a class in the file of its family and a row here, and every prot
 from typing import NamedTuple
 
 from veilmq.wire.sqs import errors, members, messages, moves, queues
-from veilmq.wire.sqs.errors import SqsError, shown
+from veilmq.wire.sqs.errors import SqsError, truncated
 from veilmq.wire.sqs.members import BatchResult, QueueUrlResult, Request, Shape
 
 
@@ -50,5 +50,5 @@ ACTIONS: dict[str, Action] = {row.request.__name__: row for row in _ROWS}
 
 def unknown_action(action: bytes) -> SqsError:
     """Return the error for an action that is no row."""
-    name = shown(action.decode("ascii", "replace"))
+    name = truncated(action.decode("ascii", "replace"))
     return SqsError(errors.UNKNOWN_OPERATION, f"The action {name} is not valid for this endpoint.")

@@ -88,7 +88,7 @@ class SqsError(Exception):
         self.message = message
 
 
-def shown(text: str) -> str:
+def truncated(text: str) -> str:
     """Return as much of a client's ``text`` as an error repeats."""
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
 
@@ -105,12 +105,12 @@ def missing_parameter(name: str) -> SqsError:
 
 def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
     """Return the error for the member ``name`` whose ``value`` breaks the rule that ``reason`` states."""
-    return invalid(f"Value {shown(str(value))} for parameter {name} is invalid. Reason: {reason}")
+    return invalid(f"Value {truncated(str(value))} for parameter {name} is invalid. Reason: {reason}")
 
 
 def unknown_attribute(name: str) -> SqsError:
     """Return the error for an attribute that does not exist, or not for this action."""
-    return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shown(name)}.")
+    return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {truncated(name)}.")
 
 
 def too_many_tags(queue: str) -> SqsError:
@@ -132,25 +132,25 @@ def too_many_entries(count: int | str) -> SqsError:
     )
 
 
-NO_QUEUE = "The specified queue does not exist."
+NO_SUCH_QUEUE = "The specified queue does not exist."
 """The service's words for a queue that does not exist, in JSON."""
 
-_OWN = "{error}"
+_CORE_TEXT = "{error}"
 _WAIT = "You must wait {error.pause_s} seconds after deleting a queue before you can create another with the same name."
 
 # Where the text needs the request or a name of the wire, the action answers and the row is for what is left.
-ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
-    core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, NO_QUEUE),
-    core.QueueExists: (QUEUE_NAME_EXISTS, _OWN),
+CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
+    core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, NO_SUCH_QUEUE),
+    core.QueueExists: (QUEUE_NAME_EXISTS, _CORE_TEXT),
     core.QueueDeletedRecently: (QUEUE_DELETED_RECENTLY, _WAIT),
     core.PurgeInProgress: (
         PURGE_IN_PROGRESS,
         "Only one PurgeQueue operation on {name} is allowed every {error.pause_s} seconds.",
     ),
-    core.SettingsConflict: (INVALID_ATTRIBUTE_VALUE, _OWN),
-    core.EditRefused: (INVALID_PARAMETER_VALUE, _OWN),
+    core.SettingsConflict: (INVALID_ATTRIBUTE_VALUE, _CORE_TEXT),
+    core.EditRefused: (INVALID_PARAMETER_VALUE, _CORE_TEXT),
     core.TooManyTags: (INVALID_PARAMETER_VALUE, "Too many tags: a queue may have {error.tags_max}."),
-    core.DeadLetterQueueRefused: (INVALID_PARAMETER_VALUE, _OWN),
+    core.DeadLetterQueueRefused: (INVALID_PARAMETER_VALUE, _CORE_TEXT),
     core.MessageTooLong: (
         INVALID_PARAMETER_VALUE,
         "One or more parameters are invalid. Reason: Message must be shorter than {error.bytes_max} bytes.",
@@ -164,27 +164,27 @@ ANSWERS: dict[type[core.VeilmqError], tuple[Code, str]] = {
         RECEIPT_HANDLE_IS_INVALID,
         "The input receipt handle is invalid. Use the one of the latest receive from this queue.",
     ),
-    core.LeaseTooLong: (INVALID_PARAMETER_VALUE, _OWN),
+    core.LeaseTooLong: (INVALID_PARAMETER_VALUE, _CORE_TEXT),
     core.NotADeadLetterQueue: (INVALID_PARAMETER_VALUE, "Source queue must be configured as a Dead Letter Queue."),
     core.MoveTaskRunning: (
         INVALID_PARAMETER_VALUE,
         "There is already a task running. Only one active task is allowed for a source queue arn at a given time.",
     ),
     core.MoveTaskNotFound: (RESOURCE_NOT_FOUND, "Task does not exist."),
-    core.DestinationRefused: (INVALID_PARAMETER_VALUE, _OWN),
-    core.ReceivesThrottled: (REQUEST_THROTTLED, _OWN),
-    core.StoreFull: (SERVICE_UNAVAILABLE, _OWN),
-    core.StoreUnavailable: (SERVICE_UNAVAILABLE, _OWN),
-    core.OutcomeUnknown: (SERVICE_UNAVAILABLE, _OWN),
-    core.ShuttingDown: (SERVICE_UNAVAILABLE, _OWN),
-    core.InternalError: (INTERNAL_FAILURE, _OWN),
+    core.DestinationRefused: (INVALID_PARAMETER_VALUE, _CORE_TEXT),
+    core.ReceivesThrottled: (REQUEST_THROTTLED, _CORE_TEXT),
+    core.StoreFull: (SERVICE_UNAVAILABLE, _CORE_TEXT),
+    core.StoreUnavailable: (SERVICE_UNAVAILABLE, _CORE_TEXT),
+    core.OutcomeUnknown: (SERVICE_UNAVAILABLE, _CORE_TEXT),
+    core.ShuttingDown: (SERVICE_UNAVAILABLE, _CORE_TEXT),
+    core.InternalError: (INTERNAL_FAILURE, _CORE_TEXT),
 }
 """Error of core → its code, and its text; ``{name}`` is that of its queue."""
 
 
 def from_core(error: core.VeilmqError) -> SqsError:
     """Return the answer to ``error``; an error that no row has is a defect of ours, and says no more than that."""
-    code, text = ANSWERS.get(type(error), (INTERNAL_FAILURE, str(core.InternalError())))
+    code, text = CORE_ERRORS.get(type(error), (INTERNAL_FAILURE, str(core.InternalError())))
     return SqsError(code, text.format(error=error, name=getattr(error, "queue", "").partition("/")[2]))
 
 
@@ -213,19 +213,19 @@ _WANTED = {
 }
 
 
-def explain(error: Exception) -> str | None:
+def conversion_error(error: Exception) -> str | None:
     """Return the reason behind msgspec's ``error``; ``None`` if it is not about the type or the range of a value."""
     if match := _OUT_OF_RANGE.fullmatch(str(error)):
-        return f"NUMBER_VALUE can not be converted to an Integer, it is out of range{_at(match)}"
+        return f"NUMBER_VALUE can not be converted to an Integer, it is out of range{_location(match)}"
     match = _MISMATCH.fullmatch(str(error))
     if match is None:
         return None
-    place = _at(match)
+    place = _location(match)
     found = _FOUND[match["found"]]
     if found.endswith("expected"):
         return found + place
     return f"{found} can not be converted to {_WANTED[match['wanted']]}{place}"
 
 
-def _at(match: re.Match[str]) -> str:
+def _location(match: re.Match[str]) -> str:
     return f" (at {match['at']})" if match["at"] else ""

@@ -24,7 +24,7 @@ from veilmq.wire.sqs.actions import ACTIONS, unknown_action
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Request
 
-Narrow = Callable[[bytes], bytes]
+CheckLargeBody = Callable[[bytes], bytes]
 """Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
 
 _TOO_MANY: dict[str, tuple[int, Callable[[str], SqsError]]] = {
@@ -36,7 +36,7 @@ _OPENING = (b"[", b"{")
 _ABSENT = msgspec.Raw()
 
 
-def narrowing(request: type[Request]) -> Narrow:
+def large_body_check(request: type[Request]) -> CheckLargeBody:
     """Return the check of large bodies for the action of ``request``."""
     fields = msgspec.structs.fields(request)
     members = msgspec.defstruct(
@@ -48,7 +48,7 @@ def narrowing(request: type[Request]) -> Narrow:
     split = msgspec.json.Decoder(members).decode
     join = msgspec.json.Encoder().encode
 
-    def narrow(body: bytes) -> bytes:
+    def check_large_body(body: bytes) -> bytes:
         found = split(body)
         for field in fields:
             value = getattr(found, field.name)
@@ -56,11 +56,11 @@ def narrowing(request: type[Request]) -> Narrow:
                 _check(field.encode_name, bytes(value))
         return join(found)
 
-    return narrow
+    return check_large_body
 
 
 def _check(member: str, value: bytes) -> None:
-    """Raise unless ``value``, a list or a map, is narrow enough."""
+    """Raise unless ``value``, a list or a map, is check_large_body enough."""
     depth = items = 0
     # Without escapes a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -84,8 +84,8 @@ _encode = msgspec.json.Encoder().encode
 
 _HEADERS = b"Content-Type: %b\r\nx-amzn-RequestId: " % CONTENT_TYPE
 
-_ROWS: dict[bytes, tuple[Callable[[bytes], Request], Callable[[Any, RequestContext], Plan], Narrow]] = {
-    name.encode(): (msgspec.json.Decoder(row.request).decode, row.request.plan, narrowing(row.request))
+_ROWS: dict[bytes, tuple[Callable[[bytes], Request], Callable[[Any, RequestContext], Plan], CheckLargeBody]] = {
+    name.encode(): (msgspec.json.Decoder(row.request).decode, row.request.plan, large_body_check(row.request))
     for name, row in ACTIONS.items()
 }
 
@@ -95,11 +95,11 @@ def decode(action: bytes, body: bytes, context: RequestContext) -> Plan:
     row = _ROWS.get(action)
     if row is None:
         raise unknown_action(action)
-    decode_request, make_plan, narrow = row
+    decode_request, make_plan, check_large_body = row
     try:
-        request = decode_request(body if len(body) <= limits.JSON_LARGE_BODY_BYTES else narrow(body))
+        request = decode_request(body if len(body) <= limits.JSON_LARGE_BODY_BYTES else check_large_body(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise SqsError(errors.SERIALIZATION, _why(error, body)) from None
+        raise SqsError(errors.SERIALIZATION, _reason(error, body)) from None
     return make_plan(request, context)
 
 
@@ -118,30 +118,30 @@ def encode_error(error: SqsError | VeilmqError) -> Reply:
     if isinstance(error, VeilmqError):
         error = errors.from_core(error)
     if error.code is errors.INVALID_ADDRESS:
-        error = SqsError(errors.QUEUE_DOES_NOT_EXIST, f"{errors.NO_QUEUE} {error.message}")
+        error = SqsError(errors.QUEUE_DOES_NOT_EXIST, f"{errors.NO_SUCH_QUEUE} {error.message}")
     code = error.code
     query_error = f"x-amzn-query-error: {code.query};{code.fault}\r\n".encode()
     headers = b"".join((_HEADERS, next(REQUEST_IDS), b"\r\n", query_error))
     return Reply(code.status, headers, _encode({"__type": code.shape, "message": error.message}), code.name)
 
 
-_HALF = re.compile(
+_LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}", re.DOTALL
 )
 
 
-def _why(error: Exception, body: bytes) -> str:
+def _reason(error: Exception, body: bytes) -> str:
     """Return what is wrong; the decoder calls an empty body and some of the halves of pairs truncated."""
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):
         return "The request body is not valid UTF-8."
-    if reason := errors.explain(error):
+    if reason := errors.conversion_error(error):
         return reason
     if not body.strip():
         return "The request body is empty; it must be a JSON object."
     doubtful = "surrogate" in str(error) or "truncated" in str(error)
-    half = _HALF.search(body.replace(rb"\\", b"  ")) if doubtful else None
+    half = _LONE_SURROGATE.search(body.replace(rb"\\", b"  ")) if doubtful else None
     if half is not None:
         return (
             f"The request body cannot be read: {half[0].decode()} at byte {half.start()} is half of a surrogate pair, "

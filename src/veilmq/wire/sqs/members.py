@@ -13,7 +13,7 @@ from veilmq.core.limits import Range
 from veilmq.core.messages import Attribute
 from veilmq.wire.exchange import Plan, RequestContext, md5
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.errors import Code, SqsError, shown
+from veilmq.wire.sqs.errors import Code, SqsError, truncated
 
 Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """An integer of the service model; a wider one cannot be converted, as on AWS."""
@@ -155,16 +155,16 @@ def sequence_text(sequence: int | None) -> str | None:
     return None if sequence is None else str(_SEQUENCE_BASE + sequence)
 
 
-def answered(result: Any) -> Any:
+def unwrap(result: Any) -> Any:
     """Return ``result``; raises the ``SqsError`` for a ``VeilmqError``."""
     if isinstance(result, VeilmqError):
         raise errors.from_core(result)
     return result
 
 
-def nothing(result: Any) -> None:
+def empty_response(result: Any) -> None:
     """Respond with an empty object; raises the ``SqsError`` for a ``VeilmqError``."""
-    answered(result)
+    unwrap(result)
 
 
 # Message attributes: from the wire to ``core.messages`` and back, with the rules for their names and values.
@@ -199,12 +199,14 @@ def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, At
     """Return a message's system attributes: a sender may give the trace header, as a String, and no other."""
     for name in values:
         if name != TRACE_HEADER:
-            why = f"Message system attribute name '{shown(name)}' is invalid. A sender may give {TRACE_HEADER} only."
+            why = (
+                f"Message system attribute name '{truncated(name)}' is invalid. A sender may give {TRACE_HEADER} only."
+            )
             raise errors.invalid(why)
     read = {name: _read(name, value) for name, value in values.items()}
     for name, attribute in read.items():
         if attribute.type != "String":
-            raise _refused(name, "must have the type 'String'", kind="system")
+            raise _invalid_attribute(name, "must have the type 'String'", kind="system")
     return read
 
 
@@ -216,7 +218,7 @@ def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Attribute
     }
 
 
-def choose(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, Attribute]:
+def select_attributes(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, Attribute]:
     """Return those of ``attributes`` that ``names`` ask for.
 
     A name may be ``All``, ``*``, or a prefix followed by ``.*``; a name that no attribute can have chooses nothing.
@@ -232,11 +234,11 @@ def _read(name: str, value: AttributeValue) -> Attribute:
         why = "Message attribute list values in SendMessage operation are not supported."
         raise SqsError(errors.UNSUPPORTED_OPERATION, why)
     if not value.data_type and not value.string_value and not value.binary_value:
-        why = f"The message (user) attribute '{shown(name)}' must contain a non-empty message attribute value."
+        why = f"The message (user) attribute '{truncated(name)}' must contain a non-empty message attribute value."
         raise errors.invalid(why)
     label = value.data_type
     if not label:
-        raise _refused(name, "must contain a non-empty DataType")
+        raise _invalid_attribute(name, "must contain a non-empty DataType")
     if len(label) > limits.SQS_ATTRIBUTE_TYPE_CHARACTERS_MAX:
         raise errors.invalid(f"Message (user) attribute type {_SHORTER}")
     match = _TYPE.fullmatch(label)
@@ -248,14 +250,14 @@ def _read(name: str, value: AttributeValue) -> Attribute:
     check_text(label, f"the type of message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
     if match[1] == "Binary":
         if value.string_value is not None:
-            raise _refused(name, f"has the type '{label}' and must use BinaryValue, not StringValue")
+            raise _invalid_attribute(name, f"has the type '{label}' and must use BinaryValue, not StringValue")
         if not value.binary_value:
-            raise _refused(name, f"must contain a non-empty value of type '{label}'")
+            raise _invalid_attribute(name, f"must contain a non-empty value of type '{label}'")
         return Attribute(type=label, data=value.binary_value)
     if value.binary_value is not None:
-        raise _refused(name, f"has the type '{label}' and must use StringValue, not BinaryValue")
+        raise _invalid_attribute(name, f"has the type '{label}' and must use StringValue, not BinaryValue")
     if not value.string_value:
-        raise _refused(name, f"must contain a non-empty value of type '{label}'")
+        raise _invalid_attribute(name, f"must contain a non-empty value of type '{label}'")
     check_text(value.string_value, f"the message attribute '{name}'", errors.INVALID_PARAMETER_VALUE)
     if match[1] == "Number" and not is_number(value.string_value):
         raise errors.invalid(f"Can't cast the value of message (user) attribute '{name}' to a number.")
@@ -270,11 +272,11 @@ def _check_name(name: str) -> None:
     if _RESERVED.match(name):
         raise errors.invalid(
             "You can't use message attribute names beginning with 'AWS.' or 'Amazon.'. "
-            f"These strings are reserved for internal use. Rename {shown(name)}."
+            f"These strings are reserved for internal use. Rename {truncated(name)}."
         )
     if not _NAME.fullmatch(name):
         raise errors.invalid(
-            f"The message attribute name '{shown(name)}' is invalid. Attribute name can contain "
+            f"The message attribute name '{truncated(name)}' is invalid. Attribute name can contain "
             "A-Z, a-z, 0-9, underscore (_), hyphen (-), and period (.) characters. "
             "Letters and digits may be of any script; no period may stand at an end or beside another."
         )
@@ -294,8 +296,8 @@ def is_number(text: str) -> bool:
     return len(significant) <= _NUMBER_DIGITS_MAX and _NUMBER_EXPONENT_MIN <= magnitude <= _NUMBER_EXPONENT_MAX
 
 
-def _refused(name: str, reason: str, *, kind: str = "user") -> SqsError:
-    return errors.invalid(f"Message ({kind}) attribute '{shown(name)}' {reason}.")
+def _invalid_attribute(name: str, reason: str, *, kind: str = "user") -> SqsError:
+    return errors.invalid(f"Message ({kind}) attribute '{truncated(name)}' {reason}.")
 
 
 # The MD5 digests with which clients check that a message arrived whole.
@@ -312,15 +314,15 @@ def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
     digest = md5(usedforsecurity=False)
     for name in sorted(attributes):
         attribute = attributes[name]
-        digest.update(_measured(name.encode()) + _measured(attribute.type.encode()))
+        digest.update(_length_prefixed(name.encode()) + _length_prefixed(attribute.type.encode()))
         if attribute.data is None:
-            digest.update(b"\x01" + _measured((attribute.text or "").encode()))
+            digest.update(b"\x01" + _length_prefixed((attribute.text or "").encode()))
         else:
-            digest.update(b"\x02" + _measured(attribute.data))
+            digest.update(b"\x02" + _length_prefixed(attribute.data))
     return digest.hexdigest()
 
 
-def _measured(value: bytes) -> bytes:
+def _length_prefixed(value: bytes) -> bytes:
     return len(value).to_bytes(4) + value
 
 
@@ -399,7 +401,7 @@ class BatchResult(Shape):
 # and is listed under ``Failed`` beside those that the engine refused.
 
 _ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_BATCH_ENTRY_ID_CHARACTERS_MAX}}}")
-_NO_ENTRY_ID = (
+_ENTRY_ID_RULE = (
     "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
     f"It can be at most {limits.SQS_BATCH_ENTRY_ID_CHARACTERS_MAX} letters long."
 )
@@ -427,7 +429,7 @@ class Batch:
             if entry.id is None:
                 raise errors.missing_parameter(f"{kind}.{place}.Id")
             if not _ID.fullmatch(entry.id):
-                raise SqsError(errors.INVALID_ENTRY_ID, _NO_ENTRY_ID)
+                raise SqsError(errors.INVALID_ENTRY_ID, _ENTRY_ID_RULE)
             if entry.id in seen:
                 raise SqsError(errors.ENTRY_IDS_NOT_DISTINCT, f"Id {entry.id} repeated.")
             seen.add(entry.id)
@@ -439,7 +441,7 @@ class Batch:
                 self.items.append(prepare(entry))
                 self._ids.append(entry.id)
             except SqsError as error:
-                self._failed.append(_failure(entry.id, error))
+                self._failed.append(_error_entry(entry.id, error))
 
     def respond(self, results: Any, success: Callable[[str, Any, Any], Any]) -> BatchResult:
         """Return the response; ``results`` has an outcome for each item, in their order.
@@ -449,15 +451,15 @@ class Batch:
         """
         successful = []
         failed = list(self._failed)
-        for identifier, item, outcome in zip(self._ids, self.items, answered(results), strict=True):
+        for identifier, item, outcome in zip(self._ids, self.items, unwrap(results), strict=True):
             try:
                 successful.append(success(identifier, item, outcome))
             except SqsError as error:
-                failed.append(_failure(identifier, error))
+                failed.append(_error_entry(identifier, error))
         return BatchResult(successful=successful or None, failed=failed or None)
 
 
-def _failure(identifier: str, error: SqsError) -> BatchResultErrorEntry:
+def _error_entry(identifier: str, error: SqsError) -> BatchResultErrorEntry:
     code = error.code
     return BatchResultErrorEntry(
         id=identifier, sender_fault=code.fault == "Sender", code=code.query, message=error.message

@@ -31,8 +31,8 @@ from veilmq.core.messages import (
 from veilmq.core.receipts import is_well_formed
 from veilmq.wire.exchange import SENDER_ID, Plan, RequestContext, id_text, md5
 from veilmq.wire.sqs import errors, members
-from veilmq.wire.sqs.errors import SqsError, shown
-from veilmq.wire.sqs.members import Shape, answered, attributes_md5, check_number, check_text, checked_id, required
+from veilmq.wire.sqs.errors import SqsError, truncated
+from veilmq.wire.sqs.members import Shape, attributes_md5, check_number, check_text, checked_id, required, unwrap
 from veilmq.wire.sqs.names import account_of, is_fifo, queue_arn, queue_of
 from veilmq.wire.sqs.queue_attributes import ALL, NAMES
 
@@ -87,10 +87,10 @@ class ReceiveMessageResult(Shape):
 
 # SendMessage and SendMessageBatch: checks what a message may be, and answers with the digests of what arrived.
 
-_WRONG_KIND = "The request include parameter that is not valid for this queue type."
+_WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 
 
-class _Outgoing(msgspec.Struct, frozen=True, gc=False):
+class _PreparedMessage(msgspec.Struct, frozen=True, gc=False):
     message: NewMessage
     body_md5: str
     attributes_md5: str | None = None
@@ -117,8 +117,8 @@ class SendMessage(MessageToSend, members.Request):
 
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
-        outgoing = _outgoing(self, queue, context)
-        return Plan(Send(queue=queue, messages=(outgoing.message,)), outgoing.respond)
+        prepared = _prepare(self, queue, context)
+        return Plan(Send(queue=queue, messages=(prepared.message,)), prepared.respond)
 
 
 class SendMessageBatch(members.QueueRequest):
@@ -128,9 +128,9 @@ class SendMessageBatch(members.QueueRequest):
 
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
-        prepare = partial(_outgoing, queue=queue, context=context)
+        prepare = partial(_prepare, queue=queue, context=context)
         batch = members.Batch(self, prepare)
-        messages = tuple(outgoing.message for outgoing in batch.items)
+        messages = tuple(prepared.message for prepared in batch.items)
         sent_bytes = sum(message.size_bytes for message in messages)
         if sent_bytes > SQS_BATCH_BYTES_MAX:
             why = f"Batch requests cannot be longer than {SQS_BATCH_BYTES_MAX} bytes. You have sent {sent_bytes} bytes."
@@ -139,24 +139,24 @@ class SendMessageBatch(members.QueueRequest):
         def respond(results: Any) -> members.BatchResult:
             if isinstance(results, GroupMissing):
                 raise errors.invalid(errors.from_core(results).message)
-            return batch.respond(results, _sent)
+            return batch.respond(results, _sent_entry)
 
         return Plan(Send(queue=queue, messages=messages), respond)
 
 
-def _sent(identifier: str, outgoing: _Outgoing, outcome: Any) -> members.SendMessageBatchResultEntry:
-    sent: SentMessage = answered(outcome)
+def _sent_entry(identifier: str, prepared: _PreparedMessage, outcome: Any) -> members.SendMessageBatchResultEntry:
+    sent: SentMessage = unwrap(outcome)
     return members.SendMessageBatchResultEntry(
         id=identifier,
         message_id=id_text(sent.id),
-        md5_of_message_body=outgoing.body_md5,
-        md5_of_message_attributes=outgoing.attributes_md5,
-        md5_of_message_system_attributes=outgoing.system_md5,
+        md5_of_message_body=prepared.body_md5,
+        md5_of_message_attributes=prepared.attributes_md5,
+        md5_of_message_system_attributes=prepared.system_md5,
         sequence_number=members.sequence_text(sent.sequence),
     )
 
 
-def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _Outgoing:
+def _prepare(request: MessageToSend, queue: str, context: RequestContext) -> _PreparedMessage:
     body = request.message_body
     if not body:
         raise errors.missing_parameter("MessageBody")
@@ -169,7 +169,7 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
         check_number("DelaySeconds", delay_s)
         if is_fifo(queue):
             if delay_s:
-                raise errors.invalid_parameter("DelaySeconds", delay_s, _WRONG_KIND)
+                raise errors.invalid_parameter("DelaySeconds", delay_s, _WRONG_QUEUE_TYPE)
             delay_s = None
     digest = md5(data, usedforsecurity=False).hexdigest()
     if (
@@ -180,20 +180,20 @@ def _outgoing(request: MessageToSend, queue: str, context: RequestContext) -> _O
         or context.trace_header is not None
     ):
         return _with_properties(request, queue, len(data), delay_s, digest, context)
-    carried = b"" if context.caller is None else context.caller.sender_properties
-    return _Outgoing(NewMessage(body=body, size_bytes=len(data), properties=carried, delay_s=delay_s), digest)
+    properties = b"" if context.caller is None else context.caller.sender_properties
+    return _PreparedMessage(NewMessage(body=body, size_bytes=len(data), properties=properties, delay_s=delay_s), digest)
 
 
 def _with_properties(
     request: MessageToSend, queue: str, body_bytes: int, delay_s: int | None, digest: str, context: RequestContext
-) -> _Outgoing:
+) -> _PreparedMessage:
     attributes = members.read_attributes(request.message_attributes) if request.message_attributes else {}
     system = (
         members.read_system_attributes(request.message_system_attributes) if request.message_system_attributes else {}
     )
     group, dedup_id = checked_id(members.GROUP, request.message_group_id), request.message_deduplication_id
     if dedup_id is not None and not is_fifo(queue):
-        raise errors.invalid_parameter(members.DEDUPLICATION, dedup_id, _WRONG_KIND)
+        raise errors.invalid_parameter(members.DEDUPLICATION, dedup_id, _WRONG_QUEUE_TYPE)
     checked_id(members.DEDUPLICATION, dedup_id)
     kept = system if context.caller is None else system | {SENDER_ID: context.caller.sender}
     if context.trace_header is not None:
@@ -207,8 +207,8 @@ def _with_properties(
         dedup_id=dedup_id,
     )
     if not attributes and not system:
-        return _Outgoing(message, digest)
-    return _Outgoing(message, digest, attributes_md5(attributes), attributes_md5(system))
+        return _PreparedMessage(message, digest)
+    return _PreparedMessage(message, digest, attributes_md5(attributes), attributes_md5(system))
 
 
 # ReceiveMessage: how many, hidden for how long, waiting how long, and with which attributes.
@@ -310,11 +310,11 @@ def _message(message: ReceivedMessage, system: list[str], names: list[str], cont
     digest = md5(body.encode(), usedforsecurity=False).hexdigest()
     if not system and (not names or not message.properties):
         return Message(message_id=identifier, receipt_handle=message.receipt, md5_of_body=digest, body=body)
-    carried = decode_properties(message.properties)
-    chosen = members.choose(carried.attributes, names) if names else {}
+    properties = decode_properties(message.properties)
+    chosen = members.select_attributes(properties.attributes, names) if names else {}
     values = {}
     for name in system:
-        text = SYSTEM_ATTRIBUTES[name](message, carried, context)
+        text = SYSTEM_ATTRIBUTES[name](message, properties, context)
         if text is not None:
             values[name] = text
     return Message(
@@ -335,16 +335,16 @@ def _message(message: ReceivedMessage, system: list[str], names: list[str], cont
 # A receipt that was never issued is invalid everywhere. Where the server says so (``stale_receipts``), a superseded
 # receipt of a standard queue acts as at Amazon.
 
-_OUT_OF_ORDER = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
+_REFUSED_ON_FIFO = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
 """What a receipt of a FIFO queue may not be: another consumer may be at work on its group."""
 
-_WITHOUT_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
+_NO_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
 """With which a delete succeeds by the rules of SQS, and deletes nothing."""
 
-_NO_RECEIPT = "The request must contain the parameter MessageHandle. Its name in requests is ReceiptHandle."
+_MISSING_RECEIPT = "The request must contain the parameter MessageHandle. Its name in requests is ReceiptHandle."
 """What DeleteMessage says to a request without one, under an old name."""
 
-_LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
+_LEASE_LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
 """A change with it succeeds, and our own consumer learns that another one has received its message."""
 
 
@@ -357,12 +357,12 @@ class DeleteMessage(members.QueueRequest):
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
         receipt = self.receipt_handle
         if not receipt:
-            raise SqsError(errors.MISSING_PARAMETER, _NO_RECEIPT)
+            raise SqsError(errors.MISSING_PARAMETER, _MISSING_RECEIPT)
 
         def respond(results: Any) -> None:
             outcome = results if isinstance(results, VeilmqError) else results[0]
             if outcome is not ReceiptState.LIVE:
-                (_check_in_order if is_fifo(queue) else _check)(receipt, outcome)
+                (_check_fifo if is_fifo(queue) else _check)(receipt, outcome)
 
         return Plan(Delete(queue=queue, receipts=(receipt,), any_receive=context.stale_receipts_act), respond)
 
@@ -375,11 +375,11 @@ class DeleteMessageBatch(members.QueueRequest):
     def plan(self, context: RequestContext) -> Plan:
         queue = context.queues.get(self.queue_url) or queue_of(self.queue_url, context)
         batch = members.Batch(self, _receipt)
-        check = _check_in_order if is_fifo(queue) else _check
+        check = _check_fifo if is_fifo(queue) else _check
 
         def deleted(identifier: str, receipt: str, outcome: Any) -> members.BatchResultEntry:
             check(receipt, outcome)
-            if outcome in _WITHOUT_EFFECT:
+            if outcome in _NO_EFFECT:
                 return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.value)
             return members.BatchResultEntry(id=identifier)
 
@@ -398,7 +398,7 @@ class ChangeMessageVisibility(members.QueueRequest):
         change = _change(self)
 
         command = ChangeVisibility(queue=queue, changes=(change,), any_receive=context.stale_receipts_act)
-        return Plan(command, lambda results: _check_change(queue, change, answered(results)[0]))
+        return Plan(command, lambda results: _check_change(queue, change, unwrap(results)[0]))
 
 
 class ChangeMessageVisibilityBatch(members.QueueRequest):
@@ -412,7 +412,7 @@ class ChangeMessageVisibilityBatch(members.QueueRequest):
 
         def changed(identifier: str, change: VisibilityChange, outcome: Any) -> members.BatchResultEntry:
             _check_change(queue, change, outcome)
-            if outcome.state in _LOST:
+            if outcome.state in _LEASE_LOST:
                 return members.ChangedResultEntry(id=identifier, veilmq_receipt=outcome.state.value)
             return members.ChangedResultEntry(id=identifier, veilmq_hidden_for_ms=outcome.hidden_for_ms)
 
@@ -426,13 +426,13 @@ def _receipt(entry: DeleteMessageBatchEntry | ChangeMessageVisibility | ChangeMe
 
 def _check(receipt: str, outcome: Any) -> Any:
     if isinstance(outcome, ReceiptInvalid) and not is_well_formed(receipt):
-        why = f'The input receipt handle "{shown(receipt)}" is not a valid receipt handle.'
+        why = f'The input receipt handle "{truncated(receipt)}" is not a valid receipt handle.'
         raise SqsError(errors.RECEIPT_HANDLE_IS_INVALID, why)
-    return answered(outcome)
+    return unwrap(outcome)
 
 
-def _check_in_order(receipt: str, outcome: Any) -> None:
-    if _check(receipt, outcome) in _OUT_OF_ORDER:
+def _check_fifo(receipt: str, outcome: Any) -> None:
+    if _check(receipt, outcome) in _REFUSED_ON_FIFO:
         raise _expired(receipt)
 
 
@@ -444,7 +444,7 @@ def _check_change(queue: str, change: VisibilityChange, outcome: Any) -> None:
     if changed.state is ReceiptState.GONE:
         why = "Message does not exist or is not available for visibility timeout change."
         raise errors.invalid_parameter("ReceiptHandle", change.receipt, why)
-    if changed.state in _OUT_OF_ORDER and is_fifo(queue):
+    if changed.state in _REFUSED_ON_FIFO and is_fifo(queue):
         raise _expired(change.receipt)
 
 

@@ -17,7 +17,7 @@ from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 from veilmq.wire.exchange import Plan, RequestContext, id_text
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, required
+from veilmq.wire.sqs.members import Integer, Request, Shape, check_number, required, unwrap
 from veilmq.wire.sqs.names import queue_arn, queue_of_arn
 
 
@@ -64,7 +64,7 @@ class _Handle(msgspec.Struct, rename="camel", frozen=True):
     source_arn: str
 
 
-_handle = msgspec.json.Decoder(_Handle)
+_handle_decoder = msgspec.json.Decoder(_Handle)
 
 
 class StartMessageMoveTask(Request):
@@ -81,10 +81,10 @@ class StartMessageMoveTask(Request):
 
         def respond(result: Any) -> StartMessageMoveTaskResult:
             if isinstance(result, QueueNotFound):
-                raise _missing(_SOURCE if result.queue == source else _DESTINATION)
+                raise _resource_not_found(_SOURCE if result.queue == source else _DESTINATION)
             if isinstance(result, DestinationRefused):
                 raise errors.invalid_parameter(_DESTINATION, self.destination_arn, str(result))
-            return StartMessageMoveTaskResult(task_handle=task_handle(answered(result), context))
+            return StartMessageMoveTaskResult(task_handle=task_handle(unwrap(result), context))
 
         command = commands.StartMove(
             source=source,
@@ -104,7 +104,7 @@ class CancelMessageMoveTask(Request):
         source, task = task_of(required("TaskHandle", self.task_handle), context)
 
         def respond(result: Any) -> CancelMessageMoveTaskResult:
-            return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=_found(result).messages_moved)
+            return CancelMessageMoveTaskResult(approximate_number_of_messages_moved=_unwrap(result).messages_moved)
 
         return Plan(commands.CancelMove(source=source, task=task), respond)
 
@@ -120,7 +120,7 @@ class ListMessageMoveTasks(Request):
         check_number("ListMessageMoveTasks.MaxResults", self.max_results)
 
         def respond(result: Any) -> ListMessageMoveTasksResult:
-            tasks: list[MoveTask] = _found(result)
+            tasks: list[MoveTask] = _unwrap(result)
             entries = [
                 MoveTaskEntry(
                     task_handle=task_handle(task, context) if task.status is MoveStatus.RUNNING else None,
@@ -153,7 +153,7 @@ def task_of(handle: str, context: RequestContext) -> tuple[str, bytes]:
     Raises InvalidParameterValue, and ResourceNotFoundException where the queue is not the caller's.
     """
     try:
-        read = _handle.decode(b64decode(handle, validate=True))
+        read = _handle_decoder.decode(b64decode(handle, validate=True))
         task = UUID(read.task_id).bytes
     except (ValueError, msgspec.MsgspecError, RecursionError):
         raise errors.invalid("Value for parameter TaskHandle is invalid.") from None
@@ -164,18 +164,18 @@ def _queue(member: str, arn: str, context: RequestContext) -> str:
     """Return the caller's queue at ``arn``: no policy can allow moving the messages of another account."""
     queue = queue_of_arn(arn, context)
     if queue is None or not queue.startswith(f"{context.account}/"):
-        raise _missing(member)
+        raise _resource_not_found(member)
     return queue
 
 
-def _found(result: Any) -> Any:
+def _unwrap(result: Any) -> Any:
     """Return ``result``; raises ResourceNotFoundException where there is no such source."""
     if isinstance(result, QueueNotFound):
-        raise _missing(_SOURCE)
-    return answered(result)
+        raise _resource_not_found(_SOURCE)
+    return unwrap(result)
 
 
-def _missing(member: str) -> SqsError:
+def _resource_not_found(member: str) -> SqsError:
     return SqsError(
         errors.RESOURCE_NOT_FOUND, f"The resource that you specified for the {member} parameter doesn't exist."
     )

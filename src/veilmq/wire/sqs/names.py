@@ -20,7 +20,7 @@ import msgspec
 from veilmq.core.limits import SMQ_QUEUE_NAME_CHARACTERS_MAX, SQS_QUEUE_NAME_CHARACTERS_MAX
 from veilmq.wire.exchange import REGION_PATTERN, RequestContext
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.errors import INVALID_ADDRESS, SqsError, shown
+from veilmq.wire.sqs.errors import INVALID_ADDRESS, SqsError, truncated
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
 LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -28,16 +28,16 @@ LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 FIFO_SUFFIX = ".fifo"
 _ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 _REGION = re.compile(REGION_PATTERN)
-_PLACE = re.compile(rf"({LOOSE_NAME.pattern})(?:@({REGION_PATTERN}))?")
-_NAMES = (
+_NAMESPACE = re.compile(rf"({LOOSE_NAME.pattern})(?:@({REGION_PATTERN}))?")
+_NAME_RULE = (
     f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length"
 )
-_FIFO_NAMES = (
+_FIFO_NAME_RULE = (
     "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with .fifo "
     f"suffix and be 1 to {SQS_QUEUE_NAME_CHARACTERS_MAX} in length."
 )
-_REMEMBERED_MAX = 4_096
-_REMEMBERED_CHARACTERS_MAX = 512
+_CACHED_URLS_MAX = 4_096
+_CACHED_URL_CHARACTERS_MAX = 512
 
 
 def queue_of(url: str | None, context: RequestContext) -> str:
@@ -45,31 +45,31 @@ def queue_of(url: str | None, context: RequestContext) -> str:
 
     ``context.queues`` has what it returned before, of URLs that mean the same to all requests.
     """
-    known = context.queues.get(url)
-    if known is not None:
-        return known
+    cached = context.queues.get(url)
+    if cached is not None:
+        return cached
     if not url:
         raise errors.missing_parameter("QueueUrl")
     if LOOSE_NAME.fullmatch(url):
         return f"{context.account}/{url}"
     parts = _path(url).strip("/").split("/")
-    place = _place(parts, context) if len(parts) > 1 else ""
+    place = _namespace_in(parts, context) if len(parts) > 1 else ""
     if not place or not LOOSE_NAME.fullmatch(parts[-1]):
-        raise SqsError(INVALID_ADDRESS, f"The address {shown(url)} is not valid for this endpoint.")
+        raise SqsError(INVALID_ADDRESS, f"The address {truncated(url)} is not valid for this endpoint.")
     queue = f"{place}/{parts[-1]}"
-    if len(url) <= _REMEMBERED_CHARACTERS_MAX:
-        if len(context.queues) >= _REMEMBERED_MAX:
+    if len(url) <= _CACHED_URL_CHARACTERS_MAX:
+        if len(context.queues) >= _CACHED_URLS_MAX:
             context.queues.clear()
         context.queues[url] = queue
     return queue
 
 
-def _place(parts: list[str], context: RequestContext) -> str:
+def _namespace_in(parts: list[str], context: RequestContext) -> str:
     """Return the namespace in a path: ``account``, ``account@region`` or ``region/account``, and a name behind it.
 
     Empty for what is none; without regions only an account is one.
     """
-    found = _PLACE.fullmatch(parts[-2])
+    found = _NAMESPACE.fullmatch(parts[-2])
     if found is None:
         return ""
     account, region = found.groups()
@@ -140,7 +140,7 @@ def is_fifo(queue: str) -> bool:
     return queue.endswith(FIFO_SUFFIX)
 
 
-def given_name(name: str | None) -> str:
+def required_name(name: str | None) -> str:
     """Return the name of a queue that a request gives; raises where there is none."""
     if name is None:
         raise errors.missing_parameter("QueueName")
@@ -154,10 +154,10 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
 
     ``fifo`` is whether the request asks for a FIFO queue: then its name must end in .fifo, and only then it may.
     """
-    name = given_name(name)
+    name = required_name(name)
     stem = name.removesuffix(FIFO_SUFFIX) if fifo else name
     if not _NAME.fullmatch(stem) or len(name) > SQS_QUEUE_NAME_CHARACTERS_MAX or is_fifo(name) is not fifo:
-        raise errors.invalid(_FIFO_NAMES if fifo else _NAMES)
+        raise errors.invalid(_FIFO_NAME_RULE if fifo else _NAME_RULE)
     return f"{context.account}/{name}"
 
 
@@ -183,7 +183,7 @@ class Listing:
         data = name.encode()
         return urlsafe_b64encode(self._mac(data) + data).decode()
 
-    def name_before(self, token: str | None) -> str:
+    def name_of(self, token: str | None) -> str:
         """Return the name after which the page of ``token`` begins, empty for the first page."""
         if not token:
             return ""

@@ -23,7 +23,7 @@ import msgspec
 
 from veilmq.core import limits
 from veilmq.wire.exchange import Caller
-from veilmq.wire.sqs.errors import shown
+from veilmq.wire.sqs.errors import truncated
 
 _ARN_PARTS = 6
 _ALL_VALUES = "forallvalues:"
@@ -80,12 +80,12 @@ KEYS: dict[str, ReadKey] = {
 """Key, in lower case → what it is of a request."""
 
 SOURCE_IP = "aws:sourceip"
-_STEADY = frozenset(
+_CONSTANT_KEYS = frozenset(
     {key for key in KEYS if "principal" in key}
     | {"aws:userid", "aws:username", "aws:securetransport", "aws:requestedregion", "aws:resourceaccount"}
     | {"aws:viaawsservice"}
 )
-VARYING = frozenset(KEYS) - _STEADY - {SOURCE_IP}
+VARYING = frozenset(KEYS) - _CONSTANT_KEYS - {SOURCE_IP}
 """The keys whose values may differ between requests of a caller from one address; a new one is among them."""
 
 
@@ -99,7 +99,7 @@ class Condition(NamedTuple):
     negated: bool
     when_absent: bool
 
-    def holds(self, request: PolicyRequest) -> bool:
+    def is_met(self, request: PolicyRequest) -> bool:
         """Return whether the request is as it must be."""
         value = self.value_of(request)
         if value is None:
@@ -154,7 +154,7 @@ def _ip_test(value: str, wanted: Any) -> bool:
     return ip_address(value) in wanted
 
 
-def _compared(read: Callable[[str], float], compare: Callable[[float, float], bool], refused: str) -> _Operator:
+def _comparison(read: Callable[[str], float], compare: Callable[[float, float], bool], refused: str) -> _Operator:
     def test(value: str, wanted: float) -> bool:
         try:
             return compare(read(value), wanted)
@@ -182,8 +182,8 @@ _OPERATORS: dict[str, _Operator] = {
     "ipaddress": _Operator(partial(ip_network, strict=False), _ip_test, "no address range"),
     "arnequals": _ARN,
     "arnlike": _ARN,
-    **{f"numeric{name}": _compared(_read_number, compare, "no number") for name, compare in _COMPARISONS.items()},
-    **{f"date{name}": _compared(_read_instant, compare, "no date") for name, compare in _COMPARISONS.items()},
+    **{f"numeric{name}": _comparison(_read_number, compare, "no number") for name, compare in _COMPARISONS.items()},
+    **{f"date{name}": _comparison(_read_instant, compare, "no date") for name, compare in _COMPARISONS.items()},
 }
 _NEGATED = {
     "stringnotequals": "stringequals",
@@ -209,19 +209,19 @@ def _read_conditions(document: object) -> tuple[Condition, ...]:
             if not given or not all(isinstance(value, str | bool | int | float) for value in given):
                 raise PolicyError(f"{operator} of {key} must be a value or a list of values")
             texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in given]
-            found.append(_read_line(str(operator), str(key).lower(), texts))
+            found.append(_read_condition(str(operator), str(key).lower(), texts))
     if len(found) > limits.SQS_POLICY_CONDITIONS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_CONDITIONS_MAX} conditions")
     return tuple(found)
 
 
-def _read_line(name: str, key: str, values: list[str]) -> Condition:
+def _read_condition(name: str, key: str, values: list[str]) -> Condition:
     operator = name.lower()
     for_all, for_any = operator.startswith(_ALL_VALUES), operator.startswith(_ANY_VALUE)
     operator = operator.removeprefix(_ALL_VALUES).removeprefix(_ANY_VALUE)
     value_of = KEYS.get(key, lambda request: None)
     if operator == "null":
-        wanted = _wanted(_BOOL, values)
+        wanted = _read_values(_BOOL, values)
         return Condition(key, value_of, lambda value, wanted: wanted == "false", wanted, False, "true" in wanted)
     if_exists = operator.endswith(_IF_EXISTS)
     operator = operator.removesuffix(_IF_EXISTS)
@@ -230,10 +230,10 @@ def _read_line(name: str, key: str, values: list[str]) -> Condition:
     if found is None:
         raise PolicyError(f"there is no condition operator {name}")
     when_absent = (negated or if_exists or for_all) and not for_any
-    return Condition(key, value_of, found.test, _wanted(found, values), negated, when_absent)
+    return Condition(key, value_of, found.test, _read_values(found, values), negated, when_absent)
 
 
-def _wanted(operator: _Operator, values: list[str]) -> tuple[Any, ...]:
+def _read_values(operator: _Operator, values: list[str]) -> tuple[Any, ...]:
     wanted = []
     for value in values:
         try:
@@ -274,16 +274,16 @@ OWNER_ONLY = (
 BATCH = "Batch"
 _ACTIONS = frozenset(name.lower() for name in (*GRANTABLE, *OWNER_ONLY))
 _GRANTABLE = frozenset(name.lower() for name in GRANTABLE)
-_NEEDS = {"startmessagemovetask": ("receivemessage", "deletemessage")}  # which it does for its caller
-_ROOTS_OWN = frozenset({"setqueueattributes", "getqueueattributes", "addpermission", "removepermission"})
+_ALSO_REQUIRED = {"startmessagemovetask": ("receivemessage", "deletemessage")}  # which it does for its caller
+_ALWAYS_FOR_ROOT = frozenset({"setqueueattributes", "getqueueattributes", "addpermission", "removepermission"})
 
 _VERSIONS = ("2008-10-17", "2012-10-17")
-_WITH_VARIABLES = "2012-10-17"
-_TOP = frozenset({"Version", "Id", "Statement"})
-_ELEMENTS = frozenset(
+_VERSION_WITH_VARIABLES = "2012-10-17"
+_DOCUMENT_ELEMENTS = frozenset({"Version", "Id", "Statement"})
+_STATEMENT_ELEMENTS = frozenset(
     {"Sid", "Effect", "Principal", "NotPrincipal", "Action", "NotAction", "Resource", "NotResource", "Condition"}
 )
-_KINDS = frozenset({"AWS", "Service", "Federated", "CanonicalUser"})
+_PRINCIPAL_TYPES = frozenset({"AWS", "Service", "Federated", "CanonicalUser"})
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:(iam|sts)::([0-9]{12}):(root|[a-z-]+/[^*?]+)")
 
@@ -297,20 +297,20 @@ class Verdict(enum.Enum):
 
 
 class _Statement(NamedTuple):
-    """One statement; ``everyone``, ``accounts`` and ``arns`` are its principals, or ``negated`` all others."""
+    """One statement; ``any_principal``, ``accounts`` and ``arns`` are its principals, or ``negated`` all others."""
 
     denies: bool
     actions: frozenset[str]
-    everyone: bool
+    any_principal: bool
     accounts: frozenset[str] = frozenset()
     arns: frozenset[str] = frozenset()
     negated: bool = False
     conditions: tuple[Condition, ...] = ()
 
-    def fits(self, request: PolicyRequest) -> bool:
+    def matches(self, request: PolicyRequest) -> bool:
         caller = request.caller
-        named = self.everyone or caller.account in self.accounts or caller.arn in self.arns
-        return named is not self.negated and all(condition.holds(request) for condition in self.conditions)
+        named = self.any_principal or caller.account in self.accounts or caller.arn in self.arns
+        return named is not self.negated and all(condition.is_met(request) for condition in self.conditions)
 
 
 class Policy:
@@ -335,7 +335,7 @@ class Policy:
     def verdict(self, request: PolicyRequest) -> Verdict:
         """Return what the policy says of a request."""
         for statement in self._by_action[request.action]:
-            if statement.fits(request):
+            if statement.matches(request):
                 return Verdict.DENY if statement.denies else Verdict.ALLOW
         return Verdict.NO_MATCH
 
@@ -344,7 +344,7 @@ class Policy:
         return action in self._varying
 
 
-DENY_ALL = Policy([_Statement(denies=True, actions=_ACTIONS, everyone=True)])
+DENY_ALL = Policy([_Statement(denies=True, actions=_ACTIONS, any_principal=True)])
 """The policy that denies everything."""
 
 
@@ -354,7 +354,7 @@ def actions_of(name: str) -> tuple[str, ...]:
     In lower case and without ``Batch``; the first is the action itself.
     """
     action = name.removesuffix(BATCH).lower()
-    return (action, *_NEEDS.get(action, ()))
+    return (action, *_ALSO_REQUIRED.get(action, ()))
 
 
 def permits(policy: Policy | None, request: PolicyRequest) -> bool:
@@ -365,7 +365,7 @@ def permits(policy: Policy | None, request: PolicyRequest) -> bool:
     caller = request.caller
     if caller.account != request.owner:
         return request.action in _GRANTABLE and policy is not None and policy.verdict(request) is Verdict.ALLOW
-    if policy is None or (caller.is_root and request.action in _ROOTS_OWN):
+    if policy is None or (caller.is_root and request.action in _ALWAYS_FOR_ROOT):
         return True
     return policy.verdict(request) is not Verdict.DENY
 
@@ -373,11 +373,11 @@ def permits(policy: Policy | None, request: PolicyRequest) -> bool:
 def read_policy(text: str, arn: str) -> Policy:
     """Return the policy ``text`` of the queue ``arn``; raises ``PolicyError`` where AWS refuses one."""
     document = decode(text)
-    variables = document.get("Version") == _WITH_VARIABLES
+    variables = document.get("Version") == _VERSION_WITH_VARIABLES
     read = [(element, _read_statement(element, variables=variables)) for element in statements(document)]
     on_queue = []
     for element, statement in read:
-        name = _name(element, "Resource")
+        name = _element_name(element, "Resource")
         resources = _texts(name, element.get(name, "*"))  # a statement without a resource is on the queue
         if any(glob(text).match(arn) for text in resources) is not (name == "NotResource"):
             on_queue.append(statement)
@@ -394,7 +394,7 @@ def decode(text: str) -> dict[str, Any]:
         raise PolicyError("it is not JSON") from None
     if not isinstance(document, dict):
         raise PolicyError("it is not a JSON object")
-    _check_names(document, _TOP)
+    _check_names(document, _DOCUMENT_ELEMENTS)
     if document.get("Version", _VERSIONS[0]) not in _VERSIONS:
         raise PolicyError(f"Version must be one of {', '.join(_VERSIONS)}")
     if not isinstance(document.get("Id", ""), str):
@@ -420,7 +420,7 @@ def statements(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statement:
-    _check_names(element, _ELEMENTS)
+    _check_names(element, _STATEMENT_ELEMENTS)
     if element.get("Effect") not in ("Allow", "Deny"):
         raise PolicyError("Effect must be Allow or Deny")
     for name, wanted in (("Principal", 1), ("Action", 1), ("Resource", 0)):
@@ -429,9 +429,9 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
             raise PolicyError(f"a statement needs one of {name} and Not{name}")
     if variables and b"${" in msgspec.json.encode(element):
         raise PolicyError("variables (${...}) are not supported; write the values, or use Version 2008-10-17")
-    given = element[_name(element, "Principal")]
+    given = element[_element_name(element, "Principal")]
     kinds = {"AWS": "*"} if given == "*" else given
-    if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _KINDS:
+    if not isinstance(kinds, dict) or not kinds or not kinds.keys() <= _PRINCIPAL_TYPES:
         raise PolicyError('Principal must be "*" or an object like {"AWS": "123456789012"}')
     named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
     if sum(map(len, named.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
@@ -442,18 +442,18 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
     for arn in arns:
         match = _PRINCIPAL.fullmatch(arn)
         if match is None:
-            raise PolicyError(f"{shown(arn)} is not a principal; use an account or the ARN of a user")
+            raise PolicyError(f"{truncated(arn)} is not a principal; use an account or the ARN of a user")
         if match[3] == "root":
             accounts.add(match[2])
-    action = _name(element, "Action")
+    action = _element_name(element, "Action")
     actions = _texts(action, element[action])
     if len(actions) > limits.SQS_POLICY_ACTIONS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_ACTIONS_MAX} actions")
-    covered = frozenset().union(*map(_covered, actions))
+    covered = frozenset().union(*map(_matching_actions, actions))
     return _Statement(
         denies=element["Effect"] == "Deny",
         actions=_ACTIONS - covered if action == "NotAction" else covered,
-        everyone="*" in principals,
+        any_principal="*" in principals,
         accounts=frozenset(accounts),
         arns=frozenset(arns),
         negated="NotPrincipal" in element,
@@ -464,10 +464,10 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
 def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
     for name in given:
         if name not in known:
-            raise PolicyError(f"there is no element {shown(name)}")
+            raise PolicyError(f"there is no element {truncated(name)}")
 
 
-def _name(element: Mapping[str, Any], name: str) -> str:
+def _element_name(element: Mapping[str, Any], name: str) -> str:
     """Return what ``name``, which may be negated, is called in a statement."""
     return f"Not{name}" if f"Not{name}" in element else name
 
@@ -479,14 +479,14 @@ def _texts(name: str, given: object) -> list[str]:
     return found
 
 
-def _covered(text: str) -> frozenset[str]:
+def _matching_actions(text: str) -> frozenset[str]:
     service, _, name = text.lower().rpartition(":")
     if text != "*" and service != "sqs":
-        raise PolicyError(f"{shown(text)} is not an action of SQS; write sqs:SendMessage, sqs:* or *")
+        raise PolicyError(f"{truncated(text)} is not an action of SQS; write sqs:SendMessage, sqs:* or *")
     pattern = glob(name)
     covered = frozenset(action for action in _ACTIONS if pattern.match(action))
     if not covered:
         single = name.removesuffix(BATCH.lower())
         remedy = f"; sqs:{single} covers it" if single in _ACTIONS else ""
-        raise PolicyError(f"there is no action {shown(text)}{remedy}")
+        raise PolicyError(f"there is no action {truncated(text)}{remedy}")
     return covered

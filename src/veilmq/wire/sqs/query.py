@@ -27,7 +27,7 @@ from veilmq.core.limits import QUERY_DEPTH_MAX, QUERY_PARAMETERS_MAX
 from veilmq.wire.exchange import Plan, Reply, RequestContext, new_request_id
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS, unknown_action
-from veilmq.wire.sqs.errors import SqsError, shown
+from veilmq.wire.sqs.errors import SqsError, truncated
 from veilmq.wire.sqs.members import Shape, escaped
 
 _ELEMENTS = {
@@ -39,7 +39,7 @@ _ELEMENTS = {
 }
 _KEYS = {"Tag": "Key"}
 
-OLDER_NAMES = frozenset({"Tags"})
+LEGACY_NAMES = frozenset({"Tags"})
 """Maps that Java's older SDKs send under the member's own name: ``Tags.1.Key`` of TagQueue."""
 
 VALUE = "Value"
@@ -104,7 +104,7 @@ def parameters(form: Form) -> Tree:
     for text in (form.query, form.body):
         for piece in filter(None, text.split(b"&")):
             name, _, value = piece.partition(b"=")
-            _place(tree, _decoded(name), _decoded(value))
+            _insert(tree, _decoded(name), _decoded(value))
     return tree
 
 
@@ -131,13 +131,13 @@ def _decoded(raw: bytes) -> str:
         raise SqsError(errors.MALFORMED_QUERY_STRING, f"{_UNREADABLE}: it is not valid UTF-8.") from None
 
 
-def _place(tree: Tree, name: str, value: str) -> None:
+def _insert(tree: Tree, name: str, value: str) -> None:
     *above, last = name.split(".", QUERY_DEPTH_MAX)
     node: Node = tree
     for part in above:
         node = node.setdefault(part, {}) if isinstance(node, dict) else node
     if isinstance(node, str) or node.setdefault(last, value) != value:
-        raise malformed(f"The parameter {shown(name)} has two values; send it once.")
+        raise malformed(f"The parameter {truncated(name)} has two values; send it once.")
 
 
 # From a tree of parameters to the members of a request, by the types of its struct.
@@ -151,7 +151,7 @@ def _place(tree: Tree, name: str, value: str) -> None:
 
 _NUMBER = re.compile("[+-]?[0-9]{1,18}")
 _INDEX = re.compile("[1-9][0-9]{0,8}")
-_MISPLACED = "Start of list found where not expected"
+_UNEXPECTED_LIST = "Start of list found where not expected"
 
 
 @cache
@@ -173,8 +173,8 @@ def read_members(request: type[msgspec.Struct], node: Tree, action: str) -> dict
     members = _members_of(request, action)
     for name, parameter, _, _ in members:
         if name in node and name != parameter and isinstance(node[name], dict):
-            if name not in OLDER_NAMES or parameter in node:
-                raise malformed(_MISPLACED)
+            if name not in LEGACY_NAMES or parameter in node:
+                raise malformed(_UNEXPECTED_LIST)
             node = {**node, parameter: node[name]}
     return {
         name: _read(kind, node.get(parameter, {}), parameter, action)
@@ -212,7 +212,7 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
             raise errors.missing_parameter(f"{name}.{VALUE}")
         given = entry[key]
         if not isinstance(given, str):
-            raise malformed(_MISPLACED)
+            raise malformed(_UNEXPECTED_LIST)
         read[given] = _read(kind.value_type, entry.get(VALUE, {}), VALUE, action)
     return read
 
@@ -221,7 +221,7 @@ def _indices(node: Tree) -> list[str]:
     """Return the numbers of the elements of a list, in their order."""
     for index in node:
         if not _INDEX.fullmatch(index):
-            raise malformed(f"{shown(index)} is not a valid index")
+            raise malformed(f"{truncated(index)} is not a valid index")
     return sorted(node, key=int)
 
 
@@ -298,11 +298,11 @@ def _write_json(root: str, tree: dict[str, Any], action: str) -> bytes:
 
 VERSION = "2012-11-05"
 
-_NO_QUEUE = "The specified queue does not exist for this wsdl version."
+_NO_SUCH_QUEUE = "The specified queue does not exist for this wsdl version."
 _ERROR = "ErrorResponse"
 
 
-class Format(NamedTuple):
+class ReplyFormat(NamedTuple):
     """How replies are written: ``headers`` with the place of the request's id, and an error's empty detail."""
 
     headers: bytes
@@ -310,25 +310,25 @@ class Format(NamedTuple):
     detail: str | None
 
 
-XML = Format(b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n", _write_xml, "")
+XML = ReplyFormat(b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n", _write_xml, "")
 """What clients get."""
 
-JSON = Format(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _write_json, None)
+JSON = ReplyFormat(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _write_json, None)
 """What they get for a GET that accepts JSON and nothing else."""
 
 
-def _reply(respond: Callable[[Any], Any], action: str, written: Format, result: Any) -> Reply:
+def _reply(respond: Callable[[Any], Any], action: str, reply_format: ReplyFormat, result: Any) -> Reply:
     try:
         response = respond(result)
     except SqsError as error:
-        return encode_error(error, written)
+        return encode_error(error, reply_format)
     identifier = new_request_id()
     tree = {} if response is None else {f"{action}Result": _members(response, action)}
     tree["ResponseMetadata"] = {"RequestId": identifier}
-    return Reply(200, written.headers % identifier.encode(), written.write(f"{action}Response", tree, action))
+    return Reply(200, reply_format.headers % identifier.encode(), reply_format.write(f"{action}Response", tree, action))
 
 
-def decode(action: bytes, form: Form, context: RequestContext, written: Format = XML) -> Plan:
+def decode(action: bytes, form: Form, context: RequestContext, reply_format: ReplyFormat = XML) -> Plan:
     """Return the plan of ``action`` for ``form``, which responds with a ``Reply``.
 
     Raises ``SqsError``, and nothing else, whatever the bytes are.
@@ -340,7 +340,7 @@ def decode(action: bytes, form: Form, context: RequestContext, written: Format =
     tree = parameters(form)
     version = tree.get("Version", VERSION)
     if version != VERSION:
-        why = f"The requested version ({shown(str(version))}) of service AmazonSQS does not exist; use {VERSION}."
+        why = f"The requested version ({truncated(str(version))}) of service AmazonSQS does not exist; use {VERSION}."
         raise SqsError(errors.NO_SUCH_VERSION, why)
     members = read_members(row.request, tree, name)
     path = form.path.decode("latin-1")
@@ -352,19 +352,19 @@ def decode(action: bytes, form: Form, context: RequestContext, written: Format =
     try:
         request = msgspec.convert(members, row.request)
     except msgspec.ValidationError as error:
-        raise malformed(errors.explain(error) or f"A parameter cannot be converted: {error}.") from None
+        raise malformed(errors.conversion_error(error) or f"A parameter cannot be converted: {error}.") from None
     plan = request.plan(context)
-    return Plan(plan.command, partial(_reply, plan.respond, name, written), plan.wait_s)
+    return Plan(plan.command, partial(_reply, plan.respond, name, reply_format), plan.wait_s)
 
 
-def encode_error(error: SqsError | VeilmqError, written: Format = XML) -> Reply:
+def encode_error(error: SqsError | VeilmqError, reply_format: ReplyFormat = XML) -> Reply:
     """Return the reply for a request that was refused."""
     if isinstance(error, VeilmqError):
         error = errors.from_core(error)
     identifier = new_request_id()
     code, text = error.code, error.message
     if code is errors.QUEUE_DOES_NOT_EXIST:
-        text = text.replace(errors.NO_QUEUE, _NO_QUEUE, 1)
-    about = {"Type": code.fault, "Code": code.query, "Message": text, "Detail": written.detail}
-    body = written.write(_ERROR, {"Error": about, "RequestId": identifier}, "")
-    return Reply(code.status, written.headers % identifier.encode(), body, code.name)
+        text = text.replace(errors.NO_SUCH_QUEUE, _NO_SUCH_QUEUE, 1)
+    about = {"Type": code.fault, "Code": code.query, "Message": text, "Detail": reply_format.detail}
+    body = reply_format.write(_ERROR, {"Error": about, "RequestId": identifier}, "")
+    return Reply(code.status, reply_format.headers % identifier.encode(), body, code.name)

@@ -19,8 +19,8 @@ from veilmq.core.limits import Range
 from veilmq.core.settings import QueueSettings, SettingValue, read_table
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.errors import Code, SqsError, shown
-from veilmq.wire.sqs.members import answered
+from veilmq.wire.sqs.errors import Code, SqsError, truncated
+from veilmq.wire.sqs.members import unwrap
 from veilmq.wire.sqs.names import is_fifo, queue_arn, queue_of_arn
 from veilmq.wire.sqs.policies import read_policy
 
@@ -198,7 +198,7 @@ def _read_redrive(name: str, given: str, queue: str, context: RequestContext) ->
     allowed = limits.SQS_RECEIVES_MAX
     if not re.fullmatch("[0-9]{1,6}", digits) or not allowed.holds(int(digits)):
         raise refuse(
-            f"Invalid value for maxReceiveCount: {shown(digits)}, valid values are from {allowed.minimum} to "
+            f"Invalid value for maxReceiveCount: {truncated(digits)}, valid values are from {allowed.minimum} to "
             f"{allowed.maximum} both inclusive."
         )
     return {"dead_letter_queue": target, "receives_max": int(digits)}
@@ -349,7 +349,7 @@ def read_settings(attributes: Mapping[str, str], queue: str, context: RequestCon
     return values
 
 
-def applied(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
+def unwrap_setting_result(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
     """Return the result of the command that was to set ``attributes`` of ``queue``; raises the ``SqsError``."""
     if isinstance(result, SettingsConflict):
         code, why = _CONFLICTS.get(result.setting, (None, str(result)))
@@ -361,7 +361,7 @@ def applied(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
         elif is_fifo(result.queue) is not is_fifo(queue):
             reason = "Dead-letter queue must be same type of queue as the source."
         raise errors.invalid_parameter(REDRIVE_POLICY, attributes.get(REDRIVE_POLICY), reason)
-    return answered(result)
+    return unwrap(result)
 
 
 def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:

@@ -13,10 +13,19 @@ from veilmq.core.errors import EditRefused, QueueExists, TooManyTags
 from veilmq.wire.exchange import Plan, RequestContext, root_arn
 from veilmq.wire.sqs import errors, members, queue_attributes
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.members import Integer, Request, Shape, answered, check_number, nothing, required
-from veilmq.wire.sqs.names import LOOSE_NAME, Listing, account_of, given_name, new_queue, queue_arn, queue_of, queue_url
+from veilmq.wire.sqs.members import Integer, Request, Shape, check_number, empty_response, required, unwrap
+from veilmq.wire.sqs.names import (
+    LOOSE_NAME,
+    Listing,
+    account_of,
+    new_queue,
+    queue_arn,
+    queue_of,
+    queue_url,
+    required_name,
+)
 from veilmq.wire.sqs.policies import GRANTABLE, decode, statements
-from veilmq.wire.sqs.queue_attributes import ALL, ATTRIBUTE_OF, applied, describe, read_settings
+from veilmq.wire.sqs.queue_attributes import ALL, ATTRIBUTE_OF, describe, read_settings, unwrap_setting_result
 
 
 class ListQueuesResult(Shape):
@@ -65,7 +74,7 @@ class TagQueue(members.QueueRequest):
         def respond(result: Any) -> None:
             if isinstance(result, TooManyTags):
                 raise errors.too_many_tags(queue)
-            answered(result)
+            unwrap(result)
 
         return Plan(commands.TagQueue(queue=queue, tags=read_tags(self.tags, queue)), respond)
 
@@ -80,7 +89,7 @@ class UntagQueue(members.QueueRequest):
         keys = self.tag_keys or [""]
         for key in keys:
             _check_key(key)
-        return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), nothing)
+        return Plan(commands.TagQueue(queue=queue, removed=tuple(keys)), empty_response)
 
 
 class ListQueueTags(members.QueueRequest):
@@ -88,7 +97,7 @@ class ListQueueTags(members.QueueRequest):
 
     def plan(self, context: RequestContext) -> Plan:
         command = commands.ShowQueue(queue=queue_of(self.queue_url, context))
-        return Plan(command, lambda result: ListQueueTagsResult(tags=answered(result).settings.tags or None))
+        return Plan(command, lambda result: ListQueueTagsResult(tags=unwrap(result).settings.tags or None))
 
 
 def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
@@ -139,7 +148,7 @@ class CreateQueue(Request):
             if isinstance(result, QueueExists):
                 why = "A queue already exists with the same name and a different value for attribute"
                 raise SqsError(errors.QUEUE_NAME_EXISTS, f"{why} {ATTRIBUTE_OF[result.setting]}")
-            return url_response(applied(result, attributes, queue))
+            return url_response(unwrap_setting_result(result, attributes, queue))
 
         return Plan(commands.CreateQueue(queue=queue, settings=changes, tags=tags), respond)
 
@@ -151,9 +160,9 @@ class GetQueueUrl(Request):
     queue_owner_aws_account_id: str | None = None
 
     def plan(self, context: RequestContext) -> Plan:
-        name, owner = given_name(self.queue_name), self.queue_owner_aws_account_id
+        name, owner = required_name(self.queue_name), self.queue_owner_aws_account_id
         if not LOOSE_NAME.fullmatch(name + (owner or "")):
-            raise SqsError(errors.QUEUE_DOES_NOT_EXIST, errors.NO_QUEUE)
+            raise SqsError(errors.QUEUE_DOES_NOT_EXIST, errors.NO_SUCH_QUEUE)
         account = context.account if not owner else owner + context.account.removeprefix(account_of(context.account))
         return Plan(commands.ShowQueue(queue=f"{account}/{name}"), _url_response(context))
 
@@ -171,7 +180,7 @@ class ListQueues(Request):
         wanted = _page(self, listing)
 
         def respond(result: Any) -> ListQueuesResult:
-            page: QueuePage = answered(result)
+            page: QueuePage = unwrap(result)
             urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
             return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(self, listing, page))
 
@@ -191,7 +200,7 @@ class ListDeadLetterSourceQueues(members.QueueRequest):
         wanted = _page(self, listing)
 
         def respond(result: Any) -> ListDeadLetterSourceQueuesResult:
-            page: QueuePage = answered(result)
+            page: QueuePage = unwrap(result)
             urls = [queue_url(name, context) for name in page.names]
             return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=_next_token(self, listing, page))
 
@@ -202,7 +211,7 @@ def _page(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing) ->
     """Return which page of ``listing`` is wanted, as commands of listings have it."""
     check_number("MaxResults", request.max_results)
     count = request.max_results or limits.SQS_LIST_RESULTS.default
-    return {"after": listing.name_before(request.next_token), "count": count}
+    return {"after": listing.name_of(request.next_token), "count": count}
 
 
 def _next_token(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing, page: QueuePage) -> str | None:
@@ -214,14 +223,14 @@ class DeleteQueue(members.QueueRequest):
     """DeleteQueue: deletes a queue with all its messages."""
 
     def plan(self, context: RequestContext) -> Plan:
-        return Plan(commands.DeleteQueue(queue=queue_of(self.queue_url, context)), nothing)
+        return Plan(commands.DeleteQueue(queue=queue_of(self.queue_url, context)), empty_response)
 
 
 class PurgeQueue(members.QueueRequest):
     """PurgeQueue: deletes all messages, also those in flight."""
 
     def plan(self, context: RequestContext) -> Plan:
-        return Plan(commands.PurgeQueue(queue=queue_of(self.queue_url, context)), nothing)
+        return Plan(commands.PurgeQueue(queue=queue_of(self.queue_url, context)), empty_response)
 
 
 class GetQueueAttributes(members.QueueRequest):
@@ -237,7 +246,7 @@ class GetQueueAttributes(members.QueueRequest):
                 raise errors.unknown_attribute(name)
 
         def respond(result: Any) -> GetQueueAttributesResult:
-            return GetQueueAttributesResult(attributes=describe(answered(result), names, context) or None)
+            return GetQueueAttributesResult(attributes=describe(unwrap(result), names, context) or None)
 
         counts = not queue_attributes.COUNTED.union([ALL]).isdisjoint(names)
         return Plan(commands.ShowQueue(queue=queue, counts=counts), respond)
@@ -255,13 +264,13 @@ class SetQueueAttributes(members.QueueRequest):
             raise errors.missing_parameter("Attribute.Name")
 
         def respond(result: Any) -> None:
-            applied(result, attributes, queue)
+            unwrap_setting_result(result, attributes, queue)
 
         return Plan(commands.SetQueue(queue=queue, settings=read_settings(attributes, queue, context)), respond)
 
 
 def _url_response(context: RequestContext) -> Callable[[Any], members.QueueUrlResult]:
-    return lambda result: members.QueueUrlResult(queue_url=queue_url(answered(result).queue, context))
+    return lambda result: members.QueueUrlResult(queue_url=queue_url(unwrap(result).queue, context))
 
 
 # AddPermission and RemovePermission, and the attribute ``Policy`` that both of them edit.
@@ -360,7 +369,7 @@ class Revoke:
 def _edited(result: Any) -> None:
     if isinstance(result, EditRefused):
         raise result.reason
-    answered(result)
+    unwrap(result)
 
 
 def _label(label: str | None) -> str:

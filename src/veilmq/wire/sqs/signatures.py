@@ -23,9 +23,9 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 from veilmq.core.limits import SIGNATURE_SKEW_S, SQS_PRESIGNED_S
 from veilmq.wire.exchange import AccessKey, Caller
 from veilmq.wire.sqs import errors
-from veilmq.wire.sqs.errors import SqsError, shown
+from veilmq.wire.sqs.errors import SqsError, truncated
 
-_REMEMBERED_MAX = 1_024
+_CACHED_SCOPES_MAX = 1_024
 _PLAIN_PATH = re.compile(rb"/|(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*+)++/?")
 
 Pair = tuple[bytes, bytes]
@@ -57,7 +57,7 @@ def query_pairs(query: bytes) -> list[Pair]:
 
 def canonical_query(decoded: Iterable[Pair]) -> bytes:
     """Return the canonical form of a query: encoded, then sorted by name and value."""
-    pairs = sorted((encoded(name), encoded(value)) for name, value in decoded)
+    pairs = sorted((uri_encoded(name), uri_encoded(value)) for name, value in decoded)
     return "&".join([f"{name}={value}" for name, value in pairs]).encode()
 
 
@@ -66,7 +66,7 @@ def single_spaced(value: bytes) -> bytes:
     return b" ".join(value.split())
 
 
-def encoded(value: bytes) -> str:
+def uri_encoded(value: bytes) -> str:
     """Return a name or value as a canonical query has it."""
     return quote_from_bytes(value, "~")
 
@@ -79,13 +79,13 @@ def signing_key(secret: bytes, scope: bytes, prefix: bytes = b"AWS4") -> bytes:
     return key
 
 
-def named_part(item: bytes) -> Pair:
+def split_pair(item: bytes) -> Pair:
     """Return name and value of one part of an Authorization header."""
     name, _, value = item.strip().partition(b"=")
     return name, value
 
 
-def instant_of(date: bytes) -> datetime:
+def parse_http_date(date: bytes) -> datetime:
     """Return the instant of an HTTP date, which is in UTC where it names no zone; raises ValueError, OverflowError."""
     read = parsedate_to_datetime(date.decode("ascii"))
     return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).astimezone(UTC)
@@ -140,8 +140,8 @@ class Verifier:
             rest = [pair for pair in given if pair[0] != _QUERY_SIGNATURE]
             presigned.check(signature, _start(method, path, rest), headers, self._digest(headers, body, digest))
             return presigned.key.caller
-        repeated, _, signature = authorization.rpartition(_SIGNATURE)
-        scope = self._scopes.get(repeated)
+        header_prefix, _, signature = authorization.rpartition(_SIGNATURE)
+        scope = self._scopes.get(header_prefix)
         is_new = scope is None
         if scope is None:
             scope, signature = self._read_header(authorization)
@@ -150,7 +150,7 @@ class Verifier:
             scope.set_date(date)
         if not -SIGNATURE_SKEW_S <= now_s - scope.date_s <= SIGNATURE_SKEW_S:
             raise _out_of_window(date, scope.date_s, now_s)
-        if not scope.lasting or b"x-amz-security-token" in headers:
+        if not scope.is_permanent or b"x-amz-security-token" in headers:
             _check_key(scope.key, headers.get(b"x-amz-security-token"), now_s)
         if self._secure or digest is not None:
             payload = self._digest(headers, body, digest)
@@ -159,9 +159,9 @@ class Verifier:
         start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
         scope.check(signature, start, headers, payload)
         if is_new and authorization.endswith(_SIGNATURE + signature):  # else there is more in it than what is before
-            if len(self._scopes) >= _REMEMBERED_MAX:
+            if len(self._scopes) >= _CACHED_SCOPES_MAX:
                 self._scopes.clear()
-            self._scopes[repeated] = scope
+            self._scopes[header_prefix] = scope
         return scope.key.caller
 
     def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
@@ -187,7 +187,7 @@ class Verifier:
         parameters = dict(given)
         if b"X-Amz-Algorithm" not in parameters:
             raise SqsError(errors.MISSING_AUTHENTICATION_TOKEN, "Request is missing Authentication Token; sign it.")
-        algorithm, credential, date, expires, names, signature = _once(
+        algorithm, credential, date, expires, names, signature = _single_values(
             given, (*_QUERY, _QUERY_SIGNATURE), "AWS query-string parameters must include '{}', once."
         )
         if algorithm != ALGORITHM:
@@ -200,7 +200,7 @@ class Verifier:
         if scope.date_s - now_s > SIGNATURE_SKEW_S:
             raise _out_of_window(scope.date, scope.date_s, now_s)
         if now_s > scope.date_s + seconds:
-            expired = f"The presigned request expired at {_basic(scope.date_s + seconds)}."
+            expired = f"The presigned request expired at {_basic_date(scope.date_s + seconds)}."
             raise SqsError(errors.REQUEST_EXPIRED, expired)
         _check_key(scope.key, parameters.get(_QUERY_TOKEN), now_s)
         return scope, signature, path, given
@@ -215,9 +215,9 @@ class Verifier:
         algorithm, _, rest = authorization.strip().partition(b" ")
         if algorithm != ALGORITHM:
             raise _incomplete(f"Unsupported AWS 'algorithm': '{_text(algorithm)}'; sign with Signature Version 4.")
-        given = [named_part(item) for item in rest.split(b",")]
+        given = [split_pair(item) for item in rest.split(b",")]
         why = "Authorization header requires '{}' parameter, once."
-        credential, names, signature = _once(given, (b"Credential", b"SignedHeaders", b"Signature"), why)
+        credential, names, signature = _single_values(given, (b"Credential", b"SignedHeaders", b"Signature"), why)
         return self._scope(credential, names), signature
 
     def _scope(self, credential: bytes, names: bytes) -> "_Scope":
@@ -236,12 +236,12 @@ class Verifier:
         ):
             if place != wanted and wanted:
                 why = f"Credential should be scoped to {what}: '{wanted.decode()}', not '{_text(place)}'."
-                raise _does_not_match(why)
+                raise _mismatch(why)
         signed = names.split(b";")
         if len(set(signed)) < len(signed):  # else a long value could be signed thousands of times over
             raise _incomplete("'SignedHeaders' must name each header once.")
         if b"host" not in signed:
-            raise _does_not_match("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+            raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
         return _Scope(key, day, b"/".join((day, region, service, end)), signed)
 
 
@@ -249,24 +249,24 @@ class _Scope:
     """What a client's requests of one day have in common, and the last instant that one of them bore."""
 
     __slots__ = (
-        "_dated",
         "_day_s",
+        "_header_lines",
         "_inner",
+        "_inner_dated",
         "_outer",
-        "_shape",
         "_signs_target",
         "_text",
         "_values",
         "date",
         "date_s",
         "day",
+        "is_permanent",
         "key",
-        "lasting",
     )
 
     def __init__(self, key: AccessKey, day: bytes, text: bytes, names: list[bytes]) -> None:
         self.key = key
-        self.lasting = key.session_token is None and key.expires_at_s is None
+        self.is_permanent = key.session_token is None and key.expires_at_s is None
         self.day = day
         self.date = b""
         self.date_s = 0
@@ -275,21 +275,21 @@ class _Scope:
         self._signs_target = _TARGET in names
         self._values = itemgetter(*names, names[0]) if len(names) == 1 else itemgetter(*names)
         lines = b"".join(name.replace(b"%", b"%%") + b":%b\n" for name in names)
-        self._shape = lines + b"%.0b" * (len(names) == 1) + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n"
+        self._header_lines = lines + b"%.0b" * (len(names) == 1) + b"\n" + b";".join(names).replace(b"%", b"%%") + b"\n"
         block = signing_key(key.secret, text).ljust(_BLOCK, b"\0")
         self._inner, self._outer = sha256(block.translate(_INNER)), sha256(block.translate(_OUTER))
-        self._dated = self._inner
+        self._inner_dated = self._inner
 
     def set_date(self, date: bytes) -> None:
         """Take the date of a request: ``20260131T235959Z``; raises ``SqsError`` for another form or day."""
         if not _DATE.fullmatch(date):
             raise _incomplete("Date must be in ISO-8601 'basic format', like 20260131T235959Z.")
         if date[:_DAY_CHARACTERS] != self.day:
-            raise _does_not_match(f"Date in Credential scope does not match YYYYMMDD from {_text(date)}.")
+            raise _mismatch(f"Date in Credential scope does not match YYYYMMDD from {_text(date)}.")
         self.date_s = self._day_s + int(date[9:11]) * 3_600 + int(date[11:13]) * 60 + int(date[13:15])
         self.date = date
-        self._dated = self._inner.copy()
-        self._dated.update(b"%b\n%b\n%b\n" % (ALGORITHM, date, self._text))
+        self._inner_dated = self._inner.copy()
+        self._inner_dated.update(b"%b\n%b\n%b\n" % (ALGORITHM, date, self._text))
 
     def check(self, signature: bytes, start: bytes, headers: Headers, payload: bytes) -> None:
         """Raise SignatureDoesNotMatch unless ``signature`` is that of a request of this date.
@@ -298,20 +298,20 @@ class _Scope:
         looked for only where the signature is not right.
         """
         if not self._signs_target and _TARGET in headers:
-            raise _does_not_match("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
+            raise _mismatch("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
         try:
             values = self._values(headers)
         except KeyError as error:
-            raise _does_not_match(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
-        if compare_digest(self._sign(start + self._shape % values + payload), signature):
+            raise _mismatch(f"The signed header '{_text(error.args[0])}' is not in the request.") from None
+        if compare_digest(self._sign(start + self._header_lines % values + payload), signature):
             return
         trimmed = tuple(map(single_spaced, values))
-        if not compare_digest(self._sign(start + self._shape % trimmed + payload), signature.rstrip()):
-            raise _does_not_match()
+        if not compare_digest(self._sign(start + self._header_lines % trimmed + payload), signature.rstrip()):
+            raise _mismatch()
 
     def _sign(self, request: bytes) -> bytes:
         """Return the signature of a canonical request, in hexadecimal: HMAC-SHA-256 whose beginning is prepared."""
-        inner, outer = self._dated.copy(), self._outer.copy()
+        inner, outer = self._inner_dated.copy(), self._outer.copy()
         inner.update(sha256(request).hexdigest().encode())
         outer.update(inner.digest())
         signature: str = outer.hexdigest()
@@ -329,7 +329,7 @@ def credential_of(authorization: bytes, target: bytes) -> bytes:
     return dict(query_pairs(query)).get(_QUERY[1], b"")
 
 
-def _once(given: list[Pair], names: Sequence[bytes], why: str) -> list[bytes]:
+def _single_values(given: list[Pair], names: Sequence[bytes], why: str) -> list[bytes]:
     """Return the values of ``names``, each of which must be given once and not be empty; ``why`` has a place for it."""
     values = []
     for name in names:
@@ -346,7 +346,7 @@ def _split(target: bytes) -> tuple[bytes, list[Pair]]:
     The dots behind one would free the signed path of what stands before it, and that is what the queue is read from.
     """
     if b"#" in target:
-        raise _does_not_match("The target of a signed request must not have a fragment (#...).")
+        raise _mismatch("The target of a signed request must not have a fragment (#...).")
     path, _, query = target.partition(b"?")
     return path, query_pairs(query)
 
@@ -369,15 +369,15 @@ def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
 def _out_of_window(date: bytes, date_s: int, now_s: float) -> SqsError:
     is_early = date_s > now_s
     state, where, sign = ("not yet current", "still later", "+") if is_early else ("expired", "now earlier", "-")
-    bound = _basic(now_s + SIGNATURE_SKEW_S if is_early else now_s - SIGNATURE_SKEW_S)
-    return _does_not_match(f"Signature {state}: {_text(date)} is {where} than {bound} ({_basic(now_s)} {sign} 15 min.)")
+    bound = _basic_date(now_s + SIGNATURE_SKEW_S if is_early else now_s - SIGNATURE_SKEW_S)
+    return _mismatch(f"Signature {state}: {_text(date)} is {where} than {bound} ({_basic_date(now_s)} {sign} 15 min.)")
 
 
 def _from_http_date(date: bytes | None) -> bytes:
     if date is None:
         raise _incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     try:
-        return _basic(instant_of(date).timestamp()).encode()
+        return _basic_date(parse_http_date(date).timestamp()).encode()
     except (ValueError, OverflowError):
         raise _incomplete("The Date header is not a date; send X-Amz-Date, like 20260131T235959Z.") from None
 
@@ -391,12 +391,12 @@ def _day_s(day: bytes) -> int:
         raise _incomplete("The date in the Credential scope must be a day, like 20260131.") from None
 
 
-def _basic(at_s: float) -> str:
+def _basic_date(at_s: float) -> str:
     return datetime.fromtimestamp(int(at_s), tz=UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
 def _text(value: bytes) -> str:
-    return shown(value.decode("ascii", "replace"))
+    return truncated(value.decode("ascii", "replace"))
 
 
 def _incomplete(message: str) -> SqsError:
@@ -407,7 +407,7 @@ def _unknown_key() -> SqsError:
     return SqsError(errors.INVALID_CLIENT_TOKEN_ID, "The security token included in the request is invalid.")
 
 
-def _does_not_match(
+def _mismatch(
     message: str = "The request signature we calculated does not match the signature you provided. "
     "Check your AWS Secret Access Key and signing method. Consult the service documentation for details.",
 ) -> SqsError:

@@ -49,7 +49,7 @@ class RowRefused(SqsError):
         return type(self)(self.index + count, self.reason)
 
 
-ANSWERS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
+CORE_ERRORS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
     core.QueueNotFound: (404, ("queue",)),
     core.SourceNotFound: (404, ("source",)),
     core.ShardNotFound: (404, ("shard", "shards")),
@@ -91,9 +91,9 @@ def json_reply(status: int, value: Any, *, code: str = "OK") -> Reply:
 
 def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
     """Return status and members of an error of core; one that no row knows is a defect, and says no more than that."""
-    known = ANSWERS.get(type(error))
+    known = CORE_ERRORS.get(type(error))
     if known is None:
-        error, known = core.InternalError(), ANSWERS[core.InternalError]
+        error, known = core.InternalError(), CORE_ERRORS[core.InternalError]
     status, fields = known
     members = {"code": type(error).__name__, "message": str(error)}
     return status, members | {field: getattr(error, field) for field in fields}

@@ -193,7 +193,7 @@ def _of_route(route: Route, shown: Schemas, components: Document) -> Document:
     codes: dict[int, list[str]] = {status: list(names) for status, names in _OF_THE_PORT.items()}
     for error in (*route.errors, *EVERYWHERE):
         if not (route.of_account and error.__name__ == "QueueNotFound"):
-            codes.setdefault(api.ANSWERS[error][0], []).append(error.__name__)
+            codes.setdefault(api.CORE_ERRORS[error][0], []).append(error.__name__)
     for code in (api.INVALID_REQUEST, ACCESS_DENIED):
         codes.setdefault(code.status, []).append(code.query)
     operation: Document = {

@@ -23,8 +23,8 @@ from veilmq.core.messages import NewMessage
 from veilmq.wire.exchange import Plan, RequestContext
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.smq.errors import (
-    ANSWERS,
     CODES,
+    CORE_ERRORS,
     INVALID_CONTENT_TYPE,
     INVALID_DIGEST,
     INVALID_QUERY_STRING,
@@ -200,8 +200,8 @@ def test_every_row_is_tested_and_every_error_of_topics_has_a_row() -> None:
         if name.startswith("Endpoint") or "Topic" in name or "Subscription" in name
     }
     assert len(kinds) == 6
-    assert {type(error) for error, _, _ in TOLD} == set(ANSWERS)
-    assert kinds <= set(ANSWERS)
+    assert {type(error) for error, _, _ in TOLD} == set(CORE_ERRORS)
+    assert kinds <= set(CORE_ERRORS)
 
 
 def test_an_error_repeats_little_of_what_was_sent() -> None:
@@ -254,7 +254,7 @@ def test_a_part_with_a_slash_is_not_several() -> None:
     """Nobody looks for a name where there is none, not even to find the route."""
     asked = read_request(b"POST", b"/commonbuy%2F*", {}, b"")
     assert route_of(asked) == b""
-    assert asked.flaw is not None
+    assert asked.error is not None
 
 
 @pytest.mark.parametrize(("body", "root"), [

@@ -34,7 +34,7 @@ from veilmq.wire.exchange import Reply
 from veilmq.wire.smq import errors as smq
 from veilmq.wire.sqs import errors, query
 from veilmq.wire.sqs.actions import ACTIONS
-from veilmq.wire.sqs.errors import ANSWERS, CODES, Code, SqsError, from_core
+from veilmq.wire.sqs.errors import CODES, CORE_ERRORS, Code, SqsError, from_core
 from veilmq.wire.sqs.json import decode as decode_json
 from veilmq.wire.sqs.json import encode, encode_error
 from veilmq.wire.sqs.members import AttributeValue, Shape
@@ -144,7 +144,7 @@ class Case(NamedTuple):
     result: Any = None
 
 
-NO_QUEUE = failures.QueueNotFound(QUEUE)
+NO_SUCH_QUEUE = failures.QueueNotFound(QUEUE)
 
 GRANT = MEMBERS["AddPermission"]
 CASES = [
@@ -170,7 +170,7 @@ CASES = [
         failures.DestinationRefused(QUEUE, "Not that one.")),
     Case("StartMessageMoveTask", errors.RESOURCE_NOT_FOUND, {"SourceArn": "x"},
         "The resource that you specified for the SourceArn parameter doesn't exist."),
-    Case("StartMessageMoveTask", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN}, "for the SourceArn", NO_QUEUE),
+    Case("StartMessageMoveTask", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN}, "for the SourceArn", NO_SUCH_QUEUE),
     Case("StartMessageMoveTask", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN, "DestinationArn": f"{ARN}-2"},
         "The resource that you specified for the DestinationArn parameter doesn't exist.",
         failures.QueueNotFound(f"{QUEUE}-2")),
@@ -178,7 +178,7 @@ CASES = [
         failures.MoveTaskNotFound()),
     Case("ListMessageMoveTasks", errors.INVALID_PARAMETER_VALUE, {"SourceArn": ARN, "MaxResults": 11},
         "Value 11 for parameter MaxResults is invalid. Reason: Must be between 1 and 10, if provided."),
-    Case("ListMessageMoveTasks", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN}, "for the SourceArn", NO_QUEUE),
+    Case("ListMessageMoveTasks", errors.RESOURCE_NOT_FOUND, {"SourceArn": ARN}, "for the SourceArn", NO_SUCH_QUEUE),
     Case("CreateQueue", errors.QUEUE_NAME_EXISTS, {"QueueName": "a"},
         "A queue already exists with the same name and a different value for attribute DelaySeconds",
         failures.QueueExists(QUEUE, "delay_s")),
@@ -285,7 +285,10 @@ def test_every_error_of_core_has_an_answer() -> None:
     kinds = {
         kind for _, kind in inspect.getmembers(failures, inspect.isclass) if issubclass(kind, failures.VeilmqError)
     }
-    assert set(ANSWERS) | set(v1.ANSWERS) | set(smq.ANSWERS) >= kinds - {failures.VeilmqError, failures.CommandError}
+    assert set(CORE_ERRORS) | set(v1.CORE_ERRORS) | set(smq.CORE_ERRORS) >= kinds - {
+        failures.VeilmqError,
+        failures.CommandError,
+    }
 
 
 def test_an_error_that_no_row_knows_says_nothing_of_itself() -> None:

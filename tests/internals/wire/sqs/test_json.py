@@ -20,7 +20,7 @@ from veilmq.wire.exchange import REQUEST_IDS, Plan
 from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.sqs.json import decode, encode_error, narrowing
+from veilmq.wire.sqs.json import decode, encode_error, large_body_check
 from veilmq.wire.sqs.members import TRACE_HEADER
 from veilmq.wire.sqs.messages import SYSTEM_ATTRIBUTES
 from veilmq.wire.sqs.queue_attributes import READ_ONLY, SETTINGS
@@ -241,7 +241,7 @@ def test_every_member_of_a_large_request_is_read(action: str) -> None:
     request = ACTIONS[action].request
     small = json.dumps({field.encode_name: field.name for field in msgspec.structs.fields(request)}).encode()
     large = small[:-1] + b',"Foo":"' + b"x" * JSON_LARGE_BODY_BYTES + b'"}'
-    assert json.loads(narrowing(request)(large)) == json.loads(small)
+    assert json.loads(large_body_check(request)(large)) == json.loads(small)
 
 
 @pytest.mark.parametrize(("count", "told"), [(1_023, "1023"), (1_024, "more than 1023")])

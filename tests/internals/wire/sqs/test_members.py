@@ -280,7 +280,7 @@ LISTING = Listing("ListQueues", "jobs-", CONTEXT)
 )
 def test_a_token_that_we_did_not_make(token: str) -> None:
     with raised(INVALID_PARAMETER_VALUE, "Invalid or expired next token; use the NextToken"):
-        LISTING.name_before(token)
+        LISTING.name_of(token)
 
 
 @UNHURRIED
@@ -290,7 +290,7 @@ def test_a_token_with_one_byte_changed(place: int, bits: int) -> None:
     data = bytearray(urlsafe_b64decode(LISTING.token_after("orders")))
     data[place % len(data)] ^= bits
     with pytest.raises(SqsError):
-        LISTING.name_before(urlsafe_b64encode(data).decode())
+        LISTING.name_of(urlsafe_b64encode(data).decode())
 
 
 @pytest.mark.parametrize("other", [
@@ -300,7 +300,7 @@ def test_a_token_with_one_byte_changed(place: int, bits: int) -> None:
 ], ids=["action", "filter", "account", "server"])  # fmt: skip
 def test_a_token_of_another_listing(other: Listing) -> None:
     with pytest.raises(SqsError):
-        LISTING.name_before(other.token_after("orders"))
+        LISTING.name_of(other.token_after("orders"))
 
 
 # Callers and their keys, and the ids that clients give.
