@@ -1,5 +1,4 @@
-"""The protocols: bytes to commands, results to bytes.
+"""The protocols, one package each: bytes to commands and results to bytes, without I/O.
 
-Wire does no I/O and never meets an engine. Each protocol has its own package; the words of Amazon SQS and of Alibaba
-Cloud SMQ live here and nowhere deeper.
+The names of Amazon SQS and Alibaba Cloud SMQ are used only here, not in ``core`` or the stores.
 """

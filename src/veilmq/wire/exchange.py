@@ -1,4 +1,4 @@
-"""A request and its reply, the same for every protocol: caller, context, plan, reply, and the request's id."""
+"""Types of all protocols: request ids, callers and access keys, the context of a request, its plan, its reply."""
 
 import hashlib
 from base64 import b32encode
@@ -22,7 +22,7 @@ from veilmq.core.limits import SMQ_MESSAGE_BYTES
 from veilmq.core.messages import Attribute, IdSource, Properties, encode_properties
 
 md5 = hashlib.md5
-with suppress(ImportError):  # OpenSSL's takes twice as long for the body of most messages
+with suppress(ImportError):  # OpenSSL's MD5 takes twice as long for most bodies
     md5 = import_module("_md5").md5
 
 
@@ -30,42 +30,38 @@ _parts_of_id = Struct("8s4s4s4s12s").unpack
 
 
 def id_text(identifier: bytes) -> str:
-    """Return 16 bytes as a UUID is written; in functions of C, which costs a thirtieth of ``uuid.UUID``."""
+    """Return 16 bytes in the format of a UUID, with C functions only: a thirtieth of the time of ``uuid.UUID``."""
     return b"-".join(_parts_of_id(b2a_hex(identifier))).decode()
 
 
-# The id of a request, with which its reply can be found again in a log.
-#
-# It looks like a random UUID: the process's own beginning, and 48 bits counted on from a random number.
+# Request ids look like random UUIDs: a random prefix of the process and a 48-bit counter with a random start.
 
 
 def _request_ids() -> Iterator[bytes]:
-    """Count in functions of C alone: servers in several threads of a process may take ids at once."""
-    beginning = id_text(IdSource().next())[:24].encode() + b"%010x"
-    endings = [b"%02x" % ending for ending in range(256)]  # to write a number for each costs as much as the reply
-    pages = map(attrgetter("__add__"), map(beginning.__mod__, count(getrandbits(32))))
-    return chain.from_iterable(map(map, pages, repeat(endings)))
+    """Return an iterator of C functions only, so servers in several threads of a process can share it."""
+    prefix = id_text(IdSource().next())[:24].encode() + b"%010x"
+    suffixes = [b"%02x" % number for number in range(256)]  # formatting each number would cost as much as the reply
+    pages = map(attrgetter("__add__"), map(prefix.__mod__, count(getrandbits(32))))
+    return chain.from_iterable(map(map, pages, repeat(suffixes)))
 
 
 REQUEST_IDS = _request_ids()
-"""The ids of requests to come, in ASCII; all codecs take theirs from here."""
+"""New request ids in ASCII, for all codecs."""
 
 
 def new_request_id() -> str:
-    """Return the id of another request."""
+    """Return a new request id."""
     return next(REQUEST_IDS).decode()
 
 
-# Callers: the access key with which requests are signed, and the caller that holds it.
-#
-# A caller is an account itself (``root``) or one of its users. Their names and ids have the form of those of AWS IAM,
-# because queue policies name them and messages carry them (IAM User Guide, "IAM identifiers").
+# Callers. A caller is an account (``root``) or one of its users. Their ARNs and ids have the format of AWS IAM, because
+# policies name them and messages contain them (IAM User Guide, "IAM identifiers").
 
 SENDER_ID = "SenderId"
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """One principal: ``account`` has 12 digits, ``user`` is empty for the account itself.
+    """One principal. ``account`` has 12 digits; ``user`` is empty for the account itself.
 
     ``sender_properties`` are the encoded properties of a message whose only property is its sender.
     """
@@ -79,14 +75,14 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the account itself."""
+        """Whether the caller is the account itself."""
         return not self.user
 
 
 def caller_named(account: str, user: str = "") -> Caller:
-    """Return the caller that ``account``, or a ``user`` of it, is."""
+    """Return the caller for ``account``, or for one of its users."""
     sender_id = account
-    if user:  # the prefix of AWS, and letters and digits that account and name decide
+    if user:  # the prefix of AWS and a hash, as letters and digits
         sender_id = "AIDA" + b32encode(sha256(f"{account}/{user}".encode()).digest()).decode()[:17]
     sender = Attribute("String", sender_id)
     return Caller(
@@ -100,20 +96,20 @@ def caller_named(account: str, user: str = "") -> Caller:
 
 
 def caller_from_arn(arn: str) -> Caller:
-    """Return the caller that an account's or a user's name as a principal stands for."""
+    """Return the caller for the ARN of an account or a user."""
     *_, account, resource = arn.split(":", 5)
     return caller_named(account, resource.partition("/")[2])
 
 
 def root_arn(account: str) -> str:
-    """Return the name of an account as a principal."""
+    """Return the ARN of an account as a principal."""
     return f"arn:aws:iam::{account}:root"
 
 
 class AccessKey(Value):
-    """A key: its secret is known here and shown nowhere. Instants are seconds since the epoch.
+    """An access key; ``repr()`` omits the secret.
 
-    ``session_token`` must come with each request of a temporary key, ``expires_at_s`` ends any key.
+    Requests of a temporary key must contain its ``session_token``. Any key may expire, at ``expires_at_s``.
     """
 
     id: str
@@ -123,11 +119,10 @@ class AccessKey(Value):
     expires_at_s: float | None = None
 
     def __repr__(self) -> str:
-        """Show the id and the caller, without the secret."""
         return f"AccessKey(id={self.id!r}, caller={self.caller.arn!r})"
 
 
-# What a request's surroundings say: everything the translation needs that is not in the request's body.
+# The context of a request: all inputs of a codec except the request.
 
 DEFAULT_ACCOUNT = "000000000000"
 DEFAULT_REGION = "us-east-1"
@@ -135,24 +130,18 @@ REGION_PATTERN = r"[a-z0-9-]{1,32}"
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """``base_url`` as the client reached us (``http://127.0.0.1:9324``, no slash at its end).
+    """The context of the requests of one caller and region at one address.
 
-    ``region`` is the server's own. ``account`` is the namespace of the queues that a request names without more: twelve
-    digits, and where ``by_region`` holds and the request is for another region, that behind an ``@``.
-
-    ``token_key`` is what a server makes paging tokens with, the store's own, so that they outlive a restart.
-
-    ``caller`` signed the request, or names the account with its key id; ``None`` for anonymous requests.
-
-    ``trace_header`` is the request's own ``X-Amzn-Trace-Id``; messages sent without an ``AWSTraceHeader`` get it.
-
-    ``smq_lenient`` and ``smq_message_bytes_max`` are settings of the server: whether a receipt that only a change
-    superseded still acts, and how large a queue's messages may be made, over SMQ. So is ``stale_receipts_act``: whether
-    a receipt that a later receive superseded acts, on standard queues over SQS.
-
-    ``queues`` are those whose URLs were read, by URL (``names.queue_of``); contexts made of one another share them.
-
-    One context serves all requests of one caller and region at one address.
+    - ``base_url`` is the address that the client uses (``http://127.0.0.1:9324``, without a trailing slash).
+    - ``account`` is the namespace of queues given by name only: twelve digits, followed by ``@`` and the region if
+      ``by_region`` and the request is for another region than ``region``, the server's own.
+    - ``token_key`` authenticates paging tokens; it belongs to the store, so tokens stay valid after a restart.
+    - ``caller`` signed the request, or names the account with its key id; ``None`` for anonymous requests.
+    - ``trace_header`` is the ``X-Amzn-Trace-Id`` of the request, for messages sent without an ``AWSTraceHeader``.
+    - Settings of the server: over SMQ, whether a receipt superseded only by a change acts (``smq_lenient``), and the
+      maximum of a queue's message size (``smq_message_bytes_max``); over SQS, whether a receipt of a standard queue
+      superseded by a receive acts (``stale_receipts_act``).
+    - ``queues`` caches queue names by URL (``names.queue_of``); copies of a context share it.
     """
 
     base_url: str
@@ -169,16 +158,13 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def with_trace_header(context: RequestContext, header: bytes) -> RequestContext:
-    """Return ``context`` for one request with the header ``X-Amzn-Trace-Id``."""
+    """Return a copy of ``context`` with the value of a header ``X-Amzn-Trace-Id``."""
     text = header.decode("latin-1")
     return replace(context, trace_header=Attribute("String", text)) if text else context
 
 
-# What goes back to the client, ready to be written.
-
-
 class Reply(msgspec.Struct, frozen=True, gc=False):
-    """Status, headers as whole lines with their line ends (the server adds its own), body, and the error's name."""
+    """An HTTP reply; ``headers`` are lines with line ends (the server adds its own), ``code`` is the error's name."""
 
     status: int
     headers: bytes
@@ -186,14 +172,11 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     code: str = "OK"
 
 
-# What a codec makes of a request that it has understood; the same to the server whatever the protocol.
-
-
 class Plan(msgspec.Struct, frozen=True, gc=False):
-    """What an action makes of a request: the ``command`` to submit, and what makes the response of its result.
+    """A decoded request: the ``command`` to submit, and a function from its result to the response.
 
-    ``respond`` gets the result or the ``VeilmqError`` and raises the error of the protocol. ``wait_s`` is how long an
-    empty result may wait for a message: 0 unless this is a receive, ``None`` for as long as the queue itself says.
+    ``respond`` gets the result or the ``VeilmqError`` and raises the error of the protocol. ``wait_s`` is the wait time
+    of a long poll: 0 for other requests, ``None`` for the setting of the queue.
     """
 
     command: Command

@@ -1,6 +1,5 @@
-"""Amazon SQS, API version 2012-11-05: one table of actions, one codec per protocol.
+"""Amazon SQS, API version 2012-11-05: one table of actions (``actions.ACTIONS``) and a codec for each protocol.
 
-``json`` and ``query`` turn bytes into a ``Plan`` and its result into a ``Reply``; ``actions.ACTIONS`` is the table
-behind them. An error of any kind is a ``SqsError`` before it is bytes. Clients use some small modules alone, so nothing
-is imported here.
+``json`` and ``query`` decode bytes to a ``Plan`` and encode its result, or a ``SqsError``, as a ``Reply``. Clients need
+only some small modules, so nothing is imported here.
 """

@@ -1,7 +1,6 @@
-"""The one table of actions: the request, which says what is made of it, and what it is answered with.
+"""The table of actions. A new action is a request class in the file of its family and a row here, for every protocol.
 
-A new action is a class in the file of its family and a row here, and every protocol speaks it.
-``docs/protocols/sqs.md`` is generated from this table, and from that of errors in ``scripts/sqs_page.py``.
+``docs/protocols/sqs.md`` is generated from this table and from the table of errors in ``scripts/sqs_page.py``.
 """
 
 from typing import NamedTuple
@@ -12,7 +11,7 @@ from veilmq.wire.sqs.members import BatchResult, QueueUrlResult, Request, Shape
 
 
 class Action(NamedTuple):
-    """One action: its request, and what it answers."""
+    """The types of the request and of the result of an action."""
 
     request: type[Request]
     result: type[Shape] | None = None
@@ -45,10 +44,10 @@ _ROWS = (
 )
 
 ACTIONS: dict[str, Action] = {row.request.__name__: row for row in _ROWS}
-"""Every action by its name."""
+"""Actions by name."""
 
 
 def unknown_action(action: bytes) -> SqsError:
-    """Return the error for an action that is no row."""
+    """Return the error for an action that does not exist."""
     name = truncated(action.decode("ascii", "replace"))
     return SqsError(errors.UNKNOWN_OPERATION, f"The action {name} is not valid for this endpoint.")

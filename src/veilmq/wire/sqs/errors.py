@@ -1,10 +1,9 @@
-"""The errors of Amazon SQS: one row per code, and which of them answers an error of core.
+"""The error codes of Amazon SQS, and which of them the errors of core become.
 
-A row says what all protocols need: the name of the error's shape (the JSON ``__type``, from which clients choose
-their exception class), the older code of the Query protocol (the ``x-amzn-query-error`` header, which the AWS SDKs
-show as the error's code), the HTTP status and whose fault it is. Statuses and codes follow the service model of SQS
-and its API reference ("Errors" of each action, "Common Errors"); errors that the model does not list belong to AWS's
-server framework and have its name space.
+A code has the name of the error's shape (the JSON ``__type``, by which clients choose their exception class), the older
+name in the Query protocol (the header ``x-amzn-query-error``, which the AWS SDKs show as the error code), the HTTP
+status, and the fault. Names and statuses follow the service model of SQS and its API Reference ("Errors" of each
+action, "Common Errors"). Errors that are not in the model come from AWS's server framework and have its namespace.
 """
 
 import re
@@ -27,7 +26,7 @@ class Code:
 
     @property
     def name(self) -> str:
-        """Return the shape's name without its name space."""
+        """Return the name of the shape without its namespace."""
         return self.shape.partition("#")[2]
 
 
@@ -75,21 +74,20 @@ INTERNAL_FAILURE = _framework("InternalFailure", "InternalFailure", 500, "Receiv
 SERVICE_UNAVAILABLE = _framework("ServiceUnavailableException", "ServiceUnavailable", 503, "Receiver")
 
 CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinstance(value, Code))
-"""Every code that this package answers with."""
+"""All codes of this package."""
 
 
 class SqsError(Exception):
-    """A request that is answered with an error; ``str()`` is the text that the client shows."""
+    """An error reply; ``message`` is for the user of the client."""
 
     def __init__(self, code: Code, message: str) -> None:
-        """``message`` says what is wrong and, where it is not plain, what to do."""
         super().__init__(message)
         self.code = code
         self.message = message
 
 
 def truncated(text: str) -> str:
-    """Return as much of a client's ``text`` as an error repeats."""
+    """Return ``text`` of a client, shortened for an error message."""
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
 
 
@@ -109,36 +107,36 @@ def invalid_parameter(name: str, value: object, reason: str) -> SqsError:
 
 
 def unknown_attribute(name: str) -> SqsError:
-    """Return the error for an attribute that does not exist, or not for this action."""
+    """Return the error for an attribute that this action does not have."""
     return SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {truncated(name)}.")
 
 
 def too_many_tags(queue: str) -> SqsError:
-    """Return the error for more tags than ``queue`` (``account/name``) may have."""
+    """Return the error for more tags than ``queue`` (its full name) may have."""
     return invalid(f"Too many tags added for queue {queue.partition('/')[2]}. A queue may have {SQS_TAGS_MAX}.")
 
 
 def too_many_attributes(count: int | str) -> SqsError:
-    """Return the error for a message with ``count`` attributes, a number or words for it."""
+    """Return the error for a message with ``count`` attributes, a number or a text like "more than 10"."""
     return invalid(
         f"Number of message attributes [{count}] exceeds the allowed maximum [{SQS_MESSAGE_ATTRIBUTES_MAX}]."
     )
 
 
 def too_many_entries(count: int | str) -> SqsError:
-    """Return the error for a batch of ``count`` entries, a number or words for it."""
+    """Return the error for a batch of ``count`` entries, a number or a text like "more than 10"."""
     return SqsError(
         TOO_MANY_ENTRIES, f"Maximum number of entries per request are {SQS_BATCH_ENTRIES_MAX}. You have sent {count}."
     )
 
 
 NO_SUCH_QUEUE = "The specified queue does not exist."
-"""The service's words for a queue that does not exist, in JSON."""
+"""The text of SQS for a queue that does not exist, in the JSON protocol."""
 
 _CORE_TEXT = "{error}"
 _WAIT = "You must wait {error.pause_s} seconds after deleting a queue before you can create another with the same name."
 
-# Where the text needs the request or a name of the wire, the action answers and the row is for what is left.
+# Actions make the errors whose text needs the request or a name of the protocol; these rows cover all other cases.
 CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.QueueNotFound: (QUEUE_DOES_NOT_EXIST, NO_SUCH_QUEUE),
     core.QueueExists: (QUEUE_NAME_EXISTS, _CORE_TEXT),
@@ -179,16 +177,16 @@ CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.ShuttingDown: (SERVICE_UNAVAILABLE, _CORE_TEXT),
     core.InternalError: (INTERNAL_FAILURE, _CORE_TEXT),
 }
-"""Error of core → its code, and its text; ``{name}`` is that of its queue."""
+"""Error of core → its code and text; ``{name}`` is the name of its queue."""
 
 
 def from_core(error: core.VeilmqError) -> SqsError:
-    """Return the answer to ``error``; an error that no row has is a defect of ours, and says no more than that."""
+    """Return ``error`` as a ``SqsError``; one without a row is a bug and becomes InternalFailure, without details."""
     code, text = CORE_ERRORS.get(type(error), (INTERNAL_FAILURE, str(core.InternalError())))
     return SqsError(code, text.format(error=error, name=getattr(error, "queue", "").partition("/")[2]))
 
 
-# Why a value cannot be converted, in the words of AWS's own framework, and where it is in the request.
+# Conversion errors of msgspec, in the words of AWS's framework, with the location in the request.
 
 _MISMATCH = re.compile(r"Expected `(?P<wanted>[^`|]+?)(?: \| null)?`, got `(?P<found>\w+)`(?: - at `\$\.(?P<at>.+)`)?")
 _OUT_OF_RANGE = re.compile(
@@ -214,7 +212,7 @@ _WANTED = {
 
 
 def conversion_error(error: Exception) -> str | None:
-    """Return the reason behind msgspec's ``error``; ``None`` if it is not about the type or the range of a value."""
+    """Return the text for msgspec's ``error``; ``None`` if it is not about the type or the range of a value."""
     if match := _OUT_OF_RANGE.fullmatch(str(error)):
         return f"NUMBER_VALUE can not be converted to an Integer, it is out of range{_location(match)}"
     match = _MISMATCH.fullmatch(str(error))

@@ -1,13 +1,12 @@
-"""AWS JSON 1.0: the codec of today's AWS SDKs.
+"""AWS JSON 1.0, the protocol of current AWS SDKs.
 
-The action's name comes from the header ``X-Amz-Target: AmazonSQS.<name>`` (the server takes it apart), the request is
-a JSON object, and so is the reply. An error names its shape in ``__type`` and carries the older Query code in
-``x-amzn-query-error``: SQS declares itself compatible with its Query protocol, so AWS SDKs take the error's code from
-that header and its exception class from ``__type``.
+The server takes the name of the action from the header ``X-Amz-Target: AmazonSQS.<name>``. Request and reply are JSON
+objects. An error has its shape in ``__type`` and the older Query code in ``x-amzn-query-error``: SQS declares itself
+compatible with its Query protocol, so AWS SDKs take the error code from that header and the exception class from
+``__type``.
 
-Requests are decoded straight into their structs by decoders that are made once, large ones after their values are
-counted. What cannot be converted is answered with SerializationException in the words of AWS's own framework, and the
-place in the document.
+Each request is decoded directly into its struct; the values of a large request are counted first. The error for values
+that cannot be converted is SerializationException in the words of AWS's framework, with the location in the document.
 """
 
 import re
@@ -25,7 +24,7 @@ from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import Request
 
 CheckLargeBody = Callable[[bytes], bytes]
-"""Body → the members that the action knows, none of them too wide; raises ``SqsError``, ``MsgspecError``."""
+"""Body → the members that the action has; raises ``SqsError`` if one has too many values, ``MsgspecError``."""
 
 _TOO_MANY: dict[str, tuple[int, Callable[[str], SqsError]]] = {
     "Entries": (limits.SQS_BATCH_ENTRIES_MAX, errors.too_many_entries),
@@ -37,7 +36,7 @@ _ABSENT = msgspec.Raw()
 
 
 def large_body_check(request: type[Request]) -> CheckLargeBody:
-    """Return the check of large bodies for the action of ``request``."""
+    """Return the check of large bodies of ``request``."""
     fields = msgspec.structs.fields(request)
     members = msgspec.defstruct(
         "Members",
@@ -60,9 +59,9 @@ def large_body_check(request: type[Request]) -> CheckLargeBody:
 
 
 def _check(member: str, value: bytes) -> None:
-    """Raise unless ``value``, a list or a map, is check_large_body enough."""
+    """Raise ``SqsError`` if ``value``, a list or a map, has more values than any valid request."""
     depth = items = 0
-    # Without escapes a string ends at the next quotation mark.
+    # Without escapes, a string ends at the next quotation mark.
     plain = value.replace(rb"\\", b"").replace(rb"\"", b"")
     for seen, match in enumerate(_PUNCTUATION.finditer(plain)):
         if seen == limits.JSON_PUNCTUATION_MAX:
@@ -91,7 +90,7 @@ _ROWS: dict[bytes, tuple[Callable[[bytes], Request], Callable[[Any, RequestConte
 
 
 def decode(action: bytes, body: bytes, context: RequestContext) -> Plan:
-    """Return the plan of ``action`` for ``body``; raises ``SqsError``, and nothing else, whatever the bytes are."""
+    """Decode a request of ``action``; raises only ``SqsError``, for any bytes."""
     row = _ROWS.get(action)
     if row is None:
         raise unknown_action(action)
@@ -104,7 +103,7 @@ def decode(action: bytes, body: bytes, context: RequestContext) -> Plan:
 
 
 def encode(plan: Plan, result: Any) -> Reply:
-    """Return the reply for the result of the plan's command or its ``VeilmqError``."""
+    """Return the reply for the result or the ``VeilmqError`` of the command of ``plan``."""
     try:
         response = plan.respond(result)
     except SqsError as error:
@@ -114,7 +113,7 @@ def encode(plan: Plan, result: Any) -> Reply:
 
 
 def encode_error(error: SqsError | VeilmqError) -> Reply:
-    """Return the reply for a request that was refused. What names no queue names one that does not exist."""
+    """Return an error reply; an invalid queue address becomes QueueDoesNotExist, as on AWS."""
     if isinstance(error, VeilmqError):
         error = errors.from_core(error)
     if error.code is errors.INVALID_ADDRESS:
@@ -131,7 +130,7 @@ _LONE_SURROGATE = re.compile(
 
 
 def _reason(error: Exception, body: bytes) -> str:
-    """Return what is wrong; the decoder calls an empty body and some of the halves of pairs truncated."""
+    """Return the error text; the decoder calls an empty body and some lone surrogates truncated."""
     if isinstance(error, RecursionError):
         return "The request body is nested too deeply."
     if isinstance(error, UnicodeDecodeError):
@@ -140,8 +139,8 @@ def _reason(error: Exception, body: bytes) -> str:
         return reason
     if not body.strip():
         return "The request body is empty; it must be a JSON object."
-    doubtful = "surrogate" in str(error) or "truncated" in str(error)
-    half = _LONE_SURROGATE.search(body.replace(rb"\\", b"  ")) if doubtful else None
+    may_be_surrogate = "surrogate" in str(error) or "truncated" in str(error)
+    half = _LONE_SURROGATE.search(body.replace(rb"\\", b"  ")) if may_be_surrogate else None
     if half is not None:
         return (
             f"The request body cannot be read: {half[0].decode()} at byte {half.start()} is half of a surrogate pair, "
