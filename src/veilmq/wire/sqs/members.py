@@ -1,4 +1,4 @@
-"""What members of requests and replies may be: names on the wire, numbers, ids, text, attributes, batches."""
+"""Members of requests and replies: their names and types, checks of numbers, ids and text, attributes, batches."""
 
 import html
 import re
@@ -16,25 +16,25 @@ from veilmq.wire.sqs import errors
 from veilmq.wire.sqs.errors import Code, SqsError, truncated
 
 Integer = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-"""An integer of the service model; a wider one cannot be converted, as on AWS."""
+"""An integer of the service model; larger ones are conversion errors, as on AWS."""
 
 _ACRONYMS = {"aws": "AWS", "md5": "MD5"}
 _LOWER_CASE = {"tags"}
 
 
 def wire_name(field: str) -> str:
-    """Return the member's name on the wire for a ``field`` of a struct."""
+    """Return the name of the member for a ``field`` of a struct."""
     if field in _LOWER_CASE:
         return field
     return "".join(_ACRONYMS.get(word) or word.capitalize() for word in field.split("_"))
 
 
 class Shape(Value, omit_defaults=True, rename=wire_name):
-    """The root of what is read from and written to the wire."""
+    """Base class of requests, results and their parts."""
 
 
 class AttributeValue(Shape):
-    """One message attribute; the lists are reserved by AWS and may only be empty."""
+    """One message attribute; the lists are reserved by AWS and must be empty."""
 
     string_value: str | None = None
     binary_value: bytes | None = None
@@ -43,24 +43,22 @@ class AttributeValue(Shape):
     data_type: str | None = None
 
 
-# Which characters a message may have: those of XML 1.0 (SQS API Reference, SendMessage, ``MessageBody``).
-#
-# Most bodies are ASCII without control characters, which two scans in C find out; only the others meet the regular
-# expression.
+# The characters of messages are those of XML 1.0 (SQS API Reference, SendMessage, ``MessageBody``). Most bodies are
+# ASCII, and are checked by two scans in C; the regular expression is for the others.
 
 LEGAL = r"\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff"
-"""The characters of XML 1.0, as a class of a regular expression has them."""
+"""The characters of XML 1.0, for a class of a regular expression."""
 
 ILLEGAL = re.compile(f"[^{LEGAL}]")
-"""One character that XML 1.0 cannot carry."""
+"""A character that is not in XML 1.0."""
 
 LEGAL_ASCII = bytes([code if code >= 0x20 or code in b"\t\n\r" else code ^ 0x80 for code in range(256)])
-"""A table that changes what is no legal character of ASCII: ``bytes.translate`` is the fastest look at each."""
+"""A table for ``bytes.translate`` (the fastest check) that changes all bytes but the legal ASCII characters."""
 _ALLOWED = "#x9 | #xA | #xD | [#x20-#xD7FF] | [#xE000-#xFFFD] | [#x10000-#x10FFFF]"
 
 
 def is_legal(text: str) -> bool:
-    """Return whether SQS takes every character of ``text``."""
+    """Return whether SQS accepts every character of ``text``."""
     if text.isascii():
         data = text.encode()
         return data.translate(LEGAL_ASCII) == data
@@ -68,9 +66,9 @@ def is_legal(text: str) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` as it stands between tags of XML, with U+FFFD for what XML 1.0 cannot carry.
+    """Return ``text`` escaped for XML content, with U+FFFD for characters that are not in XML 1.0.
 
-    A carriage return is a reference, because a parser would read a line feed.
+    A carriage return is escaped too, because a parser would read it as a line feed.
     """
     if text.isascii() and text.isprintable():
         return html.escape(text, quote=False)
@@ -78,7 +76,7 @@ def escaped(text: str) -> str:
 
 
 def check_text(text: str, place: str, code: Code = errors.INVALID_MESSAGE_CONTENTS) -> None:
-    """Raise ``code`` when ``text`` holds a character that SQS refuses; ``place`` names where."""
+    """Raise ``code`` if ``text``, at the location ``place``, has a character that SQS refuses."""
     if not is_legal(text):
         illegal = next(ILLEGAL.finditer(text))[0]
         raise SqsError(
@@ -88,10 +86,8 @@ def check_text(text: str, place: str, code: Code = errors.INVALID_MESSAGE_CONTEN
         )
 
 
-# Rules for single members of requests: what must be there, which numbers are allowed, and which ids.
-#
-# The ids that clients give (of message groups, for deduplication, of receive attempts) have 1 to 128 letters, digits
-# and punctuation of ASCII (SQS API Reference, SendMessage and ReceiveMessage).
+# Checks of single members. The ids that clients choose (message group, deduplication, receive attempt) have 1 to 128
+# ASCII letters, digits and punctuation characters (SQS API Reference, SendMessage and ReceiveMessage).
 
 GROUP = "MessageGroupId"
 DEDUPLICATION = "MessageDeduplicationId"
@@ -102,16 +98,16 @@ CHARACTERS_MAX: dict[str, int] = {
     DEDUPLICATION: limits.SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
     ATTEMPT: limits.SQS_ATTEMPT_ID_CHARACTERS_MAX,
 }
-"""Member → how long its id may be."""
+"""Member → the maximum length of its id."""
 
 _ID_CHARACTERS = re.compile("[!-~]+")
-_SEQUENCE_BASE = 10**19  # so that numbers of the engine, which have 63 bits, have 20 digits, as those of AWS have
+_SEQUENCE_BASE = 10**19  # makes the 63-bit numbers of the engine 20 digits long, as on AWS
 _BETWEEN = "Must be between {0.minimum} and {0.maximum}, if provided."
 _COMPARED = "Must be >= {0.minimum} and <= {0.maximum}, if provided."
 _DELAY = "DelaySeconds must be >= {0.minimum} and <= {0.maximum}."
 
-# Member → the numbers that it may have, and the reason that SQS gives for refusing others. Where an action has numbers
-# of its own for a member that others have too, the action's name stands before it.
+# Member → its range, and the text of SQS for other numbers. If an action has a range of its own, the key is
+# ``Action.Member``.
 NUMBERS: dict[str, tuple[Range, str]] = {
     "MaxNumberOfMessages": (limits.SQS_RECEIVE_COUNT, _BETWEEN),
     "MaxResults": (limits.SQS_LIST_RESULTS, _BETWEEN),
@@ -124,7 +120,7 @@ NUMBERS: dict[str, tuple[Range, str]] = {
 
 
 def check_number(name: str, value: int | None) -> None:
-    """Raise InvalidParameterValue unless the member ``name`` may have ``value``; an absent one may."""
+    """Raise InvalidParameterValue unless ``value`` is ``None`` or in the range of the member ``name``."""
     if value is None:
         return
     allowed, reason = NUMBERS[name]
@@ -133,14 +129,14 @@ def check_number(name: str, value: int | None) -> None:
 
 
 def required(name: str, value: str | None) -> str:
-    """Return ``value``; raises MissingParameter when the member ``name`` is absent or empty."""
+    """Return ``value``; raises MissingParameter if the member ``name`` is absent or empty."""
     if not value:
         raise errors.missing_parameter(name)
     return value
 
 
 def checked_id(name: str, value: str | None) -> str | None:
-    """Return the id ``value`` of the member ``name``, ``None`` for none; raises InvalidParameterValue."""
+    """Return the id ``value`` of the member ``name``, which may be absent; raises InvalidParameterValue."""
     if value is None:
         return None
     characters_max = CHARACTERS_MAX[name]
@@ -151,28 +147,28 @@ def checked_id(name: str, value: str | None) -> str | None:
 
 
 def sequence_text(sequence: int | None) -> str | None:
-    """Return a sequence number as the wire has it; texts are in the order of the numbers."""
+    """Return a sequence number as text; texts sort like the numbers."""
     return None if sequence is None else str(_SEQUENCE_BASE + sequence)
 
 
 def unwrap(result: Any) -> Any:
-    """Return ``result``; raises the ``SqsError`` for a ``VeilmqError``."""
+    """Return ``result``; raises a ``VeilmqError`` as the ``SqsError`` that it becomes."""
     if isinstance(result, VeilmqError):
         raise errors.from_core(result)
     return result
 
 
 def empty_response(result: Any) -> None:
-    """Respond with an empty object; raises the ``SqsError`` for a ``VeilmqError``."""
+    """Respond with an empty object, or raise like ``unwrap``."""
     unwrap(result)
 
 
-# Message attributes: from the wire to ``core.messages`` and back, with the rules for their names and values.
+# Message attributes. The rules are those of the SQS Developer Guide ("Amazon SQS message metadata"):
 #
-# The rules are those of the SQS Developer Guide ("Amazon SQS message metadata"): a name has letters, digits (of any
-# script, as the service takes them), ``_``, ``-`` and ``.``, no period at an end or beside another, and does not begin
-# with ``AWS.`` or ``Amazon.``; a type is ``String``, ``Number`` or ``Binary`` with an optional suffix after a period;
-# a number has at most 38 significant digits and lies between 10^-128 and 10^126.
+# - A name has letters and digits (of any script, as the service accepts), ``_``, ``-`` and ``.``. It does not begin or
+#   end with a period, has no two periods in a row, and does not begin with ``AWS.`` or ``Amazon.``.
+# - A type is ``String``, ``Number`` or ``Binary``, with an optional suffix after a period.
+# - A number has at most 38 significant digits and is between 10^-128 and 10^126.
 
 TRACE_HEADER = "AWSTraceHeader"
 
@@ -187,7 +183,7 @@ _NUMBER_EXPONENT_MAX = 126
 
 
 def read_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
-    """Return a message's attributes; raises InvalidParameterValue where one breaks a rule."""
+    """Return the attributes of a message; raises InvalidParameterValue."""
     if len(values) > limits.SQS_MESSAGE_ATTRIBUTES_MAX:
         raise errors.too_many_attributes(len(values))
     for name in values:
@@ -196,7 +192,7 @@ def read_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute
 
 
 def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, Attribute]:
-    """Return a message's system attributes: a sender may give the trace header, as a String, and no other."""
+    """Return the system attributes of a message; senders may set only the trace header, a String."""
     for name in values:
         if name != TRACE_HEADER:
             why = (
@@ -211,7 +207,7 @@ def read_system_attributes(values: Mapping[str, AttributeValue]) -> dict[str, At
 
 
 def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, AttributeValue]:
-    """Return ``attributes`` as the wire has them."""
+    """Return ``attributes`` as members of a reply."""
     return {
         name: AttributeValue(string_value=value.text, binary_value=value.data, data_type=value.type)
         for name, value in attributes.items()
@@ -219,10 +215,7 @@ def write_attributes(attributes: Mapping[str, Attribute]) -> dict[str, Attribute
 
 
 def select_attributes(attributes: Mapping[str, Attribute], names: list[str]) -> dict[str, Attribute]:
-    """Return those of ``attributes`` that ``names`` ask for.
-
-    A name may be ``All``, ``*``, or a prefix followed by ``.*``; a name that no attribute can have chooses nothing.
-    """
+    """Return the ``attributes`` selected by ``names``: exact names, prefixes followed by ``.*``, ``All`` or ``*``."""
     if "All" in names or "*" in names:
         return dict(attributes)
     exact, prefixes = frozenset(names), tuple(name[:-2] for name in names if name.endswith(".*"))
@@ -283,7 +276,7 @@ def _check_name(name: str) -> None:
 
 
 def is_number(text: str) -> bool:
-    """Return whether ``text`` is a number of SQS: digits and exponent are bounded, and there is no infinity."""
+    """Return whether ``text`` is a number within the limits of SQS."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return False
@@ -300,15 +293,13 @@ def _invalid_attribute(name: str, reason: str, *, kind: str = "user") -> SqsErro
     return errors.invalid(f"Message ({kind}) attribute '{truncated(name)}' {reason}.")
 
 
-# The MD5 digests with which clients check that a message arrived whole.
-#
-# MD5 of the body is over its UTF-8. MD5 of attributes is over each attribute in the order of its name: name, type and
-# value, each with its length before it in four bytes, big-endian, and one byte before the value: text (1)
-# or binary (2) (SQS Developer Guide, "Calculating the MD5 message digest for message attributes").
-
-
 def attributes_md5(attributes: Mapping[str, Attribute]) -> str | None:
-    """Return the digest of message attributes or message system attributes; ``None`` when there are none."""
+    """Return the MD5 of message attributes or message system attributes, ``None`` for none; clients verify it.
+
+    It covers name, type and value of each attribute, by name, each with its length in four bytes (big-endian), and
+    before the value one byte: 1 for text, 2 for binary (SQS Developer Guide, "Calculating the MD5 message digest for
+    message attributes").
+    """
     if not attributes:
         return None
     digest = md5(usedforsecurity=False)
@@ -327,21 +318,21 @@ def _length_prefixed(value: bytes) -> bytes:
 
 
 class Request(Shape):
-    """The root of requests, which are called as their actions."""
+    """Base class of requests, each named after its action."""
 
     def plan(self, context: RequestContext) -> Plan:
-        """Return the command, and what answers its result; raises ``SqsError``."""
+        """Check the request and return its plan; raises ``SqsError``."""
         raise NotImplementedError
 
 
 class QueueRequest(Request):
-    """The root of requests about one queue."""
+    """Base class of requests on one queue."""
 
     queue_url: str | None = None
 
 
 class QueueUrlResult(Shape):
-    """CreateQueue and GetQueueUrl."""
+    """The result of CreateQueue and GetQueueUrl."""
 
     queue_url: str
 
@@ -355,23 +346,23 @@ class SendMessageResult(Shape, kw_only=True):
 
 
 class SendMessageBatchResultEntry(SendMessageResult, kw_only=True):
-    """One message of SendMessageBatch that was stored."""
+    """A stored message of SendMessageBatch."""
 
     id: str
 
 
 class BatchResultEntry(Shape):
-    """One entry of DeleteMessageBatch or ChangeMessageVisibilityBatch that succeeded."""
+    """A successful entry of DeleteMessageBatch or ChangeMessageVisibilityBatch."""
 
     id: str
 
 
 class ChangedResultEntry(BatchResultEntry):
-    """The same of ChangeMessageVisibilityBatch and DeleteMessageBatch, with members of ours that clients of SQS ignore.
+    """The same, with members of veilmq that clients of SQS ignore.
 
-    ``veilmq_hidden_for_ms`` is there where a change was made, and says for how long from then on; ``veilmq_receipt`` is
-    ``superseded``, of a delete also ``gone``, where the entry succeeded by the rules of SQS and nothing was done, and
-    ``earlier`` where it was done although another consumer has received the message since.
+    - ``veilmq_hidden_for_ms``: the new timeout, if the change was made.
+    - ``veilmq_receipt``: ``superseded``, or ``gone`` for a delete, if the entry succeeded by the rules of SQS without
+      any effect; ``earlier`` if it had effect although the message has been received again since.
     """
 
     veilmq_hidden_for_ms: int | None = None
@@ -379,7 +370,7 @@ class ChangedResultEntry(BatchResultEntry):
 
 
 class BatchResultErrorEntry(Shape):
-    """One entry of a batch that failed."""
+    """A failed entry of a batch."""
 
     id: str
     sender_fault: bool
@@ -388,17 +379,14 @@ class BatchResultErrorEntry(Shape):
 
 
 class BatchResult(Shape):
-    """The three batch actions."""
+    """The result of a batch action."""
 
     successful: list[SendMessageBatchResultEntry] | list[BatchResultEntry] | None = None
     failed: list[BatchResultErrorEntry] | None = None
 
 
-# The rules of batches, the same for sends, deletes and changes.
-#
-# A request is refused as a whole when it has no entries, more than ten, or ids that are missing, malformed or not
-# distinct. Beyond that each entry succeeds or fails alone: one that breaks a rule of the wire never reaches the engine
-# and is listed under ``Failed`` beside those that the engine refused.
+# Batches. A request is refused if it has no entries, more than ten, or ids that are missing, malformed or repeated.
+# Otherwise each entry succeeds or fails alone; an entry that fails a check here is not submitted to the engine.
 
 _ID = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_BATCH_ENTRY_ID_CHARACTERS_MAX}}}")
 _ENTRY_ID_RULE = (
@@ -408,15 +396,12 @@ _ENTRY_ID_RULE = (
 
 
 class Batch:
-    """The entries of one request: the ``items`` that go to the engine, prepared, and those that failed here."""
+    """The entries of a batch request: ``items``, prepared for the engine, and the entries that failed their checks."""
 
     __slots__ = ("_failed", "_ids", "items")
 
     def __init__(self, request: Any, prepare: Callable[[Any], Any]) -> None:
-        """Check the ids of the ``entries`` of ``request`` and prepare each entry.
-
-        Raises ``SqsError`` where the whole request is wrong; ``prepare`` raises it for its entry alone.
-        """
+        """Check the ids of the entries and ``prepare`` each entry, which raises ``SqsError`` for that entry alone."""
         entries, kind = request.entries, f"{type(request).__name__}RequestEntry"
         if entries is None:
             raise errors.missing_parameter("Entries")
@@ -444,10 +429,9 @@ class Batch:
                 self._failed.append(_error_entry(entry.id, error))
 
     def respond(self, results: Any, success: Callable[[str, Any, Any], Any]) -> BatchResult:
-        """Return the response; ``results`` has an outcome for each item, in their order.
+        """Return the response; ``results`` has an outcome for each item, in order.
 
-        ``success`` makes the answer from an entry's id, its item and its outcome, and raises ``SqsError`` for an
-        outcome that is an error.
+        ``success(id, item, outcome)`` returns the result entry, or raises ``SqsError``.
         """
         successful = []
         failed = list(self._failed)

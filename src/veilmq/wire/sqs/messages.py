@@ -1,4 +1,4 @@
-"""The actions on messages: SendMessage, ReceiveMessage, DeleteMessage, ChangeMessageVisibility and their batches."""
+"""SendMessage, ReceiveMessage, DeleteMessage, ChangeMessageVisibility and their batches."""
 
 from collections.abc import Callable
 from functools import partial
@@ -38,7 +38,7 @@ from veilmq.wire.sqs.queue_attributes import ALL, NAMES
 
 
 class MessageToSend(Shape):
-    """What SendMessage and each entry of SendMessageBatch have in common."""
+    """The members of SendMessage and of each entry of SendMessageBatch."""
 
     message_body: str | None = None
     delay_seconds: members.Integer | None = None
@@ -85,19 +85,21 @@ class ReceiveMessageResult(Shape):
     messages: list[Message] | None = None
 
 
-# SendMessage and SendMessageBatch: checks what a message may be, and answers with the digests of what arrived.
+# SendMessage and SendMessageBatch.
 
 _WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 
 
 class _PreparedMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message to send, with the digests for the reply."""
+
     message: NewMessage
     body_md5: str
     attributes_md5: str | None = None
     system_md5: str | None = None
 
     def respond(self, results: Any) -> members.SendMessageResult:
-        """Answer SendMessage."""
+        """Return the response of SendMessage."""
         sent = results if isinstance(results, VeilmqError) else results[0]
         if isinstance(sent, VeilmqError):
             raise errors.from_core(sent)
@@ -165,7 +167,7 @@ def _prepare(request: MessageToSend, queue: str, context: RequestContext) -> _Pr
         check_text(body, "the message body")
         data = body.encode()
     delay_s = request.delay_seconds
-    if delay_s is not None:  # a FIFO queue has one for all messages, so that order is kept
+    if delay_s is not None:  # all messages of a FIFO queue have the same delay, so that they stay in order
         check_number("DelaySeconds", delay_s)
         if is_fifo(queue):
             if delay_s:
@@ -211,10 +213,7 @@ def _with_properties(
     return _PreparedMessage(message, digest, attributes_md5(attributes), attributes_md5(system))
 
 
-# ReceiveMessage: how many, hidden for how long, waiting how long, and with which attributes.
-#
-# Each system attribute has a function that returns it; attributes of a message are decoded only for requests that name
-# some.
+# ReceiveMessage. The properties of a message are decoded only if the request names attributes.
 
 _OVER_LIMIT = "The maximum number of messages of this queue is in flight; delete some, or wait until they are visible."
 
@@ -222,7 +221,7 @@ ReadAttribute = Callable[[ReceivedMessage, Properties, RequestContext], str | No
 _ABSENT = Attribute("String")
 
 SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
-    # that of the message, else the account of the queue's receivers
+    # the sender of the message, or the account of the receiver
     SENDER_ID: lambda message, carried, context: (
         carried.system[SENDER_ID].text if SENDER_ID in carried.system else account_of(context.account)
     ),
@@ -231,7 +230,7 @@ SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
     "ApproximateFirstReceiveTimestamp": lambda message, carried, context: str(message.first_received_at_ms),
     members.TRACE_HEADER: lambda message, carried, context: carried.system.get(members.TRACE_HEADER, _ABSENT).text,
     "SequenceNumber": lambda message, carried, context: members.sequence_text(message.sequence),
-    # its own (that of its sender or of a dead letter), or what deduplication made of the body
+    # the stored id (of the sender or of a dead letter), or the one that deduplication derived from the body
     members.DEDUPLICATION: lambda message, carried, context: (
         carried.dedup_id
         if message.sequence is None or carried.dedup_id is not None
@@ -242,7 +241,7 @@ SYSTEM_ATTRIBUTES: dict[str, ReadAttribute] = {
         None if message.source is None else queue_arn(message.source, context)
     ),
 }
-"""Attribute → what it is of a received message; ``None`` where the message has none."""
+"""System attribute → a function that returns its value, ``None`` if the message has none."""
 
 
 class ReceiveMessage(members.QueueRequest):
@@ -277,7 +276,7 @@ class ReceiveMessage(members.QueueRequest):
             received: Received = result
             messages = [_message(message, system, names, context) for message in received.messages]
             waited = received.receive_wait_s if wait_s is None else wait_s
-            if not messages and received.over_limit and not waited:  # a long poll is answered with nothing, as on AWS
+            if not messages and received.over_limit and not waited:  # long polls return no messages, as on AWS
                 raise SqsError(errors.OVER_LIMIT, _OVER_LIMIT)
             return ReceiveMessageResult(messages=messages or None)
 
@@ -296,7 +295,7 @@ def _system_names(request: ReceiveMessage) -> list[str]:
         if name != ALL and name not in SYSTEM_ATTRIBUTES:
             raise errors.unknown_attribute(name)
     for name in request.attribute_names or []:
-        # The deprecated member is a list of names of queue attributes in the model: those mean nothing here.
+        # In the model, the deprecated member has the names of queue attributes, which are ignored here.
         if name not in SYSTEM_ATTRIBUTES and name not in NAMES:
             raise errors.unknown_attribute(name)
         requested[name] = None
@@ -328,24 +327,24 @@ def _message(message: ReceivedMessage, system: list[str], names: list[str], cont
     )
 
 
-# DeleteMessage, ChangeMessageVisibility and their batches: what each state of a receipt is answered with.
+# DeleteMessage, ChangeMessageVisibility and their batches.
 #
-# On standard queues a delete succeeds whatever state its receipt is in, and a change fails only for a message that is
-# gone; on FIFO queues an expired or superseded receipt is refused by both (``docs/lifecycle.md``, the receipt table).
-# A receipt that was never issued is invalid everywhere. Where the server says so (``stale_receipts``), a superseded
-# receipt of a standard queue acts as at Amazon.
+# On standard queues a delete succeeds with a receipt in any state, and a change fails only for a deleted message. On
+# FIFO queues both fail with an expired or superseded receipt (``docs/lifecycle.md``, the receipt table). A receipt that
+# was never issued is always invalid. If the setting ``stale_receipts`` is ``act``, a superseded receipt of a standard
+# queue acts, as on AWS.
 
 _REFUSED_ON_FIFO = (ReceiptState.EXPIRED, ReceiptState.SUPERSEDED)
-"""What a receipt of a FIFO queue may not be: another consumer may be at work on its group."""
+"""States that FIFO queues refuse: another consumer may be processing the group."""
 
 _NO_EFFECT = (ReceiptState.SUPERSEDED, ReceiptState.GONE)
-"""With which a delete succeeds by the rules of SQS, and deletes nothing."""
+"""States with which a delete succeeds without deleting the message."""
 
 _MISSING_RECEIPT = "The request must contain the parameter MessageHandle. Its name in requests is ReceiptHandle."
-"""What DeleteMessage says to a request without one, under an old name."""
+"""The error of DeleteMessage, which names the parameter as AWS does, by an old name."""
 
 _LEASE_LOST = (ReceiptState.SUPERSEDED, ReceiptState.EARLIER)
-"""A change with it succeeds, and our own consumer learns that another one has received its message."""
+"""States with which a change succeeds, but the reply tells veilmq's consumer that its lease is lost."""
 
 
 class DeleteMessage(members.QueueRequest):

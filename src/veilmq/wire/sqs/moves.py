@@ -1,7 +1,7 @@
-"""StartMessageMoveTask, CancelMessageMoveTask, ListMessageMoveTasks: dead letters on their way back.
+"""StartMessageMoveTask, CancelMessageMoveTask and ListMessageMoveTasks.
 
-A task's handle is the base64 of a JSON object with its ``taskId`` (a UUID) and ``sourceArn``, as on AWS; clients may
-not look inside, but some do.
+The handle of a task is the base64 of a JSON object with ``taskId`` (a UUID) and ``sourceArn``, as on AWS; some clients
+decode it, though they should not.
 """
 
 from base64 import b64decode, b64encode
@@ -30,7 +30,7 @@ class CancelMessageMoveTaskResult(Shape):
 
 
 class MoveTaskEntry(Shape, kw_only=True):
-    """One move task; it has a handle as long as it runs. ``started_timestamp`` is in milliseconds."""
+    """One move task; only a running one has a handle. ``started_timestamp`` is in milliseconds."""
 
     task_handle: str | None = None
     status: str
@@ -56,7 +56,7 @@ _FAILURES = {
     commands.QUEUE_MISSING: "AWS.SimpleQueueService.NonExistentQueue",
     commands.NOT_ALLOWED: "AccessDenied",
 }
-"""Why a task failed, as AWS names it (SQS Developer Guide, "Troubleshoot DLQ redrive")."""
+"""Failure of a task → its name on AWS (SQS Developer Guide, "Troubleshoot DLQ redrive")."""
 
 
 class _Handle(msgspec.Struct, rename="camel", frozen=True):
@@ -142,15 +142,15 @@ class ListMessageMoveTasks(Request):
 
 
 def task_handle(task: MoveTask, context: RequestContext) -> str:
-    """Return the handle with which ``task`` can be cancelled."""
+    """Return the handle of ``task``, by which it can be cancelled."""
     handle = _Handle(task_id=id_text(task.id), source_arn=queue_arn(task.source, context))
     return b64encode(msgspec.json.encode(handle)).decode()
 
 
 def task_of(handle: str, context: RequestContext) -> tuple[str, bytes]:
-    """Return the queue and the id of the task that ``handle`` names.
+    """Return the source queue and the id of the task with ``handle``.
 
-    Raises InvalidParameterValue, and ResourceNotFoundException where the queue is not the caller's.
+    Raises InvalidParameterValue, or ResourceNotFoundException for a queue of another account.
     """
     try:
         read = _handle_decoder.decode(b64decode(handle, validate=True))
@@ -161,7 +161,7 @@ def task_of(handle: str, context: RequestContext) -> tuple[str, bytes]:
 
 
 def _queue(member: str, arn: str, context: RequestContext) -> str:
-    """Return the caller's queue at ``arn``: no policy can allow moving the messages of another account."""
+    """Return the queue at ``arn``, which must be the caller's: policies cannot allow moves in other accounts."""
     queue = queue_of_arn(arn, context)
     if queue is None or not queue.startswith(f"{context.account}/"):
         raise _resource_not_found(member)
@@ -169,7 +169,7 @@ def _queue(member: str, arn: str, context: RequestContext) -> str:
 
 
 def _unwrap(result: Any) -> Any:
-    """Return ``result``; raises ResourceNotFoundException where there is no such source."""
+    """Like ``unwrap``, with ResourceNotFoundException for a missing source queue."""
     if isinstance(result, QueueNotFound):
         raise _resource_not_found(_SOURCE)
     return unwrap(result)

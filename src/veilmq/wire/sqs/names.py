@@ -1,11 +1,11 @@
-"""Names on the wire: queue names, queue URLs, ARNs, paging tokens.
+"""Queue names, queue URLs, ARNs and paging tokens.
 
-A queue URL is ``{base}/{account}/{name}``; the engine knows the queue as ``account/name``. Only the URL's path counts,
-because a client may reach the server under another host name than the one that created the queue. A bare name means
-a queue of the caller, as on AWS. The last lookups are remembered: a client sends the same URL with every request.
+A queue URL is ``{base}/{account}/{name}``; the full name of the queue in the engine is ``account/name``. Only the path
+of the URL is used, because clients may use different host names for the server. A bare name is a queue of the caller,
+as on AWS. URLs are cached, because a client sends the same ones with every request.
 
 A queue of another region than the server's own (``regions = "by-request"``) has the URL
-``{base}/{region}/{account}/{name}``, and the engine knows it as ``account@region/name``.
+``{base}/{region}/{account}/{name}`` and the full name ``account@region/name``.
 """
 
 import re
@@ -24,7 +24,7 @@ from veilmq.wire.sqs.errors import INVALID_ADDRESS, SqsError, truncated
 
 _NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{SQS_QUEUE_NAME_CHARACTERS_MAX}}}")
 LOOSE_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-"""What queues may be called, over any protocol: stores look for no other name."""
+"""Queue names of any protocol; no other name is looked up in a store."""
 FIFO_SUFFIX = ".fifo"
 _ARN = re.compile(r"arn:aws:sqs:([a-z0-9-]+):([0-9]{12}):([A-Za-z0-9_-]+(?:\.fifo)?)")
 _REGION = re.compile(REGION_PATTERN)
@@ -41,9 +41,9 @@ _CACHED_URL_CHARACTERS_MAX = 512
 
 
 def queue_of(url: str | None, context: RequestContext) -> str:
-    """Return the store's name of the queue at ``url``; raises MissingParameter, InvalidAddress.
+    """Return the full name of the queue at ``url``; raises MissingParameter or InvalidAddress.
 
-    ``context.queues`` has what it returned before, of URLs that mean the same to all requests.
+    ``context.queues`` caches the results for URLs, but not for bare names, which depend on the account.
     """
     cached = context.queues.get(url)
     if cached is not None:
@@ -65,9 +65,9 @@ def queue_of(url: str | None, context: RequestContext) -> str:
 
 
 def _namespace_in(parts: list[str], context: RequestContext) -> str:
-    """Return the namespace in a path: ``account``, ``account@region`` or ``region/account``, and a name behind it.
+    """Return the namespace in the parts of a path: ``account``, ``account@region`` or ``region/account``, then a name.
 
-    Empty for what is none; without regions only an account is one.
+    Return an empty text for any other path. Regions are valid only if ``context.by_region``.
     """
     found = _NAMESPACE.fullmatch(parts[-2])
     if found is None:
@@ -81,17 +81,17 @@ def _namespace_in(parts: list[str], context: RequestContext) -> str:
 
 
 def namespace(account: str, region: str, context: RequestContext) -> str:
-    """Return the name under which the engine knows what an account has in a region."""
+    """Return the namespace of an account in a region: the first part of full names."""
     return account if region == context.region else f"{account}@{region}"
 
 
 def account_of(queue: str) -> str:
-    """Return the account, twelve digits, of a queue (its engine's name) or of a namespace."""
+    """Return the account (twelve digits) of a full name or a namespace."""
     return queue.partition("/")[0].partition("@")[0]
 
 
 def region_of(queue: str, context: RequestContext) -> str:
-    """Return the region of a queue (its engine's name) or of a namespace."""
+    """Return the region of a full name or a namespace."""
     return queue.partition("/")[0].partition("@")[2] or context.region
 
 
@@ -103,13 +103,13 @@ def _path(url: str) -> str:
 
 
 def full_name(url: str) -> str:
-    """Return the engine's name of the queue at a URL that a server has given."""
+    """Return the full name of the queue at a URL that a server returned."""
     *before, account, name = ["", *_path(url).strip("/").split("/")]
     return f"{account}@{before[-1]}/{name}" if before[1:] and _REGION.fullmatch(before[-1]) else f"{account}/{name}"
 
 
 def queue_url(queue: str, context: RequestContext) -> str:
-    """Return the URL under which the caller reaches ``queue`` (``account/name``)."""
+    """Return the URL of ``queue`` (a full name) at the address that the caller uses."""
     if "@" not in queue:
         return f"{context.base_url}/{queue}"
     account, _, rest = queue.partition("@")
@@ -118,14 +118,14 @@ def queue_url(queue: str, context: RequestContext) -> str:
 
 
 def queue_arn(queue: str, context: RequestContext) -> str:
-    """Return the Amazon resource name of ``queue`` (``account/name``)."""
+    """Return the ARN of ``queue`` (a full name)."""
     return f"arn:aws:sqs:{region_of(queue, context)}:{account_of(queue)}:{queue.partition('/')[2]}"
 
 
 def queue_of_arn(arn: str, context: RequestContext) -> str | None:
-    """Return the engine's name of the queue at ``arn``; ``None`` for what is no queue's ARN, or in an unknown region.
+    """Return the full name of the queue with ``arn``, ``None`` for an invalid ARN or an unknown region.
 
-    The name may be one that only SMQ can make.
+    Names that only SMQ can create are valid.
     """
     parts = _ARN.fullmatch(arn)
     if parts is None or len(parts[3]) > SMQ_QUEUE_NAME_CHARACTERS_MAX:
@@ -136,12 +136,12 @@ def queue_of_arn(arn: str, context: RequestContext) -> str | None:
 
 
 def is_fifo(queue: str) -> bool:
-    """Return whether ``queue`` is a FIFO queue: on SQS, the name alone says so."""
+    """Return whether ``queue`` is a FIFO queue, by its name."""
     return queue.endswith(FIFO_SUFFIX)
 
 
 def required_name(name: str | None) -> str:
-    """Return the name of a queue that a request gives; raises where there is none."""
+    """Return the queue name of a request; raises if it is absent or empty."""
     if name is None:
         raise errors.missing_parameter("QueueName")
     if not name:
@@ -150,9 +150,9 @@ def required_name(name: str | None) -> str:
 
 
 def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) -> str:
-    """Return the engine's name for a queue to be created; raises unless ``name`` keeps the rule of SQS.
+    """Return the full name for a new queue; raises if ``name`` is invalid on SQS.
 
-    ``fifo`` is whether the request asks for a FIFO queue: then its name must end in .fifo, and only then it may.
+    ``fifo``: the request is for a FIFO queue, and only then the name must end in .fifo.
     """
     name = required_name(name)
     stem = name.removesuffix(FIFO_SUFFIX) if fifo else name
@@ -161,30 +161,28 @@ def new_queue(name: str | None, context: RequestContext, *, fifo: bool = False) 
     return f"{context.account}/{name}"
 
 
-# Paging tokens: where the next page begins, in a form that cannot be forged.
-#
-# A token is a MAC and the name after which the next page begins, in URL-safe base64. The MAC covers what was listed:
-# the action, the caller's account and the filter, so a token leads on only in the listing that it came from. Its key
-# is the store's (``RequestContext.token_key``): a token outlives a restart.
+# Paging tokens. A token is a MAC and the name after which the next page begins, in URL-safe base64. The MAC covers the
+# action, the account of the caller and the filter, so a token is valid only for the listing that returned it. Its key
+# belongs to the store (``RequestContext.token_key``), so tokens stay valid after a restart.
 
 _MAC_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What is listed: by which ``action``, narrowed by which ``filter``, for whom (the account of ``context``)."""
+    """A listing by ``action`` with ``filter`` for the account of ``context``."""
 
     action: str
     filter: str
     context: RequestContext
 
     def token_after(self, name: str) -> str:
-        """Return the token of the page that begins after ``name``."""
+        """Return the token of the page after ``name``."""
         data = name.encode()
         return urlsafe_b64encode(self._mac(data) + data).decode()
 
     def name_of(self, token: str | None) -> str:
-        """Return the name after which the page of ``token`` begins, empty for the first page."""
+        """Return the name after which the page of ``token`` begins, empty without a token."""
         if not token:
             return ""
         try:
