@@ -92,7 +92,7 @@ class Console:
 
     def _holder(self, session: Session) -> Caller | None:
         """Return who has ``session``, ``None`` for nobody in particular."""
-        return None if self._accounts is None or not session.key_id else self._accounts.known(session.key_id)
+        return None if self._accounts is None or not session.key_id else self._accounts.caller_of(session.key_id)
 
     def _route(self, page: Page) -> Route:
         async def answer(request: Request) -> Response:

@@ -41,20 +41,20 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 class Accounts(msgspec.Struct, frozen=True, kw_only=True):
     """The accounts that may sign in, as the server knows them.
 
-    ``signed_in`` is the way in, ``known`` answers who holds the key with this id now, ``None`` for nobody.
+    ``sign_in`` is the way in, ``caller_of`` answers who holds the key with this id now, ``None`` for nobody.
     """
 
-    signed_in: SignIns
-    known: Callable[[str], Caller | None]
+    sign_in: SignIns
+    caller_of: Callable[[str], Caller | None]
 
 
 class Sessions:
     """Makes and reads the cookies of one store's consoles. ``wall_s`` is the wall clock in seconds."""
 
     def __init__(
-        self, *, secret: bytes, wall_s: Callable[[], float], secret_of: Callable[[str], bytes] = lambda _: b""
+        self, *, secret: bytes, wall_s: Callable[[], float], secret_digest: Callable[[str], bytes] = lambda _: b""
     ) -> None:
-        """``secret`` signs, and is the same on every node; so does ``secret_of`` the key that a session names.
+        """``secret`` signs, and is the same on every node; so does ``secret_digest`` the key that a session names.
 
         A key that has a new secret under its old id thus ends its sessions.
         """
@@ -67,7 +67,7 @@ class Sessions:
         self._wall_s = wall_s
         self._ended = EndedSessions(session_s_max=SESSION_S_MAX)
         self._secret = secret
-        self._secret_of = secret_of
+        self._secret_digest = secret_digest
 
     def begin(self, key_id: str = "") -> Session:
         """Return a new session."""
@@ -112,7 +112,7 @@ class Sessions:
             self._ended.add(session.key_id, session.token, self._wall_s())
 
     def _serializer(self, key_id: str) -> URLSafeTimedSerializer:
-        secret = digest(self._secret, key_id.encode() + self._secret_of(key_id), sha256)
+        secret = digest(self._secret, key_id.encode() + self._secret_digest(key_id), sha256)
         return URLSafeTimedSerializer(secret, salt="veilmq console", signer=self._signer)
 
 

@@ -35,9 +35,9 @@ class SignInsPaused(Exception):
 class SignIns:
     """The one way to sign in by id and secret. ``now_ms`` is the store's clock."""
 
-    def __init__(self, signed_in: Callable[[str, str], Caller | None], *, now_ms: Callable[[], int]) -> None:
-        """``signed_in`` answers who holds a key with this id and secret, ``None`` for nobody."""
-        self._signed_in = signed_in
+    def __init__(self, sign_in: Callable[[str, str], Caller | None], *, now_ms: Callable[[], int]) -> None:
+        """``sign_in`` answers who holds a key with this id and secret, ``None`` for nobody."""
+        self._sign_in = sign_in
         self._now_ms = now_ms
         self._addresses = _Buckets(size=ADDRESS_FAILURES, rest_ms=ADDRESS_REST_MS)
         self._keys = _Buckets(size=KEY_FAILURES, rest_ms=KEY_REST_MS)
@@ -48,7 +48,7 @@ class SignIns:
         wait_ms = max(self._addresses.wait_ms(address, now_ms), self._keys.wait_ms(key, now_ms))
         if wait_ms > 0:
             raise SignInsPaused(-(-wait_ms // SECOND_MS))
-        caller = self._signed_in(key_id, secret)
+        caller = self._sign_in(key_id, secret)
         if caller is None:
             log.warning("signing in with key %r from %s failed", key, peer)
             self._addresses.take(address, now_ms)

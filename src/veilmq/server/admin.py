@@ -33,7 +33,7 @@ from veilmq.core import limits
 from veilmq.core.errors import VeilmqError
 from veilmq.core.receipts import CountEvents
 from veilmq.events import EventsError
-from veilmq.server.admin_api import CallerUnknown, Operated
+from veilmq.server.admin_api import AdminContext, CallerUnknown
 from veilmq.server.console import ConsoleService, or_none
 from veilmq.server.metrics import SHOWN_MAX, QueueCountCache, event_figures, exposition, queue_figures
 from veilmq.server.origin import AdminGuard
@@ -203,7 +203,7 @@ NO_EXPORT = "This server exports no events: start it with --events-to."
 class Admin:
     """The admin pages of one server."""
 
-    def __init__(self, server: Operated) -> None:
+    def __init__(self, server: AdminContext) -> None:
         self._server = server
         self._console = ConsoleService(server)
         self._counts = QueueCountCache(server.engine, server.settings)
@@ -216,7 +216,7 @@ class Admin:
 
     def serving(self, listeners: Sequence[socket.socket], *, shutdown: Shutdown) -> AbstractAsyncContextManager[None]:
         """Serve on ``listeners``, those of ``admin_host``, in the context."""
-        guard, console = self._server.guard, self._console
+        security, console = self._server.security, self._console
         operations = [
             Route("/events/flush", self._flush_events, methods=["POST"]),
             Route("/api/clock/trust", self._trust_clock, methods=["POST"]),
@@ -227,11 +227,11 @@ class Admin:
             Starlette(routes=[*self._monitoring, *operations]),
             own_name=self._server.settings.admin_host,
             any_name=not is_loopback(listeners),
-            signed=guard.authentication is not None,
-            tls=guard.tls is not None,
-            proxies=guard.proxies,
+            signed=security.authentication is not None,
+            tls=security.tls is not None,
+            proxies=security.proxies,
         )
-        tls = None if guard.tls is None else guard.tls.context
+        tls = None if security.tls is None else security.tls.context
         return serving(guarded, listeners, shutdown=shutdown, tls=tls, ending=console.live.close)
 
     def serving_monitoring(

@@ -44,9 +44,11 @@ TOO_MANY_REQUESTS = 429
 READING = frozenset({"GET", "HEAD"})
 
 WRONG_KEY = "No valid key has this id and secret. Expired and temporary keys are not accepted."
-NOBODY = "Send an access key's id and secret as user and password (HTTP Basic), or sign in to the console."
+CREDENTIALS_REQUIRED = (
+    "Send an access key's id and secret as user and password (HTTP Basic), or sign in to the console."
+)
 OPERATOR_ONLY = "Only the root user of the server's own account may do this: send the id and secret of its access key."
-TOKENLESS = (
+TOKEN_REQUIRED = (
     "A change in a console session needs the header X-CSRF-Token with the token of the session's forms; programs send "
     "an access key's id and secret (HTTP Basic) instead."
 )
@@ -109,9 +111,9 @@ class AdminCallers:
             try:
                 key_id, colon, secret = b64decode(credentials.strip(), validate=True).decode().partition(":")
             except ValueError:
-                raise CallerUnknown(NOBODY) from None
+                raise CallerUnknown(CREDENTIALS_REQUIRED) from None
             if scheme.lower() != "basic" or not colon:
-                raise CallerUnknown(NOBODY)
+                raise CallerUnknown(CREDENTIALS_REQUIRED)
             try:
                 caller = self.sign_ins(key_id, secret, None if request.client is None else request.client.host)
             except SignInsPaused as paused:
@@ -122,10 +124,10 @@ class AdminCallers:
             return caller
         found = None if self.session_of is None else self.session_of(request)
         if found is None:
-            raise CallerUnknown(NOBODY)
+            raise CallerUnknown(CREDENTIALS_REQUIRED)
         session, caller = found
         if request.method not in READING and not session.has(request.headers.get(TOKEN_HEADER, "")):
-            raise CallerUnknown(TOKENLESS, status=403)
+            raise CallerUnknown(TOKEN_REQUIRED, status=403)
         return caller
 
 
@@ -133,7 +135,7 @@ DRAINING = "The server is draining: it is about to stop."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operated:
+class AdminContext:
     """A server, as its admin port and console use it.
 
     ``ask`` runs requests; ``exports`` is the ``events.exporter.Exporter``, if any; ``data_port`` is the port of the
@@ -141,7 +143,7 @@ class Operated:
     """
 
     settings: ServerSettings
-    guard: Security
+    security: Security
     decisions: PolicyDecisions
     engine: Store
     polls: LongPolls
@@ -164,8 +166,8 @@ PREFIX = b"/api/"
 _SQS = re.compile(rb"sqs/([A-Za-z]{1,64})")
 _NOUN = re.compile(rb"[a-z]+")
 _PORT = re.compile(rb":[0-9]{1,5}\Z")
-_PASSED_ON = frozenset({b"content-type", b"user-agent", b"x-veilmq"})
-_ALWAYS = {
+_FORWARDED_HEADERS = frozenset({b"content-type", b"user-agent", b"x-veilmq"})
+_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -174,7 +176,7 @@ _TOO_LONG = f"The body may have {HTTP_BODY_BYTES_MAX:,} bytes; send less at a ti
 
 
 def _refusal(status: int, code: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    return JSONResponse({"code": code, "message": message}, status, {**(headers or {}), **_ALWAYS})
+    return JSONResponse({"code": code, "message": message}, status, {**(headers or {}), **_HEADERS})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -205,18 +207,18 @@ class AdminApi:
         if path == b"openapi.json" and request.method in READING:
             if not self.description:
                 self.description = await asyncio.to_thread(described)  # some 50 ms, once
-            return Response(self.description, headers=_ALWAYS, media_type="application/json")
-        forwarded = self._forwarded(path, request, self.callers.caller(request))
+            return Response(self.description, headers=_HEADERS, media_type="application/json")
+        forwarded = self._queue_request(path, request, self.callers.caller(request))
         body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > HTTP_BODY_BYTES_MAX:
                 return _refusal(413, "InvalidRequest", _TOO_LONG)
-        return await self._unless_gone(forwarded._replace(body=bytes(body)), receive)
+        return await self._until_disconnect(forwarded._replace(body=bytes(body)), receive)
 
-    def _forwarded(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
+    def _queue_request(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
         """Return the request as for the queue port, without its body."""
-        headers = {name: value for name, value in request.headers.raw if name in _PASSED_ON}
+        headers = {name: value for name, value in request.headers.raw if name in _FORWARDED_HEADERS}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
             headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self.data_port
@@ -229,7 +231,7 @@ class AdminApi:
         whole = path + b"/-" if _NOUN.fullmatch(path) else path
         return forwarded._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
 
-    async def _unless_gone(self, forwarded: Asked, receive: Receive) -> Response | None:
+    async def _until_disconnect(self, forwarded: Asked, receive: Receive) -> Response | None:
         """Run a request; withdraw it if the client disconnects, which is all that ``receive`` can return now."""
         tasks = (asyncio.ensure_future(self.ask(forwarded)), asyncio.ensure_future(receive()))
         try:
@@ -244,7 +246,7 @@ class AdminApi:
                     await task
         lines = [line.partition(":") for line in answer.headers.decode("latin-1").split("\r\n") if ":" in line]
         headers = {name.strip().lower(): value.strip() for name, _, value in lines}
-        return Response(answer.body, answer.status, {"content-type": "application/json", **headers, **_ALWAYS})
+        return Response(answer.body, answer.status, {"content-type": "application/json", **headers, **_HEADERS})
 
 
 class InProcessClient:
@@ -252,14 +254,14 @@ class InProcessClient:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._awaited: set[_Awaited] = set()
+        self._in_progress: set[_InProcessRequest] = set()
 
     def __len__(self) -> int:
-        return len(self._awaited)
+        return len(self._in_progress)
 
     def hurry(self) -> None:
         """Answer waiting requests as soon as possible: the server is closing."""
-        for request in list(self._awaited):
+        for request in list(self._in_progress):
             if request.pending is not None:
                 request.pending.hurry()
 
@@ -272,12 +274,12 @@ class InProcessClient:
             raise PermissionError("This server has accounts, and the request has no caller.")
         headers = dict(forwarded.headers)
         program = headers.pop(b"user-agent", None)
-        no_line: Any = None  # _Awaited overrides all methods that use the connection
+        no_connection: Any = None  # _InProcessRequest overrides all methods that use the connection
         method, target, body = forwarded.method, forwarded.target, forwarded.body
-        request = _Awaited(no_line, method, target, headers, body, True)
+        request = _InProcessRequest(no_connection, method, target, headers, body, True)
         request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
         request.answer = asyncio.get_running_loop().create_future()
-        self._awaited.add(request)
+        self._in_progress.add(request)
         try:
             request.pending = self._dispatcher.handle(request, forwarded.caller)
             return await request.answer
@@ -286,10 +288,10 @@ class InProcessClient:
                 request.pending.withdraw()
             raise
         finally:
-            self._awaited.discard(request)
+            self._in_progress.discard(request)
 
 
-class _Awaited(QueueRequest, eq=False):
+class _InProcessRequest(QueueRequest, eq=False):
     """A request whose reply is awaited in the process and never encoded as HTTP.
 
     ``program`` is only for policies: as a header, a browser's would cause a refusal here.

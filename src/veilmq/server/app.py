@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from veilmq.core.commands import BrowseQueues
 from veilmq.events import EventsError
 from veilmq.server import authentication, process
-from veilmq.server.admin_api import InProcessClient, Operated
+from veilmq.server.admin_api import AdminContext, InProcessClient
 from veilmq.server.admission import ByteBudget
 from veilmq.server.authentication import Security, secure
 from veilmq.server.background import BackgroundRequest
@@ -76,44 +76,44 @@ async def serve(
     clock: SystemClock | None = None,
     wall_s: Callable[[], float] = wall_s,
     ready: Callable[[Bound], None] | None = None,
-    around: Callable[[Handler], Handler] | None = None,
+    wrap_handler: Callable[[Handler], Handler] | None = None,
     admin_on_request: bool = False,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``Bound.stop``; ``ready`` is called once clients can connect.
 
-    ``wall_s`` is the clock, in seconds, for checking signatures. ``around`` may wrap the request handler, for the
+    ``wall_s`` is the clock, in seconds, for checking signatures. ``wrap_handler`` may wrap the request handler, for the
     faults of tests. ``admin_on_request`` leaves opening the admin ports to ``Bound.open_admin``: their packages take a
     third of the start. Raises ``StoreError``, ``BindError``, ``EventsError``, ``PushError``, ``SettingError``, one of
     ``authentication.ERRORS``, and ``StoreFailedError`` if the store failed.
     """
-    guard = secure(settings, wall_s=wall_s)
+    security = secure(settings, wall_s=wall_s)
     exporter_of, declarations = event_exporter(settings), _declarations(settings)
     shutdown = process.Shutdown(grace_s=settings.drain_s_max)
-    handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: guard.reload}
+    handlers = {signal.SIGTERM: shutdown.request, signal.SIGINT: shutdown.request, signal.SIGHUP: security.reload}
     async with AsyncExitStack() as closing:
         closing.enter_context(process.on_signals(handlers))
-        decisions = PolicyDecisions(region=settings.region, secure=guard.tls is not None, wall_s=wall_s)
-        may_send = None if guard.authentication is None else decisions.may_send
+        decisions = PolicyDecisions(region=settings.region, secure=security.tls is not None, wall_s=wall_s)
+        may_send = None if security.authentication is None else decisions.may_send
         engine = await open_store(settings, clock=clock, on_fatal=shutdown.fail, may_send=may_send)
         closing.push_async_callback(engine.close)
         listeners, admin_listeners, metrics_listeners = _bind(settings, closing)
         time, address = engine.clock, process.authority(listeners[0])
-        endpoint = f"{guard.scheme}://{address}"
+        endpoint = f"{security.scheme}://{address}"
         polls = LongPolls(engine=engine, clock=time, budget=ByteBudget(settings.http_bytes_max))
         identity = await push_identity(settings, engine, now_s=wall_s())
         topics = TopicService(settings, engine=engine, clock=time, wall_s=wall_s, base_url=endpoint, identity=identity)
-        dispatcher = _dispatcher(settings, guard, polls, topics, decisions, address=address, closing=closing)
-        handler = dispatcher.handle if around is None else around(dispatcher.handle)
+        dispatcher = _dispatcher(settings, security, polls, topics, decisions, address=address, closing=closing)
+        handler = dispatcher.handle if wrap_handler is None else wrap_handler(dispatcher.handle)
         connections = Connections(
-            handler=handler, render_refusal=dispatcher.render_refusal, inspect=dispatcher.inspect, budget=polls.budget
+            handler=handler, render_refusal=dispatcher.render_refusal, admit=dispatcher.admit, budget=polls.budget
         )
         exports = exporter_of(engine)
         shutdown.end_with(closing, exports)
         shutdown.end_with(closing, topics.pusher)
         in_process = InProcessClient(dispatcher)
-        operated = Operated(
+        admin_context = AdminContext(
             settings=settings,
-            guard=guard,
+            security=security,
             decisions=decisions,
             engine=engine,
             polls=polls,
@@ -126,22 +126,22 @@ async def serve(
             started_at_ms=time.now_ms(),
         )
         if declarations is not None:
-            await declarations.apply(in_process.ask, endpoint=endpoint, authentication=guard.authentication)
-        open_admin = partial(_open_admin, operated, shutdown, closing, admin_listeners, metrics_listeners)
+            await declarations.apply(in_process.ask, endpoint=endpoint, authentication=security.authentication)
+        open_admin = partial(_open_admin, admin_context, shutdown, closing, admin_listeners, metrics_listeners)
         if not admin_on_request:
             await open_admin()
-        acceptors = await _accept(connections, guard, listeners)
+        acceptors = await _accept(connections, security, listeners)
         bound = Bound(
             endpoint=endpoint,
             open_admin=open_admin,
-            admin_endpoint=f"{guard.scheme}://{process.authority(admin_listeners[0])}",
+            admin_endpoint=f"{security.scheme}://{process.authority(admin_listeners[0])}",
             metrics_endpoint=f"http://{process.authority(metrics_listeners[0])}" if metrics_listeners else None,
             engine=engine,
             polls=polls,
             stop=shutdown.request,
             fail=shutdown.fail,
-            reload=guard.reload,
-            signed=guard.authentication is not None,
+            reload=security.reload,
+            signed=security.authentication is not None,
         )
         log.info("serving %s, messages are kept %s", bound.endpoint, engine.location)
         if ready is not None:
@@ -159,7 +159,7 @@ async def serve(
 
 
 async def _open_admin(
-    operated: Operated,
+    admin_context: AdminContext,
     shutdown: process.Shutdown,
     closing: AsyncExitStack,
     listeners: Sequence[socket.socket],
@@ -168,7 +168,7 @@ async def _open_admin(
     """Serve the admin ports until ``closing`` ends."""
     from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of the start
 
-    pages = Admin(operated)
+    pages = Admin(admin_context)
     await closing.enter_async_context(pages.serving(listeners, shutdown=shutdown))
     if monitoring:
         await closing.enter_async_context(pages.serving_monitoring(monitoring, shutdown=shutdown))
@@ -240,18 +240,18 @@ def _declarations(settings: ServerSettings) -> "Declarations | None":
 
 def _bind(settings: ServerSettings, closing: AsyncExitStack) -> list[list[socket.socket]]:
     """Bind the ports of queues, console and monitoring (if configured); ``closing`` closes them."""
-    found: list[list[socket.socket]] = []
+    listeners: list[list[socket.socket]] = []
     for whose in ("", "admin_", "metrics_"):
         host, setting = getattr(settings, f"{whose}host"), f"{whose}port"
         port = getattr(settings, setting)
-        found.append([] if port is None else process.bind(host, port, setting=setting))
-        closing.callback(process.close, found[-1])
-    return found
+        listeners.append([] if port is None else process.bind(host, port, setting=setting))
+        closing.callback(process.close, listeners[-1])
+    return listeners
 
 
 def _dispatcher(
     settings: ServerSettings,
-    guard: Security,
+    security: Security,
     polls: LongPolls,
     topics: TopicService,
     decisions: PolicyDecisions,
@@ -275,17 +275,17 @@ def _dispatcher(
         ),
         host=settings.host,
         address=address,
-        scheme=guard.scheme,
-        authentication=guard.authentication,
+        scheme=security.scheme,
+        authentication=security.authentication,
         namespaces=Namespaces(by_key=by_key, by_region=by_region) if by_key or by_region else None,
-        permissions=None if guard.authentication is None else Permissions(polls.engine, decisions),
+        permissions=None if security.authentication is None else Permissions(polls.engine, decisions),
         handlers={**topics.handlers, BrowseQueues: partial(BackgroundRequest, statistics.browse)},
         pages=topics.pages,
     )
 
 
 async def _accept(
-    connections: Connections, guard: Security, listeners: Sequence[socket.socket]
+    connections: Connections, security: Security, listeners: Sequence[socket.socket]
 ) -> list[asyncio.Server]:
     """Accept connections on ``listeners``.
 
@@ -293,8 +293,8 @@ async def _accept(
     iterations: the loop watches two copies of each listener.
     """
     options: dict[str, Any] = {"backlog": process.BACKLOG}  # both loops default to a tenth of it
-    if guard.tls is not None:
+    if security.tls is not None:
         limits = {"ssl_handshake_timeout": process.HANDSHAKE_S_MAX, "ssl_shutdown_timeout": process.CLOSING_S_MAX}
-        options |= {"ssl": guard.tls.context, **limits}
+        options |= {"ssl": security.tls.context, **limits}
     loop, copies = asyncio.get_running_loop(), [each.dup() for each in listeners]
     return [await loop.create_server(connections.protocol, sock=each, **options) for each in (*listeners, *copies)]

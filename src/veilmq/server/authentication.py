@@ -167,15 +167,15 @@ class Authentication:
             request.connection.authenticated = True
             if hold is not None:
                 hold.verify()
-        known = self._contexts.get(caller.arn)
-        if known is not None and known[0] is unsigned:
-            return known[1]
+        cached = self._contexts.get(caller.arn)
+        if cached is not None and cached[0] is unsigned:
+            return cached[1]
         region = unsigned.account.removeprefix(account_of(unsigned.account))
-        made = msgspec.structs.replace(unsigned, account=caller.account + region, caller=caller)
-        self._contexts[caller.arn] = unsigned, made
-        return made
+        signed = msgspec.structs.replace(unsigned, account=caller.account + region, caller=caller)
+        self._contexts[caller.arn] = unsigned, signed
+        return signed
 
-    def inspect(self, request: Request, kind: type[Verifier]) -> Share:
+    def body_share(self, request: Request, kind: type[Verifier]) -> Share:
         """Return the share to which the body of ``request`` counts until it is verified; only its head has arrived.
 
         Raises the protocol's error if there is no signature, no such key, or a date outside the window.
@@ -196,25 +196,25 @@ class Authentication:
         """All keys, including expired ones."""
         return self._keys.values()
 
-    def known(self, key_id: str) -> Caller | None:
+    def caller_of(self, key_id: str) -> Caller | None:
         """Return the holder of the key ``key_id``; ``None`` if the key is missing or expired."""
         key = self._keys.get(key_id)
         if key is None or (key.expires_at_s is not None and key.expires_at_s <= self._wall_s()):
             return None
         return key.caller
 
-    def secret_of(self, key_id: str) -> bytes:
+    def secret_digest(self, key_id: str) -> bytes:
         """Return a digest of the key's secret; of a random one if the key is missing."""
         return sha256(self._keys.get(key_id, _NO_KEY).secret).digest()
 
-    def signed_in(self, key_id: str, secret: str) -> Caller | None:
+    def sign_in(self, key_id: str, secret: str) -> Caller | None:
         """Return the holder of the key if ``secret`` is correct; takes as long for a missing key.
 
         Temporary keys, which need a session token, cannot sign in.
         """
         key = self._keys.get(key_id, _NO_KEY)
-        is_right = compare_digest(self.secret_of(key_id), sha256(secret.encode()).digest())
-        return self.known(key_id) if is_right and key.session_token is None else None
+        is_right = compare_digest(self.secret_digest(key_id), sha256(secret.encode()).digest())
+        return self.caller_of(key_id) if is_right and key.session_token is None else None
 
     def _read(self) -> None:
         keys = self._keys = load(self._path)

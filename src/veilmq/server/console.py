@@ -29,7 +29,7 @@ from veilmq.core.errors import VeilmqError
 from veilmq.core.limits import SECOND_MS
 from veilmq.core.receipts import CountEvents, EventCounts
 from veilmq.events import ProcessingTimes
-from veilmq.server.admin_api import AdminApi, AdminCallers, Operated
+from veilmq.server.admin_api import AdminApi, AdminCallers, AdminContext
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import MEMORY, SETTINGS, ServerSettings, as_written
 from veilmq.store.port import Histogram, Metric, SurveyQueues, execute
@@ -86,7 +86,7 @@ def _keys_of(authentication: Authentication, account: str) -> list[ShownKey]:
             id=key.id,
             user=key.caller.user,
             expires_at_s=key.expires_at_s,
-            expired=authentication.known(key.id) is None,
+            expired=authentication.caller_of(key.id) is None,
             temporary=key.session_token is not None,
         )
         for key in authentication.keys
@@ -104,20 +104,20 @@ class ConsoleService:
     ``callers`` identifies callers; ``live`` has the event streams of open pages, which end when it is closed.
     """
 
-    def __init__(self, server: Operated) -> None:
+    def __init__(self, server: AdminContext) -> None:
         self._server = server
-        settings, known, engine = server.settings, server.guard.authentication, server.engine
+        settings, authentication, engine = server.settings, server.security.authentication, server.engine
         audit_file = settings.audit_log
         if audit_file is None and settings.data is not None and settings.store is None:
             audit_file = settings.data / "audit.jsonl"
         audit = AuditLog(audit_file)
         self.asking = Auditing(server.ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
         self.live = Live(engine.clock)
-        sign_ins = None if known is None else SignIns(known.signed_in, now_ms=engine.clock.now_ms)
+        sign_ins = None if authentication is None else SignIns(authentication.sign_in, now_ms=engine.clock.now_ms)
         ports = Ports(
             audit=audit,
             health=self.health,
-            keys=None if known is None else lambda account: _keys_of(known, account),
+            keys=None if authentication is None else lambda account: _keys_of(authentication, account),
             live=self.live,
             may=server.decisions.by_action,
             past=PastReceipts(settings, engine.clock),
@@ -139,17 +139,17 @@ class ConsoleService:
                 raise  # a defect, not a missing extra
             return None
         server = self._server
-        accounts, own, known, engine = None, {}, server.guard.authentication, server.engine
-        if known is not None:
-            accounts = sessions.Accounts(signed_in=sign_ins, known=known.known)
-            own["secret_of"] = known.secret_of
+        accounts, options, authentication, engine = None, {}, server.security.authentication, server.engine
+        if authentication is not None:
+            accounts = sessions.Accounts(sign_in=sign_ins, caller_of=authentication.caller_of)
+            options["secret_digest"] = authentication.secret_digest
             if server.settings.store is None:  # sign-outs are not stored, so a restart ends all sessions
-                of_process = token_bytes(32)
-                own["secret_of"] = lambda key_id: known.secret_of(key_id) + of_process
-        secret, wall_s = digest(engine.token_key, b"console sessions", sha256), server.guard.wall_s
+                process_secret = token_bytes(32)
+                options["secret_digest"] = lambda key_id: authentication.secret_digest(key_id) + process_secret
+        secret, wall_s = digest(engine.token_key, b"console sessions", sha256), server.security.wall_s
         return console.Console(
             ask=self.asking,
-            sessions=sessions.Sessions(secret=secret, wall_s=wall_s, **own),
+            sessions=sessions.Sessions(secret=secret, wall_s=wall_s, **options),
             account=server.settings.account,
             data_port=server.data_port,
             now_ms=engine.clock.shown_ms,

@@ -30,7 +30,7 @@ from veilmq.server.background import BackgroundRequest, BulkRequests, OrderedRep
 from veilmq.server.http_parser import HOT_HEADERS, TRACE, Pending, Refusal, RenderedReply, Request, share_by_address
 from veilmq.server.long_polling import LongPolls
 from veilmq.server.metrics import Metrics
-from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, Unknown
+from veilmq.server.permissions import INTERCEPTED, ParkedPermission, Permissions, PolicyUnknown
 from veilmq.server.protocols import SMQ, SQS_JSON, Protocol, protocol_of, render_refusal
 from veilmq.wire.exchange import REGION_PATTERN, Caller, Plan, Reply, RequestContext, caller_named, with_trace_header
 from veilmq.wire.sqs.errors import SqsError
@@ -51,16 +51,16 @@ _REGION = re.compile(REGION_PATTERN)
 _ACCOUNT = re.compile(r"[0-9]{12}")
 _ACCOUNT_END = len(b"AWS4-HMAC-SHA256 Credential=") + 12
 _CONTEXTS_MAX = 256
-_NAMED_MAX = 1_024
+_NAMESPACES_MAX = 1_024
 _POLLED = frozenset({Receive, Claim})
 _WRONG_METHOD = Refusal(405, "Use POST, or GET with an Action in the query string; SMQ also uses PUT and DELETE.")
 _NO_ACTION = Refusal(404, "<UnknownOperationException/>", kind=b"text/xml")
 """What AWS replies to a GET without an action."""
-_USUAL = frozenset({b"GET", b"POST"})
+_COMMON_METHODS = frozenset({b"GET", b"POST"})
 _WRONG_HOST = Refusal(400, "The Host header is not the address of a host; send name or name:port.")
-_FOREIGN = Refusal(403, origin.EXPLANATION)
-_NO_MARK = Refusal(403, origin.UNASKED)
-_NOT_UNDERSTOOD = Refusal(
+_FOREIGN = Refusal(403, origin.FOREIGN_PAGE)
+_FORGED_GET = Refusal(403, origin.FORGED_GET)
+_UNKNOWN_PROTOCOL = Refusal(
     404,
     "No protocol of this server recognises the request. SQS clients send JSON with the header "
     "X-Amz-Target: AmazonSQS.<action>, or a form with the parameter Action; SMQ clients send the header "
@@ -68,7 +68,7 @@ _NOT_UNDERSTOOD = Refusal(
 )
 
 
-Ask = Callable[[Any, int | None, Done], Pending | None]
+CommandHandler = Callable[[Any, int | None, Done], Pending | None]
 """Run a command that may wait up to the given seconds, then call ``done(result)``."""
 
 
@@ -105,9 +105,9 @@ class Namespaces:
         elif not _REGION.fullmatch(region):
             host = _REGIONAL_HOST.fullmatch(context.base_url.partition("://")[2].lower())
             region = context.region if host is None else host[1] or host[2]
-        place = namespace(account, region, context)
-        found = msgspec.structs.replace(context, account=place, by_region=self.by_region, caller=caller)
-        if len(self._known) >= _NAMED_MAX:
+        owner = namespace(account, region, context)
+        found = msgspec.structs.replace(context, account=owner, by_region=self.by_region, caller=caller)
+        if len(self._known) >= _NAMESPACES_MAX:
             self._known.clear()
         self._known[key] = found
         return found
@@ -127,7 +127,7 @@ class Dispatcher:
         authentication: Authentication | None = None,
         namespaces: Namespaces | None = None,
         permissions: Permissions | None = None,
-        handlers: Mapping[type[Command], Ask] = MappingProxyType({}),
+        handlers: Mapping[type[Command], CommandHandler] = MappingProxyType({}),
         pages: Mapping[bytes, RenderedReply] = MappingProxyType({}),
     ) -> None:
         """``context`` is the context of all requests, except its base URL. The engine is that of ``polls``.
@@ -141,9 +141,9 @@ class Dispatcher:
         self._polls = polls
         self._submit = polls.engine.submit
         bulk = BulkRequests(polls.engine)
-        self._handlers: dict[type[Command], Ask] = {  # commands that need more than one engine result
-            Receive: polls.ask,
-            Claim: polls.ask,
+        self._handlers: dict[type[Command], CommandHandler] = {  # commands that need more than one engine result
+            Receive: polls.submit,
+            Claim: polls.submit,
             BulkRead: partial(BackgroundRequest, bulk.read),
             BulkStage: partial(BackgroundRequest, bulk.stage),
             Publish: partial(Publication, polls.engine, polls.clock),
@@ -157,7 +157,7 @@ class Dispatcher:
         self._namespaces = namespaces
         self._permissions = permissions
         self._contexts: dict[bytes, RequestContext] = {}
-        self._context_of_all = context
+        self._base_context = context
         labels = SQS_JSON.labels.items()
         self._routes = {b"AmazonSQS." + action: Route(SQS_JSON, action, label) for action, label in labels}
         self.metrics = Metrics()
@@ -167,8 +167,8 @@ class Dispatcher:
         """Whether requests over sockets must be signed."""
         return self._authentication is not None
 
-    def handle(self, request: Request, known: Caller | None = None) -> Pending | None:
-        """Handle ``request``; see ``http_parser.Handler``. With a ``known`` caller, no signature is checked."""
+    def handle(self, request: Request, verified_caller: Caller | None = None) -> Pending | None:
+        """Handle ``request``; see ``http_parser.Handler``. With a ``verified_caller``, no signature is checked."""
         started_s = perf_counter()
         head = request.head
         used = (b"", *[request.headers.get(name, b"") for name in HOT_HEADERS]) if head is None else head[2]
@@ -180,14 +180,14 @@ class Dispatcher:
         if request.method != b"POST" or head is None:
             refusal = self._head_refusal(request, route)
             if refusal is not None:
-                self._show(request, refusal, started_s)
+                self._reply_page(request, refusal, started_s)
                 return None
         context = self._contexts.get(host) or self._context(host)
         if context is None:
             self._refuse(request, _WRONG_HOST, started_s)
             return None
         if route is None:
-            self._refuse(request, _NOT_UNDERSTOOD, started_s)
+            self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
             return None
         namespaces = self._namespaces
         # Without by_region only a twelve-digit id has its slash at this position; other credentials are skipped.
@@ -201,7 +201,7 @@ class Dispatcher:
             and route.protocol is not SMQ
         ):
             context = namespaces.of(context, authorization, request.target)
-        return self._serve(request, route, content, context, started_s, known)
+        return self._serve(request, route, content, context, started_s, verified_caller)
 
     def _route(self, request: Request) -> tuple[Route | None, Any]:
         """Return the route and content of ``request``; a large body is read only after its signature is verified."""
@@ -228,9 +228,9 @@ class Dispatcher:
         if route is None:
             return _NO_ACTION if request.method == b"GET" else _WRONG_METHOD
         if request.method not in route.protocol.methods:
-            return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _USUAL)))
-        unasked = origin.is_unasked(request.headers, own_name=self._host, mark=route.protocol.mark)
-        return _NO_MARK if unasked else None
+            return _WRONG_METHOD._replace(allow=b", ".join(sorted(route.protocol.methods | _COMMON_METHODS)))
+        forged = origin.may_be_forged(request.headers, own_name=self._host, mark=route.protocol.mark)
+        return _FORGED_GET if forged else None
 
     def _serve(  # noqa: C901 (the path of every request: a further call costs time)
         self,
@@ -239,20 +239,20 @@ class Dispatcher:
         content: Any,
         context: RequestContext,
         started_s: float,
-        known: Caller | None,
+        verified_caller: Caller | None,
     ) -> Pending | None:
         protocol = route.protocol
         exchange = Exchange(request, self.metrics, protocol, route.label, started_s, context.base_url)
         head = request.head
         try:
-            caller = context
+            caller_context = context
             if self._authentication is not None:
-                caller = self._authentication.context(request, context, protocol.verifier, known)
+                caller_context = self._authentication.context(request, context, protocol.verifier, verified_caller)
             if content is None:
-                return self._serve_large(request, protocol, context, started_s, caller.caller)
+                return self._serve_large(request, protocol, context, started_s, caller_context.caller)
             if (head is None or head[0].is_traced) and (trace := request.headers.get(TRACE)):
-                caller = with_trace_header(caller, trace)
-            plan = exchange.plan = protocol.decode(route.action, content, caller)
+                caller_context = with_trace_header(caller_context, trace)
+            plan = exchange.plan = protocol.decode(route.action, content, caller_context)
         except protocol.refused as error:
             exchange.reply(protocol.refuse(error, context.base_url))
             return None
@@ -265,35 +265,42 @@ class Dispatcher:
             request.fields, request.body = None, b""  # waiting requests then use less of the processor's cache
         command = plan.command
         done: Done = exchange.done
-        ask = self._handlers.get(type(command))
-        if self._permissions is not None and caller.caller is not None:
+        handler = self._handlers.get(type(command))
+        if self._permissions is not None and caller_context.caller is not None:
             try:
-                self._permissions.check(exchange, command, caller.caller, started_s)
+                self._permissions.check(exchange, command, caller_context.caller, started_s)
             except SqsError as denial:
                 exchange.reply(protocol.refuse(denial, context.base_url))
                 return None
-            except Unknown as unknown:
-                again = partial(self._serve, request, route, content, context, started_s, known)
-                return self._permissions.wait(unknown, again, exchange.done, started_s)
+            except PolicyUnknown as unknown:
+                retry = partial(self._serve, request, route, content, context, started_s, verified_caller)
+                return self._permissions.wait(unknown, retry, exchange.done, started_s)
             if type(command) is BrowseQueues:
-                command = self._permissions.narrowed(exchange, command, caller.caller)
+                command = self._permissions.restricted(exchange, command, caller_context.caller)
             if type(command) in INTERCEPTED:
-                done = self._permissions.intercept(exchange, command, caller.caller, done)
+                done = self._permissions.intercept(exchange, command, caller_context.caller, done)
             if type(command) in _POLLED and self._authentication and (plan.wait_s != 0 or request.is_pipelined):
                 keys = self._authentication
                 permission = ParkedPermission(
-                    exchange, command, caller.caller, context, known, keys, self._permissions, keys.loads
+                    exchange,
+                    command,
+                    caller_context.caller,
+                    context,
+                    verified_caller,
+                    keys,
+                    self._permissions,
+                    keys.loads,
                 )
-                ask, done = (
-                    partial(self._polls.ask, permit=permission.check, late=request.is_pipelined),
+                handler, done = (
+                    partial(self._polls.submit, permit=permission.check, check_first=request.is_pipelined),
                     exchange.finish,
                 )
-        if ask is None:
+        if handler is None:
             self._submit(command, done)
             return None
         if request.is_pipelined or type(command) is BulkRead:
-            return OrderedReply(request, partial(ask, command, plan.wait_s, done))
-        return ask(command, plan.wait_s, done)
+            return OrderedReply(request, partial(handler, command, plan.wait_s, done))
+        return handler(command, plan.wait_s, done)
 
     def _serve_large(
         self, request: Request, protocol: Protocol, context: RequestContext, started_s: float, caller: Caller | None
@@ -301,11 +308,11 @@ class Dispatcher:
         """Read a large body after its signature was verified, then continue as with a small one."""
         route, content = self._read(protocol, request)
         if route is None:
-            self._refuse(request, _NOT_UNDERSTOOD, started_s)
+            self._refuse(request, _UNKNOWN_PROTOCOL, started_s)
             return None
         return self._serve(request, route, content, context, started_s, caller)
 
-    def inspect(self, head: Request) -> Share | None:
+    def admit(self, head: Request) -> Share | None:
         """Return the share to which a large body counts, by the request's ``head``; ``None`` after refusing it.
 
         If requests must be signed, the head must name a known key and a current date.
@@ -315,11 +322,11 @@ class Dispatcher:
         started_s = perf_counter()
         protocol = protocol_of(head)
         if protocol is None:
-            self._refuse(head, _NOT_UNDERSTOOD, started_s)
+            self._refuse(head, _UNKNOWN_PROTOCOL, started_s)
             return None
         base_url = self._base_url(head.headers)
         try:
-            return self._authentication.inspect(head, protocol.verifier)
+            return self._authentication.body_share(head, protocol.verifier)
         except protocol.refused as error:
             exchange = Exchange(head, self.metrics, protocol, UNKNOWN_ACTION, started_s, base_url)
             exchange.reply(protocol.refuse(error, base_url))
@@ -330,7 +337,7 @@ class Dispatcher:
         self.metrics.count(UNKNOWN_ACTION, str(refusal.status), 0.0)
         return render_refusal(refusal, b"", headers, self._base_url(headers))
 
-    def _show(self, request: Request, refusal: Refusal, started_s: float) -> None:
+    def _reply_page(self, request: Request, refusal: Refusal, started_s: float) -> None:
         """Reply with the page at the target, else with ``refusal``."""
         page = self._pages.get(request.target) if request.method == b"GET" else None
         if page is None:
@@ -353,7 +360,7 @@ class Dispatcher:
             return None
         if len(self._contexts) >= _CONTEXTS_MAX:
             self._contexts.clear()
-        context = msgspec.structs.replace(self._context_of_all, base_url=self._base_url({b"host": host}))
+        context = msgspec.structs.replace(self._base_context, base_url=self._base_url({b"host": host}))
         self._contexts[host] = context
         return context
 

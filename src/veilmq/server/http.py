@@ -70,7 +70,7 @@ _PIPELINED_BYTES = 16_384
 _STARTED_PER_ITERATION = 8
 
 
-Inspect = Callable[[Request], Share | None]
+Admit = Callable[[Request], Share | None]
 """The head of a request with a large body → the share to which it counts; ``None`` after replying with a refusal."""
 
 RenderRefusal = Callable[[Refusal, Mapping[bytes, bytes]], RenderedReply]
@@ -370,7 +370,7 @@ class Http1Connection(asyncio.Protocol):
         hold = self._reader.hold
         if hold is None:
             head = self._reader.head()
-            share = self._connections.inspect(head)
+            share = self._connections.admit(head)
             if share is None:
                 self._reader.stop()
                 self._stop_reading()
@@ -516,16 +516,16 @@ class Connections:
         handler: Handler,
         limits: HttpLimits | None = None,
         render_refusal: RenderRefusal = render_text,
-        inspect: Inspect = share_by_address,
+        admit: Admit = share_by_address,
         budget: ByteBudget | None = None,
     ) -> None:
         """``handler`` gets complete requests, ``render_refusal`` renders the refusal of an incomplete one.
 
-        ``inspect`` gets the head of each request with a large body, which counts to ``budget``.
+        ``admit`` gets the head of each request with a large body, which counts to ``budget``.
         """
         self._loop = asyncio.get_running_loop()
         self.handler = handler
-        self.inspect = inspect
+        self.admit = admit
         self.budget = budget or ByteBudget(HTTP_BYTES.default)
         self.loop_queues = LoopQueues(self._loop)
         self.render_refusal = render_refusal

@@ -38,7 +38,7 @@ from veilmq.server.admission import ByteBudget
 from veilmq.server.background import shown_due
 from veilmq.server.http_parser import Pending
 
-HELD_S_MIN = 1
+PARKED_S_MIN = 1
 
 
 Permit = Callable[[Done], object]
@@ -57,26 +57,26 @@ class LongPolls:
         self._queues: dict[str, _WaiterQueue] = {}
         self.tickets = count()  # positions of waiters
 
-    def ask(
+    def submit(
         self,
         command: Receive | Claim,
         wait_s: int | None,
         answer: Done,
         permit: Permit | None = None,
         *,
-        late: bool = False,
+        check_first: bool = False,
     ) -> Pending:
         """Submit a receive or claim; call ``answer`` once, after at most ``wait_s`` (``None``: the queue's default).
 
-        ``permit`` is called before each attempt (before the first only if ``late``); a refusal is the answer.
+        ``permit`` is called before each attempt (before the first only if ``check_first``); a refusal is the answer.
         """
-        line = self._queues.get(command.queue)
-        if line is not None:
-            line.inspect()
-        poll = _KINDS[type(command)](self, command, wait_s, answer, permit=permit)
+        waiters = self._queues.get(command.queue)
+        if waiters is not None:
+            waiters.inspect()
+        poll = _POLL_TYPES[type(command)](self, command, wait_s, answer, permit=permit)
         if self.budget.replies_full:
-            poll.wait(max(wait_s or 0, HELD_S_MIN)).park(poll, self.clock.now_ms())
-        elif late and permit is not None:
+            poll.wait(max(wait_s or 0, PARKED_S_MIN)).park(poll, self.clock.now_ms())
+        elif check_first and permit is not None:
             poll.attempt(poll.first_done, permit)
         else:
             self.engine.submit(command, poll.first_done)
@@ -89,20 +89,20 @@ class LongPolls:
     @property
     def parked(self) -> int:
         """The number of polls that wait."""
-        return sum(len(line.parked) for line in self._queues.values())
+        return sum(len(waiters.parked) for waiters in self._queues.values())
 
     @property
-    def asking(self) -> int:
+    def submitted(self) -> int:
         """The number of polls submitted again."""
-        return sum(line.asking for line in self._queues.values())
+        return sum(waiters.submitted for waiters in self._queues.values())
 
     def waiters(self, queue: str) -> "_WaiterQueue":
         """Return the waiters of ``queue``, and watch it if they are new."""
-        line = self._queues.get(queue)
-        if line is None:
-            line = self._queues[queue] = _WaiterQueue(self, queue)
-            self.engine.watch(queue, line.wake)
-        return line
+        waiters = self._queues.get(queue)
+        if waiters is None:
+            waiters = self._queues[queue] = _WaiterQueue(self, queue)
+            self.engine.watch(queue, waiters.wake)
+        return waiters
 
     def drop(self, queue: str) -> None:
         """Stop watching a queue without waiters."""
@@ -111,8 +111,8 @@ class LongPolls:
 
     def inspect(self) -> None:
         """Submit the first waiter of each queue, after unread replies have fallen below their limit."""
-        for line in list(self._queues.values()):
-            line.inspect()
+        for waiters in list(self._queues.values()):
+            waiters.inspect()
 
 
 class Poll(msgspec.Struct, eq=False):
@@ -129,7 +129,7 @@ class Poll(msgspec.Struct, eq=False):
     timer: Timer | None = None
     deadline_ms: int = 0
     ticket: int = 0
-    instead: bool = False  # submitted because a poll of the other kind hit its quota
+    is_substitute: bool = False  # submitted because a poll of the other kind hit its quota
 
     def withdraw(self) -> None:
         """Drop the poll; a command that has not begun does not run."""
@@ -138,9 +138,9 @@ class Poll(msgspec.Struct, eq=False):
         self.answer = None
         if self.waiters is None:
             self.polls.engine.withdraw(self.first_done)
-        elif not (line := self._end_waiting()).remove(self):
+        elif not (waiters := self._end_waiting()).remove(self):
             self.polls.engine.withdraw(self.done)
-            line.let_go(None)
+            waiters.poll_ended(None)
 
     def hurry(self) -> None:
         """Answer without further waiting."""
@@ -166,8 +166,8 @@ class Poll(msgspec.Struct, eq=False):
         if isinstance(result, self.result_type) and not result.messages and not self.polls.closing:
             wait_s = result.receive_wait_s if self.wait_s is None else self.wait_s
         if wait_s:
-            self.note_result()
-            self.wait(wait_s).join(self, result.next_due_ms)
+            self.record_first_result()
+            self.wait(wait_s).add(self, result.next_due_ms)
         else:
             self.answer = None
             answer(result)
@@ -175,40 +175,40 @@ class Poll(msgspec.Struct, eq=False):
     def attempt(self, done: Done, permit: Permit | None) -> None:
         """Submit the command, if ``permit`` allows it."""
 
-        def go_on(refusal: Any) -> None:
+        def proceed(refusal: Any) -> None:
             if refusal is None and self.answer is not None:
                 self.polls.engine.submit(self.command, done)
             elif self.answer is not None:  # not withdrawn meanwhile
                 done(refusal)
 
         if permit is not None:
-            permit(go_on)
+            permit(proceed)
         else:
-            go_on(None)
+            proceed(None)
 
     def done(self, result: Any) -> None:
         """Answer with the result of a later attempt, or park again."""
-        line = self.waiters
-        if line is None:
+        waiters = self.waiters
+        if waiters is None:
             return  # withdrawn while the command ran
-        in_vain = isinstance(result, self.result_type) and not result.messages
-        if in_vain and not self.polls.closing and self.polls.clock.now_ms() < self.deadline_ms:
-            self.note_result()
-            line.keep(self, result)
+        is_empty = isinstance(result, self.result_type) and not result.messages
+        if is_empty and not self.polls.closing and self.polls.clock.now_ms() < self.deadline_ms:
+            self.record_first_result()
+            waiters.repark(self, result)
         else:
-            self.finish(self.nothing() if in_vain else result)  # a long poll does not report quotas
-            line.let_go(result)
+            self.finish(self.empty_result() if is_empty else result)  # a long poll does not report quotas
+            waiters.poll_ended(result)
 
-    def note_result(self) -> None:
+    def record_first_result(self) -> None:
         """Keep the time of the first result for later attempts: the maximum lease counts from it."""
         if self.command.requested_at_ms is None:
             self.command = replace(self.command, requested_at_ms=self.polls.clock.now_ms())
 
-    def lacks_a_place(self, result: Any) -> bool:
+    def over_quota(self, result: Any) -> bool:
         """Return whether a result is empty because too many messages are in flight."""
         return bool(result.over_limit)
 
-    def nothing(self) -> Received | Bound:
+    def empty_result(self) -> Received | Bound:
         """Return an empty result."""
         return Received(messages=[], next_due_ms=None, receive_wait_s=0)
 
@@ -221,14 +221,14 @@ class Poll(msgspec.Struct, eq=False):
 
     def _expire(self) -> None:
         if self.waiters is not None and self.waiters.remove(self):
-            self.finish(self.nothing())
+            self.finish(self.empty_result())
 
     def _end_waiting(self) -> "_WaiterQueue":
-        line, timer, self.waiters, self.timer = self.waiters, self.timer, None, None
-        assert line is not None, "it is in a line"
-        assert timer is not None, "in a line it has a deadline"
+        waiters, timer, self.waiters, self.timer = self.waiters, self.timer, None, None
+        assert waiters is not None, "it waits"
+        assert timer is not None, "a waiting poll has a deadline"
         timer.cancel()
-        return line
+        return waiters
 
 
 class ClaimPoll(Poll, eq=False):
@@ -244,19 +244,19 @@ class ClaimPoll(Poll, eq=False):
         assert answer is not None, "it is there until it is given"
         self.answer = lambda result: answer(shown_due(result, clock))
 
-    def note_result(self) -> None:
+    def record_first_result(self) -> None:
         """Do nothing: a claim has no lease."""
 
-    def lacks_a_place(self, result: Any) -> bool:
+    def over_quota(self, result: Any) -> bool:
         """Return whether too many messages may be claimed: then the result has no due time."""
         return result.next_due_ms is None
 
-    def nothing(self) -> Bound:
+    def empty_result(self) -> Bound:
         return Bound(number=self.command.number, messages=0, shards=0)
 
     def first_done(self, result: Any) -> None:
         """Handle the first result, or bind the next slice."""
-        result = self._seen_whole(result)
+        result = self._with_first_again(result)
         if self.answer is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.first_done)
             return
@@ -266,16 +266,16 @@ class ClaimPoll(Poll, eq=False):
 
     def done(self, result: Any) -> None:
         """Handle a later result, or bind the next slice."""
-        result, line = self._seen_whole(result), self.waiters
-        if line is not None and isinstance(result, Bound) and result.more:
+        result, waiters = self._with_first_again(result), self.waiters
+        if waiters is not None and isinstance(result, Bound) and result.more:
             self.polls.engine.submit(self.command, self.done)
-        elif line is not None and isinstance(result, Bound) and result.shards:
+        elif waiters is not None and isinstance(result, Bound) and result.shards:
             self.finish(result)
-            line.let_go(result)
+            waiters.poll_ended(result)
         else:
             super().done(result)
 
-    def _seen_whole(self, result: Any) -> Any:
+    def _with_first_again(self, result: Any) -> Any:
         if not isinstance(result, Bound):
             return result
         if self.bound_before is None:
@@ -283,7 +283,7 @@ class ClaimPoll(Poll, eq=False):
         return replace(result, again=self.bound_before)
 
 
-_KINDS: dict[type[Command], type[Poll]] = {Receive: Poll, Claim: ClaimPoll}
+_POLL_TYPES: dict[type[Command], type[Poll]] = {Receive: Poll, Claim: ClaimPoll}
 
 
 class _WaiterQueue:
@@ -296,11 +296,11 @@ class _WaiterQueue:
         self._timer: Timer | None = None
         self._timer_at_ms = 0
         self.parked: list[Poll] = []
-        self.asking = 0
+        self.submitted = 0
 
     def wake(self, due_ms: int) -> None:
         """Called by the engine, perhaps between two commands: there may be a message at ``due_ms``."""
-        self._note(due_ms)
+        self._set_due(due_ms)
         self.inspect()
 
     def inspect(self) -> None:
@@ -312,76 +312,76 @@ class _WaiterQueue:
             self._polls.budget.add_waiter(self._polls.inspect)
             return
         if due_ms <= self._polls.clock.now_ms():
-            self._ask(self.parked.pop(0))
+            self._submit(self.parked.pop(0))
         elif self._timer is None or due_ms < self._timer_at_ms:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_at_ms = due_ms
-            self._timer = self._polls.clock.call_at(due_ms, self._ring)
+            self._timer = self._polls.clock.call_at(due_ms, self._on_timer)
 
-    def join(self, poll: Poll, due_ms: int | None) -> None:
+    def add(self, poll: Poll, due_ms: int | None) -> None:
         """Park a new poll at the end; if it is the only one, submit it again instead, now that the queue is watched."""
-        if self.parked or self.asking:
+        if self.parked or self.submitted:
             self.park(poll, due_ms)
         else:
-            self._ask(poll)
+            self._submit(poll)
 
     def park(self, poll: Poll, due_ms: int | None) -> None:
         """Add a poll at its position; there may be a message for it at ``due_ms``."""
         insort(self.parked, poll, key=attrgetter("ticket"))
-        self._note(due_ms)
+        self._set_due(due_ms)
         self.inspect()
 
-    def keep(self, poll: Poll, result: Received | Bound) -> None:
+    def repark(self, poll: Poll, result: Received | Bound) -> None:
         """Park a poll that got nothing again, at its old position."""
-        self.asking -= 1
-        was_instead, poll.instead = poll.instead, False
+        self.submitted -= 1
+        was_substitute, poll.is_substitute = poll.is_substitute, False
         self.park(poll, result.next_due_ms)
-        if not was_instead and poll.lacks_a_place(result):
+        if not was_substitute and poll.over_quota(result):
             for other in self.parked:
                 if other.result_type is not poll.result_type:
                     self.parked.remove(other)
-                    other.instead = True
-                    self._ask(other)
+                    other.is_substitute = True
+                    self._submit(other)
                     return
 
-    def let_go(self, result: Any) -> None:
+    def poll_ended(self, result: Any) -> None:
         """Continue after the result of a poll that stopped waiting."""
-        self.asking -= 1
+        self.submitted -= 1
         if isinstance(result, Received) or (isinstance(result, Bound) and not result.messages):
-            self._note(result.next_due_ms)
+            self._set_due(result.next_due_ms)
             self.inspect()
         elif isinstance(result, QueueNotFound):
             parked, self.parked = self.parked, []
             for poll in parked:
                 poll.finish(QueueNotFound(self._queue))
         elif self.parked:  # the poll ended without a result
-            self._ask(self.parked.pop(0))
-        self._leave_if_empty()
+            self._submit(self.parked.pop(0))
+        self._drop_if_empty()
 
     def remove(self, poll: Poll) -> bool:
         """Remove a parked poll; return whether it was parked."""
         if poll not in self.parked:
             return False
         self.parked.remove(poll)
-        self._leave_if_empty()
+        self._drop_if_empty()
         return True
 
-    def _ask(self, poll: Poll) -> None:
+    def _submit(self, poll: Poll) -> None:
         self._due_ms = None  # the result sets it again
-        self.asking += 1
+        self.submitted += 1
         poll.attempt(poll.done, poll.permit)
 
-    def _note(self, due_ms: int | None) -> None:
+    def _set_due(self, due_ms: int | None) -> None:
         if due_ms is not None and (self._due_ms is None or due_ms < self._due_ms):
             self._due_ms = due_ms
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self.inspect()
 
-    def _leave_if_empty(self) -> None:
-        if self.parked or self.asking:
+    def _drop_if_empty(self) -> None:
+        if self.parked or self.submitted:
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -27,14 +27,14 @@ from veilmq.core.receipts import EventCounts
 from veilmq.server.settings import ServerSettings
 from veilmq.store.port import LATENCY_BOUNDS_S, Histogram, Metric, counter, execute, gauge
 
-COUNTED_TOGETHER = 32
+COUNT_BATCH = 32
 COUNTED_MAX = 1_000
 SHOWN_MAX = 10_000
 
 _HELD = frozenset({ClaimState.BINDING, ClaimState.OPEN})
 
 
-class Counted(NamedTuple):
+class CountedQueue(NamedTuple):
     """The counts of a queue.
 
     ``claims`` has the number of messages and the bind time of each held claim, ``None`` without an open source;
@@ -54,16 +54,16 @@ class QueueCountCache:
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
         self._quotas = {False: settings.in_flight_max, True: settings.fifo_in_flight_max}
-        self._counts: dict[str, Counted] = {}  # least recently counted first
+        self._counts: dict[str, CountedQueue] = {}  # least recently counted first
 
-    async def inspect(self, names: list[str]) -> list[tuple[str, Counted]]:
+    async def inspect(self, names: list[str]) -> list[tuple[str, CountedQueue]]:
         """Return the known counts of the queues ``names``; deleted queues are omitted."""
         shown = dict.fromkeys(names[:SHOWN_MAX])
         self._counts = {name: counts for name, counts in self._counts.items() if name in shown}
         due = [name for name in shown if name not in self._counts]
         due += self._counts
-        for first in range(0, min(len(due), COUNTED_MAX), COUNTED_TOGETHER):
-            await self._count(due[first : min(first + COUNTED_TOGETHER, COUNTED_MAX)])
+        for first in range(0, min(len(due), COUNTED_MAX), COUNT_BATCH):
+            await self._count(due[first : min(first + COUNT_BATCH, COUNTED_MAX)])
         return [(name, self._counts[name]) for name in shown if name in self._counts]
 
     async def _count(self, names: list[str]) -> None:
@@ -83,7 +83,7 @@ class QueueCountCache:
                     staged = sum(writer.staged for writer in staging)
                 own = view.settings.in_flight_max
                 quota = self._quotas[view.settings.fifo] if own is None else own
-                self._counts[name] = Counted(view.counts, claims, staged, quota, view.settings.dead_letter_queue)
+                self._counts[name] = CountedQueue(view.counts, claims, staged, quota, view.settings.dead_letter_queue)
 
 
 class PushOutcome(enum.Enum):
@@ -174,7 +174,7 @@ def exposition(requests: Sequence[tuple[str, str, Histogram]], figures: Sequence
     return generate_latest(registry)
 
 
-def queue_figures(queues: Sequence[tuple[str, Counted]], now_ms: int) -> Iterator[Metric]:
+def queue_figures(queues: Sequence[tuple[str, CountedQueue]], now_ms: int) -> Iterator[Metric]:
     """Yield the figures of queues, labelled with full names."""
     for name, kind, text, value_of in _BY_QUEUE:
         samples = {queue: value_of(counted, now_ms) for queue, counted in queues}
@@ -192,7 +192,7 @@ def event_figures(events: EventCounts) -> Iterator[Metric]:
     yield gauge("events_waiting", "Events that wait to be exported.", events.waiting)
 
 
-_BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[Counted, int], float | None]], ...] = (
+_BY_QUEUE: tuple[tuple[str, Literal["gauge", "counter"], str, Callable[[CountedQueue, int], float | None]], ...] = (
     ("messages_visible", "gauge", "Messages that can be received.", lambda it, now_ms: it.counts.visible),
     ("messages_in_flight", "gauge", "Messages that were received and not deleted.", lambda it, _: it.counts.in_flight),
     ("in_flight_max", "gauge", "Messages that may be in flight at once.", lambda it, _: it.in_flight_max),

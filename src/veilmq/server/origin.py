@@ -25,12 +25,12 @@ from veilmq.server.settings import Address, Addresses, unmapped
 
 FOREIGN_SITES = frozenset({b"cross-site", b"same-site"})
 
-EXPLANATION = (
+FOREIGN_PAGE = (
     "This request comes from a web page of another site, which may not use this server. "
     "Programs need no Origin header; a page must be served from this address."
 )
 
-UNASKED = (
+FORGED_GET = (
     "This GET may come from a web page of another site, which may not use this server. Programs omit a "
     "browser's headers (Accept-Language, Referer, Sec-Fetch-…, the User-Agent Mozilla/…) or use POST; in a browser, "
     "enter the IP address of this server or localhost."
@@ -48,7 +48,7 @@ _BROWSERS_HEADERS = frozenset(
 )
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
 _PORT_MAX = 65_535
-_ASKED_FOR = frozenset({b"none", b"same-origin"})
+_OWN_SITES = frozenset({b"none", b"same-origin"})
 
 
 def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
@@ -63,7 +63,7 @@ def is_foreign(headers: dict[bytes, bytes], *, own_name: str) -> bool:
     return address != b"//" + host.lower() or not is_own(host.decode("latin-1"), own_name=own_name)
 
 
-def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"") -> bool:
+def may_be_forged(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"") -> bool:
     """Return whether a foreign web page may have caused a browser to send this GET, which could delete a queue.
 
     A page can load any address, as an image, a link or a form, and the browser need not send the page's origin: GET has
@@ -75,7 +75,7 @@ def is_unasked(headers: dict[bytes, bytes], *, own_name: str, mark: bytes = b"")
     if _BROWSERS_HEADERS.isdisjoint(headers) and not headers.get(b"user-agent", b"").startswith(b"Mozilla/"):
         return False
     host = headers.get(b"host", b"").decode("latin-1")
-    shown = mark in headers or headers.get(b"sec-fetch-site") in _ASKED_FOR
+    shown = mark in headers or headers.get(b"sec-fetch-site") in _OWN_SITES
     return not shown or not is_own(host, own_name=own_name)
 
 
@@ -103,15 +103,15 @@ LOCAL_ONLY = (
     "Without authentication the console serves only this machine. Give the server accounts "
     "(--credentials) and a certificate (--tls-certificate, --tls-key), or use a tunnel (ssh -L)."
 )
-IN_THE_CLEAR = (
+TLS_REQUIRED = (
     "The console serves other machines only over TLS: give the server a certificate (--tls-certificate, "
     "--tls-key), or put a TLS proxy in front of it and list the proxy's address (--console-proxy)."
 )
-UNNAMED = (
+UNLISTED_PROXY = (
     "This request came through a proxy that is not listed: list its address with --console-proxy, so that the server "
     "trusts what the proxy states about its clients."
 )
-UNFORWARDED = (
+FORWARDED_HEADERS_REQUIRED = (
     "The proxy must set X-Forwarded-Proto, which must be https, and X-Forwarded-For to the scheme and the address of "
     "its client."
 )
@@ -129,7 +129,7 @@ class Unreachable(Exception):
     """The request may not come by this network; ``str()`` says what to do."""
 
 
-def _listed(scope: Scope, wanted: bytes) -> list[str]:
+def _header_elements(scope: Scope, wanted: bytes) -> list[str]:
     """Return the elements of a list header, over all its lines."""
     lines = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
     return [element.strip() for line in lines for element in line.split(",")]
@@ -164,7 +164,7 @@ class AdminGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_console = self.has_console and scope["path"] not in _OPERATORS
         try:
-            seen, certified = self.way(scope) if is_console else (scope, False)
+            seen, certified = self.client_scope(scope) if is_console else (scope, False)
             self._check(scope, certified=certified, any_name=self.any_name and not is_console)
         except Unreachable as unreachable:
             text = str(unreachable)
@@ -176,7 +176,7 @@ class AdminGuard:
         else:
             await self.app(seen, receive, send)
 
-    def way(self, scope: Scope) -> tuple[Scope, bool]:
+    def client_scope(self, scope: Scope) -> tuple[Scope, bool]:
         """Return ``scope`` with the real client and scheme; raises ``Unreachable``.
 
         Also return whether any ``Host`` header is safe: an attacker's name has no certificate, or no proxy.
@@ -186,18 +186,18 @@ class AdminGuard:
         proxied = peer is not None and peer in self.proxies
         if peer is not None and peer.is_loopback and not proxied:
             if forwarded:
-                raise Unreachable(UNNAMED)
+                raise Unreachable(UNLISTED_PROXY)
             return scope, self.tls
         if not self.signed:
             raise Unreachable(LOCAL_ONLY)
         if not proxied:
             if not self.tls:
-                raise Unreachable(UNNAMED if forwarded else IN_THE_CLEAR)
+                raise Unreachable(UNLISTED_PROXY if forwarded else TLS_REQUIRED)
             return scope, True
-        schemes = _listed(scope, b"x-forwarded-proto")
-        client = self._client(_listed(scope, b"x-forwarded-for"))
+        schemes = _header_elements(scope, b"x-forwarded-proto")
+        client = self._client(_header_elements(scope, b"x-forwarded-for"))
         if not schemes or any(scheme.lower() != "https" for scheme in schemes) or client is None:
-            raise Unreachable(UNFORWARDED)
+            raise Unreachable(FORWARDED_HEADERS_REQUIRED)
         return {**scope, "scheme": "https", "client": (str(client), 0)}, True
 
     def _client(self, listed: list[str]) -> Address | None:
@@ -223,4 +223,4 @@ class AdminGuard:
             if not any_name and not is_own(host, own_name=own_name):
                 raise Unreachable(WRONG_NAME)
         if is_foreign(headers, own_name=own_name):
-            raise Unreachable(EXPLANATION)
+            raise Unreachable(FOREIGN_PAGE)

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 FRESH_S = 5.0
 """How long a cached policy is used without reading it again; AWS allows itself 60 s."""
 
-_KEPT_MAX = 65_536
+_CACHED_MAX = 65_536
 _PASSED_MAX = 256
 _CHANGING = frozenset({commands.CreateQueue, commands.DeleteQueue, commands.SetQueue, commands.EditQueue})
 """Commands after which the cached policy of their queue may be wrong."""
@@ -59,13 +59,13 @@ INTERCEPTED = _CHANGING | {commands.ListQueues}
 
 _SEE = "GetQueueAttributes"
 _SEND = "SendMessage"
-_OF_A_QUEUE = (
+_QUEUE_ACTIONS = (
     *policies.GRANTABLE,
     *(action for action in policies.OWNER_ONLY if action not in {"CreateQueue", "ListQueues"}),
 )
 
-_OF_SOURCE = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
-_OF_TOPICS = frozenset(
+_MOVE_COMMANDS = frozenset({commands.StartMove, commands.CancelMove, commands.ListMoves})
+_TOPIC_COMMANDS = frozenset(
     {
         topics.CreateTopic,
         topics.SetTopic,
@@ -82,10 +82,10 @@ _OF_TOPICS = frozenset(
 )
 """Commands on an account's own topics; subscribing a queue also needs the permission to send to it."""
 
-_OF_NO_QUEUE = _OF_TOPICS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
+_WITHOUT_QUEUE = _TOPIC_COMMANDS | {commands.CreateQueue, commands.ListQueues, BrowseQueues, ShowAccount, SetAccount}
 
-_FURTHER = frozenset({Forward, InspectQueue, topics.Subscribe})
-"""Commands that need more permissions than that on their own queue: see ``_further``."""
+_WITH_EXTRA_PERMISSIONS = frozenset({Forward, InspectQueue, topics.Subscribe})
+"""Commands that need more permissions than that on their own queue: see ``_extra_permissions``."""
 
 
 class Exchange(Protocol):
@@ -101,11 +101,11 @@ class Exchange(Protocol):
         """The action that queue policies check."""
 
 
-Again = Callable[[], Pending | None]
+Retry = Callable[[], Pending | None]
 """Serves a request again from the beginning."""
 
 
-class Unknown(Exception):
+class PolicyUnknown(Exception):
     """The policy of ``queue`` is not cached: call ``wait``."""
 
     def __init__(self, queue: str) -> None:
@@ -177,14 +177,14 @@ class PolicyDecisions:
     ) -> list[tuple[str, bool]]:
         """Return all actions on ``queue``, each with whether ``caller`` may do it."""
         read, source = self.read(queue, policy), _Source(peer, program)
-        return [(action, self.denied(read, caller, queue, action, source) is None) for action in sorted(_OF_A_QUEUE)]
+        return [(action, self.denied(read, caller, queue, action, source) is None) for action in sorted(_QUEUE_ACTIONS)]
 
     def may_send(self, starter: str, queue: str, policy: str) -> bool:
         """``core.commands.MaySend``: whether a principal may send to ``queue`` now, without a request."""
         return self.denied(self.read(queue, policy), caller_from_arn(starter), queue, _SEND, _Source()) is None
 
 
-class _Kept(msgspec.Struct, eq=False):
+class _CachedPolicy(msgspec.Struct, eq=False):
     """The cached policy of a queue, parsed from ``text``; ``waiting`` requests (with error callbacks) until it is read.
 
     ``passed`` has the callers, actions and (if the policy depends on them) addresses that always pass.
@@ -204,38 +204,38 @@ class Permissions:
     def __init__(self, engine: Engine, decisions: PolicyDecisions) -> None:
         self._engine = engine
         self._decisions = decisions
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _CachedPolicy] = {}
 
     def check(self, exchange: Exchange, command: Command, caller: Caller, now_s: float) -> None:
-        """Raise ``SqsError`` if ``caller`` may not run ``command``, ``Unknown`` if a policy must be read first."""
+        """Raise ``SqsError`` if ``caller`` may not run ``command``, ``PolicyUnknown`` if a policy must be read."""
         kind = type(command)
-        if kind not in _OF_NO_QUEUE:
-            queue = command.source if kind in _OF_SOURCE else command.queue  # type: ignore[attr-defined]
-            kept = self._kept.get(queue)
+        if kind not in _WITHOUT_QUEUE:
+            queue = command.source if kind in _MOVE_COMMANDS else command.queue  # type: ignore[attr-defined]
+            cached = self._cached.get(queue)
             if (
-                kept is None
-                or kept.varies_by_address
-                or (caller.arn, exchange.action, None) not in kept.passed
-                or now_s >= kept.stale_at_s
+                cached is None
+                or cached.varies_by_address
+                or (caller.arn, exchange.action, None) not in cached.passed
+                or now_s >= cached.stale_at_s
             ):  # otherwise known to pass
                 self._check(queue, exchange, None, caller, now_s)
-        if kind in _FURTHER:
-            for other, action in _further(command):
+        if kind in _WITH_EXTRA_PERMISSIONS:
+            for other, action in _extra_permissions(command):
                 self._check(other, exchange, action, caller, now_s)
 
     def _check(self, queue: str, exchange: Exchange, action: str | None, caller: Caller, now_s: float) -> None:
         """Check ``action`` (default: the request's) on one queue; cache a pass that depends on nothing else."""
-        kept = self._kept.get(queue)
-        if kept is None or kept.waiting is not None:
-            raise Unknown(queue)
-        if now_s >= kept.stale_at_s:
-            kept.stale_at_s = now_s + FRESH_S
-            self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, kept))
-        address = exchange.request.source_ip() if kept.varies_by_address else None
+        cached = self._cached.get(queue)
+        if cached is None or cached.waiting is not None:
+            raise PolicyUnknown(queue)
+        if now_s >= cached.stale_at_s:
+            cached.stale_at_s = now_s + FRESH_S
+            self._engine.submit(commands.ShowQueue(queue=queue), partial(self._cache_policy, queue, cached))
+        address = exchange.request.source_ip() if cached.varies_by_address else None
         passed = caller.arn, action or exchange.action, address
-        if passed in kept.passed:
+        if passed in cached.passed:
             return
-        policy, needed = kept.policy, action or exchange.permission
+        policy, needed = cached.policy, action or exchange.permission
         denied = self._decisions.denied(policy, caller, queue, needed, exchange.request)
         if denied is not None:
             why = f"because no resource-based policy allows the sqs:{denied.action} action"
@@ -244,28 +244,28 @@ class Permissions:
             what = f"User: {caller.arn} is not authorized to perform: sqs:{denied.action} on resource"
             raise SqsError(ACCESS_DENIED, f"{what}: {self._decisions.arn(queue)} {why}")
         if policy is None or not any(map(policy.varies, policies.actions_of(needed))):
-            if len(kept.passed) >= _PASSED_MAX:
-                kept.passed.clear()
-            kept.passed.add(passed)
+            if len(cached.passed) >= _PASSED_MAX:
+                cached.passed.clear()
+            cached.passed.add(passed)
 
     def expire(self, queue: str, now_s: float) -> None:
         """Drop a stale policy of ``queue``, so that the next check waits for the current one."""
-        kept = self._kept.get(queue)
-        if kept is not None and kept.waiting is None and now_s >= kept.stale_at_s:
-            del self._kept[queue]
+        cached = self._cached.get(queue)
+        if cached is not None and cached.waiting is None and now_s >= cached.stale_at_s:
+            del self._cached[queue]
 
-    def wait(self, unknown: Unknown, again: Again, failed: Done, now_s: float) -> Pending:
-        """Call ``again`` when the policy is read, or ``failed`` with the engine's error."""
+    def wait(self, unknown: PolicyUnknown, retry: Retry, failed: Done, now_s: float) -> Pending:
+        """Call ``retry`` when the policy is read, or ``failed`` with the engine's error."""
         queue = unknown.queue
-        waiting = Deferred(again)
-        kept = self._kept.get(queue)
-        if kept is not None and kept.waiting is not None:
-            kept.waiting.append((waiting, failed))
+        waiting = Deferred(retry)
+        cached = self._cached.get(queue)
+        if cached is not None and cached.waiting is not None:
+            cached.waiting.append((waiting, failed))
             return waiting
-        if len(self._kept) >= _KEPT_MAX:
-            self._kept.clear()
-        made = self._kept[queue] = _Kept(now_s + FRESH_S, waiting=[(waiting, failed)])
-        self._engine.submit(commands.ShowQueue(queue=queue), partial(self._learn, queue, made))
+        if len(self._cached) >= _CACHED_MAX:
+            self._cached.clear()
+        cached = self._cached[queue] = _CachedPolicy(now_s + FRESH_S, waiting=[(waiting, failed)])
+        self._engine.submit(commands.ShowQueue(queue=queue), partial(self._cache_policy, queue, cached))
         return waiting
 
     def intercept(self, exchange: Exchange, command: Command, caller: Caller, done: Done) -> Done:
@@ -276,40 +276,40 @@ class Permissions:
 
         def show(result: Any) -> None:
             if isinstance(result, QueuePage) and result.views:
-                seen = [view for view in result.views if self._shows(view, exchange, caller)]
+                seen = [view for view in result.views if self._may_see(view, exchange, caller)]
                 result = msgspec.structs.replace(result, views=seen)
             done(result)
 
-        def forget_first(result: Any) -> None:
-            self._kept.pop(command.queue, None)  # type: ignore[attr-defined]
+        def drop_cached_policy(result: Any) -> None:
+            self._cached.pop(command.queue, None)  # type: ignore[attr-defined]
             done(result)
 
-        return show if type(command) is commands.ListQueues else forget_first
+        return show if type(command) is commands.ListQueues else drop_cached_policy
 
-    def narrowed(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
+    def restricted(self, exchange: Exchange, command: BrowseQueues, caller: Caller) -> BrowseQueues:
         """Return ``command`` limited to what ``caller`` may see; for queues without a policy, all or nothing."""
         sees_plain = self._decisions.denied(None, caller, command.account, _SEE, exchange.request) is None
 
         def may_see(view: QueueView) -> bool:
-            return self._shows(view, exchange, caller) if view.settings.policy else sees_plain
+            return self._may_see(view, exchange, caller) if view.settings.policy else sees_plain
 
         return msgspec.structs.replace(command, may_see=may_see)
 
-    def _shows(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
+    def _may_see(self, view: QueueView, exchange: Exchange, caller: Caller) -> bool:
         policy = self._decisions.read(view.queue, view.settings.policy)
         return self._decisions.denied(policy, caller, view.queue, _SEE, exchange.request) is None
 
-    def _learn(self, queue: str, kept: _Kept, result: Any) -> None:
+    def _cache_policy(self, queue: str, cached: _CachedPolicy, result: Any) -> None:
         """Cache the policy that the engine returned, and start the waiting requests."""
-        waiting, kept.waiting = kept.waiting or (), None
+        waiting, cached.waiting = cached.waiting or (), None
         if not isinstance(result, QueueView):
-            if self._kept.get(queue) is kept:
-                del self._kept[queue]
-        elif result.settings.policy != kept.text:
-            kept.text = result.settings.policy
-            kept.policy = self._decisions.read(result.queue, kept.text)
-            kept.varies_by_address = kept.policy is not None and kept.policy.uses_address
-            kept.passed.clear()
+            if self._cached.get(queue) is cached:
+                del self._cached[queue]
+        elif result.settings.policy != cached.text:
+            cached.text = result.settings.policy
+            cached.policy = self._decisions.read(result.queue, cached.text)
+            cached.varies_by_address = cached.policy is not None and cached.policy.uses_address
+            cached.passed.clear()
         for request, failed in waiting:
             if isinstance(result, QueueView):
                 request.start()
@@ -317,7 +317,7 @@ class Permissions:
                 failed(result)
 
 
-def _further(command: Any) -> list[tuple[str, str]]:
+def _extra_permissions(command: Any) -> list[tuple[str, str]]:
     if isinstance(command, Forward):
         targets = dict.fromkeys(entry.target for entry in command.entries)
         return [(command.queue, "DeleteMessage"), *((target, _SEND) for target in targets)]
@@ -334,27 +334,29 @@ class ParkedPermission(msgspec.Struct, eq=False):
     command: Command
     caller: Caller
     context: RequestContext
-    known: Caller | None
+    verified_caller: Caller | None
     authentication: Authentication
     permissions: Permissions
     loads: int
 
-    def check(self, go_on: Done) -> None:
-        """Call ``go_on`` with ``None`` if the poll may continue, else with a ``Reply`` or the engine's error."""
+    def check(self, proceed: Done) -> None:
+        """Call ``proceed`` with ``None`` if the poll may continue, else with a ``Reply`` or the engine's error."""
         now_s = perf_counter()
         self.permissions.expire(self.command.queue, now_s)  # type: ignore[attr-defined]
-        self._check(go_on, now_s)
+        self._check(proceed, now_s)
 
-    def _check(self, go_on: Done, now_s: float) -> None:
+    def _check(self, proceed: Done, now_s: float) -> None:
         exchange, protocol, refusal = self.exchange, self.exchange.protocol, None
         try:
             if self.loads != self.authentication.loads:
-                signed = self.authentication.context(exchange.request, self.context, protocol.verifier, self.known)
+                signed = self.authentication.context(
+                    exchange.request, self.context, protocol.verifier, self.verified_caller
+                )
                 self.caller, self.loads = signed.caller or self.caller, self.authentication.loads
             self.permissions.check(exchange, self.command, self.caller, now_s)
         except (protocol.refused, SqsError) as error:
             refusal = protocol.refuse(error, exchange.base_url)
-        except Unknown as unknown:
-            self.permissions.wait(unknown, partial(self._check, go_on, now_s), go_on, now_s)
+        except PolicyUnknown as unknown:
+            self.permissions.wait(unknown, partial(self._check, proceed, now_s), proceed, now_s)
             return
-        go_on(refusal)
+        proceed(refusal)

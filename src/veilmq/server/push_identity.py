@@ -39,7 +39,7 @@ class Identity(NamedTuple):
         return private + self.certificate_pem
 
 
-def made(*, now_s: float) -> Identity:
+def generate(*, now_s: float) -> Identity:
     """Generate an identity; ``now_s`` is the wall clock."""
     key = rsa.generate_private_key(public_exponent=65_537, key_size=_KEY_BITS)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "veilmq pushes")])
@@ -57,7 +57,7 @@ def made(*, now_s: float) -> Identity:
     return Identity(key, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def read(key: Path, certificate: Path) -> Identity:
+def read_files(key: Path, certificate: Path) -> Identity:
     """Read the identity from two files, which may be one; raises ``PushError``."""
     try:
         texts = key.read_bytes(), certificate.read_bytes()
@@ -79,6 +79,6 @@ def _read(key_pem: bytes, certificate_pem: bytes, key: str, certificate: str) ->
     return Identity(private, public.public_bytes(serialization.Encoding.PEM))
 
 
-def of(pem: bytes) -> Identity:
+def from_pem(pem: bytes) -> Identity:
     """Read the identity from the output of ``Identity.pem``; raises ``PushError``."""
     return _read(pem, pem, "What the store keeps", "it")

@@ -51,7 +51,7 @@ from veilmq.core.topics import (
     retry_delay_s,
 )
 from veilmq.server.background import BackgroundRequest
-from veilmq.server.dispatch import Ask
+from veilmq.server.dispatch import CommandHandler
 from veilmq.server.http_parser import RenderedReply
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.settings import Address, AllowList, ServerSettings, unmapped
@@ -71,7 +71,7 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Name and port → addresses as text; raises ``OSError``."""
 
 _REMEDY = "add it to the server's setting push_allow (--push-allow) to let messages be pushed there"
-_LOOKED_UP_MAX = 64
+_LOOKUPS_MAX = 64
 
 
 class Target(NamedTuple):
@@ -81,7 +81,7 @@ class Target(NamedTuple):
     addresses: list[Address]
 
 
-class Guard:
+class UrlGuard:
     """Checks which URLs messages may be pushed to."""
 
     def __init__(self, allowed: AllowList, *, resolve: Resolve | None = None) -> None:
@@ -94,7 +94,7 @@ class Guard:
         host, port = url.host, url.port
         if not self._allowed:
             raise EndpointRefused(text, f"no host is allowed; {_REMEDY}")
-        named = self._allowed.names(host, port)
+        named = self._allowed.allows_name(host, port)
         not_allowed = f"{host} port {port} is not allowed; {_REMEDY}"
         if not named and not self._allowed.has_networks:  # no need to resolve the name
             raise EndpointRefused(text, not_allowed)
@@ -106,15 +106,15 @@ class Guard:
             except OSError as error:
                 problem = f"the name {host} cannot be resolved ({error.strerror or error})"
                 raise EndpointRefused(text, problem) from None
-        allowed = [unmapped(each) for each in addresses if self._allowed.holds(each, port, named=named)]
+        allowed = [unmapped(each) for each in addresses if self._allowed.allows_address(each, port, named=named)]
         if allowed:
             return Target(url, allowed)
         if not named:
             raise EndpointRefused(text, not_allowed)
-        leads = ", ".join(map(str, addresses)) or "nowhere"
+        resolved = ", ".join(map(str, addresses)) or "nowhere"
         raise EndpointRefused(
             text,
-            f"{host} resolves to {leads}, which is not a public address; also add that address, or its network, to "
+            f"{host} resolves to {resolved}, which is not a public address; also add that address, or its network, to "
             "the server's setting push_allow (--push-allow)",
         )
 
@@ -132,7 +132,7 @@ class SystemResolver:
     async def __call__(self, name: str, port: int) -> list[str]:
         pending = self._pending.get((name, port))
         if pending is None:
-            if len(self._pending) >= _LOOKED_UP_MAX:
+            if len(self._pending) >= _LOOKUPS_MAX:
                 raise OSError("too many names are being looked up")
             found: Future[list[str]] = Future()
             Thread(target=_look_up, args=(found, name, port), name=f"veilmq-push-{name}", daemon=True).start()
@@ -192,20 +192,20 @@ async def post(target: Target, request: bytes, *, tls: ssl.SSLContext) -> str:
         writer.transport.abort()
 
 
-PARALLEL_MAX = 16
+RECEIVER_PUSHES_MAX = 16
 
 
 class Receiver:
     """Concurrency control of one host and port."""
 
     def __init__(self) -> None:
-        self.bound = 1
+        self.limit = 1
         self.running = 0
 
-    def end(self, *, succeeded: bool) -> None:
+    def push_ended(self, *, succeeded: bool) -> None:
         """Note the end of a push."""
         self.running -= 1
-        self.bound = min(PARALLEL_MAX, self.bound * 2) if succeeded else 1
+        self.limit = min(RECEIVER_PUSHES_MAX, self.limit * 2) if succeeded else 1
 
 
 @dataclass(eq=False, slots=True)
@@ -216,7 +216,7 @@ class PushedSubscription:
     receiver: Receiver
     clock: Clock
     ready: Callable[["PushedSubscription"], object]
-    asking: bool = False
+    receiving: bool = False
     due_ms: int | None = None
     timer: Timer | None = None
 
@@ -236,14 +236,14 @@ class PushedSubscription:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.due_ms is None or self.asking:
+        if self.due_ms is None or self.receiving:
             return
         if self.due_ms <= self.clock.now_ms():
             self.ready(self)
         else:
             self.timer = self.clock.call_at(self.due_ms, self.inspect)
 
-    def rest(self) -> None:
+    def clear_due(self) -> None:
         """Clear the due time and the timer."""
         self.due_ms = None
         if self.timer is not None:
@@ -251,13 +251,13 @@ class PushedSubscription:
             self.timer = None
 
 
-ANSWER_S_MAX = 5
+REPLY_S_MAX = 5
 """How long a receiver may take to accept a message (SMQ reference, section 9), including name resolution."""
 
 Attempt = Callable[[Subscription, ReceivedMessage], Awaitable[str]]
 """Push a message; return why it was not accepted, for the log; empty if it was."""
 
-PERIOD_MS = 60 * SECOND_MS
+LOG_PERIOD_MS = 60 * SECOND_MS
 _SUBJECTS_MAX = 10_000
 
 
@@ -271,7 +271,7 @@ class LogThrottle:
     def due(self, subject: Hashable) -> bool:
         """Return whether to log a line about ``subject`` now; counts it as logged."""
         now_ms = self._clock.now_ms()
-        if now_ms < self._logged.get(subject, 0) + PERIOD_MS:
+        if now_ms < self._logged.get(subject, 0) + LOG_PERIOD_MS:
             return False
         if len(self._logged) >= _SUBJECTS_MAX:
             self._logged.clear()
@@ -280,9 +280,9 @@ class LogThrottle:
 
 
 LEASE_S = 15
-"""The lease of a message that is being pushed; an attempt takes at most ``ANSWER_S_MAX``."""
+"""The lease of a message that is being pushed; an attempt takes at most ``REPLY_S_MAX``."""
 
-_TAKEN_AT_ONCE = 16
+_RECEIVE_MAX = 16
 _AFTER_ERROR_MS = SECOND_MS
 
 
@@ -298,11 +298,11 @@ class Pusher:
     chance: Callable[[], float] = random
 
     def __post_init__(self) -> None:
-        self._places = self.parallel_max
+        self._free_slots = self.parallel_max
         self._throttle = LogThrottle(self.clock)
-        self._lines: dict[str, PushedSubscription] = {}
+        self._subscriptions: dict[str, PushedSubscription] = {}
         self._receivers: dict[tuple[str, int], Receiver] = {}
-        self._row: dict[PushedSubscription, None] = {}  # an ordered set of those with a due message
+        self._due_subscriptions: dict[PushedSubscription, None] = {}  # an ordered set of those with a due message
         self._pushes: set[asyncio.Task[None]] = set()
         self._closing = False
         self._listing = self._changed = False  # changed since the listing began
@@ -316,8 +316,8 @@ class Pusher:
         """Start no more pushes, and wait for those in progress."""
         self._closing = True
         self.engine.unwatch(PUSHES)
-        for line in list(self._lines.values()):
-            self._drop(line)
+        for pushed in list(self._subscriptions.values()):
+            self._drop(pushed)
         with suppress(VeilmqError):
             await execute(self.engine, ListPushes())  # completes after all earlier commands
         while self._pushes:
@@ -333,9 +333,9 @@ class Pusher:
         self._changed = self._listing
         if not self._closing and not self._listing:
             self._listing = True
-            self.engine.submit(ListPushes(), self._listed)
+            self.engine.submit(ListPushes(), self._header_elements)
 
-    def _listed(self, result: list[Subscription] | VeilmqError) -> None:
+    def _header_elements(self, result: list[Subscription] | VeilmqError) -> None:
         self._listing = False
         if self._closing:
             return
@@ -345,86 +345,88 @@ class Pusher:
         for subscription in result:
             url = read_push_url(subscription.push_url)
             receiver = self._receivers.setdefault((url.host, url.port), Receiver())
-            line = PushedSubscription(subscription, receiver, self.clock, self._ready)
-            known = self._lines.setdefault(line.queue, line)
+            pushed = PushedSubscription(subscription, receiver, self.clock, self._on_due)
+            known = self._subscriptions.setdefault(pushed.queue, pushed)
             known.subscription, known.receiver = subscription, receiver
-            if known is line:
-                self.engine.watch(line.queue, line.wake)
-                line.wake(self.clock.now_ms())
+            if known is pushed:
+                self.engine.watch(pushed.queue, pushed.wake)
+                pushed.wake(self.clock.now_ms())
         wanted = {(each.topic, each.name) for each in result}
-        for line in list(self._lines.values()):
-            if (line.subscription.topic, line.subscription.name) not in wanted:
-                self._drop(line)
-        used = {line.receiver for line in self._lines.values()}
+        for pushed in list(self._subscriptions.values()):
+            if (pushed.subscription.topic, pushed.subscription.name) not in wanted:
+                self._drop(pushed)
+        used = {pushed.receiver for pushed in self._subscriptions.values()}
         self._receivers = {name: each for name, each in self._receivers.items() if each in used}
         if self._changed:
             self._list(0)
 
-    def _drop(self, line: PushedSubscription) -> None:
-        line.rest()
-        self._row.pop(line, None)
-        if self._lines.pop(line.queue, None) is not None:
-            self.engine.unwatch(line.queue)
+    def _drop(self, pushed: PushedSubscription) -> None:
+        pushed.clear_due()
+        self._due_subscriptions.pop(pushed, None)
+        if self._subscriptions.pop(pushed.queue, None) is not None:
+            self.engine.unwatch(pushed.queue)
 
-    def _ready(self, line: PushedSubscription) -> None:
-        self._row[line] = None
-        self._fill()
+    def _on_due(self, pushed: PushedSubscription) -> None:
+        self._due_subscriptions[pushed] = None
+        self._receive_due()
 
-    def _fill(self) -> None:
-        """Receive for the subscriptions in ``_row``, in order, while there are free slots."""
-        for line in list(self._row):
-            if not self._places or self._closing:
+    def _receive_due(self) -> None:
+        """Receive for the subscriptions in ``_due_subscriptions``, in order, while there are free slots."""
+        for pushed in list(self._due_subscriptions):
+            if not self._free_slots or self._closing:
                 return
-            receiver = line.receiver
-            places = min(self._places, receiver.bound - receiver.running, _TAKEN_AT_ONCE)
-            if places > 0:
-                del self._row[line]
-                line.asking = True
-                line.rest()  # the result of the receive sets the due time again
-                receiver.running += places
-                self._places -= places
-                take = commands.Receive(queue=line.queue, count=places, timeout_s=LEASE_S)
-                self.engine.submit(take, partial(self._taken, line, receiver, places))
+            receiver = pushed.receiver
+            slots = min(self._free_slots, receiver.limit - receiver.running, _RECEIVE_MAX)
+            if slots > 0:
+                del self._due_subscriptions[pushed]
+                pushed.receiving = True
+                pushed.clear_due()  # the result of the receive sets the due time again
+                receiver.running += slots
+                self._free_slots -= slots
+                take = commands.Receive(queue=pushed.queue, count=slots, timeout_s=LEASE_S)
+                self.engine.submit(take, partial(self._on_received, pushed, receiver, slots))
 
-    def _taken(self, line: PushedSubscription, receiver: Receiver, places: int, result: Received | VeilmqError) -> None:
-        line.asking = False
+    def _on_received(
+        self, pushed: PushedSubscription, receiver: Receiver, slots: int, result: Received | VeilmqError
+    ) -> None:
+        pushed.receiving = False
         messages = result.messages if isinstance(result, Received) else []
-        unused = places - len(messages)
+        unused = slots - len(messages)
         receiver.running -= unused
-        self._places += unused
+        self._free_slots += unused
         for message in messages:
-            push = asyncio.ensure_future(self._push(line, receiver, message))
+            push = asyncio.ensure_future(self._push(pushed, receiver, message))
             self._pushes.add(push)
             push.add_done_callback(self._pushes.discard)
         if isinstance(result, QueueNotFound):
-            self._drop(line)
-        elif self._lines.get(line.queue) is line:
+            self._drop(pushed)
+        elif self._subscriptions.get(pushed.queue) is pushed:
             due_ms = result.next_due_ms if isinstance(result, Received) else self.clock.now_ms() + _AFTER_ERROR_MS
             if due_ms is not None:
-                line.wake(due_ms)
-            line.inspect()
-        self._fill()
+                pushed.wake(due_ms)
+            pushed.inspect()
+        self._receive_due()
 
-    async def _push(self, line: PushedSubscription, receiver: Receiver, message: ReceivedMessage) -> None:
+    async def _push(self, pushed: PushedSubscription, receiver: Receiver, message: ReceivedMessage) -> None:
         problem = "it was cut short"
         self.counts.pushes_running += 1
         try:
-            problem = await self.attempt(line.subscription, message)
-            await self._settle(line, message, problem)
+            problem = await self.attempt(pushed.subscription, message)
+            await self._settle(pushed, message, problem)
         except VeilmqError as error:
-            log.debug("a push of %s was not settled; it is received again: %s", line.queue, error)
+            log.debug("a push of %s was not settled; it is received again: %s", pushed.queue, error)
         finally:
             self.counts.pushes_running -= 1
-            receiver.end(succeeded=not problem)
-            self._places += 1
-            self._fill()
+            receiver.push_ended(succeeded=not problem)
+            self._free_slots += 1
+            self._receive_due()
 
-    async def _settle(self, line: PushedSubscription, message: ReceivedMessage, problem: str) -> None:
+    async def _settle(self, pushed: PushedSubscription, message: ReceivedMessage, problem: str) -> None:
         """Delete the message, or schedule a retry."""
         if not problem:
-            await self._delete(line, message, PushOutcome.ACCEPTED)
+            await self._delete(pushed, message, PushOutcome.ACCEPTED)
             return
-        subscription = line.subscription
+        subscription = pushed.subscription
         delay_s = retry_delay_s(subscription.strategy, message.receive_count, self.chance())
         topic, name = subscription.topic, subscription.name
         if self._throttle.due((topic, name, delay_s is None)):
@@ -432,22 +434,22 @@ class Pusher:
             text = "message %s was not pushed to subscription %s of %s, and is %s: %s"
             log.warning(text, message.id.hex().upper(), name, topic, then, problem)
         if delay_s is None:
-            await self._delete(line, message, PushOutcome.GIVEN_UP)
+            await self._delete(pushed, message, PushOutcome.GIVEN_UP)
             return
         change = VisibilityChange(receipt=message.receipt, timeout_s=delay_s)
-        await execute(self.engine, commands.ChangeVisibility(queue=line.queue, changes=(change,)))
+        await execute(self.engine, commands.ChangeVisibility(queue=pushed.queue, changes=(change,)))
         self.counts.pushes[PushOutcome.FAILED] += 1
 
-    async def _delete(self, line: PushedSubscription, message: ReceivedMessage, outcome: PushOutcome) -> None:
-        await execute(self.engine, commands.Delete(queue=line.queue, receipts=(message.receipt,)))
+    async def _delete(self, pushed: PushedSubscription, message: ReceivedMessage, outcome: PushOutcome) -> None:
+        await execute(self.engine, commands.Delete(queue=pushed.queue, receipts=(message.receipt,)))
         self.counts.pushes[outcome] += 1
 
 
-NAME_S_MAX = 5
+RESOLVE_S_MAX = 5
 """How long resolving a host name may take."""
 
 
-async def _within(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]) -> T:
+async def _with_timeout(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of ``work``; raises ``TimeoutError`` after the given seconds of ``clock``."""
     task = asyncio.ensure_future(work)
     timer = clock.call_at(clock.now_ms() + seconds * SECOND_MS, task.cancel)
@@ -486,12 +488,12 @@ class TopicService:
         self._clock = clock
         self._wall_s = wall_s
         self._certificate_url = settings.push_certificate_url or base_url + CERTIFICATE_PATH
-        self._guard = Guard(AllowList(settings.push_allow or ""))
+        self._guard = UrlGuard(AllowList(settings.push_allow or ""))
         self._identity = identity
         self._signer = ThreadPoolExecutor(1, thread_name_prefix="veilmq-push-signer")  # a signature takes a millisecond
         self._throttle = LogThrottle(clock)
         self.counts = TopicCounts()
-        self.handlers: Mapping[type[Command], Ask] = {
+        self.handlers: Mapping[type[Command], CommandHandler] = {
             PublishToTopic: self._publish,
             Subscribe: partial(BackgroundRequest, self.subscribe),
         }
@@ -525,7 +527,7 @@ class TopicService:
         """Create a subscription, after the guard has checked its URL. Raises ``VeilmqError``."""
         if url := command.subscription.push_url:
             try:
-                await _within(self._clock, NAME_S_MAX, self._guard.admit(url))
+                await _with_timeout(self._clock, RESOLVE_S_MAX, self._guard.admit(url))
             except TimeoutError:
                 raise EndpointRefused(url, "the name of its host was not found in time; try again") from None
         return await execute(self._engine, command)
@@ -536,9 +538,9 @@ class TopicService:
         The reason does not contain the URL, which may hold a secret by which the receiver authenticates senders.
         """
         try:
-            return await _within(self._clock, ANSWER_S_MAX, self._post(subscription, message))
+            return await _with_timeout(self._clock, REPLY_S_MAX, self._post(subscription, message))
         except TimeoutError:
-            return f"no reply within {ANSWER_S_MAX} s"
+            return f"no reply within {REPLY_S_MAX} s"
 
     async def _post(self, subscription: Subscription, message: ReceivedMessage) -> str:
         try:
@@ -576,8 +578,10 @@ async def push_identity(settings: ServerSettings, store: Store, *, now_s: float)
             "'veilmq[push]'"
         ) from error
     if settings.push_key is not None:
-        return identity.read(settings.push_key, settings.push_certificate)
+        return identity.read_files(settings.push_key, settings.push_certificate)
     try:
-        return identity.of(await store.load_or_create(identity.FILE_NAME, lambda: identity.made(now_s=now_s).pem()))
+        return identity.from_pem(
+            await store.load_or_create(identity.FILE_NAME, lambda: identity.generate(now_s=now_s).pem())
+        )
     except VeilmqError as error:
         raise StoreError(f"The key that signs pushes cannot be stored: {error}") from error

@@ -4,10 +4,10 @@ Counting a queue costs the store some microseconds, on PostgreSQL a statement; t
 page. So a page's queues are counted when it is requested. If it is not sorted by name, the last counts of all queues
 decide which are on it. While pages are requested, all queues are counted in rounds: new ones first and without a
 break, then ``ROUND_QUEUES`` a second, least recently counted first. A queue that is slow to count (many messages on
-PostgreSQL) is counted less often, so that it takes a small share of the time. ``BRISK_QUEUES`` limits how many queues
+PostgreSQL) is counted less often, so that it takes a small share of the time. ``WATCHED_QUEUES`` limits how many queues
 pages that update every second can count per second.
 
-Counting stops ``LOOKED_AT_MS`` after the last request. For ten thousand records, the history of each is in two arrays,
+Counting stops ``IDLE_MS_MAX`` after the last request. For ten thousand records, the history of each is in two arrays,
 16 bytes a point.
 """
 
@@ -55,28 +55,37 @@ class QueueRecord:
     """
 
     __slots__ = (
-        "_cost_s", "_earlier", "_later", "_visible", "_when", "cost_s", "counted_at_ms", "counts", "created_at_ms",
-        "rates", "view",
+        "_earlier",
+        "_last_cost_s",
+        "_later",
+        "_times",
+        "_visible",
+        "cost_s",
+        "counted_at_ms",
+        "counts",
+        "created_at_ms",
+        "rates",
+        "view",
     )  # fmt: skip
 
     def __init__(self, view: QueueView, now_ms: int, *, created_at_ms: int = 0) -> None:
         """Start with a first count; times are store time, except in ``view`` and ``counts``."""
         self.created_at_ms = created_at_ms
-        self._when = array("q")
+        self._times = array("q")
         self._visible = array("q")
         self._earlier: _Totals | None = None
         self._later: _Totals | None = None
         self.rates: tuple[float, float, float] | None = None
-        self._cost_s = 0.0
-        self.take(view, now_ms)
+        self._last_cost_s = 0.0
+        self.add_count(view, now_ms)
 
-    def take(self, view: QueueView, now_ms: int, *, cost_s: float = 0.0) -> None:
+    def add_count(self, view: QueueView, now_ms: int, *, cost_s: float = 0.0) -> None:
         """Add a count made at ``now_ms``."""
         assert view.counts is not None, "requested with counts"
         self.view = view
         self.counts = counts = view.counts
         self.counted_at_ms = now_ms
-        self.cost_s, self._cost_s = min(self._cost_s, cost_s), cost_s
+        self.cost_s, self._last_cost_s = min(self._last_cost_s, cost_s), cost_s
         # Rates span at least _RATE_MS if possible: from _earlier, which _later replaces. Totals that fell are those of
         # a store that was reopened, or of another queue of this name.
         totals = (now_ms, counts.sent, counts.received, counts.deleted)
@@ -90,19 +99,19 @@ class QueueRecord:
         if passed_ms >= RATE_MS_MIN:
             sent, received, deleted = (change * SECOND_MS / passed_ms for change in changes)
             self.rates = sent, received, deleted
-        if self._when and now_ms - self._when[-1] < SECOND_MS:
+        if self._times and now_ms - self._times[-1] < SECOND_MS:
             self._visible[-1] = counts.visible
             return
-        if len(self._when) == HISTORY_MAX:
-            del self._when[0], self._visible[0]
-        self._when.append(now_ms)
+        if len(self._times) == HISTORY_MAX:
+            del self._times[0], self._visible[0]
+        self._times.append(now_ms)
         self._visible.append(counts.visible)
 
-    def shown(self, name: str, *, history: bool = True, ahead_ms: int = 0) -> BrowsedQueue:
-        """Return the queue as listings show it; shown time is ``ahead_ms`` ahead of store time."""
+    def shown(self, name: str, *, history: bool = True, shown_ahead_ms: int = 0) -> BrowsedQueue:
+        """Return the queue as listings show it; shown time is ``shown_ahead_ms`` ahead of store time."""
         counts, settings = self.counts, self.view.settings
         per_s: Sequence[float | None] = self.rates or (None, None, None)
-        points = zip(self._when, self._visible, strict=True) if history else ()
+        points = zip(self._times, self._visible, strict=True) if history else ()
         return BrowsedQueue(
             name=name,
             fifo=settings.fifo,
@@ -117,12 +126,12 @@ class QueueRecord:
             sent_per_s=per_s[0],
             received_per_s=per_s[1],
             deleted_per_s=per_s[2],
-            counted_at_ms=self.counted_at_ms + ahead_ms,
-            history=[(at_ms + ahead_ms, visible) for at_ms, visible in points],
+            counted_at_ms=self.counted_at_ms + shown_ahead_ms,
+            history=[(at_ms + shown_ahead_ms, visible) for at_ms, visible in points],
         )
 
 
-VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
+SORT_VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
     QueueOrder.VISIBLE: lambda record: record.counts.visible,
     QueueOrder.IN_FLIGHT: lambda record: record.counts.in_flight,
     QueueOrder.DELAYED: lambda record: record.counts.delayed,
@@ -133,20 +142,20 @@ VALUES: Mapping[QueueOrder, Callable[[QueueRecord], float | None]] = {
 }
 """The value by which an order sorts; ``None`` if unknown."""
 
-COUNTED_TOGETHER = 16
+COUNT_BATCH = 16
 """How many counts are submitted at once: a fraction of a millisecond."""
 
-COUNTED_AT_FIRST = 320
+NEW_QUEUES_PER_PAGE = 320
 """How many new queues a page sorted by counts waits for."""
 
 ROUND_QUEUES = 96
-BRISK_QUEUES = 128
-LOOKED_AT_MS = 60 * SECOND_MS
+WATCHED_QUEUES = 128
+IDLE_MS_MAX = 60 * SECOND_MS
 
-_NAMES_TOGETHER = 5_000
+_NAMES_PER_PAGE = 5_000
 _FRESH_MS = SECOND_MS // 2
-_DEAR_S = 0.25
-_DEAR_SHARE = 50  # a queue that is slow to count is counted again after this many times its cost
+_SLOW_S = 0.25
+_SLOW_PAUSE_FACTOR = 50  # a queue that is slow to count is counted again after this many times its cost
 
 log = logging.getLogger(__name__)
 
@@ -162,62 +171,62 @@ class QueueStatistics:
         self._requested_at_ms = 0
         self._timer: Timer | None = None
         self._round: asyncio.Task[None] | None = None
-        self._brisk_until_ms = 0
-        self._brisk_left = 0
+        self._watched_until_ms = 0
+        self._watched_left = 0
 
     async def browse(self, command: BrowseQueues) -> BrowsedQueues:
         """Return a page of queues; raises ``VeilmqError``."""
         self._requested_at_ms = self._clock.now_ms()
         if command.names is not None:
-            return await self._named(command, command.names)
-        names = await self._found(command)
+            return await self._by_names(command, command.names)
+        names = await self._search(command)
         if command.order is not QueueOrder.NAME:
-            await self._count([name for name in names if name not in self._records][:COUNTED_AT_FIRST])
+            await self._count([name for name in names if name not in self._records][:NEW_QUEUES_PER_PAGE])
         if self._timer is None:
-            self._go_round()
+            self._start_round()
         page = self._sorted(command, names)[command.first : command.first + command.count]
         await self._count(page)
         shown = [self._shown(command, name) for name in self._sorted(command, page)]
         counted = sum(1 for name in names if name in self._records)
         return BrowsedQueues(queues=shown, in_all=len(names), counted=counted)
 
-    async def _named(self, command: BrowseQueues, names: Sequence[str]) -> BrowsedQueues:
+    async def _by_names(self, command: BrowseQueues, names: Sequence[str]) -> BrowsedQueues:
         """Return the queues of these names that exist; open pages request this every second."""
-        whole = [f"{command.account}/{name}" for name in names]
+        full_names = [f"{command.account}/{name}" for name in names]
         now_ms = self._clock.now_ms()
-        if now_ms >= self._brisk_until_ms:
-            self._brisk_until_ms, self._brisk_left = now_ms + SECOND_MS, BRISK_QUEUES
-        new = [name for name in whole if name not in self._records]  # uncounted queues would look deleted
-        known = [name for name in whole if name in self._records and self._is_due(name)]
-        due = sorted(known, key=lambda name: self._records[name].counted_at_ms)[: self._brisk_left]
-        self._brisk_left = max(self._brisk_left - len(new) - len(due), 0)
+        if now_ms >= self._watched_until_ms:
+            self._watched_until_ms, self._watched_left = now_ms + SECOND_MS, WATCHED_QUEUES
+        new = [name for name in full_names if name not in self._records]  # uncounted queues would look deleted
+        known = [name for name in full_names if name in self._records and self._is_due(name)]
+        due = sorted(known, key=lambda name: self._records[name].counted_at_ms)[: self._watched_left]
+        self._watched_left = max(self._watched_left - len(new) - len(due), 0)
         await self._count(new + due)
         if self._timer is None:
-            self._go_round()
-        found = [name for name in whole if name in self._records]
+            self._start_round()
+        found = [name for name in full_names if name in self._records]
         shown = [self._shown(command, name) for name in found]
         return BrowsedQueues(queues=shown, in_all=len(found), counted=len(found))
 
-    async def _found(self, command: BrowseQueues) -> list[str]:
+    async def _search(self, command: BrowseQueues) -> list[str]:
         """Return the full names that match the search, in order; drop the records of deleted queues."""
         account, names = command.account, list[str]()
         more = True
         while more:
             after = names[-1] if names else ""
             page: QueuePage = await execute(
-                self._engine, ListQueues(account=account, after=after, count=_NAMES_TOGETHER)
+                self._engine, ListQueues(account=account, after=after, count=_NAMES_PER_PAGE)
             )
             names += page.names
             more = page.more
-        whole = [f"{account}/{name}" for name in names]
+        full_names = [f"{account}/{name}" for name in names]
         known = {name for name in self._records if name.startswith(f"{account}/")}
-        for name in known.difference(whole):
+        for name in known.difference(full_names):
             del self._records[name]
-        self._new.update(set(whole).difference(known))
+        self._new.update(set(full_names).difference(known))
         if not command.search:
-            return whole
+            return full_names
         wanted, start = command.search.lower(), len(account) + 1
-        return [name for name in whole if wanted in name[start:].lower()]
+        return [name for name in full_names if wanted in name[start:].lower()]
 
     def _sorted(self, command: BrowseQueues, names: list[str]) -> list[str]:
         """Return ``names``, sorted by name, in the requested order; unknown or hidden values come last."""
@@ -225,7 +234,7 @@ class QueueStatistics:
         if order is QueueOrder.NAME:
             return sorted(names, reverse=command.descending)
         values: dict[str, float] = {}
-        value_of = VALUES[order]
+        value_of = SORT_VALUES[order]
         for name in names:
             record = self._records.get(name)
             value = None if record is None or not _may_see(command, record) else value_of(record)
@@ -239,24 +248,24 @@ class QueueStatistics:
         record = self._records.get(name)
         if record is None or not _may_see(command, record):
             return BrowsedQueue(name=own)
-        return record.shown(own, history=command.history, ahead_ms=self._clock.shown_ms(0))
+        return record.shown(own, history=command.history, shown_ahead_ms=self._clock.shown_ms(0))
 
     def _is_due(self, name: str, at_least_ms: float = _FRESH_MS) -> bool:
         """Return whether to count a queue now; one that is slow to count waits longer."""
         record = self._records.get(name)
         if record is None:
             return True
-        rest_ms = record.cost_s * _DEAR_SHARE * SECOND_MS if record.cost_s >= _DEAR_S else 0.0
-        return self._clock.now_ms() - record.counted_at_ms >= max(at_least_ms, rest_ms)
+        pause_ms = record.cost_s * _SLOW_PAUSE_FACTOR * SECOND_MS if record.cost_s >= _SLOW_S else 0.0
+        return self._clock.now_ms() - record.counted_at_ms >= max(at_least_ms, pause_ms)
 
     async def _count(self, names: Iterable[str]) -> None:
         due = [name for name in names if self._is_due(name, 0.0)]
-        for first in range(0, len(due), COUNTED_TOGETHER):
-            await self._count_together(due[first : first + COUNTED_TOGETHER])
+        for first in range(0, len(due), COUNT_BATCH):
+            await self._count_batch(due[first : first + COUNT_BATCH])
 
-    async def _count_together(self, names: Sequence[str]) -> None:
+    async def _count_batch(self, names: Sequence[str]) -> None:
         """Submit some counts at once; a task for each would cost more than its count. Raises ``VeilmqError``."""
-        over = asyncio.get_running_loop().create_future()
+        finished = asyncio.get_running_loop().create_future()
         failures: list[VeilmqError] = []
         started_s, left = perf_counter(), len(names)
 
@@ -265,18 +274,18 @@ class QueueStatistics:
             if isinstance(result, VeilmqError) and not isinstance(result, QueueNotFound):
                 failures.append(result)
             else:
-                self._take(name, result, perf_counter() - started_s)
+                self._record(name, result, perf_counter() - started_s)
             left -= 1
-            if not left and not over.done():
-                over.set_result(None)
+            if not left and not finished.done():
+                finished.set_result(None)
 
         for name in names:
             self._engine.submit(ShowQueue(queue=name, counts=True), partial(done, name))
-        await over
+        await finished
         if failures:
             raise failures[0]
 
-    def _take(self, name: str, result: Any, cost_s: float) -> None:
+    def _record(self, name: str, result: Any, cost_s: float) -> None:
         record = self._records.pop(name, None)
         if not isinstance(result, QueueView):
             return
@@ -284,10 +293,10 @@ class QueueStatistics:
         if record is None or record.created_at_ms != created_at_ms:
             record = QueueRecord(result, now_ms, created_at_ms=created_at_ms)
         else:
-            record.take(result, now_ms, cost_s=cost_s)
+            record.add_count(result, now_ms, cost_s=cost_s)
         self._records[name] = record
 
-    def _go_round(self) -> None:
+    def _start_round(self) -> None:
         """Start a round, unless one runs."""
         self._timer = None
         if self._round is None:
@@ -307,12 +316,12 @@ class QueueStatistics:
         finally:
             self._round = None
         now_ms = self._clock.now_ms()
-        if now_ms - self._requested_at_ms < LOOKED_AT_MS:
-            self._timer = self._clock.call_at(now_ms + SECOND_MS, self._go_round)
+        if now_ms - self._requested_at_ms < IDLE_MS_MAX:
+            self._timer = self._clock.call_at(now_ms + SECOND_MS, self._start_round)
 
     def close(self) -> None:
         """Stop counting."""
-        self._requested_at_ms = -LOOKED_AT_MS
+        self._requested_at_ms = -IDLE_MS_MAX
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -102,11 +102,11 @@ class AllowList:
         """Whether addresses may be allowed whose name is not listed."""
         return bool(self._networks)
 
-    def names(self, host: str, port: int) -> bool:
+    def allows_name(self, host: str, port: int) -> bool:
         """Return whether ``host``, in lower case, is listed for ``port``; only its public addresses are allowed."""
         return not self._names.isdisjoint({(host, None), (host, port)})
 
-    def holds(self, address: Address, port: int, *, named: bool) -> bool:
+    def allows_address(self, address: Address, port: int, *, named: bool) -> bool:
         """Return whether connections to ``address`` at ``port`` are allowed; ``named``: its host is listed."""
         plain = unmapped(address)
         special = is_special(plain)
@@ -211,7 +211,7 @@ _PORT = whole_number(Range(minimum=0, maximum=65_535, default=0), "PORT")
 _REGION = _text("NAME", "1 to 32 lower-case letters, digits and hyphens", re.compile(REGION_PATTERN).fullmatch)
 _ACCOUNT = _text("DIGITS", "12 digits, as text", re.compile(r"[0-9]{12}").fullmatch)
 _PEERS = _text("ADDRESSES", "IP addresses and networks, separated by commas, but not all addresses", Addresses)
-_PLACE = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable())
+_EXPORT_TARGET = _text("URL", "the path of a folder, or a URL", lambda raw: raw and raw.isprintable())
 _ATTRIBUTE = _text(
     "NAME", "1 to 256 letters, digits, hyphens, underscores and dots", re.compile(r"[A-Za-z0-9_.-]{1,256}").fullmatch
 )
@@ -220,7 +220,7 @@ _HOSTS = _text(
 )
 _WEB_URL = _text("URL", "a URL that begins with http:// or https://", re.compile(r"https?://[!-~]+").fullmatch)
 _DATA = Path("veilmq-data")
-_TOGETHER = (("tls_certificate", "tls_key"), ("push_certificate", "push_key"))
+_PAIRS = (("tls_certificate", "tls_key"), ("push_certificate", "push_key"))
 
 ENVIRONMENT_PREFIX = "VEILMQ_"
 ONE_STORE = "one of store, data and memory"
@@ -332,7 +332,7 @@ class ServerSettings:
         _one_of("WHAT", "auto", "off", "closed"),
         "Event log of queues without a setting of their own; auto: closed if events_to is set, else off.",
     )
-    events_to: str | None = _setting(None, _PLACE, "Where the event log is exported to, as Parquet files.")
+    events_to: str | None = _setting(None, _EXPORT_TARGET, "Where the event log is exported to, as Parquet files.")
     events_period_s: int = _number(60, 1, 86_400, "Maximum number of seconds between two exports of the event log.")
     events_per_file: int = _number(
         250_000, 1, 5_000_000, "Number of waiting events that starts an export before the period ends."
@@ -401,7 +401,7 @@ class ServerSettings:
         if self.console_proxy is not None and not signed:
             problem = "needs credentials (--credentials), because other machines reach the console through a proxy"
             raise SettingError("console_proxy", value=self.console_proxy, problem=problem)
-        for name, other in (*_TOGETHER, *(pair[::-1] for pair in _TOGETHER)):
+        for name, other in (*_PAIRS, *(pair[::-1] for pair in _PAIRS)):
             if getattr(self, name) is None and getattr(self, other) is not None:
                 raise SettingError(name, problem=f"must be given with {other}")
         for first, second in combinations(("", "admin_", "metrics_"), 2):
@@ -500,7 +500,7 @@ VARIABLES_OF_OTHERS = frozenset({FILE_VARIABLE, "VEILMQ_ENDPOINT"})
 """Variables with our prefix that are not settings: the settings file, and the endpoint of client commands."""
 
 
-class Given(NamedTuple):
+class SourceValue(NamedTuple):
     """A value and a description of its source."""
 
     value: Any
@@ -513,33 +513,35 @@ def resolve(*, flags: Mapping[str, object], environment: Mapping[str, str], file
     ``flags`` maps names of settings to raw values of the flags used. ``file`` is the file that a flag names; by default
     the one that the environment names, or ``veilmq.toml`` if it exists.
     """
-    given = _from_file(file, environment) | _from_environment(environment)
-    given |= _read({row.name: Given(flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags})
+    values = _from_file(file, environment) | _from_environment(environment)
+    values |= _read(
+        {row.name: SourceValue(flags[row.name], f"flag {row.flag}") for row in SETTINGS if row.name in flags}
+    )
     try:
-        return ServerSettings(**{name: one.value for name, one in given.items()})
+        return ServerSettings(**{name: each.value for name, each in values.items()})
     except SettingError as error:
-        origin = given[error.name].origin if error.name in given else "default"
+        origin = values[error.name].origin if error.name in values else "default"
         raise SettingError(error.name, value=error.value, origin=origin, problem=error.problem) from None
 
 
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
+def _from_environment(environment: Mapping[str, str]) -> dict[str, SourceValue]:
     known = {row.variable: row.name for row in SETTINGS}
-    given: dict[str, Given] = {}
-    ours = {name for name in environment if name.startswith(ENVIRONMENT_PREFIX)} - VARIABLES_OF_OTHERS
-    links = {name for name in ours if _LINK.fullmatch(environment[name])}
-    of_services = {
-        name for name in ours if _SERVICE.fullmatch(name) or (name in links and _SERVICE_PORT.fullmatch(name))
+    values: dict[str, SourceValue] = {}
+    variables = {name for name in environment if name.startswith(ENVIRONMENT_PREFIX)} - VARIABLES_OF_OTHERS
+    links = {name for name in variables if _LINK.fullmatch(environment[name])}
+    kubernetes = {
+        name for name in variables if _SERVICE.fullmatch(name) or (name in links and _SERVICE_PORT.fullmatch(name))
     }
-    ours -= of_services - known.keys()
-    _refuse_unknown(ours, known=known, origin="environment")
-    for name in sorted(ours):
-        given[known[name]] = Given(environment[name], f"environment variable {name}")
+    variables -= kubernetes - known.keys()
+    _refuse_unknown(variables, known=known, origin="environment")
+    for name in sorted(variables):
+        values[known[name]] = SourceValue(environment[name], f"environment variable {name}")
         if name in links:
-            raise SettingError(known[name], value=environment[name], origin=given[known[name]].origin, problem=REMEDY)
-    return _read(given)
+            raise SettingError(known[name], value=environment[name], origin=values[known[name]].origin, problem=REMEDY)
+    return _read(values)
 
 
-def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, Given]:
+def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, SourceValue]:
     path = Path(environment.get(FILE_VARIABLE, FILE_NAME)) if named is None else named
     if named is None and FILE_VARIABLE not in environment and not path.exists():
         return {}
@@ -555,7 +557,7 @@ def _from_file(named: Path | None, environment: Mapping[str, str]) -> dict[str, 
         problem = f"the file has the table {declared[0]} too; keep one of them"
         raise SettingError("queues_file", value=found["queues_file"], origin=f"file {path}", problem=problem)
     _refuse_unknown(found, known=[row.name for row in SETTINGS], origin=f"file {path}")
-    return _read({name: Given(value, f"file {path}") for name, value in found.items()})
+    return _read({name: SourceValue(value, f"file {path}") for name, value in found.items()})
 
 
 def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) -> None:
@@ -566,26 +568,26 @@ def _refuse_unknown(names: Iterable[str], *, known: Iterable[str], origin: str) 
         raise SettingError(name, origin=origin, problem=f"unknown setting; {hint}")
 
 
-def _read(raw: Mapping[str, Given]) -> dict[str, Given]:
+def _read(raw: Mapping[str, SourceValue]) -> dict[str, SourceValue]:
     """Read one source; its choice of a store overrides all choices of weaker sources."""
-    given: dict[str, Given] = {}
+    values: dict[str, SourceValue] = {}
     for row in SETTINGS:
         if row.name in raw:
             value, origin = raw[row.name]
             try:
-                given[row.name] = Given(row.kind.read(value), origin)
+                values[row.name] = SourceValue(row.kind.read(value), origin)
             except ValueError:
                 problem = f"must be {row.kind.allowed}"
                 raise SettingError(row.name, value=value, origin=origin, problem=problem) from None
-    if MEMORY.name in given and not given[MEMORY.name].value:
-        del given[MEMORY.name]
-    places = [name for name in ("data", MEMORY.name, "store") if name in given]
+    if MEMORY.name in values and not values[MEMORY.name].value:
+        del values[MEMORY.name]
+    places = [name for name in ("data", MEMORY.name, "store") if name in values]
     if len(places) > 1:
         name, other = places[:2]
         problem = f"{other} is given too; give {ONE_STORE}"
-        raise SettingError(name, value=given[name].value, origin=given[name].origin, problem=problem)
+        raise SettingError(name, value=values[name].value, origin=values[name].origin, problem=problem)
     for name in places:
-        origin = given[name].origin
-        given = {"data": Given(None, origin), "store": Given(None, origin)} | given
-    given.pop(MEMORY.name, None)
-    return given
+        origin = values[name].origin
+        values = {"data": SourceValue(None, origin), "store": SourceValue(None, origin)} | values
+    values.pop(MEMORY.name, None)
+    return values

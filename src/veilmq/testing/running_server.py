@@ -344,7 +344,7 @@ class RunningServer:
     async def _settle(self) -> None:
         """Wait for the engine's answers, until no poll waits for one."""
         await self.bound.engine.drain()
-        while self.bound.polls.asking:
+        while self.bound.polls.submitted:
             await self.bound.engine.drain()
 
     def answer(self, request: SqsRequest) -> Any:
@@ -389,6 +389,6 @@ class RunningServer:
                 clock=self.clock,
                 wall_s=self._wall_s,
                 ready=lambda bound: self._ready.set_result((bound, asyncio.get_running_loop())),
-                around=self._around,
+                wrap_handler=self._around,
                 admin_on_request=not self._admin_open,
             )

@@ -114,7 +114,7 @@ def test_each_failure_is_logged_on_one_line_without_the_secret(
 
 def sessions(secret: bytes = b"of this store", now_s: float = NOW_S, key_secret: bytes = b"carol's") -> Sessions:
     """Return the sessions of a node at ``now_s``; each key has the secret ``key_secret``."""
-    return Sessions(secret=secret, wall_s=lambda: now_s, secret_of=lambda _: key_secret)
+    return Sessions(secret=secret, wall_s=lambda: now_s, secret_digest=lambda _: key_secret)
 
 
 def cookie(key: str = "AKIDCAROL") -> str:

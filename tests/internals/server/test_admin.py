@@ -23,7 +23,15 @@ from tests.server.service_client import JSON, ServiceClient
 from veilmq.core import limits
 from veilmq.server import admin, process
 from veilmq.server.admin_api import DRAINING
-from veilmq.server.origin import IN_THE_CLEAR, LOCAL_ONLY, UNFORWARDED, UNNAMED, WRONG_NAME, AdminGuard, Unreachable
+from veilmq.server.origin import (
+    FORWARDED_HEADERS_REQUIRED,
+    LOCAL_ONLY,
+    TLS_REQUIRED,
+    UNLISTED_PROXY,
+    WRONG_NAME,
+    AdminGuard,
+    Unreachable,
+)
 from veilmq.server.process import Shutdown
 from veilmq.server.settings import Addresses
 from veilmq.store.port import FAILED, FULL
@@ -405,7 +413,7 @@ def reach(*, signed: bool = True, tls: bool = False, proxies: str = "") -> Admin
 @pytest.mark.parametrize("peer", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"])
 def test_this_machine_may(peer: str) -> None:
     """Whatever the server has; the name by which it is called is checked where there is no certificate to do that."""
-    assert [rule.way(scope(peer))[1] for rule in (reach(signed=False), reach(), reach(tls=True))] == [
+    assert [rule.client_scope(scope(peer))[1] for rule in (reach(signed=False), reach(), reach(tls=True))] == [
         False,
         False,
         True,
@@ -415,29 +423,29 @@ def test_this_machine_may(peer: str) -> None:
 @pytest.mark.parametrize("peer", ["192.0.2.1", "10.1.2.3", "fd00::1", "::ffff:192.0.2.1", "::", "0.0.0.0", "x", ""])
 def test_others_need_accounts_and_tls(peer: str) -> None:
     with pytest.raises(Unreachable, match="Without authentication") as unasked:
-        reach(signed=False, tls=True).way(scope(peer))
+        reach(signed=False, tls=True).client_scope(scope(peer))
     assert str(unasked.value) == LOCAL_ONLY
     with pytest.raises(Unreachable, match="only over TLS") as clear:
-        reach().way(scope(peer))
-    assert str(clear.value) == IN_THE_CLEAR
-    assert reach(tls=True).way(scope(peer))[1] is True
+        reach().client_scope(scope(peer))
+    assert str(clear.value) == TLS_REQUIRED
+    assert reach(tls=True).client_scope(scope(peer))[1] is True
 
 
 def test_who_has_no_address_is_not_of_this_machine() -> None:
     with pytest.raises(Unreachable):
-        reach().way({**scope("127.0.0.1"), "client": None})
+        reach().client_scope({**scope("127.0.0.1"), "client": None})
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Proto", "Forwarded"])
 def test_a_proxy_that_is_not_named_is_not_believed(header: str) -> None:
     for peer in ("127.0.0.1", "192.0.2.1"):
         with pytest.raises(Unreachable) as unnamed:
-            reach(proxies="192.0.2.2").way(scope(peer, (header, "https")))
-        assert str(unnamed.value) == UNNAMED
+            reach(proxies="192.0.2.2").client_scope(scope(peer, (header, "https")))
+        assert str(unnamed.value) == UNLISTED_PROXY
 
 
 def test_a_named_proxy_tells_who_came_and_how() -> None:
-    seen, certified = reach(proxies="192.0.2.2").way(scope("192.0.2.2", *HTTPS.items()))
+    seen, certified = reach(proxies="192.0.2.2").client_scope(scope("192.0.2.2", *HTTPS.items()))
     assert (seen["scheme"], seen["client"][0], certified) == ("https", "198.51.100.7", True)
 
 
@@ -457,12 +465,12 @@ def test_a_named_proxy_tells_who_came_and_how() -> None:
 )
 def test_the_last_address_that_is_no_named_proxys_is_the_clients(told: str, client: str) -> None:
     asked = scope("192.0.2.2", ("X-Forwarded-Proto", "https"), ("X-Forwarded-For", told))
-    assert reach(proxies="192.0.2.0/28").way(asked)[0]["client"][0] == client
+    assert reach(proxies="192.0.2.0/28").client_scope(asked)[0]["client"][0] == client
 
 
 def test_lines_of_a_header_are_one_list() -> None:
     lines = (("X-Forwarded-For", "127.0.0.1"), ("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-Proto", "https"))
-    assert reach(proxies="192.0.2.2").way(scope("192.0.2.2", *lines))[0]["client"][0] == "198.51.100.7"
+    assert reach(proxies="192.0.2.2").client_scope(scope("192.0.2.2", *lines))[0]["client"][0] == "198.51.100.7"
 
 
 @pytest.mark.parametrize("headers", [
@@ -477,8 +485,8 @@ def test_lines_of_a_header_are_one_list() -> None:
 def test_a_named_proxy_must_tell_that_it_speaks_tls_and_to_whom(headers: list[tuple[str, str]]) -> None:
     for proxies, peer in (("192.0.2.2", "192.0.2.2"), ("127.0.0.1", "127.0.0.1")):
         with pytest.raises(Unreachable) as unforwarded:
-            reach(proxies=proxies).way(scope(peer, *headers))
-        assert str(unforwarded.value) == UNFORWARDED
+            reach(proxies=proxies).client_scope(scope(peer, *headers))
+        assert str(unforwarded.value) == FORWARDED_HEADERS_REQUIRED
 
 
 async def _asked(guard: AdminGuard, asked: dict[str, Any]) -> tuple[int, str]:
@@ -497,7 +505,7 @@ async def _asked(guard: AdminGuard, asked: dict[str, Any]) -> tuple[int, str]:
 @pytest.mark.parametrize("path", ["/", "/console/queues", "/console/login", "/api/queues", "/api/openapi.json", "/x"])
 def test_what_cannot_be_used_from_there_says_what_to_do(path: str) -> None:
     status, text = asyncio.run(_asked(reach(), scope("192.0.2.1", path=path)))
-    assert (status, IN_THE_CLEAR in text) == (403, True)
+    assert (status, TLS_REQUIRED in text) == (403, True)
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/events/flush"])
@@ -569,7 +577,7 @@ def test_behind_a_proxy_pages_of_others_are_refused(proxied: RunningServer) -> N
 
 def test_a_proxy_that_does_not_speak_tls_is_refused(proxied: RunningServer) -> None:
     refused = through_proxy(proxied, "/console/login", **{"X-Forwarded-Proto": "http"})
-    assert (refused.status, refused.data.decode()) == (403, UNFORWARDED + "\n")
+    assert (refused.status, refused.data.decode()) == (403, FORWARDED_HEADERS_REQUIRED + "\n")
 
 
 def test_through_a_proxy_health_and_metrics_have_no_foreign_names(proxied: RunningServer) -> None:
@@ -582,7 +590,7 @@ def test_beside_a_proxy_foreign_names_are_refused(proxied: RunningServer) -> Non
     with Visitor(proxied) as visitor:
         assert visitor.get("/console/login").status == 200
         assert visitor.get("/console/login", Host=NAME).text == WRONG_NAME
-        assert visitor.get("/console/login", Host=NAME, **HTTPS).text == UNNAMED
+        assert visitor.get("/console/login", Host=NAME, **HTTPS).text == UNLISTED_PROXY
 
 
 def test_over_tls_others_sign_in_under_a_name(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from veilmq.core.commands import Command, QueueView
 from veilmq.core.errors import QueueNotFound
 from veilmq.core.settings import QueueSettings
 from veilmq.server.authentication import Authentication, CredentialsError, load
-from veilmq.server.permissions import FRESH_S, Permissions, PolicyDecisions, Unknown
+from veilmq.server.permissions import FRESH_S, Permissions, PolicyDecisions, PolicyUnknown
 from veilmq.wire.exchange import caller_named
 
 
@@ -147,21 +147,21 @@ def authentication(tmp_path: Path, wall: Wall, text: str = TEXT) -> Authenticati
 @pytest.mark.parametrize("key_id", ["AKIDOWNER", "AKIDCAROL", "AKIDFRIEND"])
 def test_a_key_signs_in_with_its_own_secret(tmp_path: Path, key_id: str) -> None:
     known = authentication(tmp_path, Wall())
-    who = known.signed_in(key_id, SECRETS[key_id])
+    who = known.sign_in(key_id, SECRETS[key_id])
     assert who is not None
-    assert who is known.known(key_id)
+    assert who is known.caller_of(key_id)
     for other in {*SECRETS.values(), "", SECRETS[key_id] + " ", SECRETS[key_id].upper(), "ü"} - {SECRETS[key_id]}:
-        assert known.signed_in(key_id, other) is None
+        assert known.sign_in(key_id, other) is None
 
 
 def test_a_key_ends_by_the_wall_clock(tmp_path: Path) -> None:
     wall = Wall()
     known = authentication(tmp_path, wall, EXPIRING)
-    assert known.signed_in("AKIDSHORT", "short") is not None
-    assert known.known("AKIDSHORT") is not None
+    assert known.sign_in("AKIDSHORT", "short") is not None
+    assert known.caller_of("AKIDSHORT") is not None
     wall.now_s = ENDS_S
-    assert known.signed_in("AKIDSHORT", "short") is None
-    assert known.known("AKIDSHORT") is None
+    assert known.sign_in("AKIDSHORT", "short") is None
+    assert known.caller_of("AKIDSHORT") is None
 
 
 # What is known of the policies of queues: waiting for one, forgetting it, and how much is kept.
@@ -210,10 +210,10 @@ VIEW = QueueView(queue=PURGE.queue, settings=QueueSettings(), created_at_ms=0, m
 def test_who_waits_for_a_policy_may_go_or_be_hurried(engine: ScriptedEngine, permissions: Permissions) -> None:
     """Before it is known and after; those who wait for one policy ask for it once, and go on in their order."""
     steps = [Step() for _ in range(4)]
-    with pytest.raises(Unknown):
+    with pytest.raises(PolicyUnknown):
         permissions.check(steps[0], PURGE, caller_named(OWNER), 0.0)
     gone, hurried, patient, late = [
-        permissions.wait(Unknown(PURGE.queue), step.again, step.done, 0.0) for step in steps
+        permissions.wait(PolicyUnknown(PURGE.queue), step.again, step.done, 0.0) for step in steps
     ]
     gone.withdraw()
     hurried.hurry()
@@ -226,16 +226,16 @@ def test_who_waits_for_a_policy_may_go_or_be_hurried(engine: ScriptedEngine, per
     permissions.check(steps[0], PURGE, caller_named(OWNER), 0.0)
 
 
-def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_kept(
+def test_a_policy_that_is_forgotten_while_it_is_asked_for_is_not_cached(
     engine: ScriptedEngine, permissions: Permissions
 ) -> None:
     step, heard = Step(), Step()
-    permissions.wait(Unknown(PURGE.queue), step.again, step.done, 0.0)
+    permissions.wait(PolicyUnknown(PURGE.queue), step.again, step.done, 0.0)
     deleting = commands.DeleteQueue(queue=PURGE.queue)
     permissions.intercept(step, deleting, caller_named(OWNER), heard.done)(None)
     engine.answer(VIEW)
     assert (step.happened, heard.happened) == (["again"], ["NoneType"])
-    with pytest.raises(Unknown):
+    with pytest.raises(PolicyUnknown):
         permissions.check(step, PURGE, caller_named(OWNER), step.started_s)
 
 
@@ -243,26 +243,26 @@ def test_a_queue_that_is_gone_when_it_is_asked_for_again_is_forgotten(
     engine: ScriptedEngine, permissions: Permissions
 ) -> None:
     step = Step()
-    permissions.wait(Unknown(PURGE.queue), step.again, step.done, 0.0)
+    permissions.wait(PolicyUnknown(PURGE.queue), step.again, step.done, 0.0)
     engine.answer(VIEW)
     step.started_s = FRESH_S
     permissions.check(step, PURGE, caller_named(OWNER), step.started_s)
     engine.answer(QueueNotFound(PURGE.queue))
-    with pytest.raises(Unknown):
+    with pytest.raises(PolicyUnknown):
         permissions.check(step, PURGE, caller_named(OWNER), step.started_s)
 
 
-def test_what_is_kept_of_queues_has_an_end(
+def test_what_is_cached_of_queues_has_an_end(
     engine: ScriptedEngine, permissions: Permissions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veilmq.server.permissions._KEPT_MAX", 3)
+    monkeypatch.setattr("veilmq.server.permissions._CACHED_MAX", 3)
     for number in range(10):
         step = Step()
         queue = f"{OWNER}/jobs{number}"
-        permissions.wait(Unknown(queue), step.again, step.done, 0.0)
+        permissions.wait(PolicyUnknown(queue), step.again, step.done, 0.0)
         engine.answer(QueueView(queue=queue, settings=QueueSettings(), created_at_ms=0, modified_at_ms=0))
         assert step.happened == ["again"]
-    assert len(permissions._kept) <= 3
+    assert len(permissions._cached) <= 3
 
 
 def test_every_command_is_about_a_queue_or_known_to_be_about_none() -> None:

@@ -66,7 +66,7 @@ class Bench:
             told = [message.body for message in result.messages] if isinstance(result, Received) else type(result)
             self.heard.append((name, self.clock.now_ms() - self.start_ms, told))
 
-        poll = self.polls.ask(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
+        poll = self.polls.submit(Receive(queue=QUEUE, count=count, timeout_s=timeout_s), wait_s, answer)
         assert isinstance(poll, Poll)
         return poll
 
@@ -98,7 +98,7 @@ class Bench:
     async def settle(self) -> None:
         """Pass through the engine until no poll is being asked."""
         await execute(self.engine, ListQueues(account=""))
-        while self.polls.asking:
+        while self.polls.submitted:
             await execute(self.engine, ListQueues(account=""))
 
     async def counts(self) -> tuple[int, int, int]:
@@ -258,7 +258,7 @@ async def test_a_poll_that_waits_for_room_needs_its_permission_when_there_is_som
     answers: list[Any] = []
     permits: list[Permit] = [lambda go_on: go_on("no"), lambda go_on: go_on(None)]
     for permit in permits:
-        bench.polls.ask(Receive(queue=QUEUE), 0, answers.append, permit=permit)
+        bench.polls.submit(Receive(queue=QUEUE), 0, answers.append, permit=permit)
     bench.polls.budget.count_replies(-HTTP_BYTES.default)
     await bench.settle()
     refused, allowed = answers
@@ -297,7 +297,7 @@ class ClaimBench:
         self.heard: list[tuple[str, Any]] = []
 
     def claim(self, name: str = "claim", *, wait_s: int = 20, command: Receive | Claim = CLAIM) -> Poll:
-        poll = self.polls.ask(command, wait_s, lambda result: self.heard.append((name, result)))
+        poll = self.polls.submit(command, wait_s, lambda result: self.heard.append((name, result)))
         assert isinstance(poll, Poll)
         return poll
 

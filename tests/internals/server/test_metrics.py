@@ -28,7 +28,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.server import metrics
 from veilmq.server.metrics import QueueCountCache
-from veilmq.server.queue_statistics import HISTORY_MAX, LOOKED_AT_MS, QueueRecord, QueueStatistics
+from veilmq.server.queue_statistics import HISTORY_MAX, IDLE_MS_MAX, QueueRecord, QueueStatistics
 from veilmq.server.settings import ServerSettings
 from veilmq.store.port import SurveyQueues, execute
 from veilmq.store.sqlite import SqliteStore
@@ -50,28 +50,28 @@ def test_rates_are_over_some_seconds() -> None:
     """Not over one, where ten messages at once would look like a flood, and not over all that ever was."""
     record = QueueRecord(view(), 0)
     assert rates(record) is None, "one count tells of no movement"
-    record.take(view(sent=30, received=20, deleted=10), 1 * SECOND_MS)
+    record.add_count(view(sent=30, received=20, deleted=10), 1 * SECOND_MS)
     assert rates(record) == (30.0, 20.0, 10.0)
     for second in range(2, 60):
-        record.take(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
+        record.add_count(view(sent=30, received=20 * second, deleted=10), second * SECOND_MS)
     assert rates(record) == (0.0, 20.0, 0.0), "what was sent in the first second is long ago"
 
 
 def test_totals_that_fall_begin_anew() -> None:
     record = QueueRecord(view(sent=100), 0)
-    record.take(view(sent=110), SECOND_MS)
-    record.take(view(sent=3), 2 * SECOND_MS)
+    record.add_count(view(sent=110), SECOND_MS)
+    record.add_count(view(sent=3), 2 * SECOND_MS)
     assert rates(record) is None
-    record.take(view(sent=5), 3 * SECOND_MS)
+    record.add_count(view(sent=5), 3 * SECOND_MS)
     assert rates(record) == (2.0, 0.0, 0.0)
 
 
 def test_the_history_has_a_point_a_second_and_an_end() -> None:
     record = QueueRecord(view(visible=7), 0)
-    record.take(view(visible=8), SECOND_MS - 1)
+    record.add_count(view(visible=8), SECOND_MS - 1)
     assert record.shown("q").history == [(0, 8)]
     for second in range(1, HISTORY_MAX + 10):
-        record.take(view(visible=second), second * SECOND_MS)
+        record.add_count(view(visible=second), second * SECOND_MS)
     history = record.shown("q").history
     assert history == [(second * SECOND_MS, second) for second in range(10, HISTORY_MAX + 10)]
 
@@ -79,9 +79,9 @@ def test_the_history_has_a_point_a_second_and_an_end() -> None:
 def test_a_single_slow_count_is_no_price() -> None:
     """The machine may have been busy with something else; two in a row are the queue's own."""
     record = QueueRecord(view(), 0)
-    record.take(view(), SECOND_MS, cost_s=3.0)
+    record.add_count(view(), SECOND_MS, cost_s=3.0)
     assert record.cost_s == 0.0
-    record.take(view(), 2 * SECOND_MS, cost_s=2.0)
+    record.add_count(view(), 2 * SECOND_MS, cost_s=2.0)
     assert record.cost_s == pytest.approx(2.0)
 
 
@@ -229,7 +229,7 @@ async def test_a_store_that_cannot_be_reached_deletes_no_queue(world: World, cap
 
 async def test_many_pages_have_a_bounded_number_counted_a_second(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The longest uncounted first, so all have their turn."""
-    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+    monkeypatch.setattr("veilmq.server.queue_statistics.WATCHED_QUEUES", 10)
     monkeypatch.setattr("veilmq.server.queue_statistics.ROUND_QUEUES", 0)
     await world.browse()
     await world.rest()
@@ -250,7 +250,7 @@ async def test_a_queue_that_nobody_has_counted_is_there_all_the_same(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However much is counted for others in this second: a page that is told of none takes it for deleted."""
-    monkeypatch.setattr("veilmq.server.queue_statistics.BRISK_QUEUES", 10)
+    monkeypatch.setattr("veilmq.server.queue_statistics.WATCHED_QUEUES", 10)
     await world.browse(names=tuple(f"q{number:03}" for number in range(10)))
     assert await world.names(names=("q050",)) == ["q050"]
 
@@ -262,7 +262,7 @@ async def test_all_are_counted_in_rounds_while_somebody_looks(world: World, monk
     assert sorted(set(world.engine.counted)) == [f"a/q{number:03}" for number in range(QUEUES)]
     turn = await world.pass_time(5_000)
     assert sorted(turn) == [f"a/q{number:03}" for number in range(QUEUES)], "each in its turn"
-    await world.pass_time(LOOKED_AT_MS)
+    await world.pass_time(IDLE_MS_MAX)
     assert await world.pass_time(10_000) == []
     assert (world.clock.next_timer_ms() or 0) > world.clock.now_ms() + CLOCK_STEP_MS, "that of the store alone"
     await world.browse()
@@ -281,7 +281,7 @@ async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     await world.put("q001", 5)
     await world.browse(names=("q001",))
     await execute(world.engine, DeleteQueue(queue="a/q001"))
-    world.clock.advance(LOOKED_AT_MS)
+    world.clock.advance(IDLE_MS_MAX)
     await world.rest()
     await execute(world.engine, CreateQueue(queue="a/q001"))
     world.clock.advance(SECOND_MS)
@@ -290,7 +290,7 @@ async def test_a_queue_made_anew_begins_anew(world: World) -> None:
     assert (again.visible, len(again.history), again.sent_per_s) == (0, 1, None)
 
 
-BOOKED = 3 * metrics.COUNTED_TOGETHER
+BOOKED = 3 * metrics.COUNT_BATCH
 
 
 class Books:

@@ -30,16 +30,16 @@ from veilmq.server.http_parser import Pending
 from veilmq.server.metrics import PushOutcome, TopicCounts
 from veilmq.server.pushes import (
     LEASE_S,
-    NAME_S_MAX,
-    PARALLEL_MAX,
-    PERIOD_MS,
-    Guard,
+    LOG_PERIOD_MS,
+    RECEIVER_PUSHES_MAX,
+    RESOLVE_S_MAX,
     LogThrottle,
     Pusher,
     PushError,
     Resolve,
     SystemResolver,
     TopicService,
+    UrlGuard,
 )
 from veilmq.server.pushes import Receiver as PushReceiver
 from veilmq.server.settings import AllowList, ServerSettings
@@ -63,7 +63,7 @@ class Names:
 
 def admit(url: str, allow: str, names: Names | None = None) -> list[str]:
     """Return the addresses that a guard lets be connected to."""
-    target = asyncio.run(Guard(AllowList(allow), resolve=names or Names()).admit(url))
+    target = asyncio.run(UrlGuard(AllowList(allow), resolve=names or Names()).admit(url))
     return [str(address) for address in target.addresses]
 
 
@@ -159,13 +159,13 @@ def test_each_acceptance_doubles_and_each_failure_begins_anew() -> None:
     receiver = PushReceiver()
     seen = []
     for _ in range(6):
-        seen.append(receiver.bound - receiver.running)
+        seen.append(receiver.limit - receiver.running)
         receiver.running += 1
-        receiver.end(succeeded=True)
-    assert seen == [1, 2, 4, 8, 16, 16] == [*seen[:5], PARALLEL_MAX]
+        receiver.push_ended(succeeded=True)
+    assert seen == [1, 2, 4, 8, 16, 16] == [*seen[:5], RECEIVER_PUSHES_MAX]
     receiver.running += 3
-    receiver.end(succeeded=False)
-    assert (receiver.bound, receiver.running) == (1, 2)
+    receiver.push_ended(succeeded=False)
+    assert (receiver.limit, receiver.running) == (1, 2)
 
 
 MESSAGE = message()
@@ -202,7 +202,7 @@ def attempt(url: str, *, allow: str = "127.0.0.1", resolve: Resolve | None = Non
             identity=Signer(),
         )
         if resolve is not None:
-            service._guard = Guard(AllowList(allow), resolve=resolve)
+            service._guard = UrlGuard(AllowList(allow), resolve=resolve)
         return await service.attempt(Subscription(topic="1/t", name="s", endpoint=url, push_url=url), MESSAGE)
 
     return asyncio.run(one())
@@ -336,7 +336,7 @@ def test_each_subject_is_due_once_a_minute() -> None:
     clock = VirtualClock()
     said = LogThrottle(clock)
     assert [said.due("a"), said.due("a"), said.due("b")] == [True, False, True]
-    clock.advance(PERIOD_MS - 1)
+    clock.advance(LOG_PERIOD_MS - 1)
     assert not said.due("a")
     clock.advance(1)
     assert said.due("a")
@@ -532,7 +532,7 @@ def test_a_queue_that_is_gone_is_told_of_once_a_minute(
 
 
 def test_a_certificate_is_good_from_the_day_before_for_ten_years() -> None:
-    certificate = x509.load_pem_x509_certificate(push_identity.made(now_s=NOW_S).certificate_pem)
+    certificate = x509.load_pem_x509_certificate(push_identity.generate(now_s=NOW_S).certificate_pem)
     begin, end = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
     assert (NOW_S - begin, end - NOW_S) == (86_400, 3_650 * 86_400)
 
@@ -553,7 +553,7 @@ class Subscribing:
         self.found: asyncio.Queue[list[str]] = asyncio.Queue()
         self.heard: list[Any] = []
         self._service = service(self.engine, self.clock)
-        self._service._guard = Guard(AllowList("hook.example"), resolve=self._resolve)
+        self._service._guard = UrlGuard(AllowList("hook.example"), resolve=self._resolve)
 
     async def _resolve(self, name: str, port: int) -> list[str]:
         return await self.found.get()
@@ -582,7 +582,7 @@ async def test_the_engine_is_asked_when_the_guard_has_nothing_against_it(subscri
 
 async def test_a_name_has_five_seconds(subscribing: Subscribing) -> None:
     one = await subscribing.subscribe()
-    subscribing.clock.advance(NAME_S_MAX * 1_000 - 1)
+    subscribing.clock.advance(RESOLVE_S_MAX * 1_000 - 1)
     assert subscribing.heard == []
     subscribing.clock.advance(1)
     await turn()
@@ -601,7 +601,7 @@ async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing, is_fou
     one.withdraw()
     await turn()
     assert (subscribing.heard, subscribing.engine.pending) == ([], [])
-    subscribing.clock.advance(NAME_S_MAX * 1_000)
+    subscribing.clock.advance(RESOLVE_S_MAX * 1_000)
     assert subscribing.heard == []
 
 
@@ -625,7 +625,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def given(folder: Path) -> tuple[Path, Path]:
     """Write a key and its certificate; return their files."""
-    made = push_identity.made(now_s=NOW_S).pem()
+    made = push_identity.generate(now_s=NOW_S).pem()
     begin = made.index(b"-----BEGIN CERTIFICATE")
     key, certificate = folder / "key.pem", folder / "certificate.pem"
     key.write_bytes(made[:begin])
@@ -638,17 +638,17 @@ def test_what_is_wrong_with_one_that_is_given_is_said(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(PushError, match="is not the certificate of"):
-        push_identity.read(key, given(other)[1])
+        push_identity.read_files(key, given(other)[1])
     with pytest.raises(PushError, match="cannot be read: No such file"):
-        push_identity.read(tmp_path / "none.pem", certificate)
+        push_identity.read_files(tmp_path / "none.pem", certificate)
     with pytest.raises(PushError, match="must be a key and a certificate in PEM"):
-        push_identity.read(certificate, certificate)
+        push_identity.read_files(certificate, certificate)
     curve = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     key.write_bytes(curve)
     with pytest.raises(PushError, match="must be an RSA key"):
-        push_identity.read(key, certificate)
+        push_identity.read_files(key, certificate)
 
 
 def test_a_server_says_why_it_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -306,40 +306,40 @@ def test_no_special_address_is_allowed_but_by_its_network(address: str) -> None:
     found = ip_address(address)
     wide = AllowList("hook.example, 0.0.0.0/0, ::/0, 0.0.0.0/1, 128.0.0.0/1")
     assert is_special(found)
-    assert not wide.holds(found, 80, named=True)
-    assert not wide.holds(found, 80, named=False)
-    assert AllowList(address).holds(found, 80, named=False)
+    assert not wide.allows_address(found, 80, named=True)
+    assert not wide.allows_address(found, 80, named=False)
+    assert AllowList(address).allows_address(found, 80, named=False)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1", "169.254.169.254"])
 def test_an_address_in_the_clothes_of_another_is_itself(address: str) -> None:
     mapped = ip_address(f"::ffff:{address}")
     assert unmapped(mapped) == ip_address(address)
-    assert not AllowList("::ffff:0:0/96, ::/0, hook.example").holds(mapped, 80, named=True)
-    assert AllowList(f"{address}/32").holds(mapped, 80, named=False)
+    assert not AllowList("::ffff:0:0/96, ::/0, hook.example").allows_address(mapped, 80, named=True)
+    assert AllowList(f"{address}/32").allows_address(mapped, 80, named=False)
 
 
 def test_a_public_address_is_allowed_by_name_or_by_network() -> None:
     address = ip_address("8.8.8.8")
-    assert AllowList("hook.example").holds(address, 80, named=True)
-    assert not AllowList("hook.example").holds(address, 80, named=False)
-    assert AllowList("8.8.0.0/16").holds(address, 80, named=False)
-    assert AllowList("0.0.0.0/0").holds(address, 80, named=False)
-    assert not AllowList("8.9.0.0/16").holds(address, 80, named=False)
+    assert AllowList("hook.example").allows_address(address, 80, named=True)
+    assert not AllowList("hook.example").allows_address(address, 80, named=False)
+    assert AllowList("8.8.0.0/16").allows_address(address, 80, named=False)
+    assert AllowList("0.0.0.0/0").allows_address(address, 80, named=False)
+    assert not AllowList("8.9.0.0/16").allows_address(address, 80, named=False)
 
 
 def test_names_are_compared_as_wholes_and_with_their_ports() -> None:
     allowed = AllowList("Hook.Example, other.example:8080,[fd00::1]:443,10.0.0.0/8:81")
-    assert allowed.names("hook.example", 80)
-    assert allowed.names("hook.example", 8080)
-    assert not allowed.names("evil-hook.example", 80)
-    assert not allowed.names("hook.example.evil", 80)
-    assert allowed.names("other.example", 8080)
-    assert not allowed.names("other.example", 80)
-    assert allowed.holds(ip_address("fd00::1"), 443, named=False)
-    assert not allowed.holds(ip_address("fd00::1"), 80, named=False)
-    assert allowed.holds(ip_address("10.9.9.9"), 81, named=False)
-    assert not allowed.holds(ip_address("10.9.9.9"), 80, named=False)
+    assert allowed.allows_name("hook.example", 80)
+    assert allowed.allows_name("hook.example", 8080)
+    assert not allowed.allows_name("evil-hook.example", 80)
+    assert not allowed.allows_name("hook.example.evil", 80)
+    assert allowed.allows_name("other.example", 8080)
+    assert not allowed.allows_name("other.example", 80)
+    assert allowed.allows_address(ip_address("fd00::1"), 443, named=False)
+    assert not allowed.allows_address(ip_address("fd00::1"), 80, named=False)
+    assert allowed.allows_address(ip_address("10.9.9.9"), 81, named=False)
+    assert not allowed.allows_address(ip_address("10.9.9.9"), 80, named=False)
 
 
 def test_nothing_is_allowed_by_nothing() -> None:

@@ -57,7 +57,7 @@ def _reader(visit: Visit) -> Reader:
         if visit.accounts is None:
             return True
         session = visit.sessions.of(visit.request)
-        return session is not None and visit.accounts.known(session.key_id) == visit.caller
+        return session is not None and visit.accounts.caller_of(session.key_id) == visit.caller
 
     arn = None if visit.caller is None else visit.caller.arn
     return Reader((arn, visit.peer, visit.program), visit.asking, is_there)

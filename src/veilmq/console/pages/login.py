@@ -24,7 +24,7 @@ async def sign_in(visit: Visit) -> Response:
     key_id = visit.form.get("key_id", "").strip()
     wanted = _own(visit.form.get("next", ""))
     try:
-        caller = visit.accounts.signed_in(key_id, visit.form.get("secret", "").strip(), visit.peer)
+        caller = visit.accounts.sign_in(key_id, visit.form.get("secret", "").strip(), visit.peer)
     except SignInsPaused as paused:
         response = _form(visit, wanted, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
         response.headers["retry-after"] = str(paused.retry_after_s)
