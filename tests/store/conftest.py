@@ -1,4 +1,4 @@
-"""The conformance suite runs on every store: a new one is one more parameter of `store`."""
+"""The stores on which the conformance suite runs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,29 +11,15 @@ from tests.store.postgres_host import Store, on_postgres, on_shards, on_sqlite
 
 SUITES = (Path(__file__).parent, Path(__file__).parents[1] / "internals" / "store")
 
-ON_SHARDS = {
-    "test_dead_letters",
-    "test_forwards",
-    "test_moves",
-    "test_peeks",
-    "test_queues",
-    "test_receipts",
-    "test_topics",
-}
-"""The files of the suite where it matters that queues are in several databases."""
-
+# Files whose commands concern several queues, which may be in several databases.
+ON_SHARDS = {f"test_{name}" for name in ("dead_letters", "forwards", "moves", "peeks", "queues", "receipts", "topics")}
+# A sample for each commit: stores in memory share the code of folders, several databases that of one.
 IN_MEMORY = {"test_messages"}
-"""The files of the suite that run on a store in memory too, whose code is that of a folder: a cross-section."""
-
 EACH_COMMIT = {"test_moves", "test_topics"}
-"""What `make test` runs on several databases: a cross-section, as they share the code of one."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked as different on PostgreSQL, and of shards and of memory what does not matter there.
-
-    What is left of shards is for `make test-all`, but for a cross-section.
-    """
+    """Deselect tests that differ on a store or gain nothing there; run most tests on shards only in `make test-all`."""
     left_out = {item for item in items if _is_left_out(item)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
@@ -80,7 +66,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def model_url(request: pytest.FixtureRequest) -> str | None:
-    """Return where the engine beside a model has its store: a database, or `None` for a folder of its own."""
+    """Return the URL of the database of the engine beside a model, or `None` for a folder."""
     return request.getfixturevalue("postgres_url") if request.param == "postgres" else None
 
 

@@ -1,4 +1,4 @@
-"""An engine in an event loop of its own, driven step by step from plain tests on a virtual clock."""
+"""An engine with its own event loop and a virtual clock, driven by synchronous tests."""
 
 import asyncio
 import contextlib
@@ -36,14 +36,13 @@ from veilmq.testing import VirtualClock
 T = TypeVar("T")
 
 QUEUE = "000000000000/jobs"
-RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)
-"""Allow queues to be purged, and names to be used again, at any time."""
+RESTLESS = EngineOptions(purge_pause_s=0, queue_name_pause_s=0)  # no pause after a purge or a deletion
 
 
 class Host:
-    """Runs commands on an engine, one at a time or as one batch, and opens it again."""
+    """Run commands on an engine, singly or as a batch, and reopen it."""
 
-    slices = 400  # more than background work ever takes in a test
+    slices = 400  # more than background work takes in any test
 
     def __init__(
         self, folder: Path | None, *, options: EngineOptions | None = None, clock: VirtualClock | None = None
@@ -63,14 +62,10 @@ class Host:
         return self._runner.run(work)
 
     def do(self, command: Command) -> Any:
-        """Return the result of `command`; raises its error."""
         return self.run(execute(self.engine, command))
 
     def do_together(self, *together: Command, on_result: Callable[[Any], object] | None = None) -> list[Any]:
-        """Submit commands in one iteration of the event loop, as one batch; return their results or errors.
-
-        `on_result` is called with each result as soon as the engine returns it.
-        """
+        """Submit commands as one batch; return their results or errors. `on_result` gets each as it is made."""
 
         async def submit() -> list[Any]:
             waiting = [self._submit(command, on_result) for command in together]
@@ -81,24 +76,25 @@ class Host:
     def _submit(self, command: Command, on_result: Callable[[Any], object] | None) -> "asyncio.Future[Any]":
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-        def done(result: Any) -> None:
+        def done(answer: Any) -> None:
             if on_result is not None:
-                on_result(result)
-            future.set_result(result)
+                on_result(answer)
+            future.set_result(answer)
 
         self.engine.submit(command, done)
         return future
 
     def advance(self, time_ms: int) -> None:
-        """Advance the clock; return once the commands that became due have completed."""
+        """Advance the clock; return when the commands that became due are complete."""
+
         self.in_loop(lambda: self.clock.advance(time_ms))
 
     def in_loop(self, call: Callable[[], object]) -> None:
-        """Make `call` in the event loop; return once the commands that it submits have completed."""
+        """Run `call` in the event loop; return when the commands that it submits are complete."""
 
         async def make() -> None:
             call()
-            await execute(self.engine, commands.ListQueues(account="nobody"))
+            await execute(self.engine, commands.ListQueues(account="none"))
 
         self.run(make())
 
@@ -120,7 +116,7 @@ class Host:
         return answers
 
     def crash(self) -> None:
-        """Open a copy of the folder that is made while the store is open; then close and remove the original."""
+        """Go on with a copy of the folder made while it was in use; close the original."""
         assert self.folder is not None
         self._copies += 1
         copy = self.folder.with_name(f"copy-{self._copies}")
@@ -131,11 +127,11 @@ class Host:
         self.engine = self._runner.run(self._open())
 
     def forget(self) -> None:
-        """Drop the store's caches, as a restart does."""
+        """Drop all cached state of the store."""
         self.engine._session.forget()
 
     def stop(self, step: type[Command] = Sweep) -> None:
-        """Stop background work of this kind; by default the janitor."""
+        """Stop a kind of background work, by default the janitor."""
         self.engine._session.schedulers[step].stop()
 
     def sweep(self) -> None:
@@ -170,15 +166,13 @@ class Host:
         self._runner.run(self.engine.close())
         self._runner.close()
 
-    # The commands in short.
-
     def create(self, queue: str = QUEUE, **settings: SettingValue) -> commands.QueueView:
         view: commands.QueueView = self.do(commands.CreateQueue(queue=queue, settings=settings))
         return replace(view, is_new=False)
 
-    def put(self, *new: NewMessage, queue: str = QUEUE, terms: SendOptions | None = None) -> list[Any]:
-        results: list[Any] = self.do(commands.Send(queue=queue, messages=new, options=terms))
-        return results
+    def put(self, *new: NewMessage, queue: str = QUEUE, options: SendOptions | None = None) -> list[Any]:
+        answers: list[Any] = self.do(commands.Send(queue=queue, messages=new, options=options))
+        return answers
 
     def set_queue(self, queue: str = QUEUE, **settings: SettingValue) -> None:
         self.do(commands.SetQueue(queue=queue, settings=settings))
@@ -198,9 +192,9 @@ class Host:
             isinstance(sent, commands.SentMessage) for sent in self.do(commands.Send(queue=queue, messages=messages))
         )
 
-    def send_in_turn(self, *bodies: str, queue: str = QUEUE, **terms: Any) -> list[commands.SentMessage]:
-        """Send messages, each to the group named by its first letter; by default the deduplication id is the body."""
-        sent = self.put(*(message(body, group=body[0], **{"dedup_id": body, **terms}) for body in bodies), queue=queue)
+    def send_to_groups(self, *bodies: str, queue: str = QUEUE, **fields: Any) -> list[commands.SentMessage]:
+        """Send each body to the group of its first letter; its deduplication id is the body unless given."""
+        sent = self.put(*(message(body, group=body[0], **{"dedup_id": body, **fields}) for body in bodies), queue=queue)
         assert all(isinstance(each, commands.SentMessage) for each in sent)
         return sent
 
@@ -214,10 +208,10 @@ class Host:
         return [each.body for each in self.receive(count, queue=queue, timeout_s=timeout_s)]
 
     def watch(self, queue: str = QUEUE) -> list[int]:
-        """Watch `queue`; return a list to which the instant of each notification is appended."""
-        notified_ms: list[int] = []
-        self.engine.watch(queue, notified_ms.append)
-        return notified_ms
+        """Return a list that collects each wake-up of ``queue``."""
+        wake_ups: list[int] = []
+        self.engine.watch(queue, wake_ups.append)
+        return wake_ups
 
     def receive_one(self, *, queue: str = QUEUE, timeout_s: int | None = None) -> commands.ReceivedMessage:
         (only,) = self.receive(10, queue=queue, timeout_s=timeout_s)
@@ -271,7 +265,7 @@ def message(
 
 
 def fill(host: Host, body: str = "x" * 50_000) -> list[str]:
-    """Send until the store is full; return what was acknowledged."""
+    """Send until the store is full; return the acknowledged bodies."""
     sent: list[str] = []
     while len(sent) < 10_000:
         try:
@@ -284,10 +278,8 @@ def fill(host: Host, body: str = "x" * 50_000) -> list[str]:
 
 
 HOT = (commands.Send, commands.Receive, commands.Delete, commands.ChangeVisibility)
-
-
+# The claimed messages of a store on SQLite.
 CLAIMED_SEQS = "SELECT c.claim_id, m.seq FROM claimed c JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq"
-"""A query for what is claimed in the store on SQLite."""
 
 
 @contextlib.contextmanager
@@ -299,19 +291,16 @@ def hosting(folder: Path | None, *, options: EngineOptions | None = None, kind: 
         host.close()
 
 
-# Helpers for tests of the event log.
-
-
 LOGGED = dataclasses.replace(RESTLESS, event_log="closed")
 
 
 def events_of(host: Host) -> list[ReceiptClosed]:
-    """Return all events in the store, in order; a planned range stays planned."""
+    """Return all stored events in order; the planned range stays planned."""
     return [event for _, event in numbered(host)]
 
 
 def numbered(host: Host) -> list[tuple[int, ReceiptClosed]]:
-    """Return all events with their numbers; assert that the numbers have no gap."""
+    """Return the same with their numbers; assert that there is no gap."""
     counts: EventCounts = host.do(CountEvents())
     page: EventPage = host.do(ReadEvents(first=counts.exported + 1, last=counts.recorded, bytes_max=1 << 30))
     found = [(n, event) for first, batch in page.batches for n, event in enumerate(decode_events(batch), first)]
@@ -324,10 +313,7 @@ def outcomes(host: Host) -> list[tuple[str, int]]:
 
 
 def check_conservation(events: list[ReceiptClosed]) -> Counter[tuple[str, bytes, int]]:
-    """Assert that each receipt has one end, at most one correction and one move, in that order.
-
-    Return the receipts that have ended.
-    """
+    """Assert that each receipt has one end, then at most one correction and one move; return the ended receipts."""
     of_receipt: dict[tuple[str, bytes, int], list[str]] = {}
     for event in events:
         of_receipt.setdefault((event.queue, event.message_id, event.receipt), []).append(event.outcome.value)

@@ -1,4 +1,4 @@
-"""What the state machines share that run an engine beside a naive model: the store, time, accidents, the comparison."""
+"""The common part of the state machines that compare an engine with a naive model."""
 
 import os
 import shutil
@@ -31,19 +31,18 @@ RULES = st.sampled_from(
         ]}""",
     )
 )
-TERMS = st.sampled_from((None, None, SendOptions(receipts=True), SendOptions(receipts=True, all_or_nothing=True)))
+SEND_OPTIONS = st.sampled_from(
+    (None, None, SendOptions(receipts=True), SendOptions(receipts=True, all_or_nothing=True))
+)
 
-_EXAMPLES = {"whole": 20, "few": 0.2}
-"""What `PROVE` multiplies the examples of a model by."""
-
-FORGETS = ("forget", "forget")
-"""What happens to a folder too: its store drops all that it has in memory, which makes no difference."""
+_EXAMPLES = {"whole": 20, "few": 0.2}  # `PROVE` → factor for the number of examples
+CACHE_DROPS = ("forget", "forget")  # of a store in a folder, which must not change its behaviour
 
 T = TypeVar("T")
 
 
 class ModelFrame(RuleBasedStateMachine):
-    """An engine with a store of this run's own, in a folder or at `url`; whoever inherits opens it, and compares."""
+    """An engine with its own store, in a folder or at `url`; subclasses open it and compare it with a model."""
 
     url: ClassVar[str | None] = None
     host_type: ClassVar[type[Host]] = Host
@@ -54,7 +53,7 @@ class ModelFrame(RuleBasedStateMachine):
         super().__init__()
         self.base = Path(tempfile.mkdtemp(prefix="veilmq-model-"))
         self.bodies = 0
-        self.is_looking = False
+        self.inspects = False
         self.host: Host | None = None
 
     def open_host(self) -> None:
@@ -71,7 +70,6 @@ class ModelFrame(RuleBasedStateMachine):
 
     @property
     def live(self) -> Host:
-        """The host, which is open between the first step and the last."""
         assert self.host is not None
         return self.host
 
@@ -79,18 +77,16 @@ class ModelFrame(RuleBasedStateMachine):
     def now_ms(self) -> int:
         return self.live.clock.now_ms()
 
-    # Time and accidents.
-
     @rule(data=st.data())
     def wait(self, data: st.DataObject) -> None:
         self.live.advance(data.draw(self.times_ms))
 
     @rule(data=st.data())
     def restart(self, data: st.DataObject) -> None:
-        self.suffer(data.draw(st.sampled_from(self.restarts if self.url else (*self.restarts, *FORGETS))))
+        self.interrupt(data.draw(st.sampled_from(self.restarts if self.url else (*self.restarts, *CACHE_DROPS))))
 
-    def suffer(self, kind: str) -> None:
-        """Stop and start in good order, start from what is kept at this moment, or drop what is in memory."""
+    def interrupt(self, kind: str) -> None:
+        """Close and reopen the host, restart it from a crash, or drop its caches."""
         if kind == "forget":
             self.live.forget()
             return
@@ -99,20 +95,18 @@ class ModelFrame(RuleBasedStateMachine):
         else:
             self.live.reopen()
         if self.url is not None:
-            self.live.advance(1)  # what two nodes are sent in one millisecond has no order
+            self.live.advance(1)  # messages that two nodes send in one millisecond have no order
         self.live.check()
 
-    # Comparison.
-
     @rule()
-    def look(self) -> None:
-        self.is_looking = True
+    def inspect(self) -> None:
+        self.inspects = True
 
     @invariant()
     def they_agree(self) -> None:
         if self.host is not None:
             self.compare()
-            self.is_looking = False
+            self.inspects = False
 
     def compare(self) -> None:
         raise NotImplementedError
@@ -121,11 +115,11 @@ class ModelFrame(RuleBasedStateMachine):
         counts = self.live.do(commands.ShowQueue(queue=name, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == model.counts(self.now_ms), name
         assert counts.oldest_sent_at_ms == model.oldest_ms(self.now_ms), name
-        self.check_looks(name, model.counts(self.now_ms))
+        self.check_inspections(name, model.counts(self.now_ms))
         model.check_conservation()
 
-    def check_looks(self, name: str, counts: tuple[int, int, int]) -> None:
-        if not self.is_looking:
+    def check_inspections(self, name: str, counts: tuple[int, int, int]) -> None:
+        if not self.inspects:
             return
         whole = self.live.do(InspectQueue(queue=name))
         for state, count in zip(MessageState, counts, strict=True):
@@ -144,8 +138,8 @@ class ModelFrame(RuleBasedStateMachine):
     def change_both(
         self, name: str, model: NaiveQueue, text: str, timeout_s: int, *, renew: bool = False, **how: bool
     ) -> str | None:
-        """Move a deadline in both, and compare; return the renewed receipt, where there is one."""
-        renew = renew and "any_receive" not in how  # SQS renews nothing
+        """Change a deadline in both, and compare; return the renewed receipt, if any."""
+        renew = renew and "any_receive" not in how  # SQS renews no receipts
         answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, **how)
         state, until_ms = model.change(self.now_ms, text, timeout_s, **how)
         if state == "too long":
@@ -160,9 +154,9 @@ class ModelFrame(RuleBasedStateMachine):
         return receipt
 
     def check_due(self, due_ms: int | None, model: NaiveQueue) -> None:
-        """Assert that whoever waits until `due_ms` misses nothing, and is not sent away and back at once.
+        """Assert that a waiter until `due_ms` misses no message and does not busy-poll.
 
-        It may come in vain at a later instant: for a message that retention ends before it would be visible.
+        A later wake-up may find nothing, if the retention of the message ends before it becomes visible.
         """
         truth_ms = model.next_due_ms(self.now_ms)
         if truth_ms is not None:
@@ -172,32 +166,32 @@ class ModelFrame(RuleBasedStateMachine):
             assert truth_ms == self.now_ms
 
 
-DOORS = st.sampled_from(({}, {"any_receive": True}, {"only_live": True}, {"only_live": True, "any_epoch": True}))
-"""How receipts may be judged: by the rules of SQS, also without fencing, by those of SMQ, and with lenient handles."""
-
-
+# The options of SQS, with and without fencing, and those of SMQ, with strict and lenient handles.
+RECEIPT_RULES = st.sampled_from(
+    ({}, {"any_receive": True}, {"only_live": True}, {"only_live": True, "any_epoch": True})
+)
 CHANGES: dict[str, Any] = {
     "timeout_s": st.sampled_from((0, 0, 1, 30, 43_200)),
-    "door": DOORS,
+    "rules": RECEIPT_RULES,
     "renew": st.booleans(),
     "bounded": st.booleans(),
 }
 
 
 def one_of(data: st.DataObject, issued: Sequence[T]) -> T:
-    """Return one of what was issued: mostly of the last ten, sometimes any."""
+    """Return one of `issued`: usually one of the last ten."""
     last = len(issued) - 1
     recent = st.integers(max(0, last - 9), last)
     return issued[data.draw(recent | recent | st.integers(0, last))]
 
 
 def naive_send(new: NewMessage, sent: commands.SentMessage) -> tuple[dict[str, Any], dict[str, Any]]:
-    terms = ("body", "group", "dedup_id", "delay_s", "priority")
+    fields = ("body", "group", "dedup_id", "delay_s", "priority")
     answer = {"id": sent.id, "sequence": sent.sequence, "receipt": sent.receipt}
-    return {name: getattr(new, name) for name in terms}, answer
+    return {name: getattr(new, name) for name in fields}, answer
 
 
-def naive_terms(received: commands.ReceivedMessage) -> dict[str, Any]:
+def received_fields(received: commands.ReceivedMessage) -> dict[str, Any]:
     return {
         "id": received.id,
         "body": received.body,
@@ -212,18 +206,18 @@ def naive_terms(received: commands.ReceivedMessage) -> dict[str, Any]:
 
 
 def run_model(
-    machine: type[ModelFrame], *, examples: int, steps: int, url: str | None = None, examples_there: int = 0
+    machine: type[ModelFrame], *, examples: int, steps: int, url: str | None = None, url_examples: int = 0
 ) -> None:
-    """Run `machine` at random, and reproducibly: a failure prints the steps that lead to it.
+    """Run `machine` with random steps; a failure prints the steps that reproduce it.
 
-    A step takes longer at `url`, where it is run `examples_there` times; `PROVE` is "whole" for more, "few" for less.
+    Steps at `url` are slower: at_url it runs `url_examples`. `PROVE` is "whole" for more examples, "few" for fewer.
     """
-    there = type(f"{machine.__name__}There", (machine,), {"url": url})
+    at_url = type(f"{machine.__name__}AtUrl", (machine,), {"url": url})
     share = _EXAMPLES.get(os.environ.get("PROVE", ""), 1)
     run_state_machine_as_test(
-        machine if url is None else there,
+        machine if url is None else at_url,
         settings=settings(
-            max_examples=max(1, round((examples if url is None else examples_there) * share)),
+            max_examples=max(1, round((examples if url is None else url_examples) * share)),
             stateful_step_count=steps,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

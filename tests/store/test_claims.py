@@ -1,4 +1,4 @@
-"""Claims on the engine: what each command does, in each state of a claim."""
+"""Claims: each command in each state of a claim."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,19 +26,19 @@ def jobs(host: Host) -> Host:
     return host
 
 
-def open_source(host: Host, source: str = "s", **terms: Any) -> claims.SourceView:
-    view: claims.SourceView = host.do(claims.OpenSource(queue=QUEUE, source=source, **terms))
+def open_source(host: Host, source: str = "s", **fields: Any) -> claims.SourceView:
+    view: claims.SourceView = host.do(claims.OpenSource(queue=QUEUE, source=source, **fields))
     return view
 
 
-def claim(host: Host, number: int = 1, count: int = 100, *, epoch: int = 1, **terms: Any) -> claims.Bound:
-    command = {"source": "s", "number": number, "epoch": epoch, "messages_max": count, **terms}
+def claim(host: Host, number: int = 1, count: int = 100, *, epoch: int = 1, **fields: Any) -> claims.Bound:
+    command = {"source": "s", "number": number, "epoch": epoch, "messages_max": count, **fields}
     bound: claims.Bound = host.do(claims.Claim(queue=QUEUE, **command))
     return bound
 
 
-def claim_whole(host: Host, number: int = 1, count: int = 100, **terms: Any) -> claims.Bound:
-    while (bound := claim(host, number, count, **terms)).more:
+def claim_whole(host: Host, number: int = 1, count: int = 100, **fields: Any) -> claims.Bound:
+    while (bound := claim(host, number, count, **fields)).more:
         pass
     return bound
 
@@ -80,11 +80,7 @@ def settle(host: Host) -> None:
         host.advance(5)
 
 
-# Binding and reading.
-
-
-def test_claims_take_in_the_order_of_receives(host: Host) -> None:
-    """Lower priorities first, and of one what became visible first, whether it was received before or not."""
+def test_claims_take_messages_in_the_order_of_receives(host: Host) -> None:
     host.create()
     open_source(host)
     for body in "abc":
@@ -106,8 +102,7 @@ def test_claims_take_in_the_order_of_receives(host: Host) -> None:
     assert bodies(read(host, 5)) == ["z"]
 
 
-def test_a_message_that_returned_has_its_place_among_those_never_received(host: Host) -> None:
-    """By the instant at which it became visible; a stretch of new messages ends there."""
+def test_a_returned_message_is_claimed_in_order_of_its_visibility(host: Host) -> None:
     host.create()
     host.send("returned")
     host.receive(1, timeout_s=5)
@@ -119,7 +114,7 @@ def test_a_message_that_returned_has_its_place_among_those_never_received(host: 
     assert sorted(bodies(read(host))) == ["before", "returned"]
 
 
-def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
+def test_the_shards_of_a_claim_are_even_and_disjoint(host: Host) -> None:
     host.create()
     open_source(host)
     host.send(*(str(number) for number in range(25)))
@@ -131,7 +126,7 @@ def test_shards_are_even_and_do_not_overlap(host: Host) -> None:
         read(host, 1, 3)
 
 
-def test_a_page_is_bounded_by_its_bytes(host: Host) -> None:
+def test_a_page_of_a_claim_is_bounded_by_bytes(host: Host) -> None:
     host.create()
     open_source(host)
     host.send(*("x" * 1_000_000 for _ in range(10)))
@@ -142,13 +137,10 @@ def test_a_page_is_bounded_by_its_bytes(host: Host) -> None:
 
 
 @pytest.mark.parametrize("cursor", ["x", "u-1", "u99999999999999999999", "g1 ", "9"])
-def test_a_cursor_that_nobody_named_is_refused(jobs: Host, cursor: str) -> None:
+def test_an_invalid_cursor_is_refused(jobs: Host, cursor: str) -> None:
     claim(jobs)
     with pytest.raises(errors.CursorInvalid):
         jobs.do(claims.ReadClaim(queue=QUEUE, source="s", number=1, cursor=cursor))
-
-
-# Every state and every command on a claim.
 
 
 def lose(host: Host) -> None:
@@ -189,7 +181,7 @@ OUTCOMES: dict[str, tuple[type[errors.VeilmqError] | None, ...]] = {
 
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
+def test_each_command_succeeds_or_fails_by_the_state_of_the_claim(jobs: Host, state: str, name: str) -> None:
     STATES[state](jobs)
     error = OUTCOMES[state][list(COMMANDS).index(name)]
     for _ in range(2 if error or name != "release" else 1):  # and once more: the same
@@ -208,26 +200,23 @@ def test_each_command_in_each_state(jobs: Host, state: str, name: str) -> None:
     claims.EvictMessage(queue=QUEUE, source="x", number=1, message=bytes(16)),
     claims.CloseSource(queue=QUEUE, source="x"),
 ])  # fmt: skip
-def test_a_source_that_was_never_opened(jobs: Host, command: Command) -> None:
+def test_commands_of_an_unknown_source_fail(jobs: Host, command: Command) -> None:
     with pytest.raises(errors.SourceNotFound):
         jobs.do(command)
 
 
-def test_who_reads_without_a_source_finds_the_claim_lost(jobs: Host) -> None:
+def test_a_read_by_an_unknown_source_reports_a_lost_claim(jobs: Host) -> None:
     with pytest.raises(errors.ClaimLost):
         read(jobs, source="x")
 
 
-# Sources.
-
-
-def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
+def test_a_claim_is_lost_after_its_hold_without_a_heartbeat(jobs: Host) -> None:
     woken: list[int] = []
     claim(jobs, 1, 2)
     jobs.engine.watch(QUEUE, woken.append)
     jobs.advance(HOUR_MS - 1)
-    told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
-    assert (told.alive, told.hold_until_ms) == (True, jobs.clock.now_ms() + HOUR_MS)
+    beat = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1))
+    assert (beat.alive, beat.hold_until_ms) == (True, jobs.clock.now_ms() + HOUR_MS)
     jobs.advance(60_000)
     assert not view(jobs).alive
     jobs.advance(HOUR_MS - 60_001)
@@ -242,14 +231,14 @@ def test_a_hold_ends_when_no_heartbeat_came(jobs: Host) -> None:
         read(jobs)
 
 
-def test_a_hold_ends_though_the_one_before_ended_without_a_claim(jobs: Host) -> None:
+def test_a_hold_that_ended_without_a_claim_does_not_affect_the_next(jobs: Host) -> None:
     jobs.advance(HOUR_MS)
     claim(jobs, 1, 2)
     jobs.advance(HOUR_MS)
     assert jobs.counts() == (4, 0, 0)
 
 
-def test_the_oldest_message_may_be_in_flight(host: Host) -> None:
+def test_opening_a_source_returns_the_oldest_message_even_if_in_flight(host: Host) -> None:
     host.create()
     sent_at_ms = host.clock.now_ms()
     host.send("a")
@@ -260,15 +249,14 @@ def test_the_oldest_message_may_be_in_flight(host: Host) -> None:
     assert (opened.ready, opened.oldest_sent_at_ms) == (1, sent_at_ms)
 
 
-def test_a_heartbeat_changes_hold_and_lease(jobs: Host) -> None:
+def test_a_heartbeat_sets_hold_and_lease(jobs: Host) -> None:
     now_ms = jobs.clock.now_ms()
-    told = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1, lease_s=5, hold_s=60))
-    assert (told.lease_until_ms, told.hold_until_ms) == (now_ms + 5_000, now_ms + 60_000)
+    beat = jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1, lease_s=5, hold_s=60))
+    assert (beat.lease_until_ms, beat.hold_until_ms) == (now_ms + 5_000, now_ms + 60_000)
     assert jobs.do(claims.Heartbeat(queue=QUEUE, source="s", epoch=1)).hold_until_ms == now_ms + 60_000
 
 
-def test_only_so_many_sources_are_listed(jobs: Host) -> None:
-    """Those with open claims, and of the others those that were heard of last: each read of a table makes one."""
+def test_sources_with_open_claims_and_the_latest_ones_are_listed(jobs: Host) -> None:
     claim(jobs, 1, 1)
     for name in ("c", "b", "a"):
         jobs.advance(1)
@@ -277,7 +265,7 @@ def test_only_so_many_sources_are_listed(jobs: Host) -> None:
     assert listed == ["s", "a", "b"]
 
 
-def test_a_silent_source_is_forgotten_after_two_weeks(kept: Host) -> None:
+def test_a_silent_source_is_deleted_after_two_weeks(kept: Host) -> None:
     kept.create(retention_s=1_209_600)
     open_source(kept)
     kept.send("a")
@@ -288,9 +276,6 @@ def test_a_silent_source_is_forgotten_after_two_weeks(kept: Host) -> None:
     assert view(kept).acknowledged == 1
     kept.advance(1)
     assert kept.do(claims.ListSources(queue=QUEUE)) == []
-
-
-# The queue.
 
 
 def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
@@ -308,12 +293,16 @@ def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
         assert claim(host, 3, 9).messages == 2
 
 
-BY_ITSELF = pytest.mark.differs_on_postgres("a node deletes them once a second, whatever is asked for")
-
-
-@pytest.mark.parametrize("kind", ["returned", "fair", pytest.param("fifo", marks=BY_ITSELF)])
-def test_a_claim_passes_over_what_retention_has_ended(host: Host, kind: str) -> None:
-    """However many messages, and groups, that are: more than a command deletes."""
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "returned",
+        "fair",
+        pytest.param("fifo", marks=pytest.mark.differs_on_postgres("a node deletes them once a second")),
+    ],
+)
+def test_a_claim_skips_expired_messages(host: Host, kind: str) -> None:
+    """There are more of them, and of their groups, than one command deletes."""
     host.create(fifo=kind == "fifo")
     for start in range(0, 2_500, 500):
         old = [
@@ -331,15 +320,15 @@ def test_a_claim_passes_over_what_retention_has_ended(host: Host, kind: str) -> 
     assert bodies(read(host)) == ["young"]
 
 
-def test_a_group_stays_blocked_by_what_is_left_of_it_in_a_claim(kept: Host) -> None:
+def test_a_claimed_group_stays_blocked_after_an_eviction(kept: Host) -> None:
     kept.create(DEAD, fifo=True)
     kept.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
     open_source(kept)
-    kept.send_in_turn("a1", "a2")
+    kept.send_to_groups("a1", "a2")
     claim(kept, 1, 2)
     evicted = read(kept)[0].id
     kept.advance(60_000)
-    kept.send_in_turn("a3")
+    kept.send_to_groups("a3")
     kept.crash()
     kept.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
     assert kept.receive(10) == []
@@ -356,7 +345,7 @@ def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
     assert (jobs.counts(), jobs.counts(DEAD)) == ((0, 4, 0), (0, 0, 0))
 
 
-def test_a_message_received_too_often_is_no_claims(host: Host) -> None:
+def test_a_claim_dead_letters_messages_received_too_often(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=2)
     open_source(host)
@@ -370,8 +359,7 @@ def test_a_message_received_too_often_is_no_claims(host: Host) -> None:
     assert [(each.body, each.receive_count) for each in host.receive(10, queue=DEAD)] == [("a", 3)]
 
 
-def test_a_slice_moves_no_more_dead_letters_than_a_receive(host: Host) -> None:
-    """And says that there is something at once, whether it bound anything or not."""
+def test_a_slice_of_a_claim_moves_as_many_dead_letters_as_a_receive(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     open_source(host)
@@ -386,7 +374,7 @@ def test_a_slice_moves_no_more_dead_letters_than_a_receive(host: Host) -> None:
     assert host.counts(DEAD)[0] == 150
 
 
-def test_claims_count_for_the_limit_of_receives(host: Host) -> None:
+def test_claims_count_as_receives(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     open_source(host)
@@ -396,9 +384,6 @@ def test_claims_count_for_the_limit_of_receives(host: Host) -> None:
     assert host.receive(1) == []
     (dead,) = host.receive(1, queue=DEAD)
     assert dead.receive_count == 2
-
-
-# Eviction.
 
 
 @pytest.mark.parametrize("fifo", [False, True])
@@ -415,8 +400,8 @@ def test_an_evicted_message_is_a_dead_letter(host: Host, victim: str, *, receive
     claim(host)
     before = read(host)
     (gone,) = [each for each in before if each.body == victim]
-    told = host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
-    assert told.claims[0].messages == 2
+    evicted = host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
+    assert evicted.claims[0].messages == 2
     assert bodies(read(host)) == [each.body for each in before if each is not gone]
     with pytest.raises(errors.MessageNotClaimed):
         host.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=gone.id))
@@ -448,8 +433,7 @@ def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
     assert len(read(jobs)) == 4
 
 
-def test_dead_letters_can_be_claimed_and_keep_their_retention(kept: Host) -> None:
-    """Their retention counts from their first queue: the claimed ones are spared, the others go."""
+def test_claimed_dead_letters_outlive_their_retention(kept: Host) -> None:
     kept.create(DEAD, retention_s=120)
     kept.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
     kept.send("a", "b", "c", queue="000000000000/first")
@@ -468,7 +452,7 @@ def test_dead_letters_can_be_claimed_and_keep_their_retention(kept: Host) -> Non
     assert kept.counts(DEAD) == (0, 0, 0)
 
 
-def test_a_move_task_does_not_touch_claimed_messages(host: Host) -> None:
+def test_a_move_skips_claimed_messages(host: Host) -> None:
     host.create(DEAD)
     host.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
     host.send("a", "b", queue="000000000000/first")
@@ -483,7 +467,7 @@ def test_a_move_task_does_not_touch_claimed_messages(host: Host) -> None:
     assert host.counts("000000000000/first") == (1, 0, 0)
 
 
-def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> None:
+def test_each_group_of_a_fair_queue_is_in_one_shard_in_order(host: Host) -> None:
     host.create()
     open_source(host)
     for number in range(40):
@@ -501,9 +485,6 @@ def test_a_group_of_a_fair_queue_is_in_one_shard_in_its_order(host: Host) -> Non
         assert messages == sorted(messages)
 
 
-# A slice at a time: what one command does at most, and what comes of a cut between two.
-
-
 @pytest.fixture
 def sliced(kept_store: Store, request: pytest.FixtureRequest) -> Iterator[Host]:
     with kept_store.open(claim_slice_rows=8 if "postgres" in stores_of(request.node) else 40) as opened:
@@ -512,8 +493,7 @@ def sliced(kept_store: Store, request: pytest.FixtureRequest) -> Iterator[Host]:
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 @pytest.mark.parametrize("size_bytes", [900_000, 60_000], ids=["long", "short"])
-def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo: bool) -> None:
-    """Over slices and from claim to claim; nothing is left behind."""
+def test_a_claim_is_bounded_by_bytes_over_all_slices(sliced: Host, size_bytes: int, fifo: bool) -> None:
     bytes_max, count = 2_500_000, 5 if size_bytes > 500_000 else 60
     sliced.create(fifo=fifo)
     for place in range(count):
@@ -532,8 +512,7 @@ def test_a_claim_is_no_longer_than_its_bytes(sliced: Host, size_bytes: int, fifo
 
 @pytest.mark.parametrize("fifo", [False, True])
 @pytest.mark.parametrize("count", [2, 30])
-def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: Host, count: int, *, fifo: bool) -> None:
-    """Who asks for its number, and whole or not, hears that it is there, and goes on with the next one."""
+def test_a_claim_whose_messages_were_all_evicted_stays_bound(sliced: Host, count: int, *, fifo: bool) -> None:
     sliced.create(DEAD, fifo=fifo)
     sliced.create(fifo=fifo, dead_letter_queue=DEAD, receives_max=5)
     names = [str(number) for number in range(30)]
@@ -554,7 +533,7 @@ def test_a_claim_of_which_everything_was_evicted_is_bound_all_the_same(sliced: H
 
 
 def fill(host: Host, kind: str, count: int) -> None:
-    """Send messages: never received ones, returned ones, or such of groups."""
+    """Send messages: never received, returned, or grouped."""
     host.create(fifo=kind == "fifo")
     for start in range(0, count, 100):
         messages = tuple(

@@ -1,6 +1,6 @@
-"""Claims beside the naive model, at random, among receives, deletes, purges and retention, with restarts and crashes.
+"""Random claims, receives, deletes, purges and restarts on an engine and on the naive model.
 
-Slices are tiny, so that claims are bound in several commands and end in several steps, with anything in between.
+Slices are tiny, so that claims are bound and ended in several steps, interleaved with other commands.
 """
 
 from dataclasses import replace
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from tests.store.host import CLAIMED_SEQS, QUEUE, RESTLESS, Host
-from tests.store.model_frame import ModelFrame, naive_terms, one_of, run_model
-from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, told
+from tests.store.model_frame import ModelFrame, one_of, received_fields, run_model
+from tests.store.naive_claims import CLAIMED, NaiveClaims, Refused, expected_messages
 from tests.store.postgres_host import RESTLESS as RESTLESS_NODE
 from tests.store.postgres_host import PostgresHost
 from veilmq.core import claims, commands
@@ -35,7 +35,7 @@ SETTINGS = st.fixed_dictionaries(
 
 
 class EngineAndModel(ModelFrame):
-    """Each rule does the same to both and compares the answers."""
+    """Each rule runs on both and compares the results."""
 
     times_ms = st.sampled_from((0, 1, 5, 1_000, 30_000, 60_000))
 
@@ -55,8 +55,6 @@ class EngineAndModel(ModelFrame):
             return PostgresHost.on_empty(self.url, options=replace(RESTLESS_NODE, claim_slice_rows=slice_rows))
         options = replace(RESTLESS, free_space_reserve_bytes=0, claim_slice_rows=slice_rows)
         return self.host_type(self.base / "store", options=options)
-
-    # The queue and its messages.
 
     @rule(given=SETTINGS, kind=st.sampled_from(("set", "set", "purge")))
     def administer(self, given: dict[str, Any], kind: str) -> None:
@@ -82,9 +80,9 @@ class EngineAndModel(ModelFrame):
     @rule(count=st.sampled_from((1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
     def receive(self, count: int, timeout_s: int | None) -> None:
         offered = {row["id"] for row in self.model.offered(self.now_ms)}
-        assert set(self.peek(QUEUE, 10)) <= offered, "a message was shown that nobody could receive"
+        assert set(self.peek(QUEUE, 10)) <= offered, "a peek showed a message that cannot be received"
         answer = self.live.do(commands.Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
-        self.model.check_receive(self.now_ms, count, timeout_s, [naive_terms(each) for each in answer])
+        self.model.check_receive(self.now_ms, count, timeout_s, [received_fields(each) for each in answer])
         self.issued += [each.receipt for each in answer]
         if self.model.leased(self.now_ms) < self.model.settings["in_flight_max"]:
             self.check_due(self.live.due_ms(queue=QUEUE), self.model)
@@ -102,8 +100,6 @@ class EngineAndModel(ModelFrame):
     def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
         text = one_of(data, self.issued)
         self.change_both(QUEUE, self.model, text, timeout_s, any_receive=stale)
-
-    # Sources.
 
     @rule(source=SOURCES, consumer=CONSUMERS, hold_s=HOLDS_S, takeover=st.booleans())
     def open(self, source: str, consumer: str, hold_s: int, *, takeover: bool) -> None:
@@ -126,7 +122,7 @@ class EngineAndModel(ModelFrame):
             pass
 
     def claim_once(self, name: str, epoch: int, number: int, count: int) -> bool:
-        """Claim, and take over what it got; tell whether there is more."""
+        """Claim, and take over the members; return whether there are more."""
         now_ms = self.now_ms
         command = claims.Claim(
             queue=QUEUE, source=name, epoch=epoch, number=number, messages_max=count, shard_messages=3
@@ -137,7 +133,7 @@ class EngineAndModel(ModelFrame):
         self.settle()
         before = self.model.sources[name]["claims"].get(number, {"rows": []})["rows"]
         if bound.more and not bound.messages and not bound.again:
-            assert self.model.fifo, "nobody waits for groups"
+            assert self.model.fifo, "only groups may block"
             return True
         if not bound.messages:
             assert not self.model.offered(now_ms), "a visible message was not claimed"
@@ -166,7 +162,7 @@ class EngineAndModel(ModelFrame):
         got = [each for shard in shards for each in shard]
         rows = {row["id"]: row for row in claim["rows"]}
         assert sorted(each.id for each in got) == sorted(rows), "a claim was not read whole, or something twice"
-        truth = told([rows[each.id] for each in got], claim)
+        truth = expected_messages([rows[each.id] for each in got], claim)
         assert [{field: getattr(each, field) for field in expected} for each, expected in zip(got, truth)] == truth  # noqa: B905
         homes: dict[Any, set[int]] = {}
         for shard, messages in enumerate(shards):
@@ -233,15 +229,13 @@ class EngineAndModel(ModelFrame):
 
         self.both(claims.CloseSource(queue=QUEUE, source=name), forget, answers=False)
 
-    # What both do.
-
     def some(self, data: st.DataObject, *, stale: bool = True) -> tuple[str, int]:
         name = data.draw(st.sampled_from(sorted(self.model.sources)))
         epoch = self.model.sources[name]["epoch"]
         return name, epoch - data.draw(st.sampled_from((0, 0, 0, 0, 1))) if stale else epoch
 
     def both(self, command: Any, naive: Any, *, answers: bool = True) -> Any:
-        """Do it in both: the same error, or an answer, `None` for an error."""
+        """Run it in both; assert the same error, or return the reply, `None` for an error."""
         try:
             naive()
             expected = None
@@ -257,23 +251,23 @@ class EngineAndModel(ModelFrame):
 
     def members(self, name: str, number: int) -> set[bytes]:
         if self.url is not None:
-            return self.there(
+            return self.query_database(
                 "SELECT id FROM {table} "
                 "WHERE claim = (SELECT claim_id FROM mq.claim WHERE number = $1 AND source = $2)",
                 number,
                 name,
             )
-        return self.rows("WHERE claim.number = ? AND claim.source = ?", number, name)
+        return self.query_folder("WHERE claim.number = ? AND claim.source = ?", number, name)
 
     def claimed(self) -> set[bytes]:
         if self.url is not None:
-            return self.there("SELECT id FROM {table} WHERE claim IS NOT NULL")
-        return self.rows("")
+            return self.query_database("SELECT id FROM {table} WHERE claim IS NOT NULL")
+        return self.query_folder("")
 
-    def there(self, query: str, *values: int | str) -> set[bytes]:
+    def query_database(self, query: str, *values: int | str) -> set[bytes]:
         return set(cast(PostgresHost, self.live).values(query.format(table=TABLES[self.model.fifo]), *values))
 
-    def rows(self, condition: str, *values: int | str) -> set[bytes]:
+    def query_folder(self, condition: str, *values: int | str) -> set[bytes]:
         rows = self.live.engine._session.connection.execute(
             f"SELECT message.id FROM ({CLAIMED_SEQS}) JOIN claim USING (claim_id) JOIN message USING (seq) {condition}",
             values,
@@ -294,7 +288,7 @@ class EngineAndModel(ModelFrame):
         self.settle()
         counts = self.live.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts
         assert (counts.visible, counts.in_flight, counts.delayed) == self.model.counts(self.now_ms)
-        self.check_looks(QUEUE, self.model.counts(self.now_ms))
+        self.check_inspections(QUEUE, self.model.counts(self.now_ms))
         if not any(row["bound"] not in (None, CLAIMED) for row in self.model.rows):
             assert counts.oldest_sent_at_ms == self.model.oldest_ms(self.now_ms)
         self.model.check_conservation()
@@ -321,5 +315,5 @@ def replace_shard(command: claims.ReadClaim, shard: int) -> claims.ReadClaim:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
-    run_model(EngineAndModel, examples=25, steps=30, url=model_url, examples_there=4)
+def test_claims_agree_with_the_model(model_url: str | None) -> None:
+    run_model(EngineAndModel, examples=25, steps=30, url=model_url, url_examples=4)

@@ -1,4 +1,4 @@
-"""Stores are copied to stores of each kind: what anybody can see of a queue is the same there."""
+"""Copies of stores between folders and databases."""
 
 import asyncio
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from tests.store.postgres_host import (
     CopyRefused,
     PostgresHost,
     copied,
+    copied_to_database,
+    copied_to_folder,
     making_database,
-    moved_to_database,
-    moved_to_folder,
     prepare,
     set_clock,
 )
@@ -36,8 +36,8 @@ DEAD = "000000000000/dead"
 FIFO = "000000000000/ordered"
 
 
-class House:
-    """A host, and the way to a store of the kind `goal`; `host` is the one that is open."""
+class CopyCase:
+    """A host and the kind of store to copy it to; ``host`` is the open one."""
 
     def __init__(self, host: Host, goal: type[Host], url: str, folder: Path) -> None:
         self.host: Host | None = host
@@ -48,40 +48,39 @@ class House:
         self.keeps_all = type(host) is goal
 
     @property
-    def first(self) -> Host:
-        """The host whose store is to be copied."""
+    def source(self) -> Host:
         assert self.host is not None
         return self.host
 
-    def move(self) -> Host:
-        """Go on with a copy; a copy that is refused leaves nothing open."""
+    def copy(self) -> Host:
+        """Close the host, copy its store and open the copy."""
         host, self.host = self.host, None
         assert host is not None
         if self._goal is PostgresHost:
-            self.host = moved_to_database(host, self._url)
+            self.host = copied_to_database(host, self._url)
         else:
-            self.host = moved_to_folder(host, self._folder)
+            self.host = copied_to_folder(host, self._folder)
         return self.host
 
 
-WAYS: dict[str, tuple[type[Host], type[Host]]] = {
+COPIES: dict[str, tuple[type[Host], type[Host]]] = {
     "from a folder to a database": (Host, PostgresHost),
     "from a database to a folder": (PostgresHost, Host),
     "from a folder to a folder": (Host, Host),
 }
 
 
-@pytest.fixture(params=list(WAYS))
-def house(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> Iterator[House]:
-    kind, goal = WAYS[request.param]
+@pytest.fixture(params=list(COPIES))
+def case(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> Iterator[CopyCase]:
+    kind, goal = COPIES[request.param]
     host = PostgresHost.on_empty(postgres_url) if kind is PostgresHost else kind(tmp_path / "store")
-    house = House(host, goal, postgres_url, tmp_path / "copy")
+    case = CopyCase(host, goal, postgres_url, tmp_path / "copy")
     try:
-        yield house
+        yield case
     finally:
-        if house.host is not None:
-            house.host.check()
-            house.host.close()
+        if case.host is not None:
+            case.host.check()
+            case.host.close()
 
 
 def fifo(body: str, group: str, dedup_id: str) -> NewMessage:
@@ -97,42 +96,41 @@ def bodies(messages: list[commands.ReceivedMessage]) -> list[str]:
     return [each.body for each in messages]
 
 
-def test_queues_keep_settings_tags_and_times(house: House) -> None:
-    host = house.first
+def test_copied_queues_keep_settings_tags_and_times(case: CopyCase) -> None:
+    host = case.source
     host.create(DEAD)
     host.create(visibility_timeout_s=7, dead_letter_queue=DEAD, receives_max=3)
     host.advance(5_000)
     host.set_queue(delay_s=9)
     host.do(commands.TagQueue(queue=QUEUE, tags={"team": "mail"}))
     before = [host.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)]
-    there = house.move()
-    assert [there.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)] == before
-    page = there.do(commands.ListDeadLetterSources(queue=DEAD))
+    target = case.copy()
+    assert [target.do(commands.ShowQueue(queue=name, counts=True)) for name in (QUEUE, DEAD)] == before
+    page = target.do(commands.ListDeadLetterSources(queue=DEAD))
     assert page.names == [QUEUE]
 
 
-def test_attempts_go_along_between_folders(house: House) -> None:
-    """The same id gives the same messages, hidden anew, and their receipts act, those of before too."""
-    host = house.first
+def test_receive_attempts_are_copied_between_folders(case: CopyCase) -> None:
+    """The same attempt id returns the same messages, and receipts of before the copy still act."""
+    host = case.source
     host.create(FIFO, fifo=True)
     sent(host, FIFO, fifo("a", "g", "1"), fifo("b", "g", "2"))
     attempt = commands.Receive(queue=FIFO, count=2, timeout_s=60, attempt_id="again")
     before = host.do(attempt).messages
     host.advance(59_000)
-    there = house.move()
-    after = there.do(attempt).messages
-    if not house.keeps_attempts:
+    target = case.copy()
+    after = target.do(attempt).messages
+    if not case.keeps_attempts:
         assert after == []
         return
     assert [(each.id, each.receive_count) for each in after] == [(each.id, 1) for each in before]
-    there.advance(59_000)
+    target.advance(59_000)
     receipts = [before[0].receipt, after[1].receipt]
-    assert there.delete(*receipts, queue=FIFO) == [ReceiptState.LIVE, ReceiptState.LIVE]
+    assert target.delete(*receipts, queue=FIFO) == [ReceiptState.LIVE, ReceiptState.LIVE]
 
 
-def test_dead_letters_keep_where_they_came_from(house: House) -> None:
-    """Source, receives there, first receive; of a standard queue the retention goes on from the first sending."""
-    host = house.first
+def test_copied_dead_letters_keep_their_source_and_times(case: CopyCase) -> None:
+    host = case.source
     host.create(DEAD, retention_s=600)
     host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=600)
     host.send("poison")
@@ -140,76 +138,74 @@ def test_dead_letters_keep_where_they_came_from(house: House) -> None:
     host.advance(1_000)
     assert host.receive(1) == []
     host.receive(1, queue=DEAD, timeout_s=10)
-    there = house.move()
-    there.advance(10_000)
-    (letter,) = there.receive(1, queue=DEAD, timeout_s=0)
+    target = case.copy()
+    target.advance(10_000)
+    (letter,) = target.receive(1, queue=DEAD, timeout_s=0)
     assert (letter.body, letter.source, letter.receive_count) == ("poison", QUEUE, 3)
     assert (letter.first_received_at_ms, letter.sent_at_ms) == (dead.first_received_at_ms, dead.sent_at_ms)
-    there.advance(600 * SECOND_MS - (there.clock.now_ms() - dead.sent_at_ms))
-    assert there.counts(DEAD) == (0, 0, 0)
-    assert there.receive(1, queue=DEAD) == []
+    target.advance(600 * SECOND_MS - (target.clock.now_ms() - dead.sent_at_ms))
+    assert target.counts(DEAD) == (0, 0, 0)
+    assert target.receive(1, queue=DEAD) == []
 
 
-def test_move_tasks_and_their_history_go_along(house: House) -> None:
-    host = house.first
+def test_move_tasks_are_copied(case: CopyCase) -> None:
+    host = case.source
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     task = host.do(commands.StartMove(source=DEAD))
     host.advance(1_000)
     before = host.do(commands.ListMoves(source=DEAD, count=10))
     assert [each.id for each in before] == [task.id]
-    there = house.move()
-    assert there.do(commands.ListMoves(source=DEAD, count=10)) == before
-    there.do(commands.StartMove(source=DEAD))
-    assert len(there.do(commands.ListMoves(source=DEAD, count=10))) == 2
+    target = case.copy()
+    assert target.do(commands.ListMoves(source=DEAD, count=10)) == before
+    target.do(commands.StartMove(source=DEAD))
+    assert len(target.do(commands.ListMoves(source=DEAD, count=10))) == 2
 
 
-def test_accounts_keep_their_settings_and_queues_their_numbers(house: House) -> None:
-    """A new queue gets none that a deleted one had: its receipts would name the new one's messages."""
-    host = house.first
+def test_account_settings_and_queue_numbers_are_copied(case: CopyCase) -> None:
+    """A new queue must not reuse the number of a deleted one: old receipts would match its messages."""
+    host = case.source
     host.create()
     host.create("000000000000/deleted")
     host.send("a", queue="000000000000/deleted")
     (old,) = host.receive(1, queue="000000000000/deleted", timeout_s=600)
     host.drop("000000000000/deleted")
     host.do(SetAccount(account="000000000000", settings=AccountSettings(logging_bucket="logs")))
-    there = house.move()
-    assert there.do(ShowAccount(account="000000000000")).logging_bucket == "logs"
-    there.create("000000000000/deleted")
-    assert isinstance(there.delete(old.receipt, queue="000000000000/deleted")[0], ReceiptInvalid)
+    target = case.copy()
+    assert target.do(ShowAccount(account="000000000000")).logging_bucket == "logs"
+    target.create("000000000000/deleted")
+    assert isinstance(target.delete(old.receipt, queue="000000000000/deleted")[0], ReceiptInvalid)
 
 
-def test_groups_share_fairly_in_the_copy(house: House) -> None:
-    """A quiet group's message comes before those of one that has much in flight."""
-    host = house.first
+def test_a_copied_queue_stays_fair(case: CopyCase) -> None:
+    host = case.source
     host.create()
     sent(host, QUEUE, *(message(f"noisy {number}", group="noisy") for number in range(50)))
     host.receive(40, timeout_s=600)
     host.advance(10)
     sent(host, QUEUE, message("quiet", group="quiet"), message("none"))
-    there = house.move()
-    assert bodies(there.receive(2, timeout_s=600)) == ["quiet", "none"]
-    assert bodies(there.receive(10, timeout_s=600)) == [f"noisy {number}" for number in range(40, 50)]
+    target = case.copy()
+    assert bodies(target.receive(2, timeout_s=600)) == ["quiet", "none"]
+    assert bodies(target.receive(10, timeout_s=600)) == [f"noisy {number}" for number in range(40, 50)]
 
 
-def test_topics_and_subscriptions_go_along(house: House) -> None:
-    host = house.first
+def test_topics_and_subscriptions_are_copied(case: CopyCase) -> None:
+    host = case.source
     host.create()
     host.do(CreateTopic(topic="000000000000/news"))
     for wanted in (
         Subscription(topic="000000000000/news", name="here", endpoint="here", queue=QUEUE),
-        Subscription(topic="000000000000/news", name="there", endpoint="there", push_url="http://example.com/"),
+        Subscription(topic="000000000000/news", name="target", endpoint="target", push_url="http://example.com/"),
     ):
         host.do(Subscribe(subscription=wanted))
     before = host.do(ListPushes())
-    there = house.move()
-    assert there.do(ListPushes()) == before
-    there.do(PublishToTopic(topic="000000000000/news", size_bytes=5, make=lambda _: message("hello")))
-    assert bodies(there.receive(1)) == ["hello"]
+    target = case.copy()
+    assert target.do(ListPushes()) == before
+    target.do(PublishToTopic(topic="000000000000/news", size_bytes=5, make=lambda _: message("hello")))
+    assert bodies(target.receive(1)) == ["hello"]
 
 
-def test_between_databases_everything_goes_on(postgres_url: str) -> None:
-    """Receipts, duplicates and claims: every table is as it was, and counters go on."""
+def test_a_copy_between_databases_keeps_receipts_duplicates_and_claims(postgres_url: str) -> None:
     host = PostgresHost.on_empty(postgres_url)
     host.create()
     host.create(FIFO, fifo=True)
@@ -223,141 +219,131 @@ def test_between_databases_everything_goes_on(postgres_url: str) -> None:
         asyncio.run(set_clock(url, host.clock.now_ms()))
         host.close()
         assert copied(postgres_url, url, host.clock.now_ms()) == 4
-        there = PostgresHost(url)
+        target = PostgresHost(url)
         try:
-            assert there.delete(received.receipt) == [ReceiptState.LIVE]
-            assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
+            assert target.delete(received.receipt) == [ReceiptState.LIVE]
+            assert sent(target, FIFO, fifo("again", "g", "one")) == [answer]
             acknowledge = AcknowledgeClaims(queue=QUEUE, source="reader", epoch=opened.epoch, number=1)
-            assert there.do(acknowledge).acknowledged == 1
-            assert bodies(there.receive(10)) == ["ready"]
-            there.create("000000000000/new")
-            there.check()
+            assert target.do(acknowledge).acknowledged == 1
+            assert bodies(target.receive(10)) == ["ready"]
+            target.create("000000000000/new")
+            target.check()
         finally:
-            there.close()
+            target.close()
 
 
-def test_what_is_only_to_be_dropped_stays_behind(house: House) -> None:
-    """What goes with its queue, and is only to be dropped, is no obstacle."""
-    host = house.first
+def test_stages_of_a_deleted_queue_are_not_copied(case: CopyCase) -> None:
+    host = case.source
     host.create()
     host.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
     host.drop()
-    assert house.move().do(commands.ListQueues(account="000000000000")).names == []
+    assert case.copy().do(commands.ListQueues(account="000000000000")).names == []
 
 
-def test_events_of_what_was_purged_are_not_lost(house: House) -> None:
-    """That a receipt has ended by a purge is in the log when its message is removed, which may be later."""
-    house.first.create(event_log="closed")
-    house.first.send("in flight")
-    house.first.receive(1, timeout_s=600)
-    house.first.purge()
-    if house.keeps_all:
-        house.move()
+def test_a_copy_is_refused_while_purged_messages_have_unlogged_events(case: CopyCase) -> None:
+    """The end of a receipt by a purge is logged when its message is removed, which may be later."""
+    case.source.create(event_log="closed")
+    case.source.send("in flight")
+    case.source.receive(1, timeout_s=600)
+    case.source.purge()
+    if case.keeps_all:
+        case.copy()
         return
     with pytest.raises(CopyRefused, match=r"export the event log|purged and deleted messages are removed"):
-        house.move()
+        case.copy()
 
 
-def test_open_stages_are_named(house: House) -> None:
-    """A copy to another kind of store would lose what they have."""
-    house.first.create()
-    house.first.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
-    if house.keeps_all:
-        house.move()
+def test_a_copy_to_another_kind_of_store_is_refused_with_open_stages(case: CopyCase) -> None:
+    case.source.create()
+    case.source.do(Stage(queue=QUEUE, writer="job", batch=1, attempt="a", part=0, messages=(message("staged"),)))
+    if case.keeps_all:
+        case.copy()
         return
     with pytest.raises(CopyRefused, match="stage"):
-        house.move()
-
-
-# Stores that move house at random, between folders and a database: the naive models notice nothing of it.
-#
-# But for what attempts gave, which a database does not take over, and the sequence numbers of messages.
+        case.copy()
 
 
 UNBOUNDED = replace(RESTLESS, free_space_reserve_bytes=0)
 
 
-class Moving(ModelFrame):
-    """A machine with one more rule; it moves to a store of each of the kinds in turn: `database`, or a new folder."""
+class Copying(ModelFrame):
+    """Copy the store at random, to each of ``kinds`` in turn, and go on with the copy."""
 
     kinds: ClassVar[tuple[type[Host], ...]]
     database: ClassVar[str]
-    moves = 0
+    copies = 0
 
     @precondition(lambda self: self.host is not None)
     @rule()
-    def move_house(self) -> None:
+    def copy_store(self) -> None:
         self.live.advance(10)  # sequence numbers of a folder go on from the next millisecond
-        kind = self.kinds[self.moves % len(self.kinds)]
-        self.moves += 1
+        kind = self.kinds[self.copies % len(self.kinds)]
+        self.copies += 1
         keeps_attempts = PostgresHost not in (type(self.live), kind)
         if kind is PostgresHost:
-            self.host = moved_to_database(self.live, self.database)
+            self.host = copied_to_database(self.live, self.database)
         else:
-            self.host = moved_to_folder(self.live, self.base / f"moved-{self.moves}" / "store", UNBOUNDED)
+            self.host = copied_to_folder(self.live, self.base / f"copy-{self.copies}" / "store", UNBOUNDED)
         self.live.check()
-        self.note_move(keeps_attempts=keeps_attempts)
+        self.note_copy(keeps_attempts=keeps_attempts)
 
-    def note_move(self, *, keeps_attempts: bool) -> None:
-        """Have the models forget what does not move."""
+    def note_copy(self, *, keeps_attempts: bool) -> None:
+        """Clear the state of the model that is not copied."""
 
-    def suffer(self, kind: str) -> None:
-        """Have an accident; what two nodes are sent in one millisecond has no order."""
-        super().suffer(kind)
-        self.live.advance(1)
+    def interrupt(self, kind: str) -> None:
+        super().interrupt(kind)
+        self.live.advance(1)  # messages that two nodes send in one millisecond have no order
 
 
-class MovingStandard(Moving, test_model.StandardAndModel):
+class CopyingStandard(Copying, test_model.StandardAndModel):
     """Standard queues."""
 
 
-class MovingFifo(Moving, test_model.FifoAndModel):
+class CopyingFifo(Copying, test_model.FifoAndModel):
     """A FIFO queue."""
 
-    def note_move(self, *, keeps_attempts: bool) -> None:
-        """Forget what attempts gave, and the sequence numbers of the messages that are there."""
-        if not keeps_attempts:
+    def note_copy(self, *, keeps_attempts: bool) -> None:
+        if not keeps_attempts:  # a database does not take over receive attempts
             self.model.attempts.clear()
-        self.model.terms = NaiveQueue.terms  # type: ignore[misc]
+        self.model.fields = NaiveQueue.fields  # type: ignore[misc]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kinds", [(PostgresHost, Host), (Host,)], ids=["database", "folder"])
-@pytest.mark.parametrize("machine", [MovingStandard, MovingFifo], ids=["standard", "fifo"])
-def test_a_store_that_moves_answers_as_before(
-    machine: type[Moving], kinds: tuple[type[Host], ...], postgres_url: str
+@pytest.mark.parametrize("machine", [CopyingStandard, CopyingFifo], ids=["standard", "fifo"])
+def test_random_commands_behave_equally_on_copies(
+    machine: type[Copying], kinds: tuple[type[Host], ...], postgres_url: str
 ) -> None:
-    terms = {"database": postgres_url, "kinds": kinds}
-    run_model(type(machine.__name__, (machine,), terms), examples=5, steps=30)
+    options = {"database": postgres_url, "kinds": kinds}
+    run_model(type(machine.__name__, (machine,), options), examples=5, steps=30)
 
 
-def test_duplicates_stay_duplicates(house: House) -> None:
-    """Also of what was deleted before the copy; for five minutes from their sending, and in their own queue."""
-    host = house.first
+def test_the_deduplication_log_is_copied(case: CopyCase) -> None:
+    """It also has messages that were deleted before the copy."""
+    host = case.source
     for name in (FIFO, "000000000000/other"):
         host.create(name, fifo=True)
     (answer,) = sent(host, FIFO, fifo("a", "g", "one"))
     host.delete(*(each.receipt for each in host.receive(1, queue=FIFO)), queue=FIFO)
     host.advance(100_000)
-    there = house.move()
-    assert sent(there, FIFO, fifo("again", "g", "one")) == [answer]
-    assert there.counts(FIFO) == (0, 0, 0)
-    sent(there, "000000000000/other", fifo("another", "g", "one"))
-    assert there.counts("000000000000/other") == (1, 0, 0)
-    there.advance(200_000)
-    assert sent(there, FIFO, fifo("anew", "g", "one")) != [answer]
-    assert there.counts(FIFO) == (1, 0, 0)
+    target = case.copy()
+    assert sent(target, FIFO, fifo("again", "g", "one")) == [answer]
+    assert target.counts(FIFO) == (0, 0, 0)
+    sent(target, "000000000000/other", fifo("another", "g", "one"))
+    assert target.counts("000000000000/other") == (1, 0, 0)
+    target.advance(200_000)
+    assert sent(target, FIFO, fifo("anew", "g", "one")) != [answer]
+    assert target.counts(FIFO) == (1, 0, 0)
 
 
-def test_what_is_past_its_retention_stays_behind(house: House) -> None:
-    """As if it had been looked at then."""
-    host = house.first
+def test_expired_messages_are_not_copied(case: CopyCase) -> None:
+    host = case.source
     host.create(retention_s=60)
     host.send("old")
     host.advance(59_999)
     host.send("new")
     host.advance(1)
-    there = house.move()
-    there.set_queue(retention_s=345_600)
-    assert bodies(there.receive(10)) == ["new"]
+    target = case.copy()
+    target.set_queue(retention_s=345_600)
+    assert bodies(target.receive(10)) == ["new"]

@@ -1,4 +1,4 @@
-"""Dead letters: who may have which dead-letter queue, when a message goes there, and what it keeps."""
+"""Dead letters: allowed dead-letter queues, when messages are moved, and the fields they keep."""
 
 from pathlib import Path
 from uuid import UUID
@@ -26,7 +26,7 @@ def pair(host: Host, *, receives_max: int = 2, **settings: SettingValue) -> None
     host.create(QUEUE, dead_letter_queue=DEAD, receives_max=receives_max, **settings)
 
 
-def wear_out(host: Host, times: int, queue: str = QUEUE) -> None:
+def receive_repeatedly(host: Host, times: int, queue: str = QUEUE) -> None:
     for _ in range(times):
         while host.receive(10, queue=queue, timeout_s=1):
             pass
@@ -37,10 +37,10 @@ def bodies(host: Host, queue: str = QUEUE) -> list[str]:
     return host.bodies(10, queue=queue, timeout_s=0)
 
 
-def kill(host: Host, *sent: str, queue: str = QUEUE) -> None:
+def dead_letter(host: Host, *sent: str, queue: str = QUEUE) -> None:
     for first in range(0, len(sent), 100):
         host.send(*sent[first : first + 100], queue=queue)
-    wear_out(host, 1, queue)
+    receive_repeatedly(host, 1, queue)
     while any(host.counts(queue)):
         host.receive(10, queue=queue)
 
@@ -63,7 +63,7 @@ def run(host: Host, time_ms: int) -> None:
 
 
 def finish(host: Host, source: str = DEAD) -> MoveTask:
-    """Let time pass until the task has ended, as little as possible; return it."""
+    """Advance until the task has ended, as little as possible; return it."""
     for _ in range(1_000):
         task = latest(host, source)
         if task.status is not MoveStatus.RUNNING:
@@ -72,19 +72,15 @@ def finish(host: Host, source: str = DEAD) -> MoveTask:
     pytest.fail("the task does not end")
 
 
-# Who may have which.
-
-
 @pytest.mark.parametrize(("ours", "theirs", "why"), [
     ({}, None, "does not exist"), ({"fifo": True}, {}, "has another type"), ({}, {"fifo": True}, "has another type"),
     ({}, {"redrive_permission": "none"}, "does not allow"),
     ({}, {"redrive_permission": "listed", "redrive_sources": (DEEPER,)}, "does not allow"),
 ])  # fmt: skip
 @pytest.mark.parametrize("later", [False, True], ids=["created", "set"])
-def test_a_dead_letter_queue_that_cannot_serve_is_refused(
+def test_an_invalid_dead_letter_queue_is_refused(
     host: Host, ours: dict[str, SettingValue], theirs: dict[str, SettingValue] | None, why: str, *, later: bool
 ) -> None:
-    """Missing, of another type, or without the permission; nothing is changed then."""
     if theirs is not None:
         host.create(DEAD, **theirs)
     redrive: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": 3}
@@ -100,7 +96,7 @@ def test_a_dead_letter_queue_that_cannot_serve_is_refused(
             host.counts()
 
 
-def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
+def test_a_dead_letter_queue_must_be_of_the_same_account(host: Host) -> None:
     host.create(QUEUE)
     host.create("111111111111/dead")
     with pytest.raises(DeadLetterQueueRefused, match="another account"):
@@ -110,15 +106,15 @@ def test_a_queue_is_not_another_accounts_dead_letter_queue(host: Host) -> None:
 @pytest.mark.parametrize(
     "theirs", [{}, {"redrive_permission": "all"}, {"redrive_permission": "listed", "redrive_sources": (DEEPER, QUEUE)}]
 )
-def test_a_dead_letter_queue_that_allows_it_serves(host: Host, theirs: dict[str, SettingValue]) -> None:
+def test_a_dead_letter_queue_may_permit_its_sources(host: Host, theirs: dict[str, SettingValue]) -> None:
     host.create(DEAD, **theirs)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     host.send("a")
-    wear_out(host, 2)
+    receive_repeatedly(host, 2)
     assert host.counts(DEAD) == (1, 0, 0)
 
 
-def test_other_settings_can_be_changed_while_the_dead_letter_queue_is_gone(host: Host) -> None:
+def test_other_settings_can_change_while_the_dead_letter_queue_is_deleted(host: Host) -> None:
     pair(host)
     host.drop(DEAD)
     host.set_queue(visibility_timeout_s=7)
@@ -128,7 +124,6 @@ def test_other_settings_can_be_changed_while_the_dead_letter_queue_is_gone(host:
 
 
 def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
-    """By name, in pages, as they are now; also after a restart and for one that was created anew."""
     kept.create(DEAD)
     names = [f"000000000000/source-{number}" for number in range(5)]
     for name in reversed(names):
@@ -152,19 +147,16 @@ def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
     assert kept.do(commands.ListDeadLetterSources(queue=QUEUE)).names == []
 
 
-# When a message goes there.
-
-
-def test_a_lower_limit_counts_for_messages_that_are_there(host: Host) -> None:
+def test_a_lower_receive_limit_applies_to_present_messages(host: Host) -> None:
     pair(host, receives_max=5)
     host.send("a")
-    wear_out(host, 2)
+    receive_repeatedly(host, 2)
     host.set_queue(dead_letter_queue=DEAD, receives_max=2)
     assert bodies(host) == []
     assert bodies(host, DEAD) == ["a"]
 
 
-def test_those_that_a_receive_moves_together_stay_in_the_order_of_sending(host: Host) -> None:
+def test_dead_letters_moved_by_one_receive_keep_their_send_order(host: Host) -> None:
     pair(host, receives_max=1)
     host.send("a", "b")
     assert [host.bodies(1, timeout_s=timeout_s) for timeout_s in (2, 1)] == [["a"], ["b"]]
@@ -173,13 +165,12 @@ def test_those_that_a_receive_moves_together_stay_in_the_order_of_sending(host: 
     assert bodies(host, DEAD) == ["a", "b"]
 
 
-def test_a_receive_moves_a_bounded_number_and_says_that_there_is_more(host: Host) -> None:
-    """Many dead letters take several receives, each of them short; the sound message behind them comes in the end."""
+def test_a_receive_moves_a_bounded_number_of_dead_letters(host: Host) -> None:
     pair(host, receives_max=1, visibility_timeout_s=1)
     dead = 2 * DEAD_LETTERS_PER_RECEIVE + 50
     for first in range(0, dead, 50):
         host.send(*(str(number) for number in range(first, first + 50)))
-    wear_out(host, 1)
+    receive_repeatedly(host, 1)
     host.send("sound")
     found = []
     for receives in range(1, 4):
@@ -192,11 +183,11 @@ def test_a_receive_moves_a_bounded_number_and_says_that_there_is_more(host: Host
     assert found == ["sound"]
 
 
-@pytest.mark.differs_on_postgres("a statement moves all that it meets, at most as many messages as were asked for")
+@pytest.mark.differs_on_postgres("a statement moves all that it finds, at most as many as requested")
 def test_a_receive_moves_a_bounded_number_of_bytes(host: Host) -> None:
     pair(host, receives_max=1)
     host.send(*["x" * 700_000] * 3)
-    wear_out(host, 1)
+    receive_repeatedly(host, 1)
     assert bodies(host) == []
     assert host.counts(DEAD) == (2, 0, 0)
     assert host.due_ms() == host.clock.now_ms()
@@ -204,10 +195,10 @@ def test_a_receive_moves_a_bounded_number_of_bytes(host: Host) -> None:
     assert (host.counts(), host.counts(DEAD)) == ((0, 0, 0), (3, 0, 0))
 
 
-def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
+def test_a_receive_wakes_the_dead_letter_queue_once(host: Host) -> None:
     pair(host, receives_max=1)
     host.send("a", "b", "c")
-    wear_out(host, 1)
+    receive_repeatedly(host, 1)
     woken = host.watch(DEAD)
     assert host.receive(10) == []
     assert woken == [host.clock.now_ms()]
@@ -215,16 +206,12 @@ def test_the_dead_letter_queue_is_roused_once_a_receive(host: Host) -> None:
     assert len(woken) == 1
 
 
-# What it keeps.
-
-
-def test_a_dead_letter_of_a_standard_queue_keeps_what_it_had(kept: Host) -> None:
-    """Id, body, properties, priority, the time at which it was sent, the first receive; its receives go on counting."""
+def test_a_dead_letter_of_a_standard_queue_keeps_its_fields(kept: Host) -> None:
     pair(kept, receives_max=2)
     (sent,) = kept.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
     sent_at_ms = kept.clock.now_ms()
     kept.advance(5)
-    wear_out(kept, 2)
+    receive_repeatedly(kept, 2)
     assert bodies(kept) == []
     for count in (3, 4):
         got = kept.receive_one(queue=DEAD, timeout_s=0)
@@ -234,33 +221,28 @@ def test_a_dead_letter_of_a_standard_queue_keeps_what_it_had(kept: Host) -> None
         kept.crash()
 
 
-# Where it cannot go.
-
-
 @pytest.mark.parametrize("folder", ["memory", "folder"])
-def test_dead_letters_stay_and_are_delivered_while_the_disk_is_full(folder: str, tmp_path: Path) -> None:
-    """Moving takes room first; nothing is lost, the queue can be drained, and what is left dies when there is room."""
+def test_messages_are_delivered_instead_of_dead_lettered_while_the_store_is_full(folder: str, tmp_path: Path) -> None:
     store = tmp_path / "store" if folder == "folder" else None
     with on_sqlite(store).open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         sent = fill(host, "x" * 20_000)
-        wear_out(host, 1)
+        receive_repeatedly(host, 1)
         delivered = [each for _ in sent for each in host.receive(1)]
         assert host.failures == []
         assert host.counts(DEAD) == (0, 0, 0)
         assert [each.body for each in delivered] == sent
         host.delete(*(each.receipt for each in delivered[2:]))
         host.advance(30_000)
-        wear_out(host, 1)
+        receive_repeatedly(host, 1)
         assert (host.counts(), host.counts(DEAD)) == ((0, 0, 0), (2, 0, 0))
 
 
-def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(tmp_path: Path) -> None:
-    """The reserve was not seen in time: the transaction runs out of room, and is done once more without the move."""
+def test_a_receive_that_fills_the_store_runs_again_without_dead_lettering(tmp_path: Path) -> None:
     with on_sqlite(tmp_path / "store").open(database_pages_max=350, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
         host.send(*("x" * 500_000 for _ in range(2)))
-        wear_out(host, 1)
+        receive_repeatedly(host, 1)
         for _ in range(6):
             host.receive(10, timeout_s=1)
             host.advance(1_000)
@@ -268,27 +250,24 @@ def test_a_move_that_fills_the_disk_is_undone_and_the_receive_goes_on(tmp_path: 
             assert (total, host.failures) == (2, [])
 
 
-# Retention.
-
-
-@pytest.mark.differs_on_postgres("looks into the folder of the store")
-def test_the_janitor_ends_dead_letters_that_nobody_asks_for(kept: Host) -> None:
+@pytest.mark.differs_on_postgres("reads the folder of the store")
+def test_the_janitor_deletes_expired_dead_letters(kept: Host) -> None:
     pair(kept, receives_max=1, retention_s=60)
     kept.send(*(str(number) for number in range(150)))
-    wear_out(kept, 3)
+    receive_repeatedly(kept, 3)
     assert kept.counts(DEAD) == (150, 0, 0)
     kept.advance(60_000)
     assert kept.folder is not None
     assert kept.rows("message") == 0
 
 
-def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> None:
-    """More than a command deletes: what is left is passed over, and the living message behind them comes."""
+def test_many_dead_letters_that_expire_together_are_never_delivered(host: Host) -> None:
+    """There are more than one command deletes."""
     host.create(DEAD, retention_s=LONG_S)
     host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
     for first in range(0, 1_600, 400):
         host.send(*(str(number) for number in range(first, first + 400)))
-    wear_out(host, 1)
+    receive_repeatedly(host, 1)
     while sum(host.counts()):
         host.receive(10)
     held = host.receive(1, queue=DEAD, timeout_s=43_200)[0]
@@ -301,8 +280,7 @@ def test_many_dead_letters_that_end_at_once_are_never_delivered(host: Host) -> N
     assert host.counts(DEAD) == (1, 0, 0)
 
 
-def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(host: Host) -> None:
-    """However far the shorter one had come: what it ended is gone, and nothing else."""
+def test_a_longer_retention_applies_to_later_dead_letters(host: Host) -> None:
     host.create(DEAD, retention_s=60)
     host.create(dead_letter_queue=DEAD, receives_max=1, retention_s=LONG_S)
     host.send("ends", "waits")
@@ -318,23 +296,6 @@ def test_a_longer_retention_counts_for_all_dead_letters_that_come_from_then_on(h
     assert bodies(host, DEAD) == ["waits"]
 
 
-def test_what_a_receive_of_a_dead_letter_answers_is_a_plain_message(host: Host) -> None:
-    """No field is forgotten: all but the source and the count are those of the message before."""
-    pair(host, receives_max=1)
-    host.send("a")
-    before = host.receive_one(timeout_s=0)
-    bodies(host)
-    after = host.receive_one(queue=DEAD, timeout_s=0)
-    same = [
-        name for name in commands.ReceivedMessage.__struct_fields__ if getattr(before, name) == getattr(after, name)
-    ]
-    others = {"receipt", "receive_count", "source"}
-    assert set(same) == set(commands.ReceivedMessage.__struct_fields__) - others
-
-
-# Dead letters and move tasks of FIFO queues: the order of each group is kept, and retention begins anew.
-
-
 def take(host: Host, queue: str = QUEUE, *, timeout_s: int = 0) -> list[str]:
     return host.bodies(10, queue=queue, timeout_s=timeout_s)
 
@@ -345,8 +306,8 @@ def ordered(host: Host) -> Host:
     return host
 
 
-def kill_in_turn(host: Host, *bodies: str) -> None:
-    host.send_in_turn(*bodies)
+def dead_letter_in_order(host: Host, *bodies: str) -> None:
+    host.send_to_groups(*bodies)
     assert sorted(take(host)) == sorted(bodies)
     assert take(host) == []
 
@@ -355,8 +316,7 @@ def groups(bodies: list[str]) -> dict[str, list[str]]:
     return {group: [body for body in bodies if body[0] == group] for group in {body[0] for body in bodies}}
 
 
-def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
-    """The next one goes on, however many groups have dead letters alone."""
+def test_a_fifo_receive_moves_a_bounded_number_of_dead_letters(ordered: Host) -> None:
     ordered.put(*[NewMessage(body="a", size_bytes=1, group=str(place), dedup_id=str(place)) for place in range(150)])
     assert sum(len(ordered.receive(10, timeout_s=30)) for _ in range(15)) == 150
     ordered.advance(30_000)
@@ -366,18 +326,17 @@ def test_a_receive_moves_no_more_than_it_has_time_for(ordered: Host) -> None:
     assert ordered.counts(DEAD) == (150, 0, 0)
 
 
-def test_the_next_of_the_group_is_given_out_in_the_receive_that_moves_the_first(ordered: Host) -> None:
-    ordered.send_in_turn("a1")
+def test_a_receive_that_dead_letters_a_message_returns_the_next_of_its_group(ordered: Host) -> None:
+    ordered.send_to_groups("a1")
     take(ordered)
-    ordered.send_in_turn("a2", "a3")
+    ordered.send_to_groups("a2", "a3")
     assert take(ordered, timeout_s=30) == ["a2", "a3"]
     assert take(ordered, DEAD, timeout_s=30) == ["a1"]
 
 
-def test_a_dead_letter_of_a_fifo_queue_is_sent_anew(ordered: Host) -> None:
-    """Another sent time and sequence number; its id, receives and first receive go on."""
-    ordered.send_in_turn("a0", queue=DEAD)
-    (sent,) = ordered.send_in_turn("a1")
+def test_a_fifo_dead_letter_gets_a_new_send_time_and_sequence_number(ordered: Host) -> None:
+    ordered.send_to_groups("a0", queue=DEAD)
+    (sent,) = ordered.send_to_groups("a1")
     first_ms = ordered.clock.now_ms()
     take(ordered)
     ordered.advance(5_000)
@@ -391,19 +350,18 @@ def test_a_dead_letter_of_a_fifo_queue_is_sent_anew(ordered: Host) -> None:
     assert second.sequence > first.sequence
 
 
-def test_deduplication_of_the_dead_letter_queue_drops_no_dead_letter(ordered: Host) -> None:
-    """What was sent there by that id does not stand in the way, nor the other way round."""
-    ordered.send_in_turn("a1", queue=DEAD)
-    kill_in_turn(ordered, "a1")
+def test_a_fifo_dead_letter_is_never_a_duplicate(ordered: Host) -> None:
+    ordered.send_to_groups("a1", queue=DEAD)
+    dead_letter_in_order(ordered, "a1")
     assert take(ordered, DEAD) == ["a1", "a1"]
-    kill_in_turn(ordered, "a2")
-    ordered.send_in_turn("a2", queue=DEAD)
+    dead_letter_in_order(ordered, "a2")
+    ordered.send_to_groups("a2", queue=DEAD)
     assert take(ordered, DEAD) == ["a1", "a1", "a2", "a2"]
 
 
 @pytest.mark.parametrize("given", ["mine", None])
-def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, given: str | None) -> None:
-    """As Amazon SQS documents; all else that it carries stays, and a task moves it back as it is."""
+def test_the_deduplication_id_of_a_fifo_dead_letter_is_its_message_id(ordered: Host, given: str | None) -> None:
+    """As Amazon SQS documents. A move task keeps the id."""
     ordered.set_queue(content_deduplication=True)
     carried = Properties(attributes={"n": Attribute("Number", "1")}, group="a", dedup_id=given)
     new = NewMessage(body="a1", size_bytes=2, group="a", dedup_id=given, properties=encode_properties(carried))
@@ -421,28 +379,28 @@ def test_the_id_of_a_fifo_dead_letter_is_its_deduplication_id(ordered: Host, giv
     assert decode_properties(back.properties) == expected
 
 
-def test_a_receipt_of_the_source_is_gone(ordered: Host) -> None:
-    ordered.send_in_turn("a1")
+def test_a_receipt_of_a_message_that_was_dead_lettered_is_gone(ordered: Host) -> None:
+    ordered.send_to_groups("a1")
     old = ordered.receive(1, timeout_s=1)[0]
     ordered.advance(1_000)
     assert take(ordered) == []
     assert ordered.delete(old.receipt) == [ReceiptState.GONE]
-    ordered.send_in_turn("a2")
+    ordered.send_to_groups("a2")
     assert take(ordered, timeout_s=30) == ["a2"]
     new = ordered.receive(1, queue=DEAD)[0]
     assert ordered.delete(new.receipt, queue=DEAD) == [ReceiptState.LIVE]
 
 
-def test_messages_stay_in_order_while_the_dead_letter_queue_is_gone(ordered: Host) -> None:
-    ordered.send_in_turn("a1", "a2")
+def test_fifo_messages_stay_in_order_while_the_dead_letter_queue_is_deleted(ordered: Host) -> None:
+    ordered.send_to_groups("a1", "a2")
     ordered.drop(DEAD)
     for _ in range(4):
         assert take(ordered) == ["a1", "a2"]
 
 
-def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
+def test_a_move_skips_groups_in_flight(ordered: Host) -> None:
     ordered.create("000000000000/other", fifo=True)
-    kill_in_turn(ordered, "a1", "a2", "b1")
+    dead_letter_in_order(ordered, "a1", "a2", "b1")
     held = ordered.receive(1, queue=DEAD, timeout_s=600)[0]
     assert held.body == "a1"
     start(ordered, "000000000000/other")
@@ -452,9 +410,8 @@ def test_a_group_in_flight_is_not_moved(ordered: Host) -> None:
     assert take(ordered, DEAD) == ["a2"]
 
 
-def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordered: Host) -> None:
-    """Back within five minutes of its first sending, it is there, with a new sequence number."""
-    (sent,) = ordered.send_in_turn("a1")
+def test_a_fifo_message_that_was_moved_back_is_not_a_duplicate(ordered: Host) -> None:
+    (sent,) = ordered.send_to_groups("a1")
     take(ordered)
     take(ordered)
     start(ordered)
@@ -467,9 +424,9 @@ def test_a_moved_message_of_a_fifo_queue_is_a_new_one_and_not_a_duplicate(ordere
     assert got.sequence > sent.sequence
 
 
-def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host) -> None:
-    kill_in_turn(ordered, "a1", "b1")
-    ordered.send_in_turn("a2")
+def test_a_moved_fifo_message_ignores_the_delay_of_the_queue(ordered: Host) -> None:
+    dead_letter_in_order(ordered, "a1", "b1")
+    ordered.send_to_groups("a2")
     start(ordered)
     finish(ordered)
     ordered.set_queue(delay_s=60)
@@ -478,8 +435,8 @@ def test_a_moved_message_does_not_wait_for_the_delay_of_its_queue(ordered: Host)
     assert take(ordered) == ["a2"]
 
 
-def test_a_message_of_unknown_source_fails_the_task_and_blocks_nothing(ordered: Host) -> None:
-    ordered.send_in_turn("a1", "a2", queue=DEAD)
+def test_a_fifo_message_without_a_source_fails_the_move_and_blocks_nothing(ordered: Host) -> None:
+    ordered.send_to_groups("a1", "a2", queue=DEAD)
     start(ordered)
     assert finish(ordered).status is MoveStatus.FAILED
     assert take(ordered, DEAD) == ["a1", "a2"]
@@ -488,11 +445,10 @@ def test_a_message_of_unknown_source_fails_the_task_and_blocks_nothing(ordered: 
     assert take(ordered, DEAD) == ["a1", "a2"]
 
 
-def test_dead_letters_and_tasks_over_crashes(kept: Host) -> None:
-    """Each message once, each group in order, the store sound, wherever it stopped."""
+def test_fifo_dead_letters_and_moves_survive_crashes(kept: Host) -> None:
     pair(kept, receives_max=1, fifo=True)
     bodies = [f"{group}{number}" for number in range(3) for group in "abc"]
-    kept.send_in_turn(*bodies)
+    kept.send_to_groups(*bodies)
     take(kept)
     kept.crash()
     take(kept)
@@ -511,11 +467,10 @@ def test_dead_letters_and_tasks_over_crashes(kept: Host) -> None:
     assert groups(found) == groups(sorted(bodies))
 
 
-def test_a_purge_of_the_dead_letter_queue_takes_all(kept: Host) -> None:
-    """Moved messages are messages of that queue."""
+def test_a_purge_of_the_dead_letter_queue_deletes_dead_letters(kept: Host) -> None:
     pair(kept, receives_max=1)
     kept.send("a", "b")
-    wear_out(kept, 2)
+    receive_repeatedly(kept, 2)
     assert kept.counts(DEAD) == (2, 0, 0)
     kept.purge(DEAD)
     assert kept.counts(DEAD) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The event log: each way in which a receipt ends, when that is written, and what it says."""
+"""The event log: the end of each receipt, when it is logged, and the fields of an event."""
 
 import struct
 from collections import Counter
@@ -50,57 +50,53 @@ def kept(kept_store: Store) -> Iterator[Host]:
         yield opened
 
 
-# The ends of receipts.
-
-
 Ended = tuple[str, int]
 ENDS: dict[str, tuple[str, list[Ended], tuple[int | None, int] | None]] = {
-    "not yet": ("receive 1", [], None),
-    "a delete in time": ("receive 1, wait 1234, delete 1", [("deleted", 1_234)], None),
-    "a delete again": ("receive 1, delete 1, wait 60000, delete 1", [("deleted", 0)], None),
-    "an expiry that no receive has seen": ("receive 1, wait 45000", [], None),
-    "an expiry that the next receive sees": ("receive 1, wait 45000, receive 2", [("expired", 30_000)], None),
-    "a late delete, nobody received since": (
+    "a live receipt": ("receive 1", [], None),
+    "a delete": ("receive 1, wait 1234, delete 1", [("deleted", 1_234)], None),
+    "a repeated delete": ("receive 1, delete 1, wait 60000, delete 1", [("deleted", 0)], None),
+    "an unobserved expiry": ("receive 1, wait 45000", [], None),
+    "an expiry observed by the next receive": ("receive 1, wait 45000, receive 2", [("expired", 30_000)], None),
+    "a late delete": (
         "receive 1, wait 45000, delete 1 expired",
         [("expired", 30_000), ("late_deleted", 45_000)],
         None,
     ),
-    "a late delete, received since": (
+    "a late delete after another receive": (
         "receive 1, wait 40000, receive 2, wait 1000, delete 1 superseded, delete 1, wait 1000, delete 2",
         [("expired", 30_000), ("late_deleted", 41_000), ("deleted", 2_000)],
         None,
     ),
-    "a late delete, deleted since": (
+    "a late delete after a delete": (
         "receive 1, wait 40000, receive 2, delete 2, wait 60000, delete 1 gone, delete 1 gone",
         [("expired", 30_000), ("deleted", 0), ("late_deleted", 100_000)],
         None,
     ),
     "a release": ("receive 1, wait 500, change 1 0", [("nacked", 500)], None),
-    "a release, received since": (
+    "a release and another receive": (
         "receive 1, wait 500, change 1 0, receive 2, wait 60000, delete 1",
         [("nacked", 500)],
         None,
     ),
     "a released receipt that is used again": ("receive 1, change 1 0, change 1 60, delete 1", [("nacked", 0)], None),
-    "moves of the deadline": (
+    "changes of the deadline": (
         "receive 1" + 3 * ", wait 20000, change 1 30" + ", wait 29999, delete 1",
         [("deleted", 89_999)],
         (3, 90_000),
     ),
-    "a move of the deadline to where it is": ("receive 1, change 1 30, delete 1", [("deleted", 0)], (1, 30_000)),
+    "a change to the same deadline": ("receive 1, change 1 30, delete 1", [("deleted", 0)], (1, 30_000)),
     "a change by an expired receipt": (
         "receive 1, wait 40000, change 1 30, wait 1000, delete 1",
         [("deleted", 41_000)],
         (None, 70_000),
     ),
 }
-"""What is done with a message → outcome and time held of each event; of the last one how often the deadline was moved,
-and the timeout from the delivery to the last deadline, where that is said."""
+"""Case → steps; outcome and holding time of each event; extensions and final timeout of the last event, if given."""
 
 
-@pytest.mark.parametrize("what", ENDS)
-def test_ends_of_receipts(host: Host, what: str) -> None:
-    steps, ended, moved = ENDS[what]
+@pytest.mark.parametrize("case", ENDS)
+def test_each_end_of_a_receipt_is_logged(host: Host, case: str) -> None:
+    steps, ended, changed = ENDS[case]
     host.send("a")
     receipts: dict[str, str] = {}
     for verb, name, *more in map(str.split, steps.split(", ")):
@@ -115,12 +111,12 @@ def test_ends_of_receipts(host: Host, what: str) -> None:
                 (state,) = host.delete(receipts[name])
                 assert not more or state.value == more[0]
     assert outcomes(host) == ended
-    if moved:
+    if changed:
         event = events_of(host)[-1]
-        assert moved in [(event.extensions, event.visibility_ms), (None, event.visibility_ms)]
+        assert changed in [(event.extensions, event.visibility_ms), (None, event.visibility_ms)]
 
 
-def test_a_dead_letter(host: Host) -> None:
+def test_a_dead_letter_is_logged_after_the_end_of_its_receipt(host: Host) -> None:
     host.create(DEAD)
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("expires", "released")
@@ -146,7 +142,7 @@ def test_a_dead_letter(host: Host) -> None:
     assert last.sent_at_ms == moved_at_ms
 
 
-def test_a_message_that_a_task_moves(host: Host) -> None:
+def test_a_move_task_logs_expired_receipts(host: Host) -> None:
     host.create(DEAD)
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     host.send("a", queue=DEAD)
@@ -158,7 +154,7 @@ def test_a_message_that_a_task_moves(host: Host) -> None:
     assert len(host.receive(10)) == 1
 
 
-def test_retention_ends_a_receipt_at_its_own_time(host: Host) -> None:
+def test_a_receipt_expires_at_the_end_of_retention(host: Host) -> None:
     host.create("000000000000/short", retention_s=60, visibility_timeout_s=300)
     host.send("a", queue="000000000000/short")
     receipt = host.receive_one(queue="000000000000/short").receipt
@@ -171,7 +167,7 @@ def test_retention_ends_a_receipt_at_its_own_time(host: Host) -> None:
 
 
 @pytest.mark.parametrize("end", [commands.PurgeQueue, commands.DeleteQueue])
-def test_a_purge_ends_receipts_when_the_janitor_comes(
+def test_the_janitor_logs_receipts_of_purged_messages(
     host: Host, end: type[commands.PurgeQueue | commands.DeleteQueue]
 ) -> None:
     host.send(*"abc")
@@ -184,7 +180,7 @@ def test_a_purge_ends_receipts_when_the_janitor_comes(
 
 
 @pytest.mark.parametrize("restart", ["reopen", "crash"])
-def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> None:
+def test_receipts_of_purged_messages_are_logged_after_a_restart(kept: Host, restart: str) -> None:
     kept.send("a", "b")
     late = kept.receive(2)[0].receipt
     kept.advance(10_000)
@@ -197,7 +193,7 @@ def test_a_purged_lane_is_known_after_a_restart(kept: Host, restart: str) -> Non
     assert sorted(outcomes(kept)) == [("expired", 10_000), ("expired", 10_000), ("late_deleted", 10_000)]
 
 
-def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
+def test_a_renewed_receipt_has_one_end(host: Host) -> None:
     host.send("a")
     first = host.receive_one().receipt
     second = host.change(first, 60, only_live=True, renew_receipt=True).receipt
@@ -206,14 +202,11 @@ def test_a_receipt_that_a_change_renewed_has_one_end(host: Host) -> None:
     assert outcomes(host) == [("deleted", 0)]
 
 
-# What an event says.
-
-
-def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
-    """Though its sender has a receipt, changes its delay and takes it back; once received it begins as all others."""
-    terms = commands.SendOptions(receipts=True)
+def test_a_message_that_was_never_received_has_no_event(host: Host) -> None:
+    """Not even if its sender used the receipt of the send."""
+    options = commands.SendOptions(receipts=True)
     new = tuple(message(body, delay_s=30) for body in "ab")
-    a, b = (each.receipt for each in host.put(*new, terms=terms))
+    a, b = (each.receipt for each in host.put(*new, options=options))
     host.delete(a)
     renewed = host.change(b, 5, renew_receipt=True).receipt
     host.change(renewed, 0)
@@ -224,7 +217,7 @@ def test_a_message_that_nobody_received_has_no_event(host: Host) -> None:
     assert outcomes(host) == [("deleted", 2_000)]
 
 
-def test_what_an_event_says(host: Host) -> None:
+def test_an_event_has_all_fields(host: Host) -> None:
     host.put(
         NewMessage(body="é" * 50, size_bytes=100, properties=with_type("resize")), NewMessage(body="", size_bytes=0)
     )
@@ -246,7 +239,7 @@ def test_what_an_event_says(host: Host) -> None:
 
 
 @pytest.mark.parametrize(("queue", "is_grouped"), [(QUEUE, False), (QUEUE, True), (FIFO, True)])
-def test_receives_that_come_together_are_batches_of_their_own(host: Host, queue: str, *, is_grouped: bool) -> None:
+def test_concurrent_receives_are_separate_batches(host: Host, queue: str, *, is_grouped: bool) -> None:
     if queue == FIFO:
         host.create(FIFO, fifo=True)
     for name in "abc":
@@ -257,7 +250,7 @@ def test_receives_that_come_together_are_batches_of_their_own(host: Host, queue:
     assert [(event.batch_size, event.batch_position) for event in events_of(host)] == [(2, 0), (2, 1), (1, 0)]
 
 
-def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
+def test_an_event_is_complete_after_a_crash(kept: Host) -> None:
     kept.put(NewMessage(body="abc", size_bytes=3, properties=with_type("x")))
     receipt = kept.receive_one().receipt
     kept.change(receipt, 50)
@@ -267,7 +260,7 @@ def test_it_says_the_same_when_nothing_is_remembered(kept: Host) -> None:
     assert (event.key, event.size_bucket, event.extensions, event.batch_size) == ("x", 4, 1, 1)
 
 
-def test_the_key_is_found_in_large_properties(host: Host) -> None:
+def test_the_key_is_read_from_large_properties(host: Host) -> None:
     attributes = {"Type": Attribute("String", "thumbnail"), "more": Attribute("String", "x" * 5_000)}
     host.put(NewMessage(body="a", properties=encode_properties(Properties(attributes=attributes)), size_bytes=5_000))
     host.delete(host.receive_one().receipt)
@@ -275,7 +268,7 @@ def test_the_key_is_found_in_large_properties(host: Host) -> None:
     assert (event.key, event.outcome.value) == ("thumbnail", "deleted")
 
 
-def test_another_routing_attribute(store: Store) -> None:
+def test_the_routing_attribute_is_configurable(store: Store) -> None:
     with store.open(event_log="closed", routing_attribute="Kind") as host:
         host.create()
         host.put(NewMessage(body="a", size_bytes=1, properties=with_type("x")))
@@ -283,25 +276,22 @@ def test_another_routing_attribute(store: Store) -> None:
         assert events_of(host)[0].key == ""
 
 
-# Which queues are logged.
-
-
-def test_a_queue_says_for_itself_whether_it_is_logged(host: Host) -> None:
+def test_logging_can_be_set_for_each_queue(host: Host) -> None:
     host.set_queue(event_log="off")
     host.send("a", "b")
     first, second = host.receive(2)
     host.delete(first.receipt)
     host.set_queue(event_log=None)
     host.delete(second.receipt)
-    assert outcomes(host) == [], "a receipt of a queue that was not logged"
+    assert outcomes(host) == []  # received while the queue was not logged
     host.send("c")
     third = host.receive_one()
     host.set_queue(event_log="off")
     host.delete(third.receipt)
-    assert outcomes(host) == [], "nor is its end, where the queue is not logged any more"
+    assert outcomes(host) == []  # ended while the queue was not logged
 
 
-def test_a_server_that_logs_nothing_logs_the_queue_that_wants_it(store: Store) -> None:
+def test_a_queue_can_be_logged_on_a_server_without_event_log(store: Store) -> None:
     with store.open(event_log="off") as host:
         host.create(event_log="closed")
         host.create(DEAD)
@@ -312,16 +302,13 @@ def test_a_server_that_logs_nothing_logs_the_queue_that_wants_it(store: Store) -
         assert [event.queue for event in events_of(host)] == [QUEUE]
 
 
-# Numbers, ranges and room.
-
-
 def cycle(host: Host, messages: int) -> None:
     for n in range(messages):
         host.send(str(n))
         host.delete(host.receive_one().receipt)
 
 
-def test_a_planned_range_stays_as_it_is_until_it_is_forgotten(kept: Host) -> None:
+def test_a_planned_range_is_fixed_until_it_is_deleted(kept: Host) -> None:
     cycle(kept, 3)
     assert plan(kept, 2) == (1, 2)
     cycle(kept, 2)
@@ -337,8 +324,8 @@ def test_a_planned_range_stays_as_it_is_until_it_is_forgotten(kept: Host) -> Non
     assert [number for number, _ in numbered(kept)] == [6]
 
 
-@pytest.mark.differs_on_postgres("events that are numbered together are one batch")
-def test_a_range_is_read_in_slices(host: Host) -> None:
+@pytest.mark.differs_on_postgres("events numbered together are one batch")
+def test_a_range_of_events_is_read_in_pages(host: Host) -> None:
     cycle(host, 5)
     first, last = plan(host)
     pages = []
@@ -349,8 +336,8 @@ def test_a_range_is_read_in_slices(host: Host) -> None:
     assert pages == [[1], [2], [3], [4], [5]]
 
 
-@pytest.mark.differs_on_postgres("events that are numbered together are one batch")
-def test_forgetting_goes_on_in_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.differs_on_postgres("events numbered together are one batch")
+def test_events_are_deleted_in_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.store.events._FORGOTTEN_PER_COMMAND", 2)
     cycle(host, 5)
     plan(host)
@@ -368,7 +355,7 @@ def test_events_of_one_batch_of_commands_are_one_row(host: Host) -> None:
     assert len(page.batches) == 1
 
 
-def test_new_events_are_dropped_while_too_many_wait(kept_store: Store) -> None:
+def test_new_events_are_dropped_while_too_many_are_waiting(kept_store: Store) -> None:
     with kept_store.open(event_log="closed", events_waiting_max=3) as host:
         host.create()
         cycle(host, 5)
@@ -380,7 +367,7 @@ def test_new_events_are_dropped_while_too_many_wait(kept_store: Store) -> None:
         assert host.do(CountEvents()) == EventCounts(recorded=4, exported=3, dropped=2)
 
 
-def test_a_full_disk_takes_no_events_and_lets_itself_be_drained(tmp_path: Path) -> None:
+def test_a_full_store_drops_events_but_deletes_messages(tmp_path: Path) -> None:
     with hosting(tmp_path / "store", options=replace(LOGGED, database_pages_max=100)) as host:
         host.create()
         host.send("a", "b")
@@ -391,7 +378,7 @@ def test_a_full_disk_takes_no_events_and_lets_itself_be_drained(tmp_path: Path) 
         host.delete(second.receipt)
 
 
-def test_receipts_that_expired_are_forgotten_after_a_day(host: Host) -> None:
+def test_late_deletes_are_logged_for_a_day(host: Host) -> None:
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -403,10 +390,7 @@ def test_receipts_that_expired_are_forgotten_after_a_day(host: Host) -> None:
     assert [outcome for outcome, _ in outcomes(host)] == ["expired", "expired", "late_deleted"]
 
 
-# Other ways in which a message is taken, and the folders of earlier versions.
-
-
-def test_a_claim_ends_the_receipts_before_it_and_gives_none(host: Host) -> None:
+def test_a_claim_ends_earlier_receipts_and_logs_none_of_its_own(host: Host) -> None:
     host.send("a", "b")
     late = host.receive(timeout_s=1)[0].receipt
     host.advance(2_000)
@@ -421,7 +405,7 @@ def test_a_claim_ends_the_receipts_before_it_and_gives_none(host: Host) -> None:
     assert len(outcomes(host)) == 2
 
 
-def test_a_claim_ends_no_receipts_of_messages_that_it_leaves(host: Host) -> None:
+def test_a_claim_does_not_end_receipts_of_other_messages(host: Host) -> None:
     host.send("taken", "left")
     host.receive(2, timeout_s=1)
     host.advance(2_000)
@@ -432,7 +416,7 @@ def test_a_claim_ends_no_receipts_of_messages_that_it_leaves(host: Host) -> None
     assert outcomes(host) == [("expired", 1_000), ("expired", 1_000), ("deleted", 0)]
 
 
-def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
+def test_a_released_claim_does_not_affect_later_events(host: Host) -> None:
     host.send("a")
     host.receive(timeout_s=1)
     host.advance(2_000)
@@ -444,12 +428,6 @@ def test_a_message_that_a_claim_gave_back_begins_anew(host: Host) -> None:
     assert outcomes(host) == [("expired", 1_000), ("deleted", 0)]
 
 
-# The event log beside a naive one, at random: every receipt ends once, at its time, whatever happens to the process.
-#
-# The naive one knows receipts only: which is the message's latest, until when it hides it, and how it ended. It is
-# told what the engine answered, and says which events there must be.
-
-
 MODEL_FIFO = f"{QUEUE}.fifo"
 MODEL_DEAD, MODEL_DEAD_FIFO = "000000000000/dead", "000000000000/dead.fifo"
 _FIELDS = struct.Struct(">BIQIIQ")
@@ -458,8 +436,6 @@ _TIMEOUTS_S = st.sampled_from((0, 1, 30))
 
 @dataclass(slots=True)
 class NaiveReceipt:
-    """One receive of one message."""
-
     text: str
     message: bytes
     queue: str
@@ -468,13 +444,12 @@ class NaiveReceipt:
     ends: list[str] = field(default_factory=list)
 
     @property
-    def name(self) -> tuple[str, bytes, int]:
-        """What its events are known by."""
+    def key(self) -> tuple[str, bytes, int]:
         return self.queue, self.message, _FIELDS.unpack_from(bytes.fromhex(self.text))[3]
 
 
 class EventModel(ModelFrame):
-    """Two queues, a standard one and a FIFO one, with dead letters in some runs."""
+    """A standard and a FIFO queue beside a model of receipts; in some runs with dead letters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -482,15 +457,15 @@ class EventModel(ModelFrame):
         self.latest: dict[tuple[str, bytes], NaiveReceipt] = {}
         self.deleted: set[bytes] = set()
         self.expected: Counter[tuple[Any, ...]] = Counter()
-        self.dies = False
+        self.dead_letters = False
 
-    @initialize(dies=st.booleans())
-    def begin(self, dies: bool) -> None:
+    @initialize(dead_letters=st.booleans())
+    def begin(self, dead_letters: bool) -> None:
         self.open_logged()
-        self.dies = dies
+        self.dead_letters = dead_letters
         for name, dead, fifo in ((QUEUE, MODEL_DEAD, False), (MODEL_FIFO, MODEL_DEAD_FIFO, True)):
             self.live.create(dead, fifo=fifo)
-            redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dies else {}
+            redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": 2} if dead_letters else {}
             self.live.create(name, fifo=fifo, **redrive)
 
     def open_logged(self) -> None:
@@ -500,11 +475,8 @@ class EventModel(ModelFrame):
         options = replace(LOGGED, free_space_reserve_bytes=0)
         self.host = self.host_type(self.base / "store", options=options)
 
-    # What happens.
-
     @rule(fifo=st.booleans(), count=st.integers(1, 3), group=st.sampled_from("gh"), shares=st.booleans())
     def send(self, fifo: bool, count: int, group: str, *, shares: bool) -> None:
-        """Send some; if `shares`, also to a group of the standard queue."""
         news = []
         for _ in range(count):
             self.bodies += 1
@@ -517,9 +489,9 @@ class EventModel(ModelFrame):
     def receive(self, fifo: bool, count: int, timeout_s: int) -> None:
         queue = MODEL_FIFO if fifo else QUEUE
         for received in self.live.receive(count, queue=queue, timeout_s=timeout_s):
-            self.take_note(queue, received)
+            self.record(queue, received)
 
-    def take_note(self, queue: str, received: commands.ReceivedMessage) -> None:
+    def record(self, queue: str, received: commands.ReceivedMessage) -> None:
         earlier = self.latest.get((queue, received.id))
         if earlier is not None and not earlier.ends:
             self.end(earlier, "expired", earlier.visible_at_ms)
@@ -530,7 +502,7 @@ class EventModel(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), stale=st.booleans())
     def delete(self, data: st.DataObject, *, stale: bool) -> None:
-        """Delete with any receipt, at any time; if `stale`, also although a later receive superseded it."""
+        """Delete by any receipt; if `stale`, superseded receipts act too."""
         receipt = one_of(data, self.issued)
         (answer,) = self.live.delete(receipt.text, queue=receipt.queue, any_receive=stale)
         if answer is ReceiptState.EARLIER:
@@ -554,7 +526,7 @@ class EventModel(ModelFrame):
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), timeout_s=_TIMEOUTS_S, stale=st.booleans())
     def change(self, data: st.DataObject, timeout_s: int, *, stale: bool) -> None:
-        """Move the deadline, where the receipt still does that; if `stale`, that of the latest one."""
+        """Change the deadline by any receipt; if `stale`, superseded receipts act too."""
         receipt = one_of(data, self.issued)
         answer = self.live.change(receipt.text, timeout_s, queue=receipt.queue, any_receive=stale)
         receipt = self.latest[receipt.queue, receipt.message]
@@ -566,7 +538,6 @@ class EventModel(ModelFrame):
 
     @rule(fifo=st.booleans())
     def purge(self, fifo: bool) -> None:
-        """Delete everything; the janitor sees what was in flight."""
         self.empty(MODEL_FIFO if fifo else QUEUE)
 
     def empty(self, queue: str) -> None:
@@ -578,30 +549,28 @@ class EventModel(ModelFrame):
 
     def end(self, receipt: NaiveReceipt, outcome: str, at_ms: int) -> None:
         receipt.ends.append(outcome)
-        self.expected[(*receipt.name, outcome, at_ms, at_ms - receipt.received_at_ms)] += 1
-
-    # Comparison.
+        self.expected[(*receipt.key, outcome, at_ms, at_ms - receipt.received_at_ms)] += 1
 
     def compare(self) -> None:
         events = events_of(self.live)
         ended = check_conservation(events)
-        if not self.dies:
+        if not self.dead_letters:
             found = Counter(
                 (e.queue, e.message_id, e.receipt, e.outcome.value, e.closed_at_ms, e.held_ms) for e in events
             )
             assert found == self.expected
-        assert set(ended) <= {receipt.name for receipt in self.issued}
+        assert set(ended) <= {receipt.key for receipt in self.issued}
 
     def teardown(self) -> None:
-        """Let everything end: then every receipt that was ever issued has."""
+        """End all receipts, and assert that each has an event."""
         if self.host is not None:
             for queue in (QUEUE, MODEL_FIFO):
                 self.empty(queue)
-            assert set(check_conservation(events_of(self.live))) == {receipt.name for receipt in self.issued}
+            assert set(check_conservation(events_of(self.live))) == {receipt.key for receipt in self.issued}
         super().teardown()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_receipt_ends_once_and_at_its_time(model_url: str | None) -> None:
-    run_model(EventModel, examples=25, steps=40, url=model_url, examples_there=5)
+def test_random_receipts_end_once_at_the_right_time(model_url: str | None) -> None:
+    run_model(EventModel, examples=25, steps=40, url=model_url, url_examples=5)

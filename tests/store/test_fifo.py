@@ -1,4 +1,4 @@
-"""FIFO queues on every store: order, blocking, receipts, deduplication, sequence numbers and attempts."""
+"""FIFO queues: order, blocking, deduplication, sequence numbers, receive attempts and delays."""
 
 import sys
 from collections.abc import Callable
@@ -32,13 +32,10 @@ def bodies(messages: list[commands.ReceivedMessage]) -> str:
     return " ".join(message.body for message in messages)
 
 
-# Order and blocking.
-
-
-def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> None:
+def test_a_receive_skips_a_hundred_delayed_messages_of_a_group(fifo: Host) -> None:
     for start in range(0, 100, 10):
-        fifo.send_in_turn(*(f"a{at}" for at in range(start, start + 10)), delay_s=900)
-    fifo.send_in_turn("a100", "a101")
+        fifo.send_to_groups(*(f"a{at}" for at in range(start, start + 10)), delay_s=900)
+    fifo.send_to_groups("a100", "a101")
     for body in ("a100", "a101"):
         (first,) = receive(fifo, 1)
         assert first.body == body
@@ -47,25 +44,21 @@ def test_a_hundred_delayed_messages_of_a_group_are_passed_over(fifo: Host) -> No
 
 
 @pytest.mark.parametrize(("in_flight_max", "given"), [(100, ["a1 a2", "b1 c1", ""]), (3, ["a1 a2", "b1", ""])])
-def test_receives_that_come_together_share_no_group(fifo: Host, in_flight_max: int, given: list[str]) -> None:
-    """Each gets what it would get if it came behind the others, and no more than there are places."""
+def test_concurrent_receives_share_no_group(fifo: Host, in_flight_max: int, given: list[str]) -> None:
     fifo.set_queue(in_flight_max=in_flight_max)
-    fifo.send_in_turn("a1", "a2", "a3", "b1", "c1", "c2")
+    fifo.send_to_groups("a1", "a2", "a3", "b1", "c1", "c2")
     answers = fifo.do_together(*(commands.Receive(queue=QUEUE, count=2, timeout_s=60) for _ in range(3)))
     assert [bodies(answer.messages) for answer in answers] == given
 
 
-@pytest.mark.differs_on_postgres("commands that are under way at one time have no order")
-def test_a_receive_gets_what_was_sent_before_it_though_another_came_before_that(fifo: Host) -> None:
-    """What is sent between two receives of a batch is for the second of them, and those behind it.
-
-    Also behind a dead letter of its group, which the first one moves.
-    """
+@pytest.mark.differs_on_postgres("concurrent commands have no order")
+def test_a_receive_of_a_batch_returns_messages_sent_before_it(fifo: Host) -> None:
+    """Also one behind a dead letter of its group, which the first receive moves."""
     fifo.create(DEAD, fifo=True)
     fifo.set_queue(dead_letter_queue=DEAD, receives_max=1)
-    fifo.send_in_turn("b0")
+    fifo.send_to_groups("b0")
     fifo.receive(timeout_s=0)
-    fifo.send_in_turn("a1")
+    fifo.send_to_groups("a1")
     news = [message(body, group=body[0], dedup_id=body) for body in ("a2", "b1", "c1")]
     first, _, second, _, third = fifo.do_together(
         commands.Receive(queue=QUEUE, count=2),
@@ -78,40 +71,37 @@ def test_a_receive_gets_what_was_sent_before_it_though_another_came_before_that(
     assert bodies(fifo.receive(10, queue=DEAD)) == "b0"
 
 
-def test_groups_whose_leases_end_together_come_up_by_their_first_messages(fifo: Host) -> None:
-    fifo.send_in_turn("a1", "b1", "a2")
+def test_groups_whose_leases_end_together_are_ordered_by_first_message(fifo: Host) -> None:
+    fifo.send_to_groups("a1", "b1", "a2")
     assert [bodies(receive(fifo, 1, timeout_s=30)) for _ in "ab"] == ["a1", "b1"]
     fifo.advance(30_000)
     assert bodies(receive(fifo)) == "a1 a2 b1"
 
 
-def test_the_priority_of_another_protocol_does_not_part_a_group(fifo: Host) -> None:
+def test_priorities_do_not_change_the_order_of_a_group(fifo: Host) -> None:
     for number, priority in enumerate((16, 1, 8)):
         fifo.put(NewMessage(body=f"a{number}", size_bytes=2, group="a", dedup_id=str(number), priority=priority))
     assert bodies(receive(fifo)) == "a0 a1 a2"
 
 
-@pytest.mark.parametrize("terms", [None, SendOptions(all_or_nothing=True)], ids=["each", "together"])
+@pytest.mark.parametrize("options", [None, SendOptions(all_or_nothing=True)], ids=["each", "together"])
 @pytest.mark.parametrize(
     ("bad", "error"), [({"dedup_id": "x"}, GroupMissing), ({"group": "a"}, DeduplicationIdMissing)]
 )
-def test_a_message_without_a_group_or_an_id_fails_the_command(
-    fifo: Host, bad: dict[str, Any], error: type[Exception], terms: SendOptions | None
+def test_a_message_without_group_or_deduplication_id_fails_the_batch(
+    fifo: Host, bad: dict[str, Any], error: type[Exception], options: SendOptions | None
 ) -> None:
-    """Nothing is stored, and nothing remembered: the good one is no duplicate when it comes again."""
+    """The valid message is not stored, and is no duplicate later."""
     good = NewMessage(body="a1", size_bytes=1, group="a", dedup_id="x")
     with pytest.raises(error):
-        fifo.put(good, NewMessage(body="x", size_bytes=1, **bad), terms=terms)
+        fifo.put(good, NewMessage(body="x", size_bytes=1, **bad), options=options)
     assert fifo.counts() == (0, 0, 0)
     fifo.put(good)
     assert fifo.counts() == (1, 0, 0)
 
 
-# Receipts.
-
-
-def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Host) -> None:
-    fifo.send_in_turn("a1")
+def test_concurrent_deletes_of_one_message_are_applied_in_order(fifo: Host) -> None:
+    fifo.send_to_groups("a1")
     (before,) = receive(fifo, timeout_s=1)
     fifo.advance(1_000)
     (latest,) = receive(fifo)
@@ -120,44 +110,40 @@ def test_receipts_of_one_message_that_come_together_are_judged_in_order(fifo: Ho
     assert fifo.do_together(*deletes) == [[SUPERSEDED], [LIVE], [GONE], [GONE]]
 
 
-# Waking.
-
-
-def test_whoever_waits_for_a_group_is_told_when_it_is_free(fifo: Host) -> None:
-    """By a delete and by a release, at once; not while something of it is in flight."""
-    fifo.send_in_turn("a1", "a2", "a3")
+def test_waiters_are_woken_when_a_group_is_unblocked(fifo: Host) -> None:
+    fifo.send_to_groups("a1", "a2", "a3")
     first, second = receive(fifo, 2)
     wakes = fifo.watch()
     end_ms = fifo.due_ms()
     fifo.delete(first.receipt)
-    fifo.send_in_turn("a4")
+    fifo.send_to_groups("a4")
     assert set(wakes) == {end_ms}
     fifo.change(second.receipt, 0)
     assert wakes[-1] == fifo.clock.now_ms()
 
 
-@pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
-def test_whoever_waits_is_told_when_retention_frees_a_group(fifo: Host) -> None:
+@pytest.mark.differs_on_postgres("waiters know the end of retention from their receive, and poll then")
+def test_waiters_are_woken_when_retention_unblocks_a_group(fifo: Host) -> None:
     fifo.set_queue(retention_s=60)
-    fifo.send_in_turn("a1")
+    fifo.send_to_groups("a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
-    fifo.send_in_turn("a2")
+    fifo.send_to_groups("a2")
     wakes = fifo.watch()
     fifo.advance(31_000)
     assert any(wake <= fifo.clock.now_ms() for wake in wakes)
 
 
-@pytest.mark.differs_on_postgres("whoever waits was told the end of retention by its receive, and looks then")
-def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo: Host) -> None:
-    """Which looks once a second: who asks for the counters between two looks deletes what has ended."""
+@pytest.mark.differs_on_postgres("waiters know the end of retention from their receive, and poll then")
+def test_a_command_that_expires_messages_wakes_before_the_janitor(fifo: Host) -> None:
+    """The janitor runs once a second."""
     fifo.set_queue(retention_s=60)
-    fifo.send_in_turn("c1")
+    fifo.send_to_groups("c1")
     fifo.advance(500)
-    fifo.send_in_turn("a1")
+    fifo.send_to_groups("a1")
     receive(fifo, timeout_s=600)
     fifo.advance(30_000)
-    fifo.send_in_turn("a2")
+    fifo.send_to_groups("a2")
     fifo.advance(29_500)
     wakes = fifo.watch()
     fifo.advance(600)
@@ -166,21 +152,16 @@ def test_whoever_waits_is_told_by_the_command_that_comes_before_the_janitor(fifo
     assert wakes == [fifo.clock.now_ms()]
 
 
-# Deduplication and sequence numbers.
-
-
-def test_another_queue_has_other_duplicates(fifo: Host) -> None:
-    """Nothing is shared, not even with the queue that had the name before."""
+def test_each_queue_has_its_own_deduplication_log(fifo: Host) -> None:
     other = "000000000000/other"
     fifo.do(commands.CreateQueue(queue=other, settings={"fifo": True}))
-    fifo.send_in_turn("a1", dedup_id="same")
+    fifo.send_to_groups("a1", dedup_id="same")
     (first,) = fifo.put(NewMessage(body="a1", size_bytes=2, group="a", dedup_id="same"), queue=other)
     assert len(receive(fifo)) == 1
     assert fifo.receive_one(queue=other).id == first.id
 
 
-def test_content_takes_the_place_of_an_id(fifo: Host) -> None:
-    """The body's SHA-256, and it can be given as an id as well; an id given explicitly comes first."""
+def test_content_deduplication_uses_the_hash_of_the_body(fifo: Host) -> None:
     fifo.set_queue(content_deduplication=True)
     plain = NewMessage(body="a1", size_bytes=2, group="a")
     named = NewMessage(body="a2", size_bytes=2, group="a", dedup_id=sha256(b"a1").hexdigest())
@@ -190,14 +171,9 @@ def test_content_takes_the_place_of_an_id(fifo: Host) -> None:
     assert bodies(receive(fifo)) == "a1 a1"
 
 
-# Attempts.
-
-
 @pytest.mark.parametrize(("lease_s_max", "end_ms"), [(60, 60_000), (None, 43_210_000)], ids=["a-minute", "no-end"])
-def test_a_repetition_keeps_to_the_longest_lease_that_it_names(
-    fifo: Host, lease_s_max: int | None, end_ms: int
-) -> None:
-    fifo.send_in_turn("a1")
+def test_a_repeated_attempt_respects_its_lease_limit(fifo: Host, lease_s_max: int | None, end_ms: int) -> None:
+    fifo.send_to_groups("a1")
     began_ms = fifo.clock.now_ms()
     command = commands.Receive(queue=QUEUE, timeout_s=30, attempt_id="x", lease_s_max=lease_s_max)
     first = fifo.do(command).messages
@@ -206,10 +182,9 @@ def test_a_repetition_keeps_to_the_longest_lease_that_it_names(
     assert (again.receipt, again.visible_at_ms) == (first[0].receipt, began_ms + end_ms)
 
 
-def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
-    """Its messages have their places already, and take no others."""
+def test_an_attempt_can_be_repeated_at_the_in_flight_limit(fifo: Host) -> None:
     fifo.set_queue(in_flight_max=3)
-    fifo.send_in_turn("a1", "a2", "b1", "c1", "d1")
+    fifo.send_to_groups("a1", "a2", "b1", "c1", "d1")
     first = receive(fifo, 3, timeout_s=30, attempt="x")
     for _ in range(2):
         again = receive(fifo, 3, timeout_s=30, attempt="x")
@@ -219,15 +194,9 @@ def test_an_attempt_is_repeated_at_the_quota(fifo: Host) -> None:
     assert bodies(receive(fifo, attempt="y")) == "c1"
 
 
-# Retention.
-
-
 @pytest.mark.parametrize(("groups", "receives"), [(3, 1), pytest.param(2_500, 40, marks=pytest.mark.slow)])
-def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int, receives: int) -> None:
-    """More than a command deletes: what follows them is given, at once or when not too many groups are to be passed.
-
-    Nor are they dead letters, however often they were received.
-    """
+def test_many_messages_that_expire_together_are_never_delivered(host: Host, groups: int, receives: int) -> None:
+    """There are more than one command deletes. They do not become dead letters either."""
     host.create(DEAD, fifo=True)
     host.create(fifo=True, dead_letter_queue=DEAD, receives_max=1)
     crowd(host, 2_500, groups)
@@ -250,10 +219,10 @@ def test_many_messages_that_end_at_once_are_never_given(host: Host, groups: int,
     assert host.counts() == (0, 0, 0)
 
 
-@pytest.mark.differs_on_postgres("a node deletes them once a second, whatever is asked for")
+@pytest.mark.differs_on_postgres("a node deletes them once a second")
 @pytest.mark.parametrize("groups", [1, 2_500])
-def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: Host, groups: int) -> None:
-    """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
+def test_many_messages_that_expire_in_flight_do_not_block_their_groups(host: Host, groups: int) -> None:
+    """There are more than one command deletes: an empty receive returns that the next is due at once."""
     host.create(fifo=True)
     crowd(host, 2_500, groups)
     assert len(receive(host, 2_500, timeout_s=900)) == 2_500
@@ -265,11 +234,8 @@ def test_what_retention_ends_in_flight_blocks_nothing_behind_many_others(host: H
     assert bodies(given) == "lives"
 
 
-# The queue's delay.
-
-
 def crowd(host: Host, count: int, groups: int | None = None) -> None:
-    """Send messages of as many groups in turn; by default of a group each."""
+    """Send messages in turn to `groups` groups, by default to one group each."""
     for start in range(0, count, 1_000):
         messages = tuple(
             NewMessage(body=f"m{at}", size_bytes=9, group=f"g{at % (groups or count)}", dedup_id=f"{at}")
@@ -278,13 +244,10 @@ def crowd(host: Host, count: int, groups: int | None = None) -> None:
         host.put(*messages)
 
 
-@pytest.mark.differs_on_postgres("not in what it does: its database's steps are not seen from here")
+@pytest.mark.differs_on_postgres("the test cannot count the steps of the database")
 @pytest.mark.parametrize("delay_s", [0, 100])
-def test_a_new_delay_takes_as_many_steps_whatever_waits_for_it(host: Host, delay_s: int) -> None:
-    """20,000 groups are no more work than 2,000, neither for the change nor for a look at the counts.
-
-    A slice of what goes on by itself (5,000 calls) may fall into either; a call for each group would be 18,000.
-    """
+def test_a_delay_change_takes_constant_time(host: Host, delay_s: int) -> None:
+    """20,000 groups take no more calls than 2,000; a slice of background work (5,000 calls) may fall into either."""
     host.create(fifo=True, delay_s=10 if delay_s else 900)
     steps = {}
     for groups in (2_000, 20_000):
@@ -312,8 +275,7 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def test_all_that_a_lower_delay_makes_due_can_be_had(kept: Host) -> None:
-    """Also what does not follow with the change itself, when the server ends right after it."""
+def test_a_lower_delay_makes_all_messages_visible_after_a_crash(kept: Host) -> None:
     kept.create(fifo=True, delay_s=900)
     crowd(kept, 1_000)
     kept.set_queue(delay_s=0)

@@ -1,4 +1,4 @@
-"""Forwards on every store: what a message keeps, what is refused, order, deduplication, and nothing lost or doubled."""
+"""Forwards on every store: the fields of the moved message, refusals, order and deduplication."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ FIFO_SLOW = "000000000000/slow.fifo"
 
 @pytest.fixture
 def queues(host: Host) -> Host:
-    return made(host)
+    return create_queues(host)
 
 
-def made(host: Host) -> Host:
+def create_queues(host: Host) -> Host:
     for name in (QUEUE, FAST, SLOW):
         host.create(name)
     for name in (FIFO, FIFO_FAST, FIFO_SLOW):
@@ -42,7 +42,7 @@ def made(host: Host) -> Host:
 def forward(
     host: Host, *entries: tuple[str, str], intake: str = QUEUE, reasons: dict[str, str] | None = None
 ) -> list[Any]:
-    """Return what a forward of receipts to targets answers; with `reasons` as dead letters."""
+    """Return the replies to a forward of ``(receipt, target)`` entries; with ``reasons`` they become dead letters."""
     pairs = tuple(ForwardEntry(receipt=receipt, target=target, reasons=reasons) for receipt, target in entries)
     answers: list[Any] = host.do(Forward(queue=intake, entries=pairs))
     return answers
@@ -56,24 +56,20 @@ def bodies(host: Host, queue: str) -> list[str]:
     return host.bodies(100, queue=queue)
 
 
-def reasons(answers: Sequence[Any]) -> list[type]:
+def reply_types(answers: Sequence[Any]) -> list[type]:
     return [type(each) for each in answers]
 
 
-# What arrives.
-
-
-def test_a_delayed_message_is_not_forwarded_by_the_receipt_of_its_send(queues: Host) -> None:
-    terms = commands.SendOptions(receipts=True)
+def test_the_receipt_of_a_delayed_send_cannot_forward(queues: Host) -> None:
+    options = commands.SendOptions(receipts=True)
     for intake, target in ((QUEUE, FAST), (FIFO, FIFO_FAST)):
-        (sent,) = queues.put(message("a", delay_s=30, group="g", dedup_id="a"), terms=terms, queue=intake)
+        (sent,) = queues.put(message("a", delay_s=30, group="g", dedup_id="a"), options=options, queue=intake)
         (refused,) = forward(queues, (sent.receipt, target), intake=intake)
         assert isinstance(refused, errors.ReceiptInvalid)
         assert (queues.counts(intake), queues.counts(target)) == ((0, 0, 1), (0, 0, 0))
 
 
-def test_a_message_goes_on_with_what_it_is_and_without_what_happened_to_it(queues: Host) -> None:
-    """Id, body, properties, priority and group stay; times and receives begin anew."""
+def test_a_forward_keeps_the_message_and_resets_times_and_receives(queues: Host) -> None:
     properties = encode_properties(Properties(attributes={"kind": Attribute("String", "x")}, group="tenant"))
     queues.put(NewMessage(body="a", size_bytes=6, properties=properties, priority=3, group="tenant"))
     queues.receive_one(timeout_s=0)
@@ -92,7 +88,7 @@ def test_a_message_goes_on_with_what_it_is_and_without_what_happened_to_it(queue
     assert queues.delete(got.receipt, queue=FAST) == [ReceiptState.LIVE]
 
 
-def test_one_command_serves_several_targets(queues: Host) -> None:
+def test_one_forward_may_have_several_targets(queues: Host) -> None:
     queues.send(*"abcd")
     a, b, c, d = queues.receive(4)
     forward(queues, (a.receipt, FAST), (b.receipt, SLOW), (c.receipt, FAST))
@@ -101,7 +97,7 @@ def test_one_command_serves_several_targets(queues: Host) -> None:
     assert queues.delete(d.receipt) == [ReceiptState.LIVE]
 
 
-def test_the_delay_of_the_target_counts_from_the_forward(queues: Host) -> None:
+def test_the_delay_of_the_target_starts_at_the_forward(queues: Host) -> None:
     queues.create("000000000000/late", delay_s=60)
     woken = queues.watch("000000000000/late")
     queues.send("a")
@@ -113,14 +109,14 @@ def test_the_delay_of_the_target_counts_from_the_forward(queues: Host) -> None:
     assert bodies(queues, "000000000000/late") == ["a"]
 
 
-def test_a_poll_of_a_fifo_target_is_woken(queues: Host) -> None:
+def test_a_forward_wakes_a_fifo_target(queues: Host) -> None:
     woken = queues.watch(FIFO_FAST)
-    queues.send_in_turn("a1", queue=FIFO)
+    queues.send_to_groups("a1", queue=FIFO)
     forward(queues, (queues.receive_one(queue=FIFO).receipt, FIFO_FAST), intake=FIFO)
     assert woken == [queues.clock.now_ms()]
 
 
-def test_retention_counts_from_the_forward(queues: Host) -> None:
+def test_retention_starts_at_the_forward(queues: Host) -> None:
     queues.create("000000000000/brief", retention_s=60)
     queues.send("a")
     queues.advance(100_000)
@@ -131,19 +127,16 @@ def test_retention_counts_from_the_forward(queues: Host) -> None:
     assert queues.counts("000000000000/brief") == (0, 0, 0)
 
 
-def test_groups_of_a_standard_queue_share_fairly_in_the_target(queues: Host) -> None:
-    """Thirty in flight there make a group noisy: that of the other one comes before what is left of it."""
+def test_forwarded_groups_share_the_target_fairly(queues: Host) -> None:
+    """Thirty messages in flight make group a noisy, so group b comes before the rest of it."""
     queues.put(*(message(f"a{number}", group="a") for number in range(40)), message("b", group="b"))
     forward(queues, *all_to(FAST, queues.receive(41)))
     assert queues.bodies(31, queue=FAST) == [f"a{number}" for number in range(31)]
     assert queues.bodies(2, queue=FAST) == ["b", "a31"]
 
 
-# Dead letters.
-
-
-def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
-    """It names its queue, is visible at once, and has the reasons among its attributes; its group goes on."""
+def test_a_forwarded_dead_letter_keeps_its_source_times_and_receives(queues: Host) -> None:
+    """It ignores the delay of the target and gets the reasons as attributes."""
     queues.create("000000000000/dead", delay_s=60)
     kind = {"kind": Attribute("String", "x")}
     properties = encode_properties(Properties(attributes=kind, group="tenant"))
@@ -169,7 +162,7 @@ def test_a_dead_letter_keeps_its_past(queues: Host) -> None:
     assert got.first_received_at_ms == held.first_received_at_ms
 
 
-def test_a_dead_letter_that_dies_again_counts_on(queues: Host) -> None:
+def test_a_dead_letter_forwarded_again_adds_up_its_receives(queues: Host) -> None:
     queues.send("a")
     forward(queues, (queues.receive_one().receipt, FAST), reasons={})
     queues.advance(1_000)
@@ -178,8 +171,8 @@ def test_a_dead_letter_that_dies_again_counts_on(queues: Host) -> None:
     assert (got.source, got.receive_count) == (FAST, 3)
 
 
-def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: Host) -> None:
-    queues.send_in_turn("a1", "a2", "a3", queue=FIFO)
+def test_a_fifo_dead_letter_keeps_its_order_and_is_never_a_duplicate(queues: Host) -> None:
+    queues.send_to_groups("a1", "a2", "a3", queue=FIFO)
     first, second, third = queues.receive(10, queue=FIFO)
     queues.put(message("before", group="a", dedup_id=str(UUID(bytes=second.id))), queue=FIFO_FAST)
     entries = [
@@ -194,22 +187,18 @@ def test_a_dead_letter_of_a_group_is_in_its_place_and_nobodys_duplicate(queues: 
     assert queues.counts(FIFO) == (0, 0, 0)
 
 
-def test_reasons_that_are_too_long_are_refused(queues: Host) -> None:
+def test_a_forward_with_reasons_over_the_size_limit_is_refused(queues: Host) -> None:
     queues.create("000000000000/small", message_bytes_max=1_024)
     queues.send("x" * 2_000)
     held = queues.receive_one()
     pair = held.receipt, "000000000000/small"
-    assert reasons(forward(queues, pair, reasons={"why": "no"})) == [errors.MessageTooLong]
+    assert reply_types(forward(queues, pair, reasons={"why": "no"})) == [errors.MessageTooLong]
     assert queues.counts() == (0, 1, 0)
-    assert reasons(forward(queues, pair, reasons={})) == [Forwarded]
+    assert reply_types(forward(queues, pair, reasons={})) == [Forwarded]
     assert queues.receive_one(queue="000000000000/small").id == held.id
 
 
-# What is refused.
-
-
-def test_only_a_live_receipt_forwards(queues: Host) -> None:
-    """One that expired, was superseded, or whose message is gone sends nothing; one that is none neither."""
+def test_only_a_live_receipt_can_forward(queues: Host) -> None:
     queues.send("a", "b", "c")
     expired, deleted, superseded = queues.receive(3)
     queues.delete(deleted.receipt)
@@ -217,28 +206,27 @@ def test_only_a_live_receipt_forwards(queues: Host) -> None:
     again = queues.receive(2, timeout_s=60)
     assert {each.body for each in again} == {"a", "c"}
     ended = forward(queues, *all_to(FAST, [expired, deleted, superseded]))
-    assert reasons(ended) == [errors.ReceiptEnded] * 3
+    assert reply_types(ended) == [errors.ReceiptEnded] * 3
     assert [each.state for each in ended] == [ReceiptState.SUPERSEDED, ReceiptState.GONE, ReceiptState.SUPERSEDED]
     queues.advance(60_000)
     (late, *_) = forward(queues, *all_to(FAST, again))
     assert late.state is ReceiptState.EXPIRED
     assert "nothing was forwarded" in str(late)
-    assert reasons(forward(queues, ("nonsense", FAST))) == [errors.ReceiptInvalid]
+    assert reply_types(forward(queues, ("nonsense", FAST))) == [errors.ReceiptInvalid]
     assert queues.counts(FAST) == (0, 0, 0)
     assert queues.counts() == (2, 0, 0)
 
 
-def test_a_receipt_of_another_queue_is_refused(queues: Host) -> None:
+def test_a_receipt_of_another_queue_cannot_forward(queues: Host) -> None:
     queues.send("a", queue=SLOW)
-    assert reasons(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [errors.ReceiptInvalid]
+    assert reply_types(forward(queues, (queues.receive_one(queue=SLOW).receipt, FAST))) == [errors.ReceiptInvalid]
     assert queues.counts(SLOW) == (0, 1, 0)
 
 
-def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
-    """Whoever lost the answer asks again and hears that it is gone; so does the second of two entries."""
+def test_a_repeated_forward_moves_the_message_once(queues: Host) -> None:
     queues.send("a", "b")
     a, b = queues.receive(2)
-    assert reasons(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, errors.ReceiptEnded]
+    assert reply_types(forward(queues, (a.receipt, FAST), (a.receipt, SLOW))) == [Forwarded, errors.ReceiptEnded]
     (again,) = forward(queues, (a.receipt, FAST))
     assert again.state is ReceiptState.GONE
     assert (bodies(queues, FAST), bodies(queues, SLOW)) == (["a"], [])
@@ -253,32 +241,28 @@ def test_a_forward_asked_for_twice_moves_once(queues: Host) -> None:
     pytest.param(QUEUE, "000000000000/small", errors.MessageTooLong, id="too-long"),
     pytest.param(FIFO, "000000000000/small.fifo", errors.MessageTooLong, id="too-long-fifo"),
 ])  # fmt: skip
-def test_what_the_target_cannot_take_stays(queues: Host, intake: str, target: str, reason: type) -> None:
+def test_a_message_that_the_target_refuses_stays(queues: Host, intake: str, target: str, reason: type) -> None:
     queues.create("000000000000/small", message_bytes_max=1_024)
     queues.create("000000000000/small.fifo", message_bytes_max=1_024, fifo=True)
     attributes = encode_properties(Properties(attributes={"kind": Attribute("String", "x" * 600)}, group="g"))
     long = NewMessage(body="é" * 300, size_bytes=1_210, properties=attributes, group="g", dedup_id="d")
     queues.put(long, queue=intake)
     held = queues.receive_one(queue=intake)
-    assert reasons(forward(queues, (held.receipt, target), intake=intake)) == [reason]
+    assert reply_types(forward(queues, (held.receipt, target), intake=intake)) == [reason]
     assert queues.counts(intake) == (0, 1, 0)
     assert queues.delete(held.receipt, queue=intake) == [ReceiptState.LIVE]
 
 
-def test_a_forward_of_nothing_answers_nothing(queues: Host) -> None:
+def test_a_forward_without_entries_returns_an_empty_list(queues: Host) -> None:
     assert forward(queues) == []
     with pytest.raises(errors.QueueNotFound):
         forward(queues, intake="000000000000/missing")
 
 
-# FIFO.
-
-
-@pytest.mark.differs_on_shards("the answer tells no sequence number: the target gives it later")
-def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
-    """A group keeps its order, its next messages follow, and the target numbers them anew."""
-    queues.send_in_turn("x9", queue=FIFO_FAST)
-    queues.send_in_turn("a1", "a2", "b1", "a3", queue=FIFO)
+@pytest.mark.differs_on_shards("the target assigns the sequence number after the reply")
+def test_a_forward_keeps_group_order_with_new_sequence_numbers(queues: Host) -> None:
+    queues.send_to_groups("x9", queue=FIFO_FAST)
+    queues.send_to_groups("a1", "a2", "b1", "a3", queue=FIFO)
     first = queues.receive(2, queue=FIFO)
     answers = forward(queues, *all_to(FIFO_FAST, first), intake=FIFO)
     rest = queues.receive(10, queue=FIFO)
@@ -291,12 +275,12 @@ def test_order_and_sequence_numbers_of_the_target(queues: Host) -> None:
     assert sorted(got) == ["a1", "a2", "a3", "b1", "x9"]
 
 
-def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> None:
-    queues.send_in_turn("a1", "b1", "a2", queue=FIFO)
+def test_a_refused_message_blocks_the_later_ones_of_its_group(queues: Host) -> None:
+    queues.send_to_groups("a1", "b1", "a2", queue=FIFO)
     got = {each.body: each.receipt for each in queues.receive(10, queue=FIFO)}
     pairs = [(got["a1"], "000000000000/none.fifo"), (got["b1"], FIFO_FAST), (got["a2"], FIFO_SLOW)]
-    assert reasons(forward(queues, *pairs, intake=FIFO)) == [errors.QueueNotFound, Forwarded, errors.GroupHeld]
-    assert reasons(forward(queues, *((receipt, FIFO_SLOW) for receipt, _ in pairs), intake=FIFO)) == [
+    assert reply_types(forward(queues, *pairs, intake=FIFO)) == [errors.QueueNotFound, Forwarded, errors.GroupHeld]
+    assert reply_types(forward(queues, *((receipt, FIFO_SLOW) for receipt, _ in pairs), intake=FIFO)) == [
         Forwarded,
         errors.ReceiptEnded,
         Forwarded,
@@ -304,21 +288,20 @@ def test_no_message_overtakes_one_of_its_group_that_is_refused(queues: Host) -> 
     assert bodies(queues, FIFO_SLOW) == ["a1", "a2"]
 
 
-def test_what_is_gone_holds_no_group(queues: Host) -> None:
-    """The whole command again, after its answer was lost in part of the world."""
-    queues.send_in_turn("a1", "a2", queue=FIFO)
+def test_a_message_forwarded_before_does_not_block_its_group(queues: Host) -> None:
+    queues.send_to_groups("a1", "a2", queue=FIFO)
     first, second = queues.receive(10, queue=FIFO)
     forward(queues, (first.receipt, FIFO_FAST), intake=FIFO)
-    assert reasons(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [
+    assert reply_types(forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)) == [
         errors.ReceiptEnded,
         Forwarded,
     ]
 
 
-def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
-    """Equal deduplication ids, six minutes apart; and of two groups, where the intake counts by group."""
+def test_messages_that_were_no_duplicates_are_none_in_the_target(queues: Host) -> None:
+    """Both have one deduplication id, and were sent six minutes apart."""
     for _ in range(2):
-        queues.send_in_turn("a1", queue=FIFO)
+        queues.send_to_groups("a1", queue=FIFO)
         queues.advance(360_000)
     answers = []
     while got := queues.receive(10, queue=FIFO):
@@ -327,10 +310,10 @@ def test_what_the_intake_took_for_two_messages_stays_two(queues: Host) -> None:
     assert queues.counts(FIFO_FAST) == (2, 0, 0)
 
 
-@pytest.mark.differs_on_shards("the answer does not tell a duplicate, which the target finds later")
-def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twice(queues: Host) -> None:
-    """As a forwarder leaves it that sends and then deletes, killed in between; five minutes long."""
-    queues.send_in_turn("a1", "a2", queue=FIFO)
+@pytest.mark.differs_on_shards("the target detects the duplicate after the reply")
+def test_a_message_sent_with_its_id_as_deduplication_id_is_not_forwarded_twice(queues: Host) -> None:
+    """A forwarder that sends and then deletes leaves this state if it is killed in between."""
+    queues.send_to_groups("a1", "a2", queue=FIFO)
     first, second = queues.receive(10, queue=FIFO)
     (before,) = queues.put(message("a1", group="a", dedup_id=str(UUID(bytes=first.id))), queue=FIFO_FAST)
     answers = forward(queues, *all_to(FIFO_FAST, [first, second]), intake=FIFO)
@@ -340,10 +323,7 @@ def test_a_message_that_was_sent_with_its_id_for_deduplication_is_not_stored_twi
     assert bodies(queues, FIFO_FAST) == ["a1", "a2"]
 
 
-# The quota, the event log, the disk.
-
-
-def test_a_forward_frees_its_place_in_flight(queues: Host) -> None:
+def test_a_forward_reduces_the_messages_in_flight(queues: Host) -> None:
     queues.create("000000000000/one", in_flight_max=1)
     queues.send("a", "b", queue="000000000000/one")
     held = queues.receive_one(queue="000000000000/one")
@@ -355,9 +335,9 @@ def test_a_forward_frees_its_place_in_flight(queues: Host) -> None:
 
 
 @pytest.mark.parametrize("why", [None, {"why": "no"}], ids=["sent", "dead"])
-def test_the_event_log_has_the_work_of_the_intake_as_done(why: dict[str, str] | None, tmp_path: Path) -> None:
+def test_the_event_log_records_a_forward_as_a_delete(why: dict[str, str] | None, tmp_path: Path) -> None:
     with hosting(tmp_path / "store", options=LOGGED) as host:
-        made(host).send("a")
+        create_queues(host).send("a")
         held = host.receive_one()
         host.advance(4_000)
         forward(host, (held.receipt, FAST), (held.receipt, FAST), reasons=why)
@@ -368,7 +348,7 @@ def test_the_event_log_has_the_work_of_the_intake_as_done(why: dict[str, str] | 
 
 @pytest.mark.parametrize("why", [None, {"why": "no"}], ids=["sent", "dead"])
 @pytest.mark.parametrize("intake", [QUEUE, FIFO])
-def test_what_was_forwarded_counts_as_deleted(queues: Host, intake: str, why: dict[str, str] | None) -> None:
+def test_a_forward_counts_as_a_delete_in_the_statistics(queues: Host, intake: str, why: dict[str, str] | None) -> None:
     target = FIFO_FAST if intake == FIFO else FAST
     queues.put(*(message(body, group=body, dedup_id=body) for body in "ab"), queue=intake)
     forward(queues, *all_to(target, queues.receive(2, queue=intake)), intake=intake, reasons=why)
@@ -379,10 +359,9 @@ def test_what_was_forwarded_counts_as_deleted(queues: Host, intake: str, why: di
         assert come.sent == 0
 
 
-def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    """It is refused as a send is, while deletes go on; when there is room again, so does the forward."""
+def test_a_full_store_refuses_forwards_and_loses_no_message(tmp_path: Path) -> None:
     with on_sqlite(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
-        made(host)
+        create_queues(host)
         sent = fill(host)
         held = host.receive(5, timeout_s=3_600)
         rest = host.receive(len(sent), timeout_s=3_600)
@@ -394,15 +373,15 @@ def test_a_full_store_forwards_nothing_and_loses_nothing(tmp_path: Path) -> None
         assert (host.counts(), host.counts(FAST)) == ((0, len(sent) - 1, 0), (0, 0, 0))
         host.delete(*(each.receipt for each in rest[1:]))
         host.advance(2_000)
-        assert reasons(forward(host, *all_to(FAST, held))) == [Forwarded] * 5
+        assert reply_types(forward(host, *all_to(FAST, held))) == [Forwarded] * 5
         host.reopen()
         assert bodies(host, FAST) == [each.body for each in held]
 
 
-def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None:
-    """In the middle of its transaction: all of its messages stay, and the delete beside it is done."""
+def test_a_forward_that_fills_the_store_is_rolled_back(tmp_path: Path) -> None:
+    """The delete in the same batch succeeds."""
     with on_sqlite(tmp_path / "store").open(database_pages_max=550, free_space_reserve_bytes=0) as host:
-        made(host).send("x", *("y" * 900_000 for _ in range(2)))
+        create_queues(host).send("x", *("y" * 900_000 for _ in range(2)))
         small, *large = host.receive(3, timeout_s=3_600)
         entries = tuple(ForwardEntry(receipt=each.receipt, target=FAST) for each in large)
         refused, deleted = host.do_together(
@@ -412,8 +391,6 @@ def test_a_forward_that_runs_out_of_room_changes_nothing(tmp_path: Path) -> None
         assert (host.counts(), host.counts(FAST)) == ((0, 2, 0), (0, 0, 0))
         assert host.delete(large[0].receipt) == [ReceiptState.LIVE]
 
-
-# Whatever happens: one place for each message.
 
 _STEPS = st.one_of(
     st.tuples(st.just("send"), st.sampled_from(["a", "b", "c"]), st.integers(1, 4)),
@@ -427,22 +404,22 @@ _STEPS = st.one_of(
 
 
 @pytest.mark.parametrize("names", [(QUEUE, FAST, SLOW), (FIFO, FIFO_FAST, FIFO_SLOW)], ids=["standard", "fifo"])
-def test_every_message_is_in_one_place(tmp_path_factory: pytest.TempPathFactory, names: tuple[str, ...]) -> None:
-    """Sent = deleted + what the queues have, each message once, whatever is forwarded, and by whom, and when."""
-
+def test_random_forwards_keep_each_message_in_exactly_one_queue(
+    tmp_path_factory: pytest.TempPathFactory, names: tuple[str, ...]
+) -> None:
     @settings(max_examples=40, deadline=None)
     @given(st.lists(_STEPS, max_size=40))
     def play(steps: list[tuple[Any, ...]]) -> None:
         with hosting(tmp_path_factory.mktemp("forwards") / "store") as host:
-            made(host)
-            _Play(host, names).run(steps)
+            create_queues(host)
+            _History(host, names).run(steps)
             host.check()
 
     play()
 
 
-class _Play:
-    """One history, and what it says must be there."""
+class _History:
+    """Apply random steps and count the messages that each queue must have."""
 
     def __init__(self, host: Host, names: tuple[str, ...]) -> None:
         self._host = host

@@ -1,4 +1,4 @@
-"""Messages: what is sent comes back as it was; batches, sizes, priorities, and rules of a dead-letter queue."""
+"""Messages: bodies, batches, sizes and priorities."""
 
 import json
 import random
@@ -28,8 +28,7 @@ def test_a_message_comes_back_as_it_was_sent(host: Host) -> None:
     assert (got.receive_count, got.visible_at_ms) == (1, sent_at_ms + 5_007)
 
 
-def test_the_messages_of_a_batch_are_taken_and_refused_alone(host: Host) -> None:
-    """The limit is the queue's own, for body and attributes together, and exact."""
+def test_each_message_of_a_batch_is_checked_against_the_size_limit(host: Host) -> None:
     host.create(message_bytes_max=1_024)
     answers = host.put(*[NewMessage(body="x", size_bytes=size) for size in (1_025, 1_024, 2_000, 1)])
     assert [type(answer) for answer in answers] == [MessageTooLong, SentMessage, MessageTooLong, SentMessage]
@@ -38,16 +37,15 @@ def test_the_messages_of_a_batch_are_taken_and_refused_alone(host: Host) -> None
     assert len({answer.id for answer in answers if isinstance(answer, SentMessage)}) == 2
 
 
-def test_the_largest_message(host: Host) -> None:
+def test_a_message_of_one_mebibyte_is_accepted(host: Host) -> None:
     host.create()
     host.send("x" * 1_048_576)
     assert host.receive_one().body == "x" * 1_048_576
 
 
-@pytest.mark.differs_on_postgres("commands that are under way at one time have no order")
+@pytest.mark.differs_on_postgres("concurrent commands have no order")
 @pytest.mark.parametrize("new", [message("a"), message("a", priority=1), message("a", group="quiet")])
 def test_a_batch_of_commands_is_applied_in_order(host: Host, new: NewMessage) -> None:
-    """One after the other at one instant: what is sent first is received by the next, though it comes before others."""
     host.create()
     host.put(*[message("old", group="noisy")] * 33)
     host.receive(31)
@@ -61,8 +59,7 @@ def test_a_batch_of_commands_is_applied_in_order(host: Host, new: NewMessage) ->
     assert bodies == [["old", "old"], ["a"], []]
 
 
-def test_the_rules_of_a_dead_letter_queue_begin_anew(host: Host) -> None:
-    """They do not know how often a message was received before."""
+def test_visibility_rules_of_a_dead_letter_queue_ignore_earlier_receives(host: Host) -> None:
     classes = [{"name": f"{each}", "visibility_timeout_s": each} for each in (5, 60)]
     rules = json.dumps({"version": 1, "classes": classes, "keys": {"quick": 0}, "default": 1})
     host.create(DEAD, visibility_rules=rules)
@@ -76,8 +73,7 @@ def test_the_rules_of_a_dead_letter_queue_begin_anew(host: Host) -> None:
 
 
 @pytest.mark.parametrize("group", [None, "g"], ids=["plain", "fair"])
-def test_the_sixteen_priorities_come_in_their_order(host: Host, group: str | None) -> None:
-    """In one receive, and one after the other: a lower number first, whatever was sent first. All of SQS's are one."""
+def test_messages_are_received_in_order_of_priority(host: Host, group: str | None) -> None:
     host.create()
     priorities = range(1, 17)
     assert (PRIORITY.minimum, PRIORITY.maximum) == (1, 16)

@@ -1,4 +1,4 @@
-"""The engine beside the naive model, at random, with restarts and crashes; after every step they must agree.
+"""Random commands, restarts and crashes on engines and on naive models, compared after every step.
 
 Times are drawn from a tiny set, so that deadlines, delays and ends of retention collide.
 """
@@ -33,7 +33,7 @@ SETTINGS = st.fixed_dictionaries(
 
 
 class StandardAndModel(model_frame.ModelFrame):
-    """Each rule does the same to both and compares the answers."""
+    """Each rule runs on both and compares the results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,6 @@ class StandardAndModel(model_frame.ModelFrame):
 
     @initialize(given=SETTINGS)
     def open(self, given: dict[str, int]) -> None:
-        """Open; one queue is there from the start."""
         self.open_host()
         self.create(NAMES[0], given)
 
@@ -55,8 +54,6 @@ class StandardAndModel(model_frame.ModelFrame):
     def some(self, data: st.DataObject) -> tuple[str, NaiveStandard]:
         name = data.draw(st.sampled_from(sorted(self.models)))
         return name, self.models[name]
-
-    # Queues.
 
     @rule(data=st.data(), given=SETTINGS)
     def administer(self, data: st.DataObject, given: dict[str, int]) -> None:
@@ -78,26 +75,24 @@ class StandardAndModel(model_frame.ModelFrame):
                 self.live.set_queue(name, **given)
                 model.set(self.now_ms, given)
 
-    # Messages.
-
     @rule(
         data=st.data(),
         delays_s=st.lists(st.sampled_from((None, None, 0, 1, 30)), min_size=1, max_size=10),
         priority=st.just(8) | st.integers(1, 16),
-        terms=model_frame.TERMS,
+        options=model_frame.SEND_OPTIONS,
     )
-    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, terms: SendOptions | None) -> None:
+    def send(self, data: st.DataObject, delays_s: list[int | None], priority: int, options: SendOptions | None) -> None:
         name, model = self.some(data)
         messages = []
         for delay_s in delays_s:
             self.bodies += 1
             body = f"m{self.bodies}"
             messages.append(message(body, delay_s=delay_s, priority=priority, kind=kind_of(body)))
-        answers = self.live.put(*messages, terms=terms, queue=name)
+        answers = self.live.put(*messages, options=options, queue=name)
         for new, sent in zip(messages, answers, strict=True):
             model.send(self.now_ms, *model_frame.naive_send(new, sent))
             if sent.receipt is not None:
-                assert terms is not None, "nobody asked for it"
+                assert options is not None, "an unrequested receipt"
                 self.issued.append((name, self.incarnations[name], sent.receipt))
 
     @rule(data=st.data(), count=st.sampled_from((1, 1, 2, 3, 10)), timeout_s=st.none() | TIMEOUTS_S)
@@ -106,7 +101,7 @@ class StandardAndModel(model_frame.ModelFrame):
         self.take(name, model, count, timeout_s)
 
     @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=TIMEOUTS_S)
-    def come_back(self, time_ms: int, timeout_s: int) -> None:
+    def receive_later(self, time_ms: int, timeout_s: int) -> None:
         self.live.advance(time_ms)
         for name, model in self.models.items():
             visible, _, _ = model.counts(self.now_ms)
@@ -121,7 +116,7 @@ class StandardAndModel(model_frame.ModelFrame):
         assert answer.over_limit is full
         assert len(peeked) == min(count, model.counts(now_ms)[0])
         assert peeked[: len(answer.messages)] == [each.id for each in answer.messages]
-        model.check_receive(now_ms, count, timeout_s, [model_frame.naive_terms(each) for each in answer.messages])
+        model.check_receive(now_ms, count, timeout_s, [model_frame.received_fields(each) for each in answer.messages])
         self.check_due(self.due_ms(name, model), model)
         for each in answer.messages:
             self.issued.append((name, self.incarnations[name], each.receipt))
@@ -134,30 +129,32 @@ class StandardAndModel(model_frame.ModelFrame):
         return refused.next_due_ms
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), door=model_frame.DOORS, several=st.integers(1, 5))
-    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
+    @rule(data=st.data(), rules=model_frame.RECEIPT_RULES, several=st.integers(1, 5))
+    def delete(self, data: st.DataObject, several: int, rules: dict[str, bool]) -> None:
         for _ in range(several):
             name, incarnation, text = self.receipt(data)
-            (answer,) = self.live.delete(text, queue=name, **door)
+            (answer,) = self.live.delete(text, queue=name, **rules)
             if incarnation != self.incarnations[name]:
                 assert isinstance(answer, ReceiptInvalid)
             else:
-                assert answer.value == self.models[name].delete(self.now_ms, text, **door)
+                assert answer.value == self.models[name].delete(self.now_ms, text, **rules)
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), **model_frame.CHANGES)
-    def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
+    def change(
+        self, data: st.DataObject, timeout_s: int, rules: dict[str, bool], *, renew: bool, bounded: bool
+    ) -> None:
         name, incarnation, text = self.receipt(data)
         if incarnation != self.incarnations[name]:
-            answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **door)
+            answer = self.live.change(text, timeout_s, queue=name, renew_receipt=renew, bounded=bounded, **rules)
             assert isinstance(answer, ReceiptInvalid)
             return
-        how = {"renew": renew, "bounded": bounded, **door}
+        how = {"renew": renew, "bounded": bounded, **rules}
         renewed = self.change_both(name, self.models[name], text, timeout_s, **how)
         self.issued += [(name, incarnation, renewed)] if renewed else []
 
     def receipt(self, data: st.DataObject) -> tuple[str, int, str]:
-        """Return a receipt on a queue that exists: mostly one of the last ten, sometimes any."""
+        """Return a receipt of an existing queue: usually one of the last ten."""
         usable = [issue for issue in self.issued if issue[0] in self.models]
         if not usable:
             return data.draw(st.just((next(iter(self.models)), -1, "never issued")))
@@ -173,11 +170,8 @@ class StandardAndModel(model_frame.ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_engine_agrees_with_the_model(model_url: str | None) -> None:
-    model_frame.run_model(StandardAndModel, examples=40, steps=50, url=model_url, examples_there=5)
-
-
-# FIFO queues beside the naive model, at random, with restarts and crashes; after every step they must agree.
+def test_standard_queues_agree_with_the_model(model_url: str | None) -> None:
+    model_frame.run_model(StandardAndModel, examples=40, steps=50, url=model_url, url_examples=5)
 
 
 GROUPS = "abcde"
@@ -195,7 +189,7 @@ FIFO_SETTINGS = st.fixed_dictionaries(
 
 
 class FifoAndModel(model_frame.ModelFrame):
-    """Each rule does the same to both and compares the answers."""
+    """Each rule runs on both and compares the results."""
 
     times_ms = TIMES_MS
 
@@ -206,15 +200,12 @@ class FifoAndModel(model_frame.ModelFrame):
 
     @initialize(given=FIFO_SETTINGS)
     def open(self, given: dict[str, Any]) -> None:
-        """Open; the queue is there from the start."""
         self.open_host()
         self.create(given)
 
     def create(self, given: dict[str, Any]) -> None:
         self.live.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": True, **given}))
         self.model = NaiveFifo(given)
-
-    # The queue.
 
     @rule(delay_s=st.sampled_from((0, 0, 1, 30, 60)))
     def delay(self, delay_s: int) -> None:
@@ -223,7 +214,7 @@ class FifoAndModel(model_frame.ModelFrame):
 
     @rule(given=FIFO_SETTINGS, kind=st.sampled_from(("set", "set", "purge", "recreate")))
     def administer(self, given: dict[str, Any], kind: str) -> None:
-        """Change, purge, or delete and create the queue again: sequence numbers rise across all that."""
+        """Change, purge or recreate the queue; sequence numbers always increase."""
         if kind == "purge":
             self.live.purge()
             self.model.purge(self.now_ms)
@@ -237,15 +228,13 @@ class FifoAndModel(model_frame.ModelFrame):
             self.live.set_queue(**given)
             self.model.set(self.now_ms, given)
 
-    # Messages.
-
     @rule(
         groups=st.text(GROUPS, min_size=1, max_size=10),
         delay_s=st.sampled_from((None, None, None, 0, 1, 30)),
-        terms=model_frame.TERMS | st.just(SendOptions(receipts=True, dedup_id_optional=True)),
+        options=model_frame.SEND_OPTIONS | st.just(SendOptions(receipts=True, dedup_id_optional=True)),
     )
-    def send(self, groups: str, delay_s: int | None, terms: SendOptions | None) -> None:
-        self.deliver([(group, None, delay_s) for group in groups], terms)
+    def send(self, groups: str, delay_s: int | None, options: SendOptions | None) -> None:
+        self.deliver([(group, None, delay_s) for group in groups], options)
 
     @rule(data=st.data())
     def send_again(self, data: st.DataObject) -> None:
@@ -254,9 +243,11 @@ class FifoAndModel(model_frame.ModelFrame):
         )
         self.deliver(entries)
 
-    def deliver(self, entries: Sequence[tuple[str, str | None, int | None]], terms: SendOptions | None = None) -> None:
+    def deliver(
+        self, entries: Sequence[tuple[str, str | None, int | None]], options: SendOptions | None = None
+    ) -> None:
         messages = []
-        numbered = terms is None or not terms.dedup_id_optional
+        numbered = options is None or not options.dedup_id_optional
         for group, dedup_id, delay_s in entries:
             self.bodies += 1
             body = f"{group}{self.bodies}"
@@ -269,7 +260,7 @@ class FifoAndModel(model_frame.ModelFrame):
                     kind=kind_of(body),
                 )
             )
-        answers = self.live.put(*messages, terms=terms)
+        answers = self.live.put(*messages, options=options)
         for new, sent in zip(messages, answers, strict=True):
             self.model.send(self.now_ms, *model_frame.naive_send(new, sent))
             self.issued += [sent.receipt] if sent.receipt is not None else []
@@ -289,7 +280,7 @@ class FifoAndModel(model_frame.ModelFrame):
         self.take(count, again_s, "r")
 
     @rule(time_ms=model_frame.SHORT_TIMES_MS, timeout_s=FIFO_TIMEOUTS_S)
-    def come_back(self, time_ms: int, timeout_s: int) -> None:
+    def receive_later(self, time_ms: int, timeout_s: int) -> None:
         self.live.advance(time_ms)
         for _ in range(5):
             self.take(3, timeout_s, None)
@@ -302,24 +293,26 @@ class FifoAndModel(model_frame.ModelFrame):
         ).messages
         assert repeats or peeked == [each.id for each in answer]
         self.model.check_receive(
-            self.now_ms, count, timeout_s, attempt, [model_frame.naive_terms(each) for each in answer]
+            self.now_ms, count, timeout_s, attempt, [model_frame.received_fields(each) for each in answer]
         )
         self.issued += [each.receipt for each in answer if each.receipt not in self.issued]
         self.check_due(self.live.due_ms(queue=QUEUE), self.model)
 
     @precondition(lambda self: self.issued)
-    @rule(data=st.data(), several=st.integers(1, 5), door=model_frame.DOORS)
-    def delete(self, data: st.DataObject, several: int, door: dict[str, bool]) -> None:
+    @rule(data=st.data(), several=st.integers(1, 5), rules=model_frame.RECEIPT_RULES)
+    def delete(self, data: st.DataObject, several: int, rules: dict[str, bool]) -> None:
         for _ in range(several):
             text = model_frame.one_of(data, self.issued)
-            (answer,) = self.live.delete(text, queue=QUEUE, **door)
-            assert answer.value == self.model.delete(self.now_ms, text, **door)
+            (answer,) = self.live.delete(text, queue=QUEUE, **rules)
+            assert answer.value == self.model.delete(self.now_ms, text, **rules)
 
     @precondition(lambda self: self.issued)
     @rule(data=st.data(), **model_frame.CHANGES)
-    def change(self, data: st.DataObject, timeout_s: int, door: dict[str, bool], *, renew: bool, bounded: bool) -> None:
+    def change(
+        self, data: st.DataObject, timeout_s: int, rules: dict[str, bool], *, renew: bool, bounded: bool
+    ) -> None:
         text = model_frame.one_of(data, self.issued)
-        renewed = self.change_both(QUEUE, self.model, text, timeout_s, renew=renew, bounded=bounded, **door)
+        renewed = self.change_both(QUEUE, self.model, text, timeout_s, renew=renew, bounded=bounded, **rules)
         self.issued += [renewed] if renewed else []
 
     def compare(self) -> None:
@@ -328,15 +321,8 @@ class FifoAndModel(model_frame.ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_engine_agrees_with_the_model_of_fifo_queues(model_url: str | None) -> None:
-    model_frame.run_model(FifoAndModel, examples=40, steps=50, url=model_url, examples_there=5)
-
-
-# A chain of dead-letter queues beside a naive model, at random, with restarts: conservation and mortality.
-#
-# The model is one list of messages. Each receive asks for more than there can be, so that what it must give out and
-# what it must move are known: a message whose queue gave it out as often as it may is moved, once, and every other
-# visible message is received. Whatever happens, each message is in one queue.
+def test_fifo_queues_agree_with_the_model(model_url: str | None) -> None:
+    model_frame.run_model(FifoAndModel, examples=40, steps=50, url=model_url, url_examples=5)
 
 
 FIRST, SECOND, LAST = CHAIN = ("a/first", "a/second", "a/last")
@@ -347,8 +333,8 @@ QUEUES = st.sampled_from(CHAIN)
 
 
 @dataclass
-class Known:
-    """A message as the model knows it; `here` counts the receives in its queue."""
+class ChainMessage:
+    """The model of a message; `here` counts the receives in its present queue."""
 
     queue: str
     sent_at_ms: int
@@ -360,11 +346,15 @@ class Known:
 
 
 class ChainAndModel(model_frame.ModelFrame):
-    """Each rule does the same to both and compares."""
+    """A chain of dead-letter queues.
+
+    Each receive requests more messages than exist, so the model predicts its result: a message received as often as
+    its queue allows is moved, once, and every other visible message is returned.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.known: dict[str, Known] = {}
+        self.known: dict[str, ChainMessage] = {}
         self.allowed = dict.fromkeys(TARGETS.values(), True)
 
     @initialize()
@@ -376,14 +366,14 @@ class ChainAndModel(model_frame.ModelFrame):
                 given |= {"dead_letter_queue": TARGETS[name], "receives_max": RECEIVES_MAX[name]}
             self.live.do(commands.CreateQueue(queue=name, settings=given))
 
-    def visible(self, queue: str) -> dict[str, Known]:
+    def visible(self, queue: str) -> dict[str, ChainMessage]:
         self.age()
         return {
             body: each for body, each in self.known.items() if each.queue == queue and each.visible_at_ms <= self.now_ms
         }
 
     def age(self) -> None:
-        """Forget what is past its retention, counted from the first sending."""
+        """Delete expired messages; retention counts from the first send."""
         self.known = {
             body: each for body, each in self.known.items() if each.sent_at_ms + RETENTION_S * 1_000 > self.now_ms
         }
@@ -394,7 +384,7 @@ class ChainAndModel(model_frame.ModelFrame):
             self.bodies += 1
             body = f"m{self.bodies}"
             self.live.put(message(body, group=group), queue=queue)
-            self.known[body] = Known(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
+            self.known[body] = ChainMessage(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
     @rule(queue=QUEUES, time_ms=model_frame.SHORT_TIMES_MS)
     def wear_out(self, queue: str, time_ms: int) -> None:
@@ -407,17 +397,17 @@ class ChainAndModel(model_frame.ModelFrame):
         self.receive_all(queue, timeout_s, fate)
 
     def receive_all(self, queue: str, timeout_s: int, fate: str) -> None:
-        """Receive; each message is either given out or moved."""
+        """Receive; each message is either returned or moved."""
         visible = self.visible(queue)
         target = TARGETS.get(queue)
-        dying = {
+        dead = {
             body
             for body, each in visible.items()
             if target is not None and self.allowed[target] and each.here >= RECEIVES_MAX[queue]
         }
         got = {each.body: each for each in self.live.receive(200, queue=queue, timeout_s=timeout_s)}
-        assert set(got) == set(visible) - dying
-        for body in dying:
+        assert set(got) == set(visible) - dead
+        for body in dead:
             each = self.known[body]
             assert target is not None
             each.queue, each.source, each.here, each.visible_at_ms = target, queue, 0, self.now_ms
@@ -444,7 +434,7 @@ class ChainAndModel(model_frame.ModelFrame):
         (task,) = self.live.do(commands.ListMoves(source=queue))
         assert (task.status, task.messages_moved) == (MoveStatus.COMPLETED, len(moved))
         for body in moved:
-            self.known[body] = Known(queue=destination, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
+            self.known[body] = ChainMessage(queue=destination, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
     @rule(queue=st.sampled_from((SECOND, LAST)), allowed=st.booleans())
     def permit(self, queue: str, *, allowed: bool) -> None:
@@ -461,5 +451,5 @@ class ChainAndModel(model_frame.ModelFrame):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_chain_agrees_with_the_model(model_url: str | None) -> None:
-    model_frame.run_model(ChainAndModel, examples=25, steps=40, url=model_url, examples_there=5)
+def test_dead_letter_queues_agree_with_the_model(model_url: str | None) -> None:
+    model_frame.run_model(ChainAndModel, examples=25, steps=40, url=model_url, url_examples=5)

@@ -1,4 +1,4 @@
-"""Move tasks: dead letters on their way back, on a virtual clock."""
+"""Move tasks, which return dead letters, on a virtual clock."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from tests.store.test_dead_letters import (
     LONG_S,
     PAUSE_MS,
     bodies,
+    dead_letter,
     finish,
-    kill,
     latest,
     pair,
+    receive_repeatedly,
     run,
     start,
-    wear_out,
 )
 from veilmq.core import commands
 from veilmq.core.commands import NOT_ALLOWED, QUEUE_MISSING, SOURCE_UNKNOWN, MoveStatus
@@ -30,92 +30,87 @@ OTHER = "000000000000/other"
 
 
 @pytest.fixture
-def dying(host: Host) -> Host:
+def queues(host: Host) -> Host:
     pair(host, receives_max=1, retention_s=LONG_S)
     return host
 
 
-# What is moved, and how it arrives.
-
-
-def test_dead_letters_go_back_to_where_they_came_from(dying: Host) -> None:
-    dying.create(OTHER, dead_letter_queue=DEAD, receives_max=1)
-    kill(dying, "a", "b")
-    kill(dying, "c", queue=OTHER)
-    task = start(dying)
-    assert (task.messages_moved, task.messages_to_move, task.started_at_ms) == (0, 3, dying.clock.now_ms())
-    ended = finish(dying)
+def test_a_move_without_a_destination_returns_messages_to_their_source_queues(queues: Host) -> None:
+    queues.create(OTHER, dead_letter_queue=DEAD, receives_max=1)
+    dead_letter(queues, "a", "b")
+    dead_letter(queues, "c", queue=OTHER)
+    task = start(queues)
+    assert (task.messages_moved, task.messages_to_move, task.started_at_ms) == (0, 3, queues.clock.now_ms())
+    ended = finish(queues)
     assert (ended.id, ended.status, ended.messages_moved, ended.failure) == (task.id, MoveStatus.COMPLETED, 3, None)
-    assert (bodies(dying), bodies(dying, OTHER), bodies(dying, DEAD)) == (["a", "b"], ["c"], [])
+    assert (bodies(queues), bodies(queues, OTHER), bodies(queues, DEAD)) == (["a", "b"], ["c"], [])
 
 
-def test_a_moved_message_is_a_new_one(dying: Host) -> None:
-    """Another id, sent now, received never, of no source; visible at once whatever the destination's delay."""
-    dying.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
-    wear_out(dying, 2)
-    dead = dying.receive_one(queue=DEAD, timeout_s=0)
-    dying.advance(5_000)
-    dying.set_queue(delay_s=60)
-    start(dying)
-    finish(dying)
-    now_ms = dying.clock.now_ms()
-    got = dying.receive_one()
+def test_a_moved_message_gets_a_new_id_and_send_time_and_no_delay(queues: Host) -> None:
+    queues.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
+    receive_repeatedly(queues, 2)
+    dead = queues.receive_one(queue=DEAD, timeout_s=0)
+    queues.advance(5_000)
+    queues.set_queue(delay_s=60)
+    start(queues)
+    finish(queues)
+    now_ms = queues.clock.now_ms()
+    got = queues.receive_one()
     assert (got.body, got.properties, got.priority) == ("a", b"opaque", 3)
     assert got.id != dead.id
     assert (got.receive_count, got.source) == (1, None)
     assert now_ms - 100 <= got.sent_at_ms <= got.first_received_at_ms == now_ms
 
 
-def test_a_moved_message_may_die_again_and_a_task_does_not_chase_it(dying: Host) -> None:
-    """A task moves no more than was there when it began."""
-    kill(dying, "a", "b", "c")
-    start(dying, rate=1)
-    dying.advance(PAUSE_MS)  # the first one
-    wear_out(dying, 2)  # it dies again, behind the others
-    assert sum(dying.counts(DEAD)) == 3 - 2
-    ended = finish(dying)
+def test_a_move_task_stops_after_the_messages_present_at_its_start(queues: Host) -> None:
+    dead_letter(queues, "a", "b", "c")
+    start(queues, rate=1)
+    queues.advance(PAUSE_MS)  # the first one
+    receive_repeatedly(queues, 2)  # it dies again, behind the others
+    assert sum(queues.counts(DEAD)) == 3 - 2
+    ended = finish(queues)
     assert (ended.status, ended.messages_moved) == (MoveStatus.COMPLETED, 3)
-    assert sum(dying.counts(DEAD)) + sum(dying.counts()) == 3
+    assert sum(queues.counts(DEAD)) + sum(queues.counts()) == 3
 
 
-def test_only_visible_messages_are_moved(dying: Host) -> None:
-    dying.create(OTHER)
-    kill(dying, "a", "b")
-    dying.send("delayed", queue=DEAD, delay_s=60)
-    held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
-    assert start(dying, OTHER).messages_to_move == 1
-    assert finish(dying).messages_moved == 1
-    assert dying.counts(DEAD) == (0, 1, 1)
-    assert [state.value for state in dying.delete(held.receipt, queue=DEAD)] == ["live"]
+def test_only_visible_messages_are_moved(queues: Host) -> None:
+    queues.create(OTHER)
+    dead_letter(queues, "a", "b")
+    queues.send("delayed", queue=DEAD, delay_s=60)
+    held = queues.receive(1, queue=DEAD, timeout_s=600)[0]
+    assert start(queues, OTHER).messages_to_move == 1
+    assert finish(queues).messages_moved == 1
+    assert queues.counts(DEAD) == (0, 1, 1)
+    assert [state.value for state in queues.delete(held.receipt, queue=DEAD)] == ["live"]
 
 
-def test_a_message_that_returns_while_the_task_runs_takes_the_place_of_one_that_was_received(dying: Host) -> None:
-    dying.create(OTHER)
-    kill(dying, "a", "b", "c")
-    held = dying.receive(1, queue=DEAD, timeout_s=600)[0]
-    start(dying, OTHER, rate=1)
-    dying.advance(0)  # the first slice
-    dying.receive(1, queue=DEAD, timeout_s=600)
-    dying.change(held.receipt, 0, queue=DEAD)
-    assert finish(dying).messages_moved == 2
-    assert bodies(dying, OTHER) == ["b", "a"]
-    assert dying.counts(DEAD) == (0, 1, 0)
+def test_a_message_released_during_a_move_replaces_one_that_was_received(queues: Host) -> None:
+    queues.create(OTHER)
+    dead_letter(queues, "a", "b", "c")
+    held = queues.receive(1, queue=DEAD, timeout_s=600)[0]
+    start(queues, OTHER, rate=1)
+    queues.advance(0)  # the first slice
+    queues.receive(1, queue=DEAD, timeout_s=600)
+    queues.change(held.receipt, 0, queue=DEAD)
+    assert finish(queues).messages_moved == 2
+    assert bodies(queues, OTHER) == ["b", "a"]
+    assert queues.counts(DEAD) == (0, 1, 0)
 
 
-def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None:
-    """By priority, and of one as they were sent, over several slices; one that was received and came back is last."""
-    dying.create(OTHER)
+def test_a_move_keeps_the_order_of_unreceived_messages(queues: Host) -> None:
+    """The order is priority, then send time, over several slices; a message that was received comes last."""
+    queues.create(OTHER)
     for body, priority in (("a", 8), ("b", 8), ("c", 3), ("d", 8), ("e", 3), ("f", 8)):
-        dying.send(body, queue=DEAD, priority=priority)
-        dying.advance(1)
-    dying.send("g", "h", queue=DEAD)
-    dying.advance(1)
-    assert dying.bodies(1, queue=DEAD, timeout_s=1) == ["c"]
-    dying.advance(1_000)
-    start(dying, OTHER, rate=30)
-    assert finish(dying).messages_moved == 8
-    assert dying.counts(DEAD) == (0, 0, 0)
-    got = dying.receive(10, queue=OTHER)
+        queues.send(body, queue=DEAD, priority=priority)
+        queues.advance(1)
+    queues.send("g", "h", queue=DEAD)
+    queues.advance(1)
+    assert queues.bodies(1, queue=DEAD, timeout_s=1) == ["c"]
+    queues.advance(1_000)
+    start(queues, OTHER, rate=30)
+    assert finish(queues).messages_moved == 8
+    assert queues.counts(DEAD) == (0, 0, 0)
+    got = queues.receive(10, queue=OTHER)
     assert [(each.body, each.priority) for each in got] == [
         *[(body, 3) for body in "ec"],
         *[(body, 8) for body in "abdfgh"],
@@ -123,90 +118,82 @@ def test_messages_that_nobody_received_go_on_in_their_order(dying: Host) -> None
     assert {(each.receive_count, each.source) for each in got} == {(1, None)}
 
 
-def test_messages_past_their_retention_are_not_moved(dying: Host) -> None:
-    dying.set_queue(DEAD, retention_s=60)
-    kill(dying, "old", "older")
-    dying.advance(56_000)
-    kill(dying, "young")
-    start(dying, rate=1)
-    dying.advance(PAUSE_MS)
-    assert latest(dying).messages_moved == 1
-    dying.advance(2_000)
-    assert finish(dying).messages_moved == 2
-    assert sorted(bodies(dying)) == ["old", "young"]
+def test_messages_past_their_retention_are_not_moved(queues: Host) -> None:
+    queues.set_queue(DEAD, retention_s=60)
+    dead_letter(queues, "old", "older")
+    queues.advance(56_000)
+    dead_letter(queues, "young")
+    start(queues, rate=1)
+    queues.advance(PAUSE_MS)
+    assert latest(queues).messages_moved == 1
+    queues.advance(2_000)
+    assert finish(queues).messages_moved == 2
+    assert sorted(bodies(queues)) == ["old", "young"]
 
 
-def test_the_destination_is_roused(dying: Host) -> None:
-    kill(dying, "a", "b")
-    woken = dying.watch()
-    start(dying)
-    finish(dying)
+def test_a_move_wakes_the_destination_once(queues: Host) -> None:
+    dead_letter(queues, "a", "b")
+    woken = queues.watch()
+    start(queues)
+    finish(queues)
     assert len(woken) == 1
 
 
-# How fast.
-
-
-def test_a_rate_holds(dying: Host) -> None:
-    """Never more in a second than asked for, and not much less."""
-    kill(dying, *(str(number) for number in range(30)))
-    start(dying, rate=7)
+def test_a_move_keeps_its_rate(queues: Host) -> None:
+    dead_letter(queues, *(str(number) for number in range(30)))
+    start(queues, rate=7)
     for second in range(1, 5):
-        run(dying, 1_000)
-        assert 7 * second - 1 <= latest(dying).messages_moved <= 7 * second + 1
-    run(dying, 1_000)
-    assert latest(dying).status is MoveStatus.COMPLETED
+        run(queues, 1_000)
+        assert 7 * second - 1 <= latest(queues).messages_moved <= 7 * second + 1
+    run(queues, 1_000)
+    assert latest(queues).status is MoveStatus.COMPLETED
 
 
-def test_the_slowest_rate_is_one_a_second(dying: Host) -> None:
-    kill(dying, "a", "b", "c")
-    start(dying, rate=1)
-    dying.advance(0)
-    assert latest(dying).messages_moved == 1
-    dying.advance(999)
-    assert latest(dying).messages_moved == 1
-    dying.advance(1)
-    assert latest(dying).messages_moved == 2
+def test_a_rate_of_one_moves_one_message_each_second(queues: Host) -> None:
+    dead_letter(queues, "a", "b", "c")
+    start(queues, rate=1)
+    queues.advance(0)
+    assert latest(queues).messages_moved == 1
+    queues.advance(999)
+    assert latest(queues).messages_moved == 1
+    queues.advance(1)
+    assert latest(queues).messages_moved == 2
 
 
-def test_without_a_rate_slices_follow_each_other_with_a_pause(dying: Host) -> None:
-    """Many messages take many slices, none of them long, and others get their turn between them."""
-    kill(dying, *(str(number) for number in range(1_000)))
-    start(dying)
+def test_a_move_without_a_rate_runs_in_slices_with_pauses(queues: Host) -> None:
+    dead_letter(queues, *(str(number) for number in range(1_000)))
+    start(queues)
     seen = []
-    while latest(dying).status is MoveStatus.RUNNING:
-        seen.append(latest(dying).messages_moved)
-        assert sum(dying.counts()) + sum(dying.counts(DEAD)) == 1_000
-        dying.advance(PAUSE_MS)
+    while latest(queues).status is MoveStatus.RUNNING:
+        seen.append(latest(queues).messages_moved)
+        assert sum(queues.counts()) + sum(queues.counts(DEAD)) == 1_000
+        queues.advance(PAUSE_MS)
     steps = [later - earlier for earlier, later in zip(seen, [*seen[1:], 1_000], strict=True)]
     assert max(steps) <= 200
-    assert (sum(dying.counts()), latest(dying).messages_moved) == (1_000, 1_000)
+    assert (sum(queues.counts()), latest(queues).messages_moved) == (1_000, 1_000)
 
 
-def test_large_messages_make_small_slices(dying: Host) -> None:
-    kill(dying, *("x" * 600_000 for _ in range(6)))
-    start(dying)
-    seen = {latest(dying).messages_moved}
-    while latest(dying).status is MoveStatus.RUNNING:
-        dying.advance(PAUSE_MS)
-        seen.add(latest(dying).messages_moved)
+def test_large_messages_are_moved_in_smaller_slices(queues: Host) -> None:
+    dead_letter(queues, *("x" * 600_000 for _ in range(6)))
+    start(queues)
+    seen = {latest(queues).messages_moved}
+    while latest(queues).status is MoveStatus.RUNNING:
+        queues.advance(PAUSE_MS)
+        seen.add(latest(queues).messages_moved)
     assert seen >= {2, 4, 6}
     assert not seen & {3, 5}
 
 
-def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
-    dying.create(DEEPER)
-    dying.create(OTHER, dead_letter_queue=DEEPER, receives_max=1)
-    kill(dying, "a", "b")
-    kill(dying, "c", queue=OTHER)
-    start(dying, rate=1)
-    start(dying, source=DEEPER)
-    assert finish(dying, DEEPER).messages_moved == 1
-    assert latest(dying).messages_moved == 1
-    assert finish(dying).messages_moved == 2
-
-
-# What cannot be started.
+def test_move_tasks_of_different_queues_run_concurrently(queues: Host) -> None:
+    queues.create(DEEPER)
+    queues.create(OTHER, dead_letter_queue=DEEPER, receives_max=1)
+    dead_letter(queues, "a", "b")
+    dead_letter(queues, "c", queue=OTHER)
+    start(queues, rate=1)
+    start(queues, source=DEEPER)
+    assert finish(queues, DEEPER).messages_moved == 1
+    assert latest(queues).messages_moved == 1
+    assert finish(queues).messages_moved == 2
 
 
 @pytest.mark.parametrize(("source", "destination", "error", "why"), [
@@ -216,153 +203,143 @@ def test_tasks_of_several_queues_run_beside_each_other(dying: Host) -> None:
     (DEAD, "111111111111/foreign", DestinationRefused, "another account"),
     (DEAD, "000000000000/nothing", QueueNotFound, "nothing"),
 ])  # fmt: skip
-def test_a_task_needs_a_dead_letter_queue_and_a_destination_that_fits(
-    dying: Host, source: str, destination: str | None, error: type[Exception], why: str
+def test_a_move_is_refused_without_a_dead_letter_queue_or_a_valid_destination(
+    queues: Host, source: str, destination: str | None, error: type[Exception], why: str
 ) -> None:
-    dying.create("000000000000/ordered", fifo=True)
-    dying.create("111111111111/foreign")
+    queues.create("000000000000/ordered", fifo=True)
+    queues.create("111111111111/foreign")
     with pytest.raises(error, match=why):
-        dying.do(commands.StartMove(source=source, destination=destination))
-    assert dying.do(commands.ListMoves(source=DEAD)) == []
+        queues.do(commands.StartMove(source=source, destination=destination))
+    assert queues.do(commands.ListMoves(source=DEAD)) == []
 
 
-def test_a_source_has_one_task_at_a_time(dying: Host) -> None:
-    """The next one may follow when it has ended, while some queue names the source as its dead-letter queue."""
-    kill(dying, "a", "b")
-    start(dying, rate=1)
+def test_a_source_has_one_move_task_at_a_time(queues: Host) -> None:
+    dead_letter(queues, "a", "b")
+    start(queues, rate=1)
     with pytest.raises(MoveTaskRunning):
-        start(dying)
-    finish(dying)
-    start(dying)
-    finish(dying)
-    dying.set_queue(dead_letter_queue="", receives_max=0)
+        start(queues)
+    finish(queues)
+    start(queues)
+    finish(queues)
+    queues.set_queue(dead_letter_queue="", receives_max=0)
     with pytest.raises(NotADeadLetterQueue):
-        start(dying)
+        start(queues)
 
 
-# How a task ends.
-
-
-def test_a_task_can_be_cancelled(dying: Host) -> None:
-    """What is moved stays moved, the rest stays; a task that has ended cannot be cancelled."""
-    kill(dying, *"abcdef")
-    task = start(dying, rate=1)
-    run(dying, 1_000)
-    cancelled = dying.do(commands.CancelMove(source=DEAD, task=task.id))
+def test_a_running_move_can_be_cancelled_once(queues: Host) -> None:
+    dead_letter(queues, *"abcdef")
+    task = start(queues, rate=1)
+    run(queues, 1_000)
+    cancelled = queues.do(commands.CancelMove(source=DEAD, task=task.id))
     assert (cancelled.status, cancelled.messages_moved, cancelled.messages_to_move) == (MoveStatus.CANCELLED, 2, 6)
-    dying.advance(60_000)
-    assert latest(dying) == cancelled
-    assert (dying.counts(), dying.counts(DEAD)) == ((2, 0, 0), (4, 0, 0))
+    queues.advance(60_000)
+    assert latest(queues) == cancelled
+    assert (queues.counts(), queues.counts(DEAD)) == ((2, 0, 0), (4, 0, 0))
     for unknown in (task.id, b"0" * 16):
         with pytest.raises(MoveTaskNotFound):
-            dying.do(commands.CancelMove(source=DEAD, task=unknown))
+            queues.do(commands.CancelMove(source=DEAD, task=unknown))
 
 
-def test_a_task_is_cancelled_under_its_own_queue_alone(dying: Host) -> None:
-    """Its id beside the name of another queue, which may be somebody else's, stops nothing."""
-    kill(dying, *"abcdef")
-    dying.create(OTHER)
-    task = start(dying, rate=1)
+def test_a_move_is_cancelled_only_by_its_source_queue_and_id(queues: Host) -> None:
+    """The other queue may belong to another user."""
+    dead_letter(queues, *"abcdef")
+    queues.create(OTHER)
+    task = start(queues, rate=1)
     for elsewhere in (OTHER, QUEUE):
         with pytest.raises(MoveTaskNotFound):
-            dying.do(commands.CancelMove(source=elsewhere, task=task.id))
+            queues.do(commands.CancelMove(source=elsewhere, task=task.id))
     with pytest.raises(QueueNotFound):
-        dying.do(commands.CancelMove(source=f"{QUEUE}-nowhere", task=task.id))
-    assert latest(dying).status is MoveStatus.RUNNING
+        queues.do(commands.CancelMove(source=f"{QUEUE}-nowhere", task=task.id))
+    assert latest(queues).status is MoveStatus.RUNNING
 
 
-def test_a_message_of_unknown_source_fails_a_task_without_a_destination(dying: Host) -> None:
-    """It stays, visible and unharmed, with all behind it; what came before it is moved."""
-    kill(dying, "a")
-    dying.send("direct", queue=DEAD)
-    dying.advance(1)
-    kill(dying, "b")
-    start(dying)
-    ended = finish(dying)
+def test_a_message_without_a_source_fails_a_move_without_a_destination(queues: Host) -> None:
+    """It and the messages behind it stay visible; those before it are moved."""
+    dead_letter(queues, "a")
+    queues.send("direct", queue=DEAD)
+    queues.advance(1)
+    dead_letter(queues, "b")
+    start(queues)
+    ended = finish(queues)
     assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, SOURCE_UNKNOWN, 1)
-    assert dying.counts(DEAD) == (2, 0, 0)
-    assert [each.receive_count for each in dying.receive(1, queue=DEAD, timeout_s=0)] == [1]
-    assert bodies(dying) == ["a"]
+    assert queues.counts(DEAD) == (2, 0, 0)
+    assert [each.receive_count for each in queues.receive(1, queue=DEAD, timeout_s=0)] == [1]
+    assert bodies(queues) == ["a"]
 
 
-def test_a_returned_message_of_unknown_source_stays_as_it_was(dying: Host) -> None:
-    dying.send("direct", queue=DEAD)
-    dying.receive(1, queue=DEAD, timeout_s=0)
+def test_a_failed_move_leaves_the_message_unchanged(queues: Host) -> None:
+    queues.send("direct", queue=DEAD)
+    queues.receive(1, queue=DEAD, timeout_s=0)
     for _ in range(2):
-        start(dying)
-        assert finish(dying).status is MoveStatus.FAILED
-        assert dying.counts(DEAD) == (1, 0, 0)
-    assert dying.receive_one(queue=DEAD).receive_count == 2
+        start(queues)
+        assert finish(queues).status is MoveStatus.FAILED
+        assert queues.counts(DEAD) == (1, 0, 0)
+    assert queues.receive_one(queue=DEAD).receive_count == 2
 
 
 @pytest.mark.parametrize("destination", [None, OTHER])
-def test_a_queue_that_is_gone_fails_the_task(dying: Host, destination: str | None) -> None:
-    """The destination, or the source of a message, is deleted while the task runs; nothing is lost."""
-    dying.create(OTHER)
-    kill(dying, "a", "b", "c")
-    dying.create(DEEPER, dead_letter_queue=DEAD, receives_max=1)  # so that it stays a dead-letter queue
-    start(dying, destination, rate=1)
-    dying.advance(0)
-    dying.drop(destination or QUEUE)
-    ended = finish(dying)
+def test_a_deleted_queue_fails_the_move(queues: Host, destination: str | None) -> None:
+    queues.create(OTHER)
+    dead_letter(queues, "a", "b", "c")
+    queues.create(DEEPER, dead_letter_queue=DEAD, receives_max=1)  # keeps DEAD a dead-letter queue
+    start(queues, destination, rate=1)
+    queues.advance(0)
+    queues.drop(destination or QUEUE)
+    ended = finish(queues)
     assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, QUEUE_MISSING, 1)
-    assert sorted(bodies(dying, DEAD)) == ["b", "c"]
+    assert sorted(bodies(queues, DEAD)) == ["b", "c"]
 
 
-def test_a_task_ends_with_its_queue(dying: Host) -> None:
-    """Deleting the dead-letter queue ends the task and its history; the next of that name has none."""
-    kill(dying, "a", "b")
-    task = start(dying, rate=1)
-    dying.drop(DEAD)
+def test_deleting_the_dead_letter_queue_ends_its_moves_and_their_history(queues: Host) -> None:
+    dead_letter(queues, "a", "b")
+    task = start(queues, rate=1)
+    queues.drop(DEAD)
     for about in (commands.CancelMove(source=DEAD, task=task.id), commands.ListMoves(source=DEAD)):
         with pytest.raises(QueueNotFound):
-            dying.do(about)
-    dying.create(DEAD)
-    dying.advance(5_000)
-    assert dying.do(commands.ListMoves(source=DEAD)) == []
-    start(dying)
-    assert finish(dying).status is MoveStatus.COMPLETED
+            queues.do(about)
+    queues.create(DEAD)
+    queues.advance(5_000)
+    assert queues.do(commands.ListMoves(source=DEAD)) == []
+    start(queues)
+    assert finish(queues).status is MoveStatus.COMPLETED
 
 
-def test_a_task_goes_on_as_long_as_its_starter_may_send(store: Store) -> None:
+def test_a_move_fails_once_its_starter_may_no_longer_send(store: Store) -> None:
     with store.open(may_send=lambda starter, queue, policy: starter == policy) as host:
         pair(host, receives_max=1)
-        host.create(OTHER, policy="her")
-        kill(host, "a", "b", "c")
-        host.do(commands.StartMove(source=DEAD, destination=OTHER, moves_per_s_max=1, starter="her"))
+        host.create(OTHER, policy="alice")
+        dead_letter(host, "a", "b", "c")
+        host.do(commands.StartMove(source=DEAD, destination=OTHER, moves_per_s_max=1, starter="alice"))
         host.advance(0)
-        host.set_queue(OTHER, policy="him")
+        host.set_queue(OTHER, policy="bob")
         ended = finish(host)
         assert (ended.status, ended.failure, ended.messages_moved) == (MoveStatus.FAILED, NOT_ALLOWED, 1)
         assert (host.counts(OTHER), host.counts(DEAD)) == ((1, 0, 0), (2, 0, 0))
 
 
-def test_a_purge_completes_the_task(dying: Host) -> None:
-    kill(dying, "a", "b", "c")
-    start(dying, rate=1)
-    dying.advance(0)
-    dying.purge(DEAD)
-    ended = finish(dying)
+def test_a_purge_completes_the_move(queues: Host) -> None:
+    dead_letter(queues, "a", "b", "c")
+    start(queues, rate=1)
+    queues.advance(0)
+    queues.purge(DEAD)
+    ended = finish(queues)
     assert (ended.status, ended.messages_moved, ended.messages_to_move) == (MoveStatus.COMPLETED, 1, 3)
 
 
-def test_the_latest_tasks_are_kept(dying: Host) -> None:
-    begun = []
+def test_only_the_latest_move_tasks_are_listed(queues: Host) -> None:
+    task_ids = []
     for _ in range(MOVE_TASKS_KEPT + 2):
-        begun.append(start(dying).id)
-        finish(dying)
-    told = dying.do(commands.ListMoves(source=DEAD, count=10))
-    assert [task.id for task in told] == begun[:1:-1]
-    assert [task.id for task in dying.do(commands.ListMoves(source=DEAD, count=3))] == begun[:-4:-1]
-
-
-# Accidents.
+        task_ids.append(start(queues).id)
+        finish(queues)
+    listed = queues.do(commands.ListMoves(source=DEAD, count=10))
+    assert [task.id for task in listed] == task_ids[:1:-1]
+    assert [task.id for task in queues.do(commands.ListMoves(source=DEAD, count=3))] == task_ids[:-4:-1]
 
 
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
-def test_a_task_goes_on_after_a_restart(kept: Host, *, abruptly: bool) -> None:
+def test_a_move_resumes_after_a_restart(kept: Host, *, abruptly: bool) -> None:
     pair(kept, receives_max=1)
-    kill(kept, *"abcdef")
+    dead_letter(kept, *"abcdef")
     task = start(kept, rate=2)
     run(kept, 600)
     assert latest(kept).messages_moved == 2
@@ -383,10 +360,10 @@ def test_a_task_goes_on_after_a_restart(kept: Host, *, abruptly: bool) -> None:
     kept.check()
 
 
-def test_a_full_disk_holds_a_task_up_and_loses_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_delays_a_move_and_loses_no_message(tmp_path: Path) -> None:
     with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         pair(host, receives_max=1)
-        kill(host, "a", "b")
+        dead_letter(host, "a", "b")
         fill(host, "x" * 20_000)
         start(host)
         host.advance(3_000)

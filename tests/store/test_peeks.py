@@ -1,4 +1,4 @@
-"""A peek shows what a receive would give, in its order, and nothing changes by it."""
+"""Peeks: the messages that a receive would return, without any change."""
 
 from typing import Any
 
@@ -13,25 +13,25 @@ DEAD = "000000000000/dead"
 
 
 def peek(host: Host, count: int = 10, queue: str = QUEUE) -> list[PeekedMessage]:
-    shown: list[PeekedMessage] = host.do(Peek(queue=queue, count=count)).messages
-    return shown
+    peeked: list[PeekedMessage] = host.do(Peek(queue=queue, count=count)).messages
+    return peeked
 
 
 def bodies(host: Host, count: int = 10) -> list[str]:
     return [each.body for each in peek(host, count)]
 
 
-def send(host: Host, *bodies: str, **terms: Any) -> None:
-    groups = {"group": None} if terms.pop("plain", False) else {}
-    host.put(*[message(body, **{"group": body[0], "dedup_id": body, **terms, **groups}) for body in bodies])
+def send(host: Host, *bodies: str, **fields: Any) -> None:
+    groups = {"group": None} if fields.pop("plain", False) else {}
+    host.put(*[message(body, **{"group": body[0], "dedup_id": body, **fields, **groups}) for body in bodies])
 
 
-def test_a_message_is_shown_as_it_is(host: Host) -> None:
+def test_a_peek_shows_all_fields_of_a_message(host: Host) -> None:
     host.create()
     new = NewMessage(body="a", size_bytes=1, properties=encode_properties(Properties(group="g")), priority=3)
     (sent,) = host.put(new)
     first_ms = host.clock.now_ms()
-    shown = PeekedMessage(
+    peeked = PeekedMessage(
         id=sent.id,
         body="a",
         properties=new.properties,
@@ -40,7 +40,7 @@ def test_a_message_is_shown_as_it_is(host: Host) -> None:
         receive_count=0,
         priority=3,
     )
-    assert peek(host) == [shown]
+    assert peek(host) == [peeked]
     host.advance(5)
     host.receive(1, timeout_s=1)
     assert peek(host) == []
@@ -49,29 +49,28 @@ def test_a_message_is_shown_as_it_is(host: Host) -> None:
     assert (again.receive_count, again.first_received_at_ms, again.sent_at_ms) == (1, first_ms + 5, first_ms)
 
 
-def test_a_peek_shows_no_more_than_was_asked(host: Host) -> None:
+def test_a_peek_returns_at_most_count_messages(host: Host) -> None:
     host.create()
     host.send(*"abcde")
     assert [each.body for each in host.do(Peek(queue=QUEUE)).messages] == ["a"]
     assert [len(peek(host, count)) for count in (0, 1, 4, 5, 16)] == [0, 1, 4, 5, 5]
 
 
-def test_the_setting_is_told(host: Host) -> None:
+def test_a_peek_returns_the_base64_setting(host: Host) -> None:
     host.create(smq_base64=True)
     assert host.do(Peek(queue=QUEUE)).smq_base64
     host.set_queue(smq_base64=False)
     assert not host.do(Peek(queue=QUEUE)).smq_base64
 
 
-def test_a_queue_that_does_not_exist(host: Host) -> None:
+def test_a_peek_at_a_missing_queue_fails(host: Host) -> None:
     with pytest.raises(QueueNotFound):
         peek(host)
 
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
-@pytest.mark.differs_on_postgres("looks into the folder of the store")
+@pytest.mark.differs_on_postgres("reads the folder of the store")
 def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
-    """Not a byte, whatever the lanes have: returned and delayed messages, and groups."""
     kept.create(**settings)
     send(kept, "a1", "b1", "a2", "c1", "c2")
     send(kept, "d1", delay_s=1)
@@ -86,9 +85,8 @@ def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
     assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
 
 
-@pytest.mark.differs_on_postgres("passes over any number of delayed messages")
-def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
-    """As by a receive, until so many are passed over that it stops there."""
+@pytest.mark.differs_on_postgres("skips any number of delayed messages")
+def test_a_peek_skips_delayed_messages_of_a_group_up_to_a_limit(host: Host) -> None:
     host.create(fifo=True)
     send(host, *(f"a{number:03}" for number in range(99)), delay_s=5)
     send(host, "a_first")
@@ -100,13 +98,12 @@ def test_delayed_messages_of_a_group_are_passed_over(host: Host) -> None:
     assert bodies(host) == ["a_first", "a_second"]
     assert host.bodies(10, timeout_s=0) == ["a_first", "a_second"]
     host.advance(5_000)
-    shown = bodies(host, 200)
-    assert shown == [*sorted(shown[:99]), "a_first", "a_late", "a_second", *later, "a_third"]
-    assert host.bodies(200) == shown
+    peeked = bodies(host, 200)
+    assert peeked == [*sorted(peeked[:99]), "a_first", "a_late", "a_second", *later, "a_third"]
+    assert host.bodies(200) == peeked
 
 
-def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
-    """Where the queue has a place to bury it; in that place it is shown with its past."""
+def test_a_peek_does_not_show_messages_that_a_receive_would_dead_letter(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     host.send("a", "b")
@@ -125,7 +122,7 @@ def test_what_a_receive_would_bury_is_not_shown(host: Host) -> None:
 
 
 def test_a_peek_makes_no_group_noisy(host: Host) -> None:
-    """A group that takes too much only while somebody looks is quiet when a receive comes."""
+    """A group that exceeds its share only during the peek is quiet at the next receive."""
     host.create()
     send(host, *(f"n{number:03}" for number in range(31)))
     taken = host.receive(30, timeout_s=60)
@@ -136,8 +133,8 @@ def test_a_peek_makes_no_group_noisy(host: Host) -> None:
     assert host.bodies(10) == ["n030", "q1"]
 
 
-@pytest.mark.differs_on_postgres("looks into the folder of the store")
-def test_a_peek_that_finds_a_group_quiet_again_writes_nothing(kept: Host) -> None:
+@pytest.mark.differs_on_postgres("reads the folder of the store")
+def test_a_peek_after_a_group_became_quiet_writes_nothing(kept: Host) -> None:
     kept.create()
     send(kept, *(f"n{number:03}" for number in range(40)))
     kept.receive(35, timeout_s=600)
@@ -153,13 +150,13 @@ def test_a_peek_that_finds_a_group_quiet_again_writes_nothing(kept: Host) -> Non
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
-def test_a_peek_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None:
+def test_a_peek_is_bounded_by_bytes(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     sent = [f"{number:02}" for number in range(20)]
     for body in sent:
         send(host, body)
-    shown = {
+    peeked = {
         bytes_max: [each.body for each in host.do(Peek(queue=QUEUE, count=18, bytes_max=bytes_max)).messages]
         for bytes_max in (1, 2, 3, 24, 1_000)
     }
-    assert shown == {1: sent[:1], 2: sent[:1], 3: sent[:2], 24: sent[:12], 1_000: sent[:18]}
+    assert peeked == {1: sent[:1], 2: sent[:1], 3: sent[:2], 24: sent[:12], 1_000: sent[:18]}

@@ -1,4 +1,4 @@
-"""Publications: staged by many, decided once, in the queue in their order, whatever ends in between."""
+"""Publications: staging, publishing in order, rates, restarts and full stores."""
 
 import pytest
 
@@ -11,8 +11,7 @@ from veilmq.core.messages import NewMessage
 
 WRITER = "query"
 FIFO = "000000000000/jobs.fifo"
-PIECE = 500
-"""Messages of a piece, by which a publication is staged and published."""
+PIECE = 500  # messages of a piece, by which a publication is staged and published
 MANY = 2 * PIECE + 1
 
 
@@ -75,14 +74,11 @@ def ready(host: Host) -> Host:
     return host
 
 
-# Staging.
-
-
 @pytest.mark.parametrize(("queue", "new", "reason"), [
     (QUEUE, message("x" * 1_025), errors.MessageTooLong), (FIFO, message("x", dedup_id="x"), errors.GroupMissing),
     (FIFO, message("x", group="g"), errors.DeduplicationIdMissing),
 ], ids=["size", "group", "deduplication-id"])  # fmt: skip
-def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(
+def test_a_stage_with_an_unsendable_message_is_refused(
     ready: Host, queue: str, new: NewMessage, reason: type[Exception]
 ) -> None:
     ready.set_queue(message_bytes_max=1_024)
@@ -93,7 +89,7 @@ def test_a_message_that_cannot_be_sent_is_told_and_nothing_staged(
     assert ready.do(ListWriters(queue=queue)) == []
 
 
-def test_a_missing_queue_is_told(ready: Host) -> None:
+def test_publications_to_a_missing_queue_fail(ready: Host) -> None:
     with pytest.raises(errors.QueueNotFound):
         stage(ready, *bodies("a"), queue="000000000000/none")
     with pytest.raises(errors.QueueNotFound):
@@ -102,16 +98,13 @@ def test_a_missing_queue_is_told(ready: Host) -> None:
         ready.do(Abandon(queue="000000000000/none", writer=WRITER, batch=0))
 
 
-# Publishing.
-
-
-def test_an_attempt_that_is_named_twice_counts_once(ready: Host) -> None:
+def test_an_attempt_named_twice_is_published_once(ready: Host) -> None:
     stage(ready, *bodies("a", "b"))
     assert publish(ready, ("a", 2), ("a", 2)) == Published(messages=2)
     assert received(ready) == ["a", "b"]
 
 
-def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> None:
+def test_a_publish_drops_unnamed_attempts_and_earlier_batches(ready: Host) -> None:
     stage(ready, *many(), batch=0, attempt="old")
     stage(ready, *many(), batch=1, attempt="failed")
     stage(ready, *bodies("a"), batch=1, attempt="good")
@@ -123,7 +116,7 @@ def test_what_is_not_named_is_dropped_also_of_earlier_batches(ready: Host) -> No
     assert rows(ready) == 2  # of the next batch: a stage and its piece
 
 
-def test_many_come_in_slices_while_others_go_on(ready: Host) -> None:
+def test_a_large_publication_is_published_in_slices(ready: Host) -> None:
     stage(ready, *many())
     first = publish(ready, ("a", MANY))
     assert (first.more, first.again) == (True, False)
@@ -137,7 +130,7 @@ def test_many_come_in_slices_while_others_go_on(ready: Host) -> None:
     assert [name for name in found if name != "between"] == [each.body for each in many()]
 
 
-def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(ready: Host) -> None:
+def test_publications_of_one_writer_are_ordered_and_of_others_interleaved(ready: Host) -> None:
     for batch in range(2):
         stage(ready, *many(prefix=f"{batch}-"), batch=batch)
     ready.do(Stage(queue=QUEUE, writer="other", batch=0, attempt="a", part=0, messages=tuple(many(prefix="o-"))))
@@ -146,14 +139,13 @@ def test_publications_of_a_writer_keep_their_order_and_others_get_their_turn(rea
     ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=(("a", MANY),)))
     settle(ready)
     found = received(ready)
-    mine = [name for name in found if not name.startswith("o-")]
-    assert mine == [each.body for batch in range(2) for each in many(prefix=f"{batch}-")]
+    of_writer = [name for name in found if not name.startswith("o-")]
+    assert of_writer == [each.body for batch in range(2) for each in many(prefix=f"{batch}-")]
     assert found.index("o-0") < found.index(f"0-{MANY - 1}")
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_rate_is_kept_by_whoever_publishes_and_by_itself(kept: Host, *, restart: bool) -> None:
-    """100 a second: 10 each tenth of a second, however often it is asked for."""
+def test_a_publication_keeps_its_rate_in_commands_and_in_the_background(kept: Host, *, restart: bool) -> None:
     kept.create()
     stage(kept, *many(100))
     slow = Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 100),), messages_per_s_max=100)
@@ -171,7 +163,7 @@ def test_a_rate_is_kept_by_whoever_publishes_and_by_itself(kept: Host, *, restar
     assert received(kept) == [each.body for each in many(100)]
 
 
-def test_a_later_publication_waits_for_a_slow_one_of_its_writer(ready: Host) -> None:
+def test_a_later_publication_waits_for_an_earlier_one_of_its_writer(ready: Host) -> None:
     stage(ready, *many(20, "slow"))
     stage(ready, *many(5, "fast"), batch=1)
     ready.do(Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 20),), messages_per_s_max=10))
@@ -182,7 +174,7 @@ def test_a_later_publication_waits_for_a_slow_one_of_its_writer(ready: Host) -> 
     assert received(ready) == [each.body for each in many(20, "slow") + many(5, "fast")]
 
 
-def test_deciding_on_many_attempts_is_a_command_of_its_own(ready: Host) -> None:
+def test_a_publish_of_many_attempts_takes_several_commands(ready: Host) -> None:
     attempts = tuple((f"a{number}", 1) for number in range(150))
     for name, _ in attempts:
         stage(ready, message(name), attempt=name)
@@ -191,10 +183,7 @@ def test_deciding_on_many_attempts_is_a_command_of_its_own(ready: Host) -> None:
     assert received(ready) == [name for name, _ in attempts]
 
 
-# As if sent then.
-
-
-def test_a_message_enters_as_if_it_were_sent_then(ready: Host) -> None:
+def test_a_published_message_is_sent_at_its_publication(ready: Host) -> None:
     stage(ready, message("now"), message("later", delay_s=30), message("grouped", group="g"))
     ready.advance(60_000)
     publish_all(ready, ("a", 3))
@@ -205,7 +194,7 @@ def test_a_message_enters_as_if_it_were_sent_then(ready: Host) -> None:
     assert ready.receive_one().body == "later"
 
 
-def test_whoever_waits_is_told(ready: Host) -> None:
+def test_a_publication_wakes_waiters(ready: Host) -> None:
     woken = ready.watch()
     ready.engine.watch(FIFO, woken.append)
     stage(ready, *bodies("a"))
@@ -217,7 +206,7 @@ def test_whoever_waits_is_told(ready: Host) -> None:
     assert woken == [ready.clock.now_ms()] * 2
 
 
-def test_a_fifo_queue_keeps_order_and_stores_no_duplicate(ready: Host) -> None:
+def test_a_publication_to_a_fifo_queue_is_ordered_without_duplicates(ready: Host) -> None:
     ready.put(message("b", group="g"), queue=FIFO)
     stage(ready, *(message(name, group="g") for name in "abac"), queue=FIFO)
     published = publish_all(ready, ("a", 4), queue=FIFO)
@@ -231,7 +220,7 @@ def test_a_fifo_queue_keeps_order_and_stores_no_duplicate(ready: Host) -> None:
     assert writer(ready, FIFO).duplicates == 2
 
 
-def test_duplicates_are_those_of_the_moment_of_entering(ready: Host) -> None:
+def test_duplicates_are_determined_at_the_publication(ready: Host) -> None:
     stage(ready, message("a", group="g", dedup_id="1"), queue=FIFO)
     ready.advance(DEDUPLICATION_S * 1_000)
     publish_all(ready, ("a", 1), queue=FIFO)
@@ -239,17 +228,14 @@ def test_duplicates_are_those_of_the_moment_of_entering(ready: Host) -> None:
     assert received(ready, FIFO) == ["a"]
 
 
-def test_settings_that_change_between_do_not_lose_what_was_checked(ready: Host) -> None:
+def test_staged_messages_are_published_even_if_the_settings_change(ready: Host) -> None:
     stage(ready, message("x" * 2_000, group="g"), queue=FIFO)
     ready.set_queue(FIFO, message_bytes_max=1_024, content_deduplication=False)
     publish_all(ready, ("a", 1), queue=FIFO)
     assert received(ready, FIFO) == ["x" * 2_000]
 
 
-# What ends, and what goes on.
-
-
-def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
+def test_deleting_a_queue_deletes_its_writers(ready: Host) -> None:
     stage(ready, *many())
     stage(ready, *bodies("next"), batch=1)
     publish(ready, ("a", MANY))
@@ -261,7 +247,7 @@ def test_a_deleted_queue_takes_its_writers_along(ready: Host) -> None:
     assert ready.counts() == (0, 0, 0)
 
 
-def test_a_silent_writer_is_forgotten_with_what_it_staged(ready: Host) -> None:
+def test_a_silent_writer_is_deleted_with_its_stages(ready: Host) -> None:
     stage(ready, *many())
     ready.advance(WRITER_SILENCE_S * 1_000 - 1)
     assert writer(ready).staged == MANY
@@ -271,7 +257,7 @@ def test_a_silent_writer_is_forgotten_with_what_it_staged(ready: Host) -> None:
     assert rows(ready) == 0
 
 
-def test_a_writer_that_is_heard_of_is_kept(ready: Host) -> None:
+def test_a_stage_keeps_its_writer_alive(ready: Host) -> None:
     stage(ready, *bodies("a"))
     ready.advance(WRITER_SILENCE_S * 1_000 - 1)
     stage(ready, *bodies("b"), part=1)
@@ -280,7 +266,7 @@ def test_a_writer_that_is_heard_of_is_kept(ready: Host) -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "reopen"])
-def test_a_publication_goes_on_after_a_restart(kept: Host, how: str) -> None:
+def test_a_publication_resumes_after_a_restart(kept: Host, how: str) -> None:
     kept.create()
     stage(kept, *many())
     stage(kept, *many(3 * PIECE, "b"), attempt="b")
@@ -288,7 +274,7 @@ def test_a_publication_goes_on_after_a_restart(kept: Host, how: str) -> None:
     wanted = (("b", 3 * PIECE), ("a", MANY))
     slices = 0
     while publish(kept, *wanted).more:
-        kept.advance(1)  # another node gives other positions at the same instant
+        kept.advance(1)  # two nodes assign different positions at one instant
         getattr(kept, how)()
         slices += 1
     assert slices > 3
@@ -310,8 +296,8 @@ def fill(host: Host, body: str) -> int:
 
 
 @pytest.mark.parametrize("pages", [500, 600])
-def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> None:
-    """Messages take the room of their pieces: less than a slice of them need not be free."""
+def test_a_full_store_refuses_stages_but_publishes(pages: int) -> None:
+    """Published messages take the room of their pieces, so that less than a slice must be free."""
     with on_sqlite(None).open(database_pages_max=pages, free_space_reserve_bytes=0) as host:
         host.create()
         part = fill(host, body := "x" * 50_000)
@@ -324,14 +310,14 @@ def test_a_full_store_stages_nothing_and_publishes_all_the_same(pages: int) -> N
         assert stage(host, *bodies("a"), batch=1) == Staged(messages=1)
 
 
-def test_writers_and_queues_do_not_share_batches(ready: Host) -> None:
+def test_batches_belong_to_one_writer_and_queue(ready: Host) -> None:
     ready.create("000000000000/other")
     publish(ready, batch=3)
     assert not publish(ready, batch=3, queue="000000000000/other").again
     assert not ready.do(Publish(queue=QUEUE, writer="other", batch=0, attempts=())).again
 
 
-def test_a_number_that_does_not_agree_is_refused_and_changes_nothing(ready: Host) -> None:
+def test_a_publish_with_wrong_message_counts_is_refused(ready: Host) -> None:
     stage(ready, *bodies("a", "b"))
     for wanted in (("a", 3), ("a", 1), ("never", 1)):
         with pytest.raises(errors.StageMissing):

@@ -1,4 +1,4 @@
-"""Queues: created, found again, set, shown, listed page by page, deleted; and commands on one that is not there."""
+"""Queues: creation, settings, tags, lists, deletion, and the pauses after a purge or a deletion."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,8 +32,7 @@ def listed(host: Host, **narrowed: object) -> tuple[list[str], bool]:
     return page.names, page.more
 
 
-def test_a_new_queue(host: Host) -> None:
-    """It has the settings that were asked for, the defaults for the rest, and its time of creation."""
+def test_a_new_queue_has_the_given_settings_and_defaults(host: Host) -> None:
     view = host.create(delay_s=7)
     assert view.queue == QUEUE
     assert view.settings == QueueSettings(delay_s=7)
@@ -41,7 +40,7 @@ def test_a_new_queue(host: Host) -> None:
     assert host.do(commands.ShowQueue(queue=QUEUE)) == view
 
 
-def test_creating_a_queue_again_finds_it(host: Host) -> None:
+def test_creating_an_existing_queue_returns_it(host: Host) -> None:
     created = host.create(delay_s=7, retention_s=60)
     host.send("a", delay_s=0)
     host.advance(1)
@@ -50,7 +49,7 @@ def test_creating_a_queue_again_finds_it(host: Host) -> None:
     assert host.counts() == (1, 0, 0)
 
 
-def test_creating_a_queue_again_with_another_setting_is_an_error(host: Host) -> None:
+def test_creating_an_existing_queue_with_another_setting_fails(host: Host) -> None:
     created = host.create(delay_s=7)
     with pytest.raises(errors.QueueExists) as refusal:
         host.create(delay_s=8)
@@ -60,8 +59,7 @@ def test_creating_a_queue_again_with_another_setting_is_an_error(host: Host) -> 
     assert host.create() == created
 
 
-def test_a_setting_is_edited_by_what_it_is(host: Host) -> None:
-    """Two edits that were asked for at once both count, and the time of the change is told."""
+def test_concurrent_edits_of_a_setting_both_apply(host: Host) -> None:
     host.create()
     host.advance(1_000)
     for edit in ("a{}".format, "b{}".format):
@@ -70,7 +68,7 @@ def test_a_setting_is_edited_by_what_it_is(host: Host) -> None:
     assert (view.settings.policy, view.modified_at_ms) == ("ba", host.clock.now_ms())
 
 
-def test_an_edit_that_is_refused_changes_nothing(host: Host) -> None:
+def test_a_refused_edit_changes_nothing(host: Host) -> None:
     created = host.create()
     reason = ValueError("no")
 
@@ -83,8 +81,7 @@ def test_an_edit_that_is_refused_changes_nothing(host: Host) -> None:
     assert host.create() == created
 
 
-def test_settings_are_changed_one_by_one(host: Host) -> None:
-    """What is not named stays; the time of the change is told."""
+def test_only_the_given_settings_change(host: Host) -> None:
     created = host.create(delay_s=7)
     host.advance(5)
     host.set_queue(visibility_timeout_s=9)
@@ -95,8 +92,7 @@ def test_settings_are_changed_one_by_one(host: Host) -> None:
         host.create(visibility_timeout_s=30)
 
 
-def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
-    """When a queue is created, by defaults too, set or edited; nothing is changed."""
+def test_conflicting_settings_are_refused(host: Host) -> None:
     for given in ("settings", "defaults"):
         with pytest.raises(errors.SettingsConflict) as refusal:
             create(host, **{given: {"receives_max": 3}})
@@ -115,13 +111,12 @@ def test_settings_that_contradict_each_other_are_refused(host: Host) -> None:
     assert host.do(commands.ShowQueue(queue=QUEUE)) == created
 
 
-def test_queues_survive(kept: Host) -> None:
-    """With their settings, tags and times; a deleted one does not come back."""
+def test_queues_survive_restarts_and_crashes(kept: Host) -> None:
     kept.create(delay_s=7)
-    kept.create("a/gone")
+    kept.create("a/deleted")
     kept.set_queue(receive_wait_s=3)
     tag(kept, team="red")
-    kept.drop("a/gone")
+    kept.drop("a/deleted")
     view = kept.do(commands.ShowQueue(queue=QUEUE))
     for again in (kept.crash, kept.reopen):
         again()
@@ -130,7 +125,7 @@ def test_queues_survive(kept: Host) -> None:
 
 
 @pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: type(command).__name__)
-def test_a_queue_that_is_not_there(host: Host, command: Command) -> None:
+def test_commands_on_a_missing_queue_fail(host: Host, command: Command) -> None:
     for _ in range(2):
         with pytest.raises(errors.QueueNotFound) as refusal:
             host.do(command)
@@ -139,8 +134,7 @@ def test_a_queue_that_is_not_there(host: Host, command: Command) -> None:
         host.drop()
 
 
-def test_listing(host: Host) -> None:
-    """By name, of one account only, by prefix, a page at a time."""
+def test_queues_are_listed_by_account_prefix_and_page(host: Host) -> None:
     for name in ("a/c", "a/a", "b/a", "a/bb", "a/b", "aa/x", "a/ba"):
         host.create(name)
     assert listed(host) == (["a", "b", "ba", "bb", "c"], False)
@@ -155,9 +149,6 @@ def test_listing(host: Host) -> None:
     assert listed(host, after="a a name that is not there") == (["b", "ba", "bb", "c"], False)
     host.drop("a/ba")
     assert listed(host, prefix="b") == (["b", "bb"], False)
-
-
-# Tags of queues: put, removed, bounded, kept; they change nothing else.
 
 
 FIFTY = {f"key{number}": "" for number in range(50)}
@@ -176,8 +167,7 @@ def create(host: Host, **given: Any) -> Any:
     return host.do(commands.CreateQueue(queue=QUEUE, **given))
 
 
-def test_tags_are_put_and_removed(host: Host) -> None:
-    """A key is put over what it was; removing what is not there is nothing; both at once removes first."""
+def test_tags_are_set_and_removed(host: Host) -> None:
     host.create()
     assert tags(host) == {}
     tag(host, team="red", stage="test")
@@ -187,8 +177,7 @@ def test_tags_are_put_and_removed(host: Host) -> None:
     assert tags(host) == {"team": "green"}
 
 
-def test_a_queue_is_created_with_tags(host: Host) -> None:
-    """They do not tell an existing queue apart, and a second creation does not change them."""
+def test_tags_are_set_only_by_the_creation_that_makes_the_queue(host: Host) -> None:
     made = create(host, tags={"team": "red"})
     assert (made.settings.tags, made.is_new) == ({"team": "red"}, True)
     created = replace(made, is_new=False)
@@ -196,8 +185,7 @@ def test_a_queue_is_created_with_tags(host: Host) -> None:
     assert host.create() == created
 
 
-def test_fifty_tags_are_the_most(host: Host) -> None:
-    """One more is refused, whole, also at the creation; a key put again is no more."""
+def test_a_queue_has_at_most_fifty_tags(host: Host) -> None:
     with pytest.raises(errors.TooManyTags) as refusal:
         create(host, tags={**FIFTY, "more": ""})
     assert refusal.value.tags_max == 50
@@ -210,8 +198,7 @@ def test_fifty_tags_are_the_most(host: Host) -> None:
     assert len(tags(host)) == 50
 
 
-def test_tags_are_no_settings(host: Host) -> None:
-    """The time of the last change stays, and so do messages, leases and settings."""
+def test_tags_change_neither_settings_nor_messages(host: Host) -> None:
     created = create(host, settings={"visibility_timeout_s": 9})
     host.send("a", "b")
     host.receive()
@@ -222,9 +209,6 @@ def test_tags_are_no_settings(host: Host) -> None:
     assert host.counts() == (1, 1, 0)
     host.set_queue(delay_s=1)
     assert tags(host) == {"team": "red"}
-
-
-# After a purge a queue rests, and after a deletion its name: to the millisecond, over restarts, and not for ever.
 
 
 PURGE = commands.PurgeQueue(queue=QUEUE)
@@ -238,7 +222,7 @@ def pausing(store: Store) -> Iterator[Host]:
         yield opened
 
 
-def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
+def test_a_refused_purge_does_not_extend_the_pause(pausing: Host) -> None:
     pausing.do(PURGE)
     pausing.advance(30_000)
     with pytest.raises(errors.PurgeInProgress):
@@ -247,7 +231,7 @@ def test_a_refused_purge_begins_no_pause(pausing: Host) -> None:
     pausing.do(PURGE)
 
 
-def test_queues_rest_alone(pausing: Host) -> None:
+def test_each_queue_has_its_own_purge_pause(pausing: Host) -> None:
     pausing.create("a/other")
     pausing.do(PURGE)
     pausing.purge("a/other")
@@ -256,7 +240,7 @@ def test_queues_rest_alone(pausing: Host) -> None:
         pausing.do(PURGE)
 
 
-def test_a_queue_of_a_used_name_has_no_past(pausing: Host) -> None:
+def test_a_recreated_queue_can_be_purged_at_once(pausing: Host) -> None:
     pausing.advance(1_000)
     pausing.do(DELETE)
     pausing.advance(60_000)
@@ -270,25 +254,24 @@ def test_a_queue_of_a_used_name_has_no_past(pausing: Host) -> None:
 
 
 @pytest.mark.parametrize("again", ["reopen", "crash"])
-def test_pauses_survive(kept_store: Store, again: str) -> None:
+def test_pauses_survive_restarts_and_crashes(kept_store: Store, again: str) -> None:
     with kept_store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
         host.create()
-        host.create("a/gone")
+        host.create("a/deleted")
         host.do(PURGE)
-        host.drop("a/gone")
+        host.drop("a/deleted")
         host.advance(59_999)
         getattr(host, again)()
         with pytest.raises(errors.PurgeInProgress):
             host.do(PURGE)
         with pytest.raises(errors.QueueDeletedRecently):
-            host.create("a/gone")
+            host.create("a/deleted")
         host.advance(1)
         host.do(PURGE)
-        host.create("a/gone")
+        host.create("a/deleted")
 
 
-def test_pauses_are_as_long_as_they_are_set(kept_store: Store) -> None:
-    """Each by its own option, and also those that were begun under another one."""
+def test_pauses_last_as_long_as_their_options(kept_store: Store) -> None:
     with kept_store.open(purge_pause_s=5, queue_name_pause_s=7) as host:
         host.create()
         host.do(PURGE)

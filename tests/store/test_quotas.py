@@ -1,4 +1,4 @@
-"""In-flight quotas: how many messages a receive may still take, what it hears when there is no place, who frees one."""
+"""Limits of messages in flight and of receives per second."""
 
 import os
 from collections.abc import Iterator
@@ -39,8 +39,8 @@ def fill(host: Host, quota: int = QUOTA, *, timeout_s: int = 30) -> list[str]:
     return [each.receipt for each in taken]
 
 
-def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) -> None:
-    """More than a command deletes: a receive that gives nothing for that is to be made again at once."""
+def test_many_expired_messages_do_not_count_as_in_flight(limited: Host) -> None:
+    """There are more than one command deletes: an empty receive returns that the next is due at once."""
     for _ in range(5):
         limited.send(*("old" for _ in range(500)), priority=16)
     fill(limited, timeout_s=900)
@@ -52,7 +52,7 @@ def test_what_retention_ends_takes_no_place_behind_many_others(limited: Host) ->
     assert [each.body for each in given] == ["young"]
 
 
-def test_a_place_is_freed_by_retention(limited: Host) -> None:
+def test_retention_reduces_the_messages_in_flight_and_wakes(limited: Host) -> None:
     limited.set_queue(retention_s=60)
     fill(limited, timeout_s=3_600)
     limited.advance(1_000)
@@ -60,29 +60,28 @@ def test_a_place_is_freed_by_retention(limited: Host) -> None:
     watcher = Watcher(limited)
     assert received(limited).over_limit
     limited.advance(61_000)
-    assert watcher.woken_ms, "nobody heard of the places"
+    assert watcher.woken_ms
     assert received(limited).over_limit is False
 
 
-@pytest.mark.differs_on_postgres("says at once when the next place is free, however many messages are delayed")
-def test_the_next_place_behind_many_delays_is_looked_for_step_by_step(limited: Host) -> None:
-    """A look steps over a thousand delayed messages; what it says is never too late and never the present."""
+@pytest.mark.differs_on_postgres("finds the end of the first lease at once")
+def test_the_next_due_time_at_the_limit_is_found_in_bounded_steps(limited: Host) -> None:
+    """A step skips a thousand delayed messages; its due time is never too late and never the present."""
     fill(limited, timeout_s=100)
     for delay_s in range(1, 31):
         limited.send(*(f"d{number}" for number in range(100)), delay_s=delay_s)
-    due_ms, looks, end_ms = limited.clock.now_ms(), 0, limited.clock.now_ms() + 100_000
+    due_ms, steps, end_ms = limited.clock.now_ms(), 0, limited.clock.now_ms() + 100_000
     while due_ms != end_ms:
         answer = received(limited)
         assert answer.over_limit
         assert answer.next_due_ms is not None
         assert due_ms < answer.next_due_ms <= end_ms
-        due_ms, looks = answer.next_due_ms, looks + 1
+        due_ms, steps = answer.next_due_ms, steps + 1
         limited.clock.set(min(due_ms, end_ms - 1))
-    assert looks == 4
+    assert steps == 4
 
 
-def test_a_queue_has_its_own_quota(limited: Host) -> None:
-    """It overrides the engine's, either way, and a change counts at once; what is in flight stays so."""
+def test_the_in_flight_limit_of_a_queue_overrides_the_default(limited: Host) -> None:
     limited.set_queue(in_flight_max=7)
     fill(limited, 7)
     limited.set_queue(in_flight_max=2)
@@ -96,8 +95,7 @@ def test_a_queue_has_its_own_quota(limited: Host) -> None:
     assert received(limited).over_limit
 
 
-def test_a_watch_hears_of_places_only_where_they_were_wanted(limited: Host) -> None:
-    """A delete below the quota wakes nobody; at the quota, after somebody was refused, it wakes once."""
+def test_a_delete_wakes_only_after_a_receive_hit_the_limit(limited: Host) -> None:
     receipts = fill(limited)
     watcher = Watcher(limited)
     limited.delete(receipts[0])
@@ -108,8 +106,8 @@ def test_a_watch_hears_of_places_only_where_they_were_wanted(limited: Host) -> N
     assert watcher.woken_ms == [limited.clock.now_ms()]
 
 
-@pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
-def test_who_is_woken_by_a_place_takes_it(limited: Host) -> None:
+@pytest.mark.differs_on_postgres("there are no batches")
+def test_a_receive_woken_at_the_limit_is_served_first(limited: Host) -> None:
     receipts = fill(limited)
     assert received(limited).over_limit
     watcher = Watcher(limited, receives=True)
@@ -119,8 +117,7 @@ def test_who_is_woken_by_a_place_takes_it(limited: Host) -> None:
     assert answer.over_limit
 
 
-def test_a_fifo_queue_at_its_quota_is_silent(limited: Host) -> None:
-    """An empty answer that is no error; a delete frees a place."""
+def test_a_fifo_queue_at_its_limit_returns_an_empty_reply(limited: Host) -> None:
     queue = "a/orders"
     limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True}))
     limited.put(*[message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(6)], queue=queue)
@@ -136,8 +133,7 @@ def test_a_fifo_queue_at_its_quota_is_silent(limited: Host) -> None:
 
 
 @pytest.mark.parametrize("way", ["delete", "release", "retention"])
-def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(limited: Host, way: str) -> None:
-    """When a message in flight is deleted, released, or ends: all of these free a place."""
+def test_waiters_of_a_fifo_queue_at_its_limit_are_woken(limited: Host, way: str) -> None:
     queue = "a/orders"
     limited.do(commands.CreateQueue(queue=queue, settings={"fifo": True, "retention_s": 60}))
     limited.put(*(message(f"m{number}", group=f"g{number}", dedup_id=f"m{number}") for number in range(3)), queue=queue)
@@ -157,8 +153,8 @@ def test_whoever_waits_for_a_place_of_a_fifo_queue_is_told(limited: Host, way: s
     assert len(limited.receive(1, queue=queue)) == 1
 
 
-def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> None:
-    """Dead letters end by when they were first sent: no floor passes over them."""
+def test_waiters_are_woken_when_a_dead_letter_in_flight_expires(limited: Host) -> None:
+    """Dead letters expire by their first send, so their order of arrival does not tell when."""
     dead = "000000000000/dead"
     limited.create(dead, retention_s=60, in_flight_max=1)
     limited.set_queue(dead_letter_queue=dead, receives_max=1)
@@ -175,8 +171,7 @@ def test_a_place_freed_by_the_end_of_a_dead_letter_is_told(limited: Host) -> Non
     assert limited.receive_one(queue=dead).body == "young"
 
 
-def test_the_defaults_are_the_documented_ones() -> None:
-    """120,000 and 20,000; a queue's own may be larger and smaller."""
+def test_the_default_in_flight_limits_are_those_of_sqs() -> None:
     assert (limits.IN_FLIGHT.default, limits.FIFO_IN_FLIGHT.default) == (120_000, 20_000)
     assert (RESTLESS.in_flight_max, RESTLESS.fifo_in_flight_max) == (120_000, 20_000)
 
@@ -185,11 +180,12 @@ def test_the_defaults_are_the_documented_ones() -> None:
 @pytest.mark.parametrize(("fifo", "quota_whole", "waiting_whole"), [
     (False, 120_000, 2_000_000), (True, 20_000, 200_000),
 ], ids=["standard", "fifo"])  # fmt: skip
-def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int, waiting_whole: int) -> None:
-    """At two below it a receive of ten gets two, at it nothing; one delete or one expiry frees one place.
+def test_the_in_flight_limit_is_exact_at_full_size(
+    tmp_path: Path, *, fifo: bool, quota_whole: int, waiting_whole: int
+) -> None:
+    """With `PROVE=whole` the limit is the default, and two million messages wait; otherwise it is 3,000.
 
-    With `PROVE=whole` the quota is the default, and two million messages wait beside (of a FIFO queue fewer: each has a
-    deduplication id to store); otherwise it is 3,000.
+    Fewer wait in a FIFO queue, where each has a deduplication id to store.
     """
     quota, waiting = (quota_whole, waiting_whole) if WHOLE else (3_000, 100)
     with ExitStack() as stack:
@@ -219,10 +215,7 @@ def test_the_quota_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int,
         assert received(host).over_limit is not fifo
 
 
-# A queue that bounds its receives: so many in any second, counted as they are asked, and no others.
-
-
-def ask(host: Host, times: int) -> int:
+def throttled_receives(host: Host, times: int) -> int:
     answers = host.do_together(*(Receive(queue=QUEUE) for _ in range(times)))
     refusals = [answer for answer in answers if isinstance(answer, ReceivesThrottled)]
     assert all(refusal.per_s_max == 3 for refusal in refusals)
@@ -235,44 +228,42 @@ def throttled(host: Host) -> Host:
     return host
 
 
-def test_so_many_receives_in_any_second(throttled: Host) -> None:
-    """Whether they give anything or not; the next one may be asked a second after the first one, to the millisecond."""
+def test_at_most_so_many_receives_succeed_in_any_second(throttled: Host) -> None:
     throttled.send("a")
-    assert ask(throttled, 1) == 0
+    assert throttled_receives(throttled, 1) == 0
     throttled.advance(600)
-    assert ask(throttled, 3) == 1
+    assert throttled_receives(throttled, 3) == 1
     throttled.advance(399)
-    assert ask(throttled, 1) == 1
+    assert throttled_receives(throttled, 1) == 1
     throttled.advance(1)
-    assert ask(throttled, 2) == 1
+    assert throttled_receives(throttled, 2) == 1
     throttled.advance(600)
-    assert ask(throttled, 3) == 1
+    assert throttled_receives(throttled, 3) == 1
     throttled.advance(10_000)
-    assert ask(throttled, 10) == 7
+    assert throttled_receives(throttled, 10) == 7
 
 
-def test_what_is_refused_does_not_count_and_takes_nothing(throttled: Host) -> None:
-    """Who asks all the time gets three a second, and the messages are there for who comes later."""
+def test_throttled_receives_do_not_count_and_take_no_message(throttled: Host) -> None:
     throttled.send(*"abcd")
-    assert ask(throttled, 100) == 97
+    assert throttled_receives(throttled, 100) == 97
     assert throttled.counts() == (1, 3, 0)
     throttled.advance(1_000)
-    assert ask(throttled, 100) == 97
+    assert throttled_receives(throttled, 100) == 97
     assert throttled.counts() == (0, 4, 0)
 
 
-def test_a_receive_that_waited_was_counted_when_it_was_asked(throttled: Host) -> None:
-    assert ask(throttled, 3) == 0
+def test_a_long_poll_is_counted_at_its_request_only(throttled: Host) -> None:
+    assert throttled_receives(throttled, 3) == 0
     for _ in range(10):
         throttled.do(Receive(queue=QUEUE, requested_at_ms=throttled.clock.now_ms()))
     throttled.advance(1_000)
-    assert ask(throttled, 4) == 1
+    assert throttled_receives(throttled, 4) == 1
 
 
-def test_nothing_else_is_throttled(throttled: Host) -> None:
+def test_only_receives_are_throttled(throttled: Host) -> None:
     throttled.send("a", "b")
     (a,) = throttled.receive(1)
-    ask(throttled, 2)
+    throttled_receives(throttled, 2)
     throttled.change(a.receipt, 5)
     throttled.delete(a.receipt)
     throttled.send("c")
@@ -283,10 +274,10 @@ def test_nothing_else_is_throttled(throttled: Host) -> None:
     throttled.receive(queue="000000000000/other")
 
 
-def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
-    ask(throttled, 3)
+def test_the_receive_limit_can_be_changed_and_removed(throttled: Host) -> None:
+    throttled_receives(throttled, 3)
     throttled.set_queue(delay_s=1)
-    assert ask(throttled, 1) == 1
+    assert throttled_receives(throttled, 1) == 1
     throttled.set_queue(receives_per_s_max=5)
     throttled.receive()
     throttled.set_queue(receives_per_s_max=0)
@@ -294,7 +285,7 @@ def test_the_limit_may_be_changed_and_taken_away(throttled: Host) -> None:
         throttled.receive()
 
 
-def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
+def test_each_repetition_of_an_attempt_is_counted(host: Host) -> None:
     host.create(fifo=True, receives_per_s_max=3)
     host.put(message("a", group="g", dedup_id="a"))
     attempt = Receive(queue=QUEUE, attempt_id="t", timeout_s=30)
@@ -312,7 +303,7 @@ def test_an_attempt_counts_once_each_time_it_is_asked(host: Host) -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, fifo: bool) -> None:
+def test_a_receive_deferred_to_the_next_batch_is_counted_once(host: Host, *, fifo: bool) -> None:
     host.create(receives_per_s_max=3, fifo=fifo)
     for number in range(60):
         name = str(number) if fifo else None
@@ -320,11 +311,10 @@ def test_a_receive_that_finds_no_room_in_a_batch_is_counted_once(host: Host, *, 
     answers = host.do_together(*(Receive(queue=QUEUE, count=10) for _ in range(3)))
     assert not any(isinstance(answer, ReceivesThrottled) for answer in answers)
     assert all(answer.messages for answer in answers)
-    assert ask(host, 1) == 1
+    assert throttled_receives(host, 1) == 1
 
 
-def test_the_next_place_is_told(limited: Host) -> None:
-    """The end of the first lease in flight: not of one that ended, not of a delay, not the present."""
+def test_a_receive_at_the_limit_returns_the_end_of_the_first_lease(limited: Host) -> None:
     limited.send("ended")
     limited.receive(1, timeout_s=1)
     limited.advance(1_000)

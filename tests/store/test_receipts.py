@@ -1,4 +1,4 @@
-"""Receipts of a command, each judged alone (what each may do: `test_model`); and whoever waits for a queue."""
+"""Batches of receipts (the effects of one receipt: `test_model`), watches, and withdrawn commands."""
 
 from typing import Any
 
@@ -20,8 +20,7 @@ def one(host: Host) -> Host:
     return host
 
 
-def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
-    """In order, each with its own answer, also twice the same receipt."""
+def test_each_delete_of_a_batch_has_its_own_result(one: Host) -> None:
     one.send("b", "c")
     a, b, _ = (each.receipt for each in one.receive(10))
     first, second, third, fourth = one.delete(a, "nonsense", a, b)
@@ -30,7 +29,7 @@ def test_the_entries_of_a_command_succeed_and_fail_alone(one: Host) -> None:
     assert one.counts() == (0, 1, 0)
 
 
-def test_the_changes_of_a_command_succeed_and_fail_alone(one: Host) -> None:
+def test_each_visibility_change_of_a_batch_has_its_own_result(one: Host) -> None:
     receipt = one.receive_one().receipt
     changes = [("nonsense", 1), (receipt, 5), (receipt, 43_201), (receipt, 9)]
     answers = one.do(
@@ -44,11 +43,8 @@ def test_the_changes_of_a_command_succeed_and_fail_alone(one: Host) -> None:
     assert one.due_ms() == one.clock.now_ms() + 9_000
 
 
-# Watches, withdrawals and the end: what the port promises to whoever waits.
-
-
 class Watcher:
-    """Notes when it is woken; with `receives`, each waking submits a receive."""
+    """Record wake-ups of a queue; with ``receives``, submit a receive at each."""
 
     def __init__(self, host: Host, *, receives: bool = False) -> None:
         self.woken_ms: list[int] = []
@@ -63,15 +59,14 @@ class Watcher:
             self._host.engine.submit(commands.Receive(queue=QUEUE), self.answers.append)
 
 
-def test_a_refused_send_wakes_nobody(host: Host) -> None:
+def test_a_refused_send_does_not_wake(host: Host) -> None:
     host.create(message_bytes_max=1_024)
     watcher = Watcher(host)
     host.put(message("x" * 2_000))
     assert watcher.woken_ms == []
 
 
-def test_a_change_wakes_with_the_new_deadline(host: Host) -> None:
-    """A release at once, any other with its instant; a receipt that does not act wakes nobody."""
+def test_a_visibility_change_wakes_with_the_new_deadline(host: Host) -> None:
     host.create()
     host.send("a")
     old = host.receive_one(timeout_s=0)
@@ -85,9 +80,8 @@ def test_a_change_wakes_with_the_new_deadline(host: Host) -> None:
     assert watcher.woken_ms == [now_ms + 3_000, now_ms]
 
 
-@pytest.mark.differs_on_postgres("there are no batches: who is woken takes part in the next statement like all others")
-def test_what_a_watch_submits_is_applied_next_in_the_same_batch(host: Host) -> None:
-    """It comes before a receive that was submitted earlier: first come, first served."""
+@pytest.mark.differs_on_postgres("there are no batches")
+def test_a_receive_submitted_by_a_watch_is_applied_next_in_the_batch(host: Host) -> None:
     host.create()
     watcher = Watcher(host, receives=True)
     _, late = host.do_together(commands.Send(queue=QUEUE, messages=(message("a"),)), commands.Receive(queue=QUEUE))
@@ -95,8 +89,7 @@ def test_what_a_watch_submits_is_applied_next_in_the_same_batch(host: Host) -> N
     assert late.messages == []
 
 
-def test_a_watch_survives_what_does_not_concern_it_and_ends_when_told(host: Host) -> None:
-    """Other queues do not wake it; `unwatch` ends it."""
+def test_other_queues_do_not_wake_a_watch_and_unwatch_ends_it(host: Host) -> None:
     host.create()
     host.create("a/other")
     watcher = Watcher(host)
@@ -107,8 +100,7 @@ def test_a_watch_survives_what_does_not_concern_it_and_ends_when_told(host: Host
     assert watcher.woken_ms == []
 
 
-def test_an_empty_receive_tells_when_to_look_again(host: Host) -> None:
-    """Nothing coming, a delay, an earlier lease, a message that is there; and how long the queue waits."""
+def test_a_receive_returns_the_time_of_the_next_message(host: Host) -> None:
     host.create(receive_wait_s=7)
     now_ms = host.clock.now_ms()
     answer = host.do(commands.Receive(queue=QUEUE))
@@ -123,7 +115,7 @@ def test_an_empty_receive_tells_when_to_look_again(host: Host) -> None:
     assert host.due_ms() == now_ms + 20_000
 
 
-def test_withdrawing_what_was_answered_is_harmless(host: Host) -> None:
+def test_withdrawing_an_answered_command_has_no_effect(host: Host) -> None:
     host.create()
     answers: list[Any] = []
     host.in_loop(lambda: host.engine.submit(commands.Receive(queue=QUEUE), answers.append))
@@ -131,7 +123,7 @@ def test_withdrawing_what_was_answered_is_harmless(host: Host) -> None:
     assert len(answers) == 1
 
 
-def test_closing_answers_what_was_submitted_and_refuses_the_rest(kept: Host) -> None:
+def test_closing_completes_submitted_commands_and_refuses_later_ones(kept: Host) -> None:
     kept.create()
     answers = kept.close_with(
         commands.Send(queue=QUEUE, messages=(message("before"),)),
@@ -142,9 +134,8 @@ def test_closing_answers_what_was_submitted_and_refuses_the_rest(kept: Host) -> 
     assert kept.receive_one().body == "before"
 
 
-@pytest.mark.differs_on_postgres("a watch hears of what is durable already, so that its failure cannot undo it")
-def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
-    """A waker that raises is a defect of its owner: the send may fail, the engine goes on and keeps its word."""
+@pytest.mark.differs_on_postgres("watches are called after the commit, so their failure cannot undo it")
+def test_a_failing_watch_fails_only_its_send(host: Host) -> None:
     host.create()
 
     def fail(due_ms: int) -> None:
@@ -159,8 +150,7 @@ def test_a_watch_that_fails_breaks_nothing_else(host: Host) -> None:
     assert host.receive_one().body == "b"
 
 
-def test_a_send_wakes(host: Host) -> None:
-    """At once, or with the instant at which the delay ends."""
+def test_a_send_wakes_at_the_end_of_its_delay(host: Host) -> None:
     host.create()
     watcher = Watcher(host)
     host.send("a")
@@ -170,8 +160,7 @@ def test_a_send_wakes(host: Host) -> None:
     assert watcher.woken_ms == [now_ms, now_ms + 5_000, now_ms + 7_000]
 
 
-def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
-    """The receive that follows says that it is gone."""
+def test_deleting_the_queue_wakes(host: Host) -> None:
     host.create()
     watcher = Watcher(host, receives=True)
     host.drop()
@@ -180,7 +169,6 @@ def test_the_deletion_of_the_queue_wakes(host: Host) -> None:
 
 
 def test_a_withdrawn_receive_takes_nothing(host: Host) -> None:
-    """Its client has gone before its turn came."""
     host.create()
     host.send("a")
     answers: list[Any] = []

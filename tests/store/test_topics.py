@@ -1,4 +1,4 @@
-"""Topics on every store: what they are, who is subscribed, what arrives where, and all or nothing of it."""
+"""Topics on every store: settings, subscriptions, deliveries and queues of pushed subscriptions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,10 +57,10 @@ DAY_MS = 86_400_000
 
 @pytest.fixture
 def topic(host: Host) -> Host:
-    return made(host)
+    return create_topic_and_queues(host)
 
 
-def made(host: Host) -> Host:
+def create_topic_and_queues(host: Host) -> Host:
     create(host)
     host.create(QUEUE)
     host.create(OTHER)
@@ -88,7 +88,7 @@ def subscribe(host: Host, *subscriptions: Subscription) -> None:
 def publishing(
     body: str = "hello", *, tag: str = "", make: Callable[[Notification], NewMessage] | None = None
 ) -> PublishToTopic:
-    """Return the command that publishes ``body``: each subscription gets it with its name in front."""
+    """Return the command that publishes ``body``; by default each copy starts with the name of its subscription."""
 
     def named(notification: Notification) -> NewMessage:
         return message(f"{notification.subscription.name}: {body}")
@@ -101,15 +101,12 @@ def publish(host: Host, body: str = "hello", **others: Any) -> PublishedMessage:
     return answer
 
 
-def names_of(host: Host, **wanted: Any) -> tuple[list[str], bool]:
+def subscription_names(host: Host, **wanted: Any) -> tuple[list[str], bool]:
     page = host.do(ListSubscriptions(topic=TOPIC, **wanted))
     return [each.subscription.name for each in page.subscriptions], page.more
 
 
-# Topics.
-
-
-def test_a_topic_is_created_once_and_found_with_the_same_settings(host: Host) -> None:
+def test_creating_a_topic_again_needs_equal_settings(host: Host) -> None:
     view = create(host, message_bytes_max=2_048)
     settings = TopicSettings(message_bytes_max=2_048)
     now_ms = host.clock.now_ms()
@@ -121,7 +118,7 @@ def test_a_topic_is_created_once_and_found_with_the_same_settings(host: Host) ->
         create(host, operations_logged=True)
 
 
-def test_settings_change_and_say_when(host: Host) -> None:
+def test_changing_topic_settings_updates_the_modification_time(host: Host) -> None:
     create(host)
     host.advance(5)
     host.do(SetTopic(topic=TOPIC, settings={"operations_logged": True}))
@@ -130,7 +127,7 @@ def test_settings_change_and_say_when(host: Host) -> None:
     assert view.modified_at_ms == view.created_at_ms + 5
 
 
-def test_topics_are_listed_by_name_and_account(host: Host) -> None:
+def test_topics_are_listed_by_account_prefix_and_page(host: Host) -> None:
     for name in ("a1", "b", "a2", "a3"):
         create(host, f"000000000000/{name}")
     create(host, "111111111111/a4")
@@ -149,7 +146,7 @@ def test_topics_are_listed_by_name_and_account(host: Host) -> None:
     Unsubscribe(topic=TOPIC, name="x"), ShowSubscription(topic=TOPIC, name="x"), ListSubscriptions(topic=TOPIC),
     publishing(),
 ], ids=lambda command: type(command).__name__)  # fmt: skip
-def test_a_topic_that_is_not_there_is_an_error(host: Host, command: commands.Command) -> None:
+def test_commands_on_a_missing_topic_fail(host: Host, command: commands.Command) -> None:
     with pytest.raises(TopicNotFound, match="000000000000/news does not exist"):
         host.do(command)
 
@@ -158,15 +155,12 @@ def test_a_topic_that_is_not_there_is_an_error(host: Host, command: commands.Com
     SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF), Unsubscribe(topic=TOPIC, name="x"),
     ShowSubscription(topic=TOPIC, name="x"),
 ], ids=lambda command: type(command).__name__)  # fmt: skip
-def test_a_subscription_that_is_not_there_is_an_error(topic: Host, command: commands.Command) -> None:
+def test_commands_on_a_missing_subscription_fail(topic: Host, command: commands.Command) -> None:
     with pytest.raises(SubscriptionNotFound, match="has no subscription x"):
         topic.do(command)
 
 
-# Subscriptions.
-
-
-def test_a_subscription_is_made_once_and_found_as_it_is(topic: Host) -> None:
+def test_creating_a_subscription_again_needs_equal_settings(topic: Host) -> None:
     subscribe(topic, to_queue("s", filter_tag="red"))
     topic.advance(5)
     again = topic.do(Subscribe(subscription=to_queue("s", filter_tag="red")))
@@ -176,7 +170,7 @@ def test_a_subscription_is_made_once_and_found_as_it_is(topic: Host) -> None:
         topic.do(Subscribe(subscription=to_queue("s")))
 
 
-def test_the_strategy_changes_and_nothing_else(topic: Host) -> None:
+def test_only_the_retry_strategy_of_a_subscription_changes(topic: Host) -> None:
     subscribe(topic, to_url())
     topic.advance(5)
     topic.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
@@ -185,29 +179,26 @@ def test_the_strategy_changes_and_nothing_else(topic: Host) -> None:
     assert view.modified_at_ms == view.created_at_ms + 5
 
 
-def test_subscriptions_are_listed_by_name(topic: Host) -> None:
+def test_subscriptions_are_listed_by_prefix_and_page(topic: Host) -> None:
     subscribe(topic, to_queue("b"), to_queue("a2"), to_url("a1"))
-    assert names_of(topic) == (["a1", "a2", "b"], False)
-    assert names_of(topic, prefix="a", count=1) == (["a1"], True)
-    assert names_of(topic, prefix="a", after="a1") == (["a2"], False)
+    assert subscription_names(topic) == (["a1", "a2", "b"], False)
+    assert subscription_names(topic, prefix="a", count=1) == (["a1"], True)
+    assert subscription_names(topic, prefix="a", after="a1") == (["a2"], False)
 
 
-def test_a_queue_must_be_there_to_be_subscribed(topic: Host) -> None:
+def test_a_missing_queue_cannot_be_subscribed(topic: Host) -> None:
     with pytest.raises(QueueNotFound):
         topic.do(Subscribe(subscription=to_queue("s", "000000000000/nowhere")))
-    assert names_of(topic) == ([], False)
+    assert subscription_names(topic) == ([], False)
 
 
-def test_a_topic_has_so_many_subscriptions_and_no_more(topic: Host) -> None:
+def test_a_topic_has_a_limit_of_subscriptions(topic: Host) -> None:
     subscribe(topic, *(to_queue(f"s{number}") for number in range(SMQ_SUBSCRIPTIONS_MAX)))
     with pytest.raises(TooManySubscriptions, match=f"may have {SMQ_SUBSCRIPTIONS_MAX} subscriptions"):
         topic.do(Subscribe(subscription=to_queue("one-more")))
 
 
-# What arrives.
-
-
-def test_a_message_goes_to_every_queue_with_one_id(topic: Host) -> None:
+def test_every_subscribed_queue_gets_the_message_with_one_id(topic: Host) -> None:
     subscribe(topic, to_queue("s1"), to_queue("s2", OTHER), to_url())
     published = publish(topic)
     assert (published.deliveries, published.undeliverable) == (3, ())
@@ -216,19 +207,19 @@ def test_a_message_goes_to_every_queue_with_one_id(topic: Host) -> None:
     assert {each.id for each in got} == {published.id}
 
 
-def test_what_is_made_is_told_the_instant(topic: Host) -> None:
+def test_each_copy_is_made_from_its_notification(topic: Host) -> None:
     subscribe(topic, to_queue("s"))
-    told: list[Notification] = []
+    made: list[Notification] = []
 
     def make(notification: Notification) -> NewMessage:
-        told.append(notification)
+        made.append(notification)
         return message("x")
 
     published = publish(topic, make=make)
-    assert told == [Notification(subscription=to_queue("s"), id=published.id, published_at_ms=topic.clock.now_ms())]
+    assert made == [Notification(subscription=to_queue("s"), id=published.id, published_at_ms=topic.clock.now_ms())]
 
 
-def test_a_filter_lets_equal_tags_pass(topic: Host) -> None:
+def test_a_subscription_filter_passes_equal_tags(topic: Host) -> None:
     subscribe(topic, to_queue("all"), to_queue("red", OTHER, filter_tag="red"))
     assert publish(topic, tag="red").deliveries == 2
     assert publish(topic, tag="blue").deliveries == 1
@@ -236,27 +227,26 @@ def test_a_filter_lets_equal_tags_pass(topic: Host) -> None:
     assert (topic.counts(QUEUE), topic.counts(OTHER)) == ((3, 0, 0), (1, 0, 0))
 
 
-def test_the_limit_of_the_topic_counts(topic: Host) -> None:
+def test_messages_over_the_size_limit_of_the_topic_are_refused(topic: Host) -> None:
     topic.do(SetTopic(topic=TOPIC, settings={"message_bytes_max": 1_024}))
     assert publish(topic, "x" * 1_024).deliveries == 0
     with pytest.raises(MessageTooLong):
         publish(topic, "x" * 1_025)
 
 
-def test_delays_groups_and_priorities_are_those_of_the_queue_and_the_message(topic: Host) -> None:
+def test_a_copy_has_the_delay_of_its_queue_and_its_own_priority(topic: Host) -> None:
     topic.set_queue(OTHER, delay_s=60)
     subscribe(topic, to_queue("now"), to_queue("late", OTHER))
     woken = topic.watch(OTHER)
     publish(topic, make=lambda _: message("x", group="g", priority=3))
-    assert topic.clock.now_ms() + 60_000 in woken  # and perhaps for the settings, where another node hears of them late
+    assert topic.clock.now_ms() + 60_000 in woken  # perhaps also a late wake-up for the new settings
     assert topic.counts(OTHER) == (0, 0, 1)
     assert topic.receive_one().priority == 3
     topic.advance(60_000)
     assert topic.receive_one(queue=OTHER).body == "x"
 
 
-def test_a_fifo_queue_gets_groups_in_order_and_no_message_for_a_copy_of_another(topic: Host) -> None:
-    """Two publications of one text are two messages, whatever the queue thinks of equal bodies."""
+def test_publications_to_a_fifo_queue_are_ordered_and_never_duplicates(topic: Host) -> None:
     topic.create(FIFO, fifo=True, content_deduplication=True)
     subscribe(topic, to_queue("ordered", FIFO))
     woken = topic.watch(FIFO)
@@ -267,10 +257,7 @@ def test_a_fifo_queue_gets_groups_in_order_and_no_message_for_a_copy_of_another(
     assert got[0].sequence is not None
 
 
-# What does not.
-
-
-def test_a_queue_that_is_gone_or_refuses_stops_nobody_else(topic: Host) -> None:
+def test_a_missing_or_refusing_queue_does_not_affect_other_subscriptions(topic: Host) -> None:
     topic.create(FIFO, fifo=True)
     topic.create("000000000000/small", message_bytes_max=1_024)
     subscribe(
@@ -293,8 +280,7 @@ def test_a_queue_that_is_gone_or_refuses_stops_nobody_else(topic: Host) -> None:
     assert publish(topic).deliveries == 3
 
 
-def test_a_defect_of_what_makes_messages_stores_nothing(topic: Host) -> None:
-    """The first subscription would have had its message already."""
+def test_a_publication_is_rolled_back_if_making_a_copy_fails(topic: Host) -> None:
     subscribe(topic, to_queue("a"), to_queue("b", OTHER), to_url())
 
     def make(notification: Notification) -> NewMessage:
@@ -308,9 +294,9 @@ def test_a_defect_of_what_makes_messages_stores_nothing(topic: Host) -> None:
     assert [topic.counts(queue) for queue in (QUEUE, OTHER, PUSHED)] == [(1, 0, 0)] * 3
 
 
-def test_a_full_disk_takes_no_message_for_anybody(tmp_path: Path) -> None:
+def test_a_full_store_refuses_a_publication_for_all_queues(tmp_path: Path) -> None:
     with on_sqlite(tmp_path / "store").open(database_pages_max=300, purge_pause_s=0, queue_name_pause_s=0) as host:
-        made(host)
+        create_topic_and_queues(host)
         subscribe(host, to_queue("a"), to_queue("b", OTHER))
         fill(host)
         before = host.counts(QUEUE)[0], host.counts(OTHER)[0]
@@ -323,18 +309,15 @@ def test_a_full_disk_takes_no_message_for_anybody(tmp_path: Path) -> None:
         assert (host.counts(QUEUE)[0], host.counts(OTHER)[0]) == before
 
 
-# Queues of subscriptions that are pushed.
-
-
-def test_a_pushed_subscription_has_a_queue_that_nobody_lists(topic: Host) -> None:
+def test_the_queue_of_a_pushed_subscription_is_not_listed(topic: Host) -> None:
     subscribe(topic, to_url())
     settings = topic.do(commands.ShowQueue(queue=PUSHED)).settings
     assert (settings.retention_s, settings.event_log) == (86_400, "off")
     assert topic.do(commands.ListQueues(account="000000000000")).names == ["copies", "jobs"]
-    assert PUSHED in topic.names(), "metrics tell of it"
+    assert PUSHED in topic.names()  # for the metrics
 
 
-def test_messages_wait_a_day_to_be_pushed_and_are_counted(topic: Host) -> None:
+def test_undelivered_pushes_are_counted_for_a_day(topic: Host) -> None:
     subscribe(topic, to_url(), to_queue("s"))
     publish(topic)
     publish(topic)
@@ -346,16 +329,16 @@ def test_messages_wait_a_day_to_be_pushed_and_are_counted(topic: Host) -> None:
     assert topic.do(ShowTopic(topic=TOPIC)).messages == 0
 
 
-def test_who_watches_pushes_is_told_of_every_change(topic: Host) -> None:
-    told: list[list[Subscription]] = []
-    topic.engine.watch(PUSHES, lambda _: topic.engine.submit(ListPushes(), told.append))
+def test_watchers_of_pushes_are_notified_of_every_change(topic: Host) -> None:
+    lists: list[list[Subscription]] = []
+    topic.engine.watch(PUSHES, lambda _: topic.engine.submit(ListPushes(), lists.append))
     subscribe(topic, to_queue("s"))
-    assert told == []
+    assert lists == []
     subscribe(topic, to_url())
     topic.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
     topic.do(Unsubscribe(topic=TOPIC, name="pushed"))
     changed = to_url(strategy=RetryStrategy.EXPONENTIAL_DECAY)
-    assert told == [[to_url()], [changed], []]
+    assert lists == [[to_url()], [changed], []]
     topic.engine.unwatch(PUSHES)
     subscribe(topic, to_url())
     assert topic.do(ListPushes()) == [to_url()]
@@ -364,8 +347,7 @@ def test_who_watches_pushes_is_told_of_every_change(topic: Host) -> None:
 @pytest.mark.parametrize(
     "end", [Unsubscribe(topic=TOPIC, name="pushed"), DeleteTopic(topic=TOPIC)], ids=["unsubscribe", "delete"]
 )
-def test_what_was_not_pushed_ends_with_the_subscription(topic: Host, end: commands.Command) -> None:
-    """And the same name begins anew, at once. What queues of others have stays there."""
+def test_undelivered_pushes_are_deleted_with_the_subscription(topic: Host, end: commands.Command) -> None:
     subscribe(topic, to_url(), to_queue("s"))
     publish(topic)
     woken = topic.watch(PUSHED)
@@ -381,11 +363,8 @@ def test_what_was_not_pushed_ends_with_the_subscription(topic: Host, end: comman
     assert topic.receive_one(queue=PUSHED).body == "pushed: again"
 
 
-# What is kept.
-
-
-def test_all_is_as_it_was_after_a_restart_and_after_a_crash(kept: Host) -> None:
-    made(kept)
+def test_topics_survive_restarts_and_crashes(kept: Host) -> None:
+    create_topic_and_queues(kept)
     create(kept, "000000000000/logged", operations_logged=True)
     subscribe(kept, to_url(filter_tag="x"), to_queue("s"))
     kept.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
@@ -412,14 +391,12 @@ def test_all_is_as_it_was_after_a_restart_and_after_a_crash(kept: Host) -> None:
     kept.check()
 
 
-def test_a_batch_that_is_rolled_back_leaves_topics_as_they_are_on_disk(tmp_path: Path) -> None:
-    """The commands of the batch that can go on are applied again, to what was there before."""
-
+def test_a_rolled_back_batch_is_applied_again_without_the_failing_command(tmp_path: Path) -> None:
     def fail(_: Notification) -> NewMessage:
         raise ZeroDivisionError
 
     with hosting(tmp_path / "store") as host:
-        made(host)
+        create_topic_and_queues(host)
         created, subscribed, failed, published = host.do_together(
             CreateTopic(topic="000000000000/more"),
             Subscribe(subscription=to_url()),

@@ -143,4 +143,4 @@ class PublicationsAndModel(ModelFrame):
 @pytest.mark.timeout(600)
 def test_publications_agree_with_the_model(monkeypatch: pytest.MonkeyPatch, model_url: str | None) -> None:
     monkeypatch.setattr(publications, "PIECE_MESSAGES", 2)
-    run_model(PublicationsAndModel, examples=25, steps=30, url=model_url, examples_there=6)
+    run_model(PublicationsAndModel, examples=25, steps=30, url=model_url, url_examples=6)

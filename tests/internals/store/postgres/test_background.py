@@ -10,16 +10,16 @@ from asyncpg import DeadlockDetectedError
 from tests.internals.store.postgres.nodes import TwoNodes, passing, two_nodes
 from tests.store.host import QUEUE
 from tests.store.postgres_host import (
-    COUNT_TURNS,
+    COUNT_ADVISORY_LOCKS,
     END_WAITING,
     RESTLESS,
     PostgresHost,
     connected,
     open_engine,
     set_clock,
-    until_a_lock_is_awaited,
+    until_a_session_waits_for_a_lock,
 )
-from tests.store.test_dead_letters import DEAD, PAUSE_MS, finish, kill, latest, pair, run, start
+from tests.store.test_dead_letters import DEAD, PAUSE_MS, dead_letter, finish, latest, pair, run, start
 from veilmq.core import commands
 from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
@@ -44,10 +44,10 @@ def rows(host: PostgresHost, *tables: str) -> dict[str, int]:
 def test_messages_of_groups_are_deleted_with_their_groups(host: PostgresHost) -> None:
     """A group that is left empty goes, another one gives what it has next; duplicates are forgotten in time."""
     host.create(fifo=True, retention_s=60)
-    host.send_in_turn("a1", "a2", "b1", "b2", "c1")
+    host.send_to_groups("a1", "a2", "b1", "b2", "c1")
     host.receive(2, timeout_s=3_600)
     host.advance(30_000)
-    host.send_in_turn("a3")
+    host.send_to_groups("a3")
     host.advance(JANITOR_MS - 30_000)
     assert rows(host, "fifo_msg", "fifo_group", "accepted") == {"fifo_msg": 1, "fifo_group": 1, "accepted": 6}
     assert host.receive_one().body == "a3"
@@ -85,7 +85,7 @@ def test_what_a_shorter_retention_had_ended_is_deleted(host: PostgresHost) -> No
 def test_what_was_purged_or_deleted_is_cleared_away(host: PostgresHost, way: str, *, fifo: bool) -> None:
     """Down to the partition, when no statement that is under way can know of it; duplicates as long as they count."""
     host.create(receives_per_s_max=100, fifo=fifo)
-    host.send_in_turn("a1", "a2", "b1", "c1", "d1")
+    host.send_to_groups("a1", "a2", "b1", "c1", "d1")
     host.do(commands.Receive(queue=QUEUE, attempt_id="x" if fifo else None))
     getattr(host, way)()
     host.advance(JANITOR_MS)
@@ -116,7 +116,7 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
 async def _gone(host: PostgresHost) -> None:
     """Return when nobody holds the lock; the server takes a moment to notice."""
     async with connected(host.url) as connection, asyncio.timeout(60):
-        while await connection.fetchval(COUNT_TURNS):
+        while await connection.fetchval(COUNT_ADVISORY_LOCKS):
             pass
 
 
@@ -168,7 +168,7 @@ def test_a_node_that_ends_while_it_connects_leaves_its_turn(host: PostgresHost) 
         await asyncio.sleep(0)
         await host.engine.close()
         async with connected(host.url) as connection:
-            return await connection.fetchval(COUNT_TURNS)
+            return await connection.fetchval(COUNT_ADVISORY_LOCKS)
 
     assert host._runner.run(end_at_once()) == 0
 
@@ -184,7 +184,7 @@ def end_in_its_work(nodes: TwoNodes, *, time_ms: int, command: commands.Command 
                 nodes.host.clock.advance(time_ms)
                 if command is not None:
                     nodes.first.submit(command, lambda answer: answer)
-                await until_a_lock_is_awaited(connection)
+                await until_a_session_waits_for_a_lock(connection)
                 assert await connection.fetch(END_WAITING)
 
     nodes.host.run(end())
@@ -229,7 +229,7 @@ def test_a_node_that_vanishes_is_noticed_by_the_server() -> None:
 def move(nodes: TwoNodes, messages: int, *, rate: int) -> None:
     """Begin to move so many dead letters."""
     pair(nodes.host, receives_max=1)
-    kill(nodes.host, *(str(number) for number in range(messages)))
+    dead_letter(nodes.host, *(str(number) for number in range(messages)))
     nodes.advance(POLL_MS)
     start(nodes.host, rate=rate)
 
@@ -248,7 +248,7 @@ def test_a_move_task_that_is_cut_off_goes_on(nodes: TwoNodes) -> None:
 
 def test_a_task_goes_on_when_its_node_is_gone(nodes: TwoNodes) -> None:
     pair(nodes.host, receives_max=1)
-    kill(nodes.host, *"abcd")
+    dead_letter(nodes.host, *"abcd")
     start(nodes.host, rate=2)
     run(nodes.host, 100)
     assert latest(nodes.host).messages_moved == 1

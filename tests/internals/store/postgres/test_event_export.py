@@ -13,7 +13,7 @@ import pytest
 from pyarrow import dataset, fs
 
 from tests.store.host import check_conservation, events_of, message, outcomes, plan
-from tests.store.postgres_host import COUNT_TURNS, RESTLESS, PostgresHost, connected
+from tests.store.postgres_host import COUNT_ADVISORY_LOCKS, RESTLESS, PostgresHost, connected
 from veilmq.core.commands import (
     ChangeVisibility,
     Command,
@@ -236,7 +236,7 @@ def test_a_node_that_ends_while_it_takes_its_turn_leaves_it(host: PostgresHost) 
         await host.engine.close()
         answer = (await asyncio.gather(planned, return_exceptions=True))[0]
         async with connected(host.url) as connection:
-            return await connection.fetchval(COUNT_TURNS), answer
+            return await connection.fetchval(COUNT_ADVISORY_LOCKS), answer
 
     turns, answer = host._runner.run(end_at_once())
     assert turns == 0

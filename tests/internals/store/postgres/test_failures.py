@@ -27,7 +27,7 @@ from tests.store.postgres_host import (
     hosting_postgres,
     open_engine,
     prepare,
-    until_a_lock_is_awaited,
+    until_a_session_waits_for_a_lock,
 )
 from veilmq.core import commands
 from veilmq.core.commands import Command, QueueView, Receive, SentMessage, VisibilityChange
@@ -92,7 +92,7 @@ def blocked(
     async def ask() -> Any:
         async with locking(host, statement) as connection:
             asked = asyncio.ensure_future(execute(host.engine, command))
-            await until_a_lock_is_awaited(connection)
+            await until_a_session_waits_for_a_lock(connection)
             if then is not None:
                 await then(connection)
         return await asked

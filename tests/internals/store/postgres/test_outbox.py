@@ -9,7 +9,7 @@ import pytest
 
 from tests.store.host import QUEUE, message
 from tests.store.postgres_host import ShardsHost, hosting_shards, set_clock
-from tests.store.test_dead_letters import DEAD, kill, kill_in_turn, pair
+from tests.store.test_dead_letters import DEAD, dead_letter, dead_letter_in_order, pair
 from tests.store.test_dead_letters import take as take_in_turn
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
@@ -72,7 +72,7 @@ def left_in_outbox(host: ShardsHost) -> int:
 def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHost, steps: int) -> None:
     """Two batches are on their way, and their relay ends after so many steps; another one takes over."""
     stop_relays(host)
-    kill(host, *BODIES)
+    dead_letter(host, *BODIES)
     assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
 
     async def die(tx: PostgresTransaction, outbox: Outbox, batch: Batch) -> None:
@@ -101,7 +101,7 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
 
 def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
     stop_relays(host)
-    kill(host, "a", "b")
+    dead_letter(host, "a", "b")
 
     async def hold() -> tuple[Outbox, Batch]:
         outbox = await one_outbox(host)
@@ -117,7 +117,7 @@ def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
     outbox, batch = host.run(hold())
     carry_again(host)
     assert host.run(come_late(outbox, batch)).last_number is None
-    kill(host, "c")
+    dead_letter(host, "c")
     assert host.run(come_late(outbox, batch)).last_number == batch.number + 1
     assert drained(host) == ["a", "b", "c"]
 
@@ -125,7 +125,7 @@ def test_a_relay_that_comes_late_changes_nothing(host: ShardsHost) -> None:
 def test_what_has_arrived_wakes_though_its_relay_did_not_see_it(host: ShardsHost) -> None:
     """The connection or the node has ended behind the commit and before the wake: the batch comes again."""
     stop_relays(host)
-    kill(host, "a")
+    dead_letter(host, "a")
 
     async def come_twice() -> tuple[list[int], Arrived]:
         outbox = await one_outbox(host)
@@ -146,15 +146,15 @@ def test_what_has_arrived_wakes_though_its_relay_did_not_see_it(host: ShardsHost
 
 
 def test_a_database_that_has_forgotten_what_it_sent_loses_nothing(host: ShardsHost) -> None:
-    kill(host, "a")
-    kill(host, "b")
+    dead_letter(host, "a")
+    dead_letter(host, "b")
     assert host.values("UPDATE mq.outbox SET number = 0 WHERE number = 2 RETURNING 1", url=host.urls[1]) == [1]
-    kill(host, "c")
+    dead_letter(host, "c")
     assert drained(host) == ["a", "b", "c"]
 
 
 def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
-    kill(host, "a")
+    dead_letter(host, "a")
     assert host.rows("arrival") == 1
     host.drop(DEAD)
     assert host.rows("arrival") == 0
@@ -164,7 +164,7 @@ def test_a_deleted_queue_leaves_no_number_behind(host: ShardsHost) -> None:
 def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> None:
     random = Random(seed)
     stop_relays(host)
-    kill(host, *BODIES)
+    dead_letter(host, *BODIES)
 
     async def end_soon() -> None:
         for url in host.urls:
@@ -186,12 +186,12 @@ def test_the_books_are_right_after_many_crashes(host: ShardsHost, seed: int) -> 
 def test_groups_keep_their_order_over_crashes(shard_urls: list[str]) -> None:
     with hosting_shards(shard_urls) as host:
         pair(host, receives_max=1, fifo=True)
-        kill_in_turn(host, "a1", "b1", "a2")
+        dead_letter_in_order(host, "a1", "b1", "a2")
         stop_relays(host)
-        kill_in_turn(host, "a3", "b2", "a4")
+        dead_letter_in_order(host, "a3", "b2", "a4")
         host.run(host.end_connections())
         carry_again(host)
-        kill_in_turn(host, "a5")
+        dead_letter_in_order(host, "a5")
         got = take_in_turn(host, DEAD)
         assert [body for body in got if body[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
         assert [body for body in got if body[0] == "b"] == ["b1", "b2"]
@@ -219,7 +219,7 @@ def test_messages_for_a_queue_that_is_gone_come_back(shard_urls: list[str], *, f
 def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHost) -> None:
     """It is another queue; what was on its way to the first one comes back, and dies again."""
     stop_relays(host)
-    kill(host, "a")
+    dead_letter(host, "a")
     host.drop(DEAD)
     host.create(DEAD)
     carry_again(host)
@@ -231,7 +231,7 @@ def test_a_queue_of_the_same_name_gets_nothing_of_the_one_before(host: ShardsHos
 def test_what_is_of_no_queue_any_more_is_deleted(host: ShardsHost) -> None:
     """Where it came from is gone as where it went; and the way between them, after a while."""
     stop_relays(host)
-    kill(host, "a")
+    dead_letter(host, "a")
     host.drop(DEAD)
     host.drop()
     carry_again(host)

@@ -17,9 +17,9 @@ from tests.store.postgres_host import (
     hosting_shards,
     prepare,
     set_clock,
-    until_a_lock_is_awaited,
+    until_a_session_waits_for_a_lock,
 )
-from tests.store.test_dead_letters import DEAD, kill
+from tests.store.test_dead_letters import DEAD, dead_letter
 from veilmq.core import commands
 from veilmq.core.commands import SetAccount, ShowAccount
 from veilmq.core.errors import OutcomeUnknown, QueueNotFound, ReceiptInvalid, ShuttingDown, StoreUnavailable
@@ -275,7 +275,7 @@ def test_what_is_in_the_others_goes_on(frail: tuple[ShardsHost, PostgresServer])
     host.create(DEAD)
     host.set_queue(dead_letter_queue=DEAD, receives_max=1)
     assert (host.place_of(QUEUE), host.place_of(DEAD)) == (0, 1)
-    kill(host, "before")
+    dead_letter(host, "before")
     take_down(host, server)
     for _ in range(3):
         with pytest.raises((StoreUnavailable, OutcomeUnknown)):
@@ -313,7 +313,7 @@ def test_a_move_task_that_waits_for_it_keeps_no_other_from_going_on(frail: tuple
     for source, target in ((near, dead), (far, dead), (other, other_dead)):
         host.set_queue(source, dead_letter_queue=target, receives_max=1)
     for source, letters in ((near, "ab"), (far, "ab"), (other, "abcde")):
-        kill(host, *letters, queue=source)
+        dead_letter(host, *letters, queue=source)
         host.advance(CLAIM_MS + POLL_MS)
     for source in (dead, other_dead):
         host.do(commands.StartMove(source=source, moves_per_s_max=1))
@@ -472,7 +472,7 @@ def test_a_queue_that_goes_meanwhile_is_no_fault(three: ShardsHost) -> None:
             async with connection.transaction():
                 await connection.execute("LOCK TABLE mq.shard_of")
                 examining = asyncio.ensure_future(examine_together(dict(enumerate(three.urls))))
-                await until_a_lock_is_awaited(connection)
+                await until_a_session_waits_for_a_lock(connection)
                 await connection.execute("UPDATE mq.shard_of SET place = 1 WHERE name = $1", C)
                 await connection.execute("DELETE FROM mq.queue WHERE name = $1", C)
             return await examining

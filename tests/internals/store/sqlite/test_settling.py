@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.store.host import QUEUE, RESTLESS, Host, hosting, message
-from tests.store.test_dead_letters import DEAD, PAUSE_MS, finish, kill, latest, pair, start
+from tests.store.test_dead_letters import DEAD, PAUSE_MS, dead_letter, finish, latest, pair, start
 from tests.store.test_moves import OTHER
 from veilmq.core import commands
 from veilmq.core.claims import Claim, OpenSource
@@ -329,7 +329,7 @@ def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(dying: Host, *,
 
 
 def test_what_is_in_memory_can_be_dropped_between_two_slices(dying: Host) -> None:
-    kill(dying, *"abcdefgh")
+    dead_letter(dying, *"abcdefgh")
     dying.send("i", "j", queue=DEAD)
     start(dying, OTHER, rate=30)
     while latest(dying).status is MoveStatus.RUNNING:

@@ -1,4 +1,4 @@
-"""A look at a queue shows every message with its state, and changes nothing."""
+"""Inspection of messages and leases, and the totals of a queue."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,25 +17,24 @@ VISIBLE, IN_FLIGHT, DELAYED = MessageState
 KINDS = pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 
 
-def look(host: Host, **narrowed: Any) -> list[SeenMessage]:
-    seen: list[SeenMessage] = host.do(InspectQueue(queue=QUEUE, **narrowed))
-    return seen
+def inspect(host: Host, **narrowed: Any) -> list[SeenMessage]:
+    found: list[SeenMessage] = host.do(InspectQueue(queue=QUEUE, **narrowed))
+    return found
 
 
 def bodies(host: Host, **narrowed: Any) -> list[str]:
-    return [seen.body for seen in look(host, **narrowed)]
+    return [shown.body for shown in inspect(host, **narrowed)]
 
 
-def send(host: Host, *bodies: str, group: str = "g", **terms: Any) -> None:
-    host.put(*(message(body, group=group, dedup_id=body, **terms) for body in bodies))
+def send(host: Host, *bodies: str, group: str = "g", **fields: Any) -> None:
+    host.put(*(message(body, group=group, dedup_id=body, **fields) for body in bodies))
 
 
 def states(host: Host) -> list[tuple[str, str, int]]:
-    return [(seen.body, seen.state.value, seen.receive_count) for seen in look(host)]
+    return [(shown.body, shown.state.value, shown.receive_count) for shown in inspect(host)]
 
 
-def test_each_state(host: Host) -> None:
-    """Received, waiting and delayed; in the order of sending, whichever state; and again when time has passed."""
+def test_an_inspection_shows_the_state_of_each_message_in_send_order(host: Host) -> None:
     host.create(visibility_timeout_s=30)
     host.send("a", "b")
     host.advance(1)
@@ -44,31 +43,30 @@ def test_each_state(host: Host) -> None:
     host.send("c")
     (first,) = host.receive(1)
     assert states(host) == [("a", "in flight", 1), ("b", "visible", 0), ("late", "delayed", 0), ("c", "visible", 0)]
-    assert look(host)[0].visible_at_ms == first.visible_at_ms
-    assert look(host)[1].visible_at_ms is None
+    assert inspect(host)[0].visible_at_ms == first.visible_at_ms
+    assert inspect(host)[1].visible_at_ms is None
     host.advance(30_000)
     assert states(host) == [("a", "visible", 1), ("b", "visible", 0), ("late", "visible", 0), ("c", "visible", 0)]
 
 
-def test_a_look_shows_what_a_message_carries(host: Host) -> None:
+def test_an_inspection_shows_id_and_properties(host: Host) -> None:
     host.create(fifo=True)
     (sent,) = host.put(message("a", group="g", dedup_id="d", kind="resize"))
-    (seen,) = look(host)
-    assert (seen.id, seen.state) == (sent.id, MessageState.VISIBLE)
-    assert decode_properties(seen.properties).attributes["Type"].text == "resize"
+    (shown,) = inspect(host)
+    assert (shown.id, shown.state) == (sent.id, MessageState.VISIBLE)
+    assert decode_properties(shown.properties).attributes["Type"].text == "resize"
 
 
-def test_a_look_is_bounded(host: Host) -> None:
+def test_an_inspection_returns_at_most_count_messages(host: Host) -> None:
     host.create()
     host.send("a", "b", "c")
-    assert [seen.body for seen in look(host, count=2)] == ["a", "b"]
-    for command in (InspectQueue(queue="000000000000/nobody"), InspectLeases(queue="000000000000/nobody")):
+    assert [shown.body for shown in inspect(host, count=2)] == ["a", "b"]
+    for command in (InspectQueue(queue="000000000000/none"), InspectLeases(queue="000000000000/none")):
         with pytest.raises(QueueNotFound):
             host.do(command)
 
 
-def test_a_look_at_one_state(host: Host) -> None:
-    """In the order in which each became or becomes visible; others do not count."""
+def test_one_state_is_listed_by_the_time_of_visibility(host: Host) -> None:
     host.create(visibility_timeout_s=30)
     host.send("a", "b", "c", "d")
     host.send("later", delay_s=9)
@@ -86,19 +84,21 @@ def test_a_look_at_one_state(host: Host) -> None:
 
 
 @pytest.mark.parametrize("group", [None, "g"], ids=["plain", "grouped"])
-def test_priorities_are_shown(host: Host, group: str | None) -> None:
+def test_an_inspection_shows_priorities_and_groups(host: Host, group: str | None) -> None:
     host.create()
     for body, priority in (("low", 12), ("high", 2)):
         host.put(message(body, group=group, priority=priority))
         host.advance(1)
-    shown = [(seen.body, seen.priority, seen.group) for seen in look(host, state=VISIBLE)]
+    shown = [(shown.body, shown.priority, shown.group) for shown in inspect(host, state=VISIBLE)]
     assert shown == [("low", 12, group), ("high", 2, group)]
     (high,) = host.receive(1)
-    assert (high.body, [(seen.body, seen.priority) for seen in look(host, state=IN_FLIGHT)]) == ("high", [("high", 2)])
+    assert (high.body, [(shown.body, shown.priority) for shown in inspect(host, state=IN_FLIGHT)]) == (
+        "high",
+        [("high", 2)],
+    )
 
 
-def test_one_state_of_a_fifo_queue(host: Host) -> None:
-    """A message that its group holds back is visible nevertheless."""
+def test_messages_behind_a_blocked_fifo_group_are_listed_as_visible(host: Host) -> None:
     host.create(fifo=True)
     send(host, "a1", "a2", group="a")
     send(host, "b1", group="b")
@@ -108,8 +108,8 @@ def test_one_state_of_a_fifo_queue(host: Host) -> None:
     host.set_queue(delay_s=5)
     send(host, "a3", group="a")
     assert [bodies(host, state=state) for state in MessageState] == [["a2", "b1"], ["a1"], ["a3"]]
-    (seen,) = look(host, state=DELAYED)
-    assert (seen.group, seen.visible_at_ms) == ("a", seen.sent_at_ms + 5_000)
+    (shown,) = inspect(host, state=DELAYED)
+    assert (shown.group, shown.visible_at_ms) == ("a", shown.sent_at_ms + 5_000)
     host.advance(30_000)
     assert bodies(host, state=VISIBLE) == ["a2", "b1", "a3", "a1"]
     host.purge()
@@ -123,7 +123,7 @@ def test_one_state_of_a_fifo_queue(host: Host) -> None:
 
 
 @KINDS
-def test_claimed_messages_come_last_among_those_in_flight(host: Host, *, fifo: bool) -> None:
+def test_claimed_messages_are_listed_last_among_those_in_flight(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     for body in ("a", "b", "c"):
         send(host, body, group=body)
@@ -131,7 +131,7 @@ def test_claimed_messages_come_last_among_those_in_flight(host: Host, *, fifo: b
     host.receive(1, timeout_s=0)
     opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
     host.do(Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=opened.last + 1, messages_max=2))
-    shown = look(host, state=IN_FLIGHT, receipts=True)
+    shown = inspect(host, state=IN_FLIGHT, receipts=True)
     assert shown[0].body == "a"
     assert shown[0].receipt is not None
     assert sorted(each.body for each in shown[1:]) == ["b", "c"]
@@ -142,21 +142,22 @@ def test_claimed_messages_come_last_among_those_in_flight(host: Host, *, fifo: b
 
 
 @KINDS
-def test_when_a_message_was_received(host: Host, *, fifo: bool) -> None:
+def test_an_inspection_shows_the_first_and_the_last_receive(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     send(host, "a")
-    assert [(seen.received_at_ms, seen.first_received_at_ms) for seen in look(host)] == [(None, None)]
+    assert [(shown.received_at_ms, shown.first_received_at_ms) for shown in inspect(host)] == [(None, None)]
     host.advance(1_000)
     first_ms = host.clock.now_ms()
     host.receive(1, timeout_s=1)
-    assert [(seen.received_at_ms, seen.first_received_at_ms) for seen in look(host)] == [(first_ms, first_ms)]
+    assert [(shown.received_at_ms, shown.first_received_at_ms) for shown in inspect(host)] == [(first_ms, first_ms)]
     host.advance(2_000)
     host.receive(1)
-    assert [(seen.received_at_ms, seen.first_received_at_ms) for seen in look(host)] == [(first_ms + 2_000, first_ms)]
+    assert [(shown.received_at_ms, shown.first_received_at_ms) for shown in inspect(host)] == [
+        (first_ms + 2_000, first_ms)
+    ]
 
 
-def test_what_a_dead_letter_was(host: Host) -> None:
-    """Its first receive and its receives are those of the queue that it came from."""
+def test_a_dead_letter_shows_the_receives_of_its_source_queue(host: Host) -> None:
     dead = "000000000000/dead"
     host.create(dead)
     host.create(dead_letter_queue=dead, receives_max=1)
@@ -166,61 +167,58 @@ def test_what_a_dead_letter_was(host: Host) -> None:
     host.receive(1, timeout_s=1)
     host.advance(1_000)
     host.receive(1)
-    (seen,) = host.do(InspectQueue(queue=dead, state=VISIBLE))
-    assert (seen.receive_count, seen.sent_at_ms, seen.received_at_ms) == (1, first_ms, None)
-    assert seen.first_received_at_ms == first_ms + 1
+    (shown,) = host.do(InspectQueue(queue=dead, state=VISIBLE))
+    assert (shown.receive_count, shown.sent_at_ms, shown.received_at_ms) == (1, first_ms, None)
+    assert shown.first_received_at_ms == first_ms + 1
     host.advance(1_000)
     host.receive(1, queue=dead)
-    (seen,) = host.do(InspectQueue(queue=dead, state=IN_FLIGHT))
-    assert (seen.receive_count, seen.received_at_ms) == (2, first_ms + 2_001)
+    (shown,) = host.do(InspectQueue(queue=dead, state=IN_FLIGHT))
+    assert (shown.receive_count, shown.received_at_ms) == (2, first_ms + 2_001)
 
 
 @KINDS
-def test_the_receipt_of_a_look_is_as_good_as_its_holders(host: Host, *, fifo: bool) -> None:
-    """It extends, releases and deletes, also after the deadline was moved; both go on to act."""
+def test_the_receipt_of_an_inspection_acts_like_that_of_the_receive(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     send(host, "a")
-    holders = host.receive_one()
-    (seen,) = look(host, receipts=True)
-    assert seen.receipt is not None
-    assert host.change(seen.receipt, 60).visible_at_ms == host.clock.now_ms() + 60_000
-    assert host.change(holders.receipt, 90).visible_at_ms == host.clock.now_ms() + 90_000
-    (again,) = look(host, receipts=True, state=IN_FLIGHT)
+    received = host.receive_one()
+    (shown,) = inspect(host, receipts=True)
+    assert shown.receipt is not None
+    assert host.change(shown.receipt, 60).visible_at_ms == host.clock.now_ms() + 60_000
+    assert host.change(received.receipt, 90).visible_at_ms == host.clock.now_ms() + 90_000
+    (again,) = inspect(host, receipts=True, state=IN_FLIGHT)
     assert again.receipt is not None
     host.change(again.receipt, 0)
     assert host.receive_one().receive_count == 2
-    (last,) = look(host, receipts=True, state=IN_FLIGHT)
+    (last,) = inspect(host, receipts=True, state=IN_FLIGHT)
     assert last.receipt is not None
     assert host.delete(again.receipt)[0].value != "live"
     assert host.delete(last.receipt)[0].value == "live"
-    assert look(host) == []
+    assert inspect(host) == []
 
 
-def test_a_receipt_that_was_renewed(host: Host) -> None:
+def test_an_inspection_returns_the_renewed_receipt(host: Host) -> None:
     host.create()
     host.send("a")
     renewed = host.change(host.receive_one().receipt, 60, renew_receipt=True)
-    (seen,) = look(host, receipts=True)
-    assert seen.receipt == renewed.receipt
+    (shown,) = inspect(host, receipts=True)
+    assert shown.receipt == renewed.receipt
     assert host.delete(renewed.receipt)[0].value == "live"
 
 
-def test_nobody_has_a_receipt_of_what_is_not_in_flight(host: Host) -> None:
-    """Nor does a look give any that was not asked for."""
+def test_only_messages_in_flight_have_receipts_and_only_on_request(host: Host) -> None:
     host.create()
     host.send("a", "b")
     host.send("late", delay_s=5)
     host.receive(1, timeout_s=0)
     host.receive(1, timeout_s=5)
-    assert [seen.receipt is None for seen in look(host, receipts=True)] == [
-        seen.state is not IN_FLIGHT for seen in look(host)
+    assert [shown.receipt is None for shown in inspect(host, receipts=True)] == [
+        shown.state is not IN_FLIGHT for shown in inspect(host)
     ]
-    assert {seen.receipt for seen in look(host)} == {None}
+    assert {shown.receipt for shown in inspect(host)} == {None}
 
 
 @KINDS
-def test_a_look_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None:
-    """With the message that brings them there, counted in bytes, whichever messages are looked at."""
+def test_an_inspection_ends_with_the_message_that_exceeds_the_byte_limit(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     sent = [f"{number:02}" + "\u00e4" * 99 for number in range(20)]
     for body in sent:
@@ -237,12 +235,12 @@ def test_a_look_ends_where_bodies_become_long(host: Host, *, fifo: bool) -> None
 
 
 @KINDS
-def test_one_message_is_shown_alone(host: Host, *, fifo: bool) -> None:
+def test_one_message_is_inspected_by_its_id(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     for body in ("a", "b", "c", "d"):
         send(host, body, group=body)
     host.receive(2)
-    ids = {seen.body: seen.id for seen in look(host)}
+    ids = {shown.body: shown.id for shown in inspect(host)}
     for body, state in (("b", IN_FLIGHT), ("d", VISIBLE), ("d", None)):
         assert bodies(host, id=ids[body], state=state, bytes_max=1) == [body]
     assert bodies(host, id=ids["a"], state=VISIBLE) == []
@@ -250,12 +248,9 @@ def test_one_message_is_shown_alone(host: Host, *, fifo: bool) -> None:
     assert bodies(host, id=bytes(16)) == []
 
 
-# A look at leases shows who holds what until when, those that end first first.
-
-
 def leases(host: Host, **narrowed: Any) -> list[SeenLease]:
-    seen: list[SeenLease] = host.do(InspectLeases(queue=QUEUE, **narrowed))
-    return seen
+    found: list[SeenLease] = host.do(InspectLeases(queue=QUEUE, **narrowed))
+    return found
 
 
 def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
@@ -264,70 +259,69 @@ def send_for_ids(host: Host, *names: str) -> dict[str, bytes]:
 
 
 @KINDS
-def test_a_lease_from_its_receive_to_its_end(host: Host, *, fifo: bool) -> None:
+def test_a_lease_is_listed_from_its_receive_to_its_end(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo, event_log="closed")
     ids = send_for_ids(host, "a")
     assert leases(host) == []
     begun_ms = host.clock.now_ms()
     first = host.receive_one(timeout_s=30)
-    (seen,) = leases(host)
-    assert (seen.message_id, seen.receive_count, seen.group) == (ids["a"], 1, "group a")
-    assert (seen.received_at_ms, seen.visible_at_ms, seen.extensions) == (begun_ms, begun_ms + 30_000, 0)
+    (shown,) = leases(host)
+    assert (shown.message_id, shown.receive_count, shown.group) == (ids["a"], 1, "group a")
+    assert (shown.received_at_ms, shown.visible_at_ms, shown.extensions) == (begun_ms, begun_ms + 30_000, 0)
     host.advance(10_000)
     host.change(first.receipt, 60)
     host.change(first.receipt, 50)
     (moved,) = leases(host)
     assert (moved.received_at_ms, moved.visible_at_ms, moved.extensions) == (begun_ms, begun_ms + 60_000, 2)
-    assert moved.generation == seen.generation
+    assert moved.generation == shown.generation
     host.advance(50_000)
     assert leases(host) == []
     second = host.receive_one(timeout_s=30)
     (again,) = leases(host)
     assert (again.received_at_ms, again.extensions, again.receive_count) == (begun_ms + 60_000, 0, 2)
-    assert again.generation != seen.generation
+    assert again.generation != shown.generation
     host.delete(second.receipt)
     assert leases(host) == []
 
 
 @KINDS
-def test_those_that_end_first_come_first(host: Host, *, fifo: bool) -> None:
+def test_leases_are_listed_by_their_end(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     ids = send_for_ids(host, "a", "b", "c", "d")
     for timeout_s in (30, 10, 20):
         host.receive(1, timeout_s=timeout_s)
     in_order = [ids[name] for name in ("b", "c", "a")]
-    assert [seen.message_id for seen in leases(host)] == in_order
-    assert [seen.message_id for seen in leases(host, count=2)] == in_order[:2]
+    assert [shown.message_id for shown in leases(host)] == in_order
+    assert [shown.message_id for shown in leases(host, count=2)] == in_order[:2]
 
 
-def test_nobody_has_counted_extensions_without_an_event_log(host: Host) -> None:
+def test_extensions_are_unknown_without_an_event_log(host: Host) -> None:
     host.create(event_log="off")
     host.send("a")
     host.change(host.receive_one().receipt, 60)
-    (seen,) = leases(host)
-    assert (seen.extensions, seen.group) == (None, None)
+    (shown,) = leases(host)
+    assert (shown.extensions, shown.group) == (None, None)
 
 
 @KINDS
 @pytest.mark.parametrize("log", ["off", "closed"])
-def test_a_wait_before_the_first_receive_is_not_of_the_lease(host: Host, log: str, *, fifo: bool) -> None:
+def test_a_lease_starts_when_its_long_poll_returns(host: Host, log: str, *, fifo: bool) -> None:
     host.create(fifo=fifo, event_log=log)
-    asked_ms = host.clock.now_ms()
+    requested_ms = host.clock.now_ms()
     host.advance(5_000)
     send_for_ids(host, "a")
-    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=asked_ms))
-    assert [seen.received_at_ms for seen in leases(host)] == [asked_ms + 5_000]
-    asked_ms = host.clock.now_ms()
+    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=requested_ms))
+    assert [shown.received_at_ms for shown in leases(host)] == [requested_ms + 5_000]
+    requested_ms = host.clock.now_ms()
     host.advance(5_000)
-    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=asked_ms))
+    host.do(commands.Receive(queue=QUEUE, count=1, timeout_s=1, requested_at_ms=requested_ms))
     waited_ms = 5_000 if log == "closed" else 0
-    assert [seen.received_at_ms for seen in leases(host)] == [asked_ms + waited_ms]
+    assert [shown.received_at_ms for shown in leases(host)] == [requested_ms + waited_ms]
 
 
 @KINDS
 @pytest.mark.parametrize("reader", [False, True], ids=["released", "claimed"])
-def test_a_message_that_was_asked_for_is_told_of_while_it_is_there(host: Host, *, fifo: bool, reader: bool) -> None:
-    """Whatever has become of its lease; what is in flight is told once."""
+def test_leases_may_include_given_messages_until_they_are_deleted(host: Host, *, fifo: bool, reader: bool) -> None:
     host.create(fifo=fifo, retention_s=3_600)
     ids = send_for_ids(host, "deleted", "returned", "again", "held")
     receipts = {each.body: each.receipt for each in host.receive(4)}
@@ -342,28 +336,25 @@ def test_a_message_that_was_asked_for_is_told_of_while_it_is_there(host: Host, *
     if reader:
         opened = host.do(OpenSource(queue=QUEUE, source="s", consumer="x"))
         host.do(Claim(queue=QUEUE, source="s", epoch=opened.epoch, number=1, messages_max=1))
-    told = leases(host, also=also)
-    assert [seen.message_id for seen in told] == [ids["held"], ids["again"], ids["returned"]]
-    assert [seen.generation == before[seen.message_id].generation for seen in told] == [True, False, not reader]
-    assert told[2].visible_at_ms == host.clock.now_ms()
-    assert [seen.group for seen in told] == ["group held", "group again", "group returned"]
+    after = leases(host, also=also)
+    assert [shown.message_id for shown in after] == [ids["held"], ids["again"], ids["returned"]]
+    assert [shown.generation == before[shown.message_id].generation for shown in after] == [True, False, not reader]
+    assert after[2].visible_at_ms == host.clock.now_ms()
+    assert [shown.group for shown in after] == ["group held", "group again", "group returned"]
     assert len(leases(host)) == 2
     host.purge()
     assert leases(host, also=also) == []
 
 
-def test_a_message_past_its_retention_is_not_told_of(host: Host) -> None:
+def test_leases_never_include_expired_messages(host: Host) -> None:
     host.create(retention_s=60)
     send_for_ids(host, "a")
     host.receive(1, timeout_s=900)
-    (seen,) = leases(host)
+    (shown,) = leases(host)
     host.advance(59_999)
-    assert leases(host, also=(seen.position,)) == [seen]
+    assert leases(host, also=(shown.position,)) == [shown]
     host.advance(1)
-    assert leases(host, also=(seen.position, 1 << 50)) == []
-
-
-# What has passed through a queue since the engine was opened: messages sent, received and deleted, received again.
+    assert leases(host, also=(shown.position, 1 << 50)) == []
 
 
 OTHER = "000000000000/other"
@@ -375,34 +366,34 @@ def totals(host: Host, queue: str = QUEUE) -> tuple[int, int, int, int]:
 
 
 TOTALS: dict[str, tuple[str, tuple[int, int, int, int]]] = {
-    "nothing": ("", (0, 0, 0, 0)),
-    "each message, as soon as it is sent": ("send a b, delayed c, urgent d", (4, 0, 0, 0)),
-    "each receive of it": ("send a b c, receive 2 1", (3, 2, 0, 0)),
-    "a receive that gives nothing": ("receive 2 1", (0, 0, 0, 0)),
-    "every receive but the first": ("send a b, receive 2 0, receive 2 0, receive 1 30", (2, 5, 0, 3)),
-    "no deletion that deletes nothing": ("send a b c, receive 2 1, delete a, delete a", (3, 2, 1, 0)),
-    "nor one by an earlier receipt": (
+    "no command": ("", (0, 0, 0, 0)),
+    "each sent message": ("send a b, delayed c, urgent d", (4, 0, 0, 0)),
+    "each receive": ("send a b c, receive 2 1", (3, 2, 0, 0)),
+    "an empty receive": ("receive 2 1", (0, 0, 0, 0)),
+    "each redelivery": ("send a b, receive 2 0, receive 2 0, receive 1 30", (2, 5, 0, 3)),
+    "a repeated delete": ("send a b c, receive 2 1, delete a, delete a", (3, 2, 1, 0)),
+    "a delete with an earlier receipt": (
         "send a b c, receive 2 1, delete a, wait 1000, receive 10 30, delete b, receive 10 30",
         (3, 4, 1, 1),
     ),
-    "no purge, after which it goes on": ("send a b, receive 2 0, receive 1 9, purge, send c", (3, 3, 0, 1)),
-    "nor the end of retention": ("send a b, receive 1 600, wait 60000", (2, 1, 0, 0)),
-    "another queue of the name": ("send a, receive 1 0, receive 1 9, delete a, drop, create", (0, 0, 0, 0)),
+    "a purge": ("send a b, receive 2 0, receive 1 9, purge, send c", (3, 3, 0, 1)),
+    "the end of retention": ("send a b, receive 1 600, wait 60000", (2, 1, 0, 0)),
+    "a new queue with the name": ("send a, receive 1 0, receive 1 9, delete a, drop, create", (0, 0, 0, 0)),
 }
-"""What counts → what is done, and how often messages were sent, received, deleted, and received again."""
+"""Case → steps, and the totals of messages sent, received, deleted and redelivered."""
 
 
 @KINDS
-@pytest.mark.parametrize("what", TOTALS)
-def test_what_counts(host: Host, what: str, *, fifo: bool) -> None:
-    steps, expected = TOTALS[what]
+@pytest.mark.parametrize("case", TOTALS)
+def test_totals_count_sends_receives_deletes_and_redeliveries(host: Host, case: str, *, fifo: bool) -> None:
+    steps, expected = TOTALS[case]
     host.create(fifo=fifo, retention_s=60)
     receipts: dict[str, str] = {}
     for verb, *rest in map(str.split, steps.split(", ") if steps else ()):
         match verb:
             case "send" | "delayed" | "urgent":
-                terms: dict[str, Any] = {"delayed": {"delay_s": 30}, "urgent": {"priority": 1}}.get(verb, {})
-                host.put(*(message(name, group=name if fifo else None, dedup_id=name, **terms) for name in rest))
+                fields: dict[str, Any] = {"delayed": {"delay_s": 30}, "urgent": {"priority": 1}}.get(verb, {})
+                host.put(*(message(name, group=name if fifo else None, dedup_id=name, **fields) for name in rest))
             case "receive":
                 for each in host.receive(int(rest[0]), timeout_s=int(rest[1])):
                     receipts.setdefault(each.body, each.receipt)
@@ -417,7 +408,7 @@ def test_what_counts(host: Host, what: str, *, fifo: bool) -> None:
     assert totals(host) == expected
 
 
-def test_a_duplicate_and_a_receive_that_is_repeated_count_once(host: Host) -> None:
+def test_duplicates_and_repeated_receive_attempts_are_counted_once(host: Host) -> None:
     host.create(fifo=True, message_bytes_max=1_024)
     host.put(*(message(name, group=name, dedup_id=name) for name in ("a", "a", "b", "x" * 1_025)))
     for _ in range(2):
@@ -425,7 +416,7 @@ def test_a_duplicate_and_a_receive_that_is_repeated_count_once(host: Host) -> No
     assert totals(host) == (2, 1, 0, 0)
 
 
-def test_they_begin_with_the_engine(kept: Host) -> None:
+def test_totals_start_at_zero_with_the_process(kept: Host) -> None:
     kept.create()
     kept.send("a", "b")
     kept.reopen()
@@ -436,7 +427,7 @@ def test_they_begin_with_the_engine(kept: Host) -> None:
 
 
 @KINDS
-def test_dead_letters_are_neither_sent_nor_deleted(host: Host, *, fifo: bool) -> None:
+def test_dead_letters_count_neither_as_sent_nor_as_deleted(host: Host, *, fifo: bool) -> None:
     host.create(OTHER, fifo=fifo)
     host.create(fifo=fifo, dead_letter_queue=OTHER, receives_max=1)
     host.put(message("a", group="a", dedup_id="a"))
@@ -452,7 +443,7 @@ def test_dead_letters_are_neither_sent_nor_deleted(host: Host, *, fifo: bool) ->
 
 
 @KINDS
-def test_what_is_published_is_sent(host: Host, *, fifo: bool) -> None:
+def test_published_messages_count_as_sent(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     new = tuple(message(name, group="g", dedup_id=name) for name in ("a", "b"))
     host.do(Stage(queue=QUEUE, writer="w", batch=0, attempt="x", part=0, messages=new))
@@ -464,7 +455,7 @@ def test_what_is_published_is_sent(host: Host, *, fifo: bool) -> None:
 
 
 @KINDS
-def test_what_a_topic_gives_is_sent(host: Host, *, fifo: bool) -> None:
+def test_messages_of_a_topic_count_as_sent(host: Host, *, fifo: bool) -> None:
     host.create(fifo=fifo)
     host.create(OTHER)
     topic = "000000000000/news"
@@ -484,7 +475,7 @@ def release(number: int, epoch: int) -> commands.Command:
 
 @KINDS
 @pytest.mark.parametrize(("end", "deleted"), [(acknowledge, 2), (release, 0)])
-def test_claims_receive_and_delete(
+def test_claimed_messages_count_as_received_and_deleted(
     host: Host, end: Callable[[int, int], commands.Command], deleted: int, *, fifo: bool
 ) -> None:
     host.create(fifo=fifo)
