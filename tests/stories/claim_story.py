@@ -1,6 +1,6 @@
-"""The language of the stories in docs/protocols/claims.md: that of messages, and what is done with claims.
+"""The language of the stories in docs/protocols/claims.md: the steps of messages and of claims.
 
-A claim is named by its source and its number; a step that says no epoch uses that of the source's last `open`.
+A claim is named by its source and number; without an epoch, a step uses that of the last `open` of its source.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import pytest
 
 from tests.store.host import Host
 from tests.stories import story
-from tests.stories.story import DURATION, Action, Counts, Teller
+from tests.stories.story import DURATION, Action, Counts, Runner
 from veilmq.client import ClientError
 from veilmq.client.api import Claims
 from veilmq.core import claims
@@ -22,7 +22,7 @@ from veilmq.core.errors import VeilmqError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "protocols" / "claims.md"
 
-FAILURES = {
+FAILURES = {  # word → class of the error
     "fenced": "EpochFenced",
     "gap": "ClaimGap",
     "lost": "ClaimLost",
@@ -33,10 +33,8 @@ FAILURES = {
     "not claimed": "MessageNotClaimed",
     "no shard": "ShardNotFound",
 }
-"""How a step fails → the class of the error."""
-
 _FAILED = rf"(?P<failure>{'|'.join(FAILURES)})"
-_TERMS = (
+_OPTIONS = (
     r"(?: consumer (?P<consumer>\w+))?(?P<takeover> takeover)?"
     rf"(?: lease (?P<lease_s>{DURATION}))?(?: hold (?P<hold_s>{DURATION}))?"
 )
@@ -46,7 +44,7 @@ _SIZES = r"(?: up to (?P<messages_max>\d+))?(?: shards of (?P<shard_messages>\d+
 _BOUND = r"(?P<messages>\d+) messages?(?: in (?P<shards>\d+) shards)?(?P<again> again)?"
 FORMS = story.by_verb(
     [
-        rf"open (?P<source>\w+) on (?P<queue>\w+){_TERMS} -> (?:epoch (?P<epoch>\d+)|{_FAILED})",
+        rf"open (?P<source>\w+) on (?P<queue>\w+){_OPTIONS} -> (?:epoch (?P<epoch>\d+)|{_FAILED})",
         rf"claim {_CLAIM}{_SIZES}{_EPOCH} -> (?:{_BOUND}|nothing|{_FAILED})",
         rf"read {_CLAIM}(?: shard (?P<shard>\d+))? -> (?:{_FAILED}|(?P<items>.+))",
         rf"beat (?P<source>\w+){_EPOCH} -> (?:{_FAILED}|(?P<view>.+))",
@@ -60,24 +58,18 @@ FORMS = story.by_verb(
 )
 
 STORIES = story.stories(PAGE.read_text(encoding="utf-8"), FORMS)
-
-# Tells a story about claims: by `Claims`, the client's or one on the engine; the other steps are told as ever.
-
-
 MESSAGES_MAX = 100
 SHARD_MESSAGES = 1_000
 
 
 class Message(NamedTuple):
-    """A message of a claim."""
-
     id: str
     body: str
     receives: int
 
 
 class EngineClaims:
-    """The claims of one queue through the engine's port, as the client has them."""
+    """The interface of the client's `Claims` on an engine."""
 
     def __init__(self, host: Host, queue: str) -> None:
         self._host = host
@@ -122,7 +114,7 @@ class EngineClaims:
 
 
 class ClientClaims(Claims):
-    """The client, whose messages are told as those of the engine are."""
+    """The client's `Claims`, returning messages like `EngineClaims`."""
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
         for batch in super().read(source, number=number, shard=shard):
@@ -130,45 +122,45 @@ class ClientClaims(Claims):
                 yield Message(row["id"], row["body"], row["receive_count"])
 
 
-class ClaimTeller(Teller):
-    """Tells the steps of claims, and leaves the others to another teller."""
+class ClaimRunner(Runner):
+    """Execute the steps of claims, and pass the others on to `runner`."""
 
-    def __init__(self, told: Teller, claims_of: Callable[[str], Any], restart: Callable[[], object]) -> None:
+    def __init__(self, runner: Runner, claims_of: Callable[[str], Any], restart: Callable[[], object]) -> None:
         """`claims_of` returns the claims of a queue by its name in the story."""
-        self._told = told
+        self._runner = runner
         self._claims_of = claims_of
         self._restart = restart
         self._queues: dict[str, str] = {}
         self._epochs: dict[str, int] = {}
 
     def counts(self, queue: str) -> Counts:
-        return self._told.counts(queue)
+        return self._runner.counts(queue)
 
     def finish(self) -> None:
-        self._told.finish()
+        self._runner.finish()
 
-    def tell(self, action: Action) -> None:
+    def run(self, action: Action) -> None:
         if action.verb not in FORMS:
-            self._told.tell(action)
+            self._runner.run(action)
         elif action.verb == "restart":
             self._restart()
         else:
             self._queues[action.source] = getattr(action, "queue", "") or self._queues[action.source]
             with failing(action.failure):
-                getattr(self, f"tell_{action.verb}")(action, self._claims_of(self._queues[action.source]))
+                getattr(self, f"run_{action.verb}")(action, self._claims_of(self._queues[action.source]))
 
-    def tell_open(self, action: Action, of: Any) -> None:
-        asked = {"hold_s": action.hold_s, "lease_s": action.lease_s}
+    def run_open(self, action: Action, of: Any) -> None:
+        fields = {"hold_s": action.hold_s, "lease_s": action.lease_s}
         view = of.open(
             action.source,
             consumer=action.consumer or "",
             takeover=bool(action.takeover),
-            **{name: value for name, value in asked.items() if value is not None},
+            **{name: value for name, value in fields.items() if value is not None},
         )
         self._epochs[action.source] = view.epoch
         assert view.epoch == action.epoch
 
-    def tell_claim(self, action: Action, of: Any) -> None:
+    def run_claim(self, action: Action, of: Any) -> None:
         bound = of.claim(
             action.source,
             epoch=self._epoch(action),
@@ -183,34 +175,34 @@ class ClaimTeller(Teller):
         )
         assert not bound.messages or bound.shards == (action.shards or 1)
 
-    def tell_read(self, action: Action, of: Any) -> None:
+    def run_read(self, action: Action, of: Any) -> None:
         messages = of.read(action.source, number=action.number, shard=action.shard or 0)
         got = [(each.body, each.receives) for each in messages]
         assert got == [(item.body, item.count) for item in action.items]
 
-    def tell_beat(self, action: Action, of: Any) -> None:
+    def run_beat(self, action: Action, of: Any) -> None:
         assert view_text(of.heartbeat(action.source, epoch=self._epoch(action))) == action.view
 
-    def tell_show(self, action: Action, of: Any) -> None:
+    def run_show(self, action: Action, of: Any) -> None:
         (view,) = (view for view in of.sources() if view.source == action.source)
         assert view_text(view) == action.view
 
-    def tell_acknowledge(self, action: Action, of: Any) -> None:
+    def run_acknowledge(self, action: Action, of: Any) -> None:
         answer = of.acknowledge(action.source, epoch=self._epoch(action), number=action.number)
         assert answer.acknowledged == int(action.deleted)
         assert list(answer.lost) == [int(each) for each in (action.missing or "").split(", ") if each]
 
-    def tell_release(self, action: Action, of: Any) -> None:
+    def run_release(self, action: Action, of: Any) -> None:
         of.release(action.source, number=action.number)
 
-    def tell_evict(self, action: Action, of: Any) -> None:
+    def run_evict(self, action: Action, of: Any) -> None:
         ids: dict[str, str] = {}
         for number in range(1, 10):
             with suppress(ClientError, VeilmqError):
                 ids |= {each.body: each.id for each in of.read(action.source, number=number, shard=0)}
         of.evict(action.source, number=action.number, message=ids[action.body])
 
-    def tell_close(self, action: Action, of: Any) -> None:
+    def run_close(self, action: Action, of: Any) -> None:
         of.close_source(action.source)
 
     def _epoch(self, action: Action) -> int:
@@ -219,7 +211,7 @@ class ClaimTeller(Teller):
 
 @contextmanager
 def failing(how: str | None) -> Iterator[None]:
-    """Let a call fail as a story tells, if it tells a failure."""
+    """Assert that a call fails as named, if `how` is given."""
     if how is None:
         yield
         return

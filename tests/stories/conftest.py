@@ -1,4 +1,4 @@
-"""The servers that stories share: one for each store and each setting that a story wants of its server."""
+"""Servers that stories share: one for each store and combination of settings."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ Serve = Callable[..., RunningServer]
 
 @contextmanager
 def sharing(place: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
-    """Yield a call that gives the one server with such settings, on an empty store of ``place``."""
+    """Yield a function that returns the server with the given settings, on an empty store of ``place``."""
     running: dict[Any, RunningServer] = {}
     with ExitStack() as closing:
 
@@ -57,7 +57,7 @@ def serve_on_postgres(postgres_url: str) -> Iterator[Serve]:
 
 @pytest.fixture
 def serve(request: pytest.FixtureRequest) -> Serve:
-    """Return a call that gives the one server on a "memory", a "folder" or "postgres" with such settings."""
+    """Return a function that returns the server on "memory", "folder" or "postgres" with the given settings."""
 
     def serve(store: str, **settings: Any) -> RunningServer:
         served: RunningServer = request.getfixturevalue(f"serve_on_{store}")(**settings)

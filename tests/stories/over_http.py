@@ -1,4 +1,4 @@
-"""Tells a story to a server, over HTTP with boto3; polls and lost replies go over plain connections."""
+"""Run a story over SQS (with boto3) or SMQ (with its official SDK); polls use plain connections."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from mns.queue import Message, Queue
 
 from tests.clients import boto
 from tests.clients.smq.raw import element, smq_request
-from tests.stories.story import Action, Book, Counts, Got, Settings, Story, Teller
+from tests.stories.story import Action, Counts, ReceivedItem, Runner, Settings, Story, StoryState
 from veilmq.testing import RunningServer
 
 SETTINGS = {
@@ -51,98 +51,93 @@ PATIENCE_S = 60.0
 _NUMBERS = count()
 
 
-class ServedTeller(Teller):
-    """What tellers of all protocols do with a server on the virtual clock: let time pass, and poll."""
+class ServerRunner(Runner):
+    """The common part of all protocols: the virtual clock and polls."""
 
-    def __init__(self, server: RunningServer, book: Book) -> None:
+    def __init__(self, server: RunningServer, state: StoryState) -> None:
         self._server = server
         self._start_ms = server.clock.now_ms()
-        self._book = book
+        self._state = state
         self._polls: dict[str, tuple[str, HTTPConnection]] = {}
 
     def finish(self) -> None:
-        """Close what is open; assert that no poll was left without its answer being told."""
+        """Close all connections; assert that each poll was answered."""
         for _, connection in self._polls.values():
             connection.close()
         assert list(self._polls) == []
 
-    def tell_wait(self, action: Action) -> None:
+    def run_wait(self, action: Action) -> None:
         self._server.advance(action.time_ms)
 
-    def tell_hang(self, action: Action) -> None:
+    def run_hang(self, action: Action) -> None:
         _, connection = self._polls.pop(action.poll)
         parked = self._server.parked
         connection.close()
         while self._server.parked == parked:
-            pass  # until the server has seen it; see below
+            pass  # until the server notices
 
-    def _ask(self, method: str, target: str, body: str = "", **headers: str) -> HTTPConnection:
+    def _request(self, method: str, target: str, body: str = "", **headers: str) -> HTTPConnection:
         connection = HTTPConnection(self._server.endpoint.removeprefix("http://"), timeout=PATIENCE_S)
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, target, body or None, sent)
         return connection
 
-    def _park(self, action: Action, open_poll: Callable[[], HTTPConnection]) -> None:
-        """Open a poll; return when the server has parked or answered it."""
+    def _park(self, action: Action, send: Callable[[], HTTPConnection]) -> None:
+        """Send a poll; return when it is parked or answered."""
         parked = self._server.parked
-        connection = open_poll()
+        connection = send()
         self._polls[action.poll] = (action.queue, connection)
-        while self._server.parked == parked and not is_answered(connection, 0):
-            pass  # each look passes through the server's loop once; a server that hangs ends in a timeout there
+        while self._server.parked == parked and not has_reply(connection, 0):
+            pass  # `parked` runs in the server's loop, and times out if the server hangs
 
     def _reply(self, action: Action) -> tuple[str, int, bytes] | None:
-        """Return the queue, the status and the body of a poll's reply, `None` where there should be none yet."""
+        """Return queue, status and body of the reply to a poll; `None` if there must be none yet."""
         queue, connection = self._polls[action.poll]
         self._server.settle()
         if action.without == "not yet":
-            assert not is_answered(connection, 0)
+            assert not has_reply(connection, 0)
             return None
-        assert is_answered(connection, PATIENCE_S), "no answer yet"
+        assert has_reply(connection, PATIENCE_S), "no answer yet"
         del self._polls[action.poll]
         with contextlib.closing(connection):
             reply = connection.getresponse()
             return queue, reply.status, reply.read()
 
 
-class HttpTeller(ServedTeller):
-    """Tells a story over SQS."""
-
-    def __init__(self, server: RunningServer, book: Book | None = None) -> None:
-        """`book` is shared with what tells some of the steps.
-
-        The server may be that of other stories: the queues of each have a prefix of their own.
-        """
-        super().__init__(server, book or Book())
+class SqsRunner(ServerRunner):
+    def __init__(self, server: RunningServer, state: StoryState | None = None) -> None:
+        """`state` is shared with the runner of another protocol. The queues of each story have their own prefix."""
+        super().__init__(server, state or StoryState())
         self._sqs = boto.client(server.endpoint)
         self._prefix = f"s{next(_NUMBERS)}-"
         self._urls: dict[str, str] = {}
         self._fifo: set[str] = set()
 
     def name(self, queue: str, *, fifo: bool) -> str:
-        """Return the name on the server of a queue of this story."""
+        """Return the name on the server of a queue of the story."""
         if fifo:
             self._fifo.add(queue)
         return f"{self._prefix}{queue}{'.fifo' if fifo else ''}"
 
-    def told_name(self, name: str | None) -> str | None:
+    def story_name(self, name: str | None) -> str | None:
         return name and name.removesuffix(".fifo").removeprefix(self._prefix)
 
-    def meet(self, queue: str, name: str) -> None:
-        """Take note of a queue that was created elsewhere, under `name`."""
+    def add_queue(self, queue: str, name: str) -> None:
+        """Store the URL of a queue that was created elsewhere."""
         self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def url(self, queue: str) -> str:
         return self._urls[queue]
 
-    def go_on_with(self, server: RunningServer) -> None:
+    def reconnect(self, server: RunningServer) -> None:
         self._sqs.close()
         self._server, self._sqs = server, boto.client(server.endpoint)
         self._urls = {name: server.endpoint + urlsplit(url).path for name, url in self._urls.items()}
 
     def counts(self, queue: str) -> Counts:
         self._server.settle()
-        asked = {"QueueUrl": self._urls[queue], "AttributeNames": COUNTERS}
-        attributes = self._sqs.get_queue_attributes(**asked)["Attributes"]
+        fields = {"QueueUrl": self._urls[queue], "AttributeNames": COUNTERS}
+        attributes = self._sqs.get_queue_attributes(**fields)["Attributes"]
         visible, in_flight, delayed = (int(attributes[name]) for name in COUNTERS)
         return visible, in_flight, delayed
 
@@ -153,7 +148,7 @@ class HttpTeller(ServedTeller):
         self._sqs.close()
         super().finish()
 
-    def tell_queue(self, action: Action) -> None:
+    def run_queue(self, action: Action) -> None:
         name = self.name(action.queue, fifo=bool(action.settings.get("fifo")))
         if action.too_soon:
             with expecting(DELETED_LATELY):
@@ -162,10 +157,10 @@ class HttpTeller(ServedTeller):
         created = self._sqs.create_queue(QueueName=name, Attributes=self._attributes(action.settings))
         self._urls[action.queue] = created["QueueUrl"]
 
-    def tell_set(self, action: Action) -> None:
+    def run_set(self, action: Action) -> None:
         self._sqs.set_queue_attributes(QueueUrl=self._urls[action.queue], Attributes=self._attributes(action.settings))
 
-    def tell_send(self, action: Action) -> None:
+    def run_send(self, action: Action) -> None:
         members = {
             "DelaySeconds": action.delay_s,
             "MessageGroupId": action.group,
@@ -174,9 +169,9 @@ class HttpTeller(ServedTeller):
         given = {name: value for name, value in members.items() if value is not None}
         for body in action.bodies:
             sent = self._sqs.send_message(QueueUrl=self._urls[action.queue], MessageBody=body, **given)
-            self._book.sent(body, sent["MessageId"], action.duplicate_of)
+            self._state.sent(body, sent["MessageId"], action.duplicate_of)
 
-    def tell_receive(self, action: Action) -> None:
+    def run_receive(self, action: Action) -> None:
         more: dict[str, Any] = {} if action.timeout_s is None else {"VisibilityTimeout": action.timeout_s}
         if action.attempt is not None:
             more["ReceiveRequestAttemptId"] = action.attempt
@@ -188,37 +183,37 @@ class HttpTeller(ServedTeller):
         }
         if action.items is None:
             connection = self._receive(request)
-            assert is_answered(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
+            assert has_reply(connection, PATIENCE_S)  # the reply is lost
             connection.close()
         else:
-            self._book.check(action.queue, action.items, self._got(self._sqs.receive_message(**request)))
+            self._state.check(action.queue, action.items, self._got(self._sqs.receive_message(**request)))
 
-    def tell_delete(self, action: Action) -> None:
-        queue, text = self._book.find(action)
+    def run_delete(self, action: Action) -> None:
+        queue, text = self._state.find(action)
         with expecting(self._codes(queue, DELETE_CODES).get(action.state)):
             self._sqs.delete_message(QueueUrl=self._urls[queue], ReceiptHandle=text)
 
-    def tell_change(self, action: Action) -> None:
-        queue, text = self._book.find(action)
+    def run_change(self, action: Action) -> None:
+        queue, text = self._state.find(action)
         with expecting(self._codes(queue, CHANGE_CODES).get(action.state)):
             self._sqs.change_message_visibility(
                 QueueUrl=self._urls[queue], ReceiptHandle=text, VisibilityTimeout=action.timeout_s
             )
 
-    def tell_purge(self, action: Action) -> None:
+    def run_purge(self, action: Action) -> None:
         with expecting(PURGED_LATELY if action.too_soon else None):
             self._sqs.purge_queue(QueueUrl=self._urls[action.queue])
 
-    def tell_drop(self, action: Action) -> None:
+    def run_drop(self, action: Action) -> None:
         self._sqs.delete_queue(QueueUrl=self._urls[action.queue])
 
-    def tell_poll(self, action: Action) -> None:
-        asked = {"WaitTimeSeconds": action.wait_s, "VisibilityTimeout": action.timeout_s}
-        more = {name: value for name, value in asked.items() if value is not None}
+    def run_poll(self, action: Action) -> None:
+        fields = {"WaitTimeSeconds": action.wait_s, "VisibilityTimeout": action.timeout_s}
+        more = {name: value for name, value in fields.items() if value is not None}
         request = {"QueueUrl": self._urls[action.queue], "MessageSystemAttributeNames": ["All"], **more}
         self._park(action, lambda: self._receive(request))
 
-    def tell_answer(self, action: Action) -> None:
+    def run_answer(self, action: Action) -> None:
         if (reply := self._reply(action)) is not None:
             queue, status, body = reply
             answer = json.loads(body)
@@ -226,19 +221,19 @@ class HttpTeller(ServedTeller):
                 assert (status, answer["__type"].rpartition("#")[2]) == (400, NO_QUEUE)
             else:
                 assert status == 200, answer
-                self._book.check(queue, action.items, self._got(answer))
+                self._state.check(queue, action.items, self._got(answer))
 
     def _receive(self, request: dict[str, Any]) -> HTTPConnection:
         kind, target = "application/x-amz-json-1.0", "AmazonSQS.ReceiveMessage"
-        return self._ask("POST", "/", json.dumps(request), Content_Type=kind, X_Amz_Target=target)
+        return self._request("POST", "/", json.dumps(request), Content_Type=kind, X_Amz_Target=target)
 
     def _codes(self, queue: str, codes: dict[str, str]) -> dict[str, str]:
         return codes | FIFO_CODES if queue in self._fifo else codes
 
     def _attributes(self, settings: Settings) -> dict[str, str]:
-        told = dict(settings)
-        target, receives_max = told.pop("dead_letter_queue", None), told.pop("receives_max", None)
-        written = {SETTINGS[name]: VALUES.get((name, str(value)), _text(value)) for name, value in told.items()}
+        given = dict(settings)
+        target, receives_max = given.pop("dead_letter_queue", None), given.pop("receives_max", None)
+        written = {SETTINGS[name]: VALUES.get((name, str(value)), _text(value)) for name, value in given.items()}
         if target is not None:
             policy = {"deadLetterTargetArn": self._arn(str(target)), "maxReceiveCount": receives_max}
             written["RedrivePolicy"] = json.dumps(policy)
@@ -249,14 +244,14 @@ class HttpTeller(ServedTeller):
         arn: str = answer["Attributes"]["QueueArn"]
         return arn
 
-    def _got(self, answer: Any) -> list[Got]:
+    def _got(self, answer: Any) -> list[ReceivedItem]:
         return [
-            Got(
+            ReceivedItem(
                 body=each["Body"],
                 receipt=each["ReceiptHandle"],
                 count=int(each["Attributes"]["ApproximateReceiveCount"]),
                 first_ms=int(each["Attributes"]["ApproximateFirstReceiveTimestamp"]) - self._start_ms,
-                source=self.told_name(
+                source=self.story_name(
                     each["Attributes"].get("DeadLetterQueueSourceArn", "").rpartition(":")[2] or None
                 ),
             )
@@ -268,14 +263,14 @@ def _text(value: int | bool | str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def is_answered(connection: HTTPConnection, patience_s: float) -> bool:
+def has_reply(connection: HTTPConnection, patience_s: float) -> bool:
     assert connection.sock is not None
     return bool(select.select([connection.sock], [], [], patience_s)[0])
 
 
 @contextlib.contextmanager
 def expecting(code: str | None) -> Iterator[None]:
-    """Assert that the request within fails with `code`, or succeeds where it is `None`."""
+    """Assert that the request fails with `code`, or succeeds if it is `None`."""
     found = None
     try:
         yield
@@ -284,13 +279,6 @@ def expecting(code: str | None) -> Iterator[None]:
     except MNSServerException as error:
         found = error.type
     assert found == code
-
-
-# Tells a story to a server in the words of SMQ, with its official Python SDK.
-#
-# What SMQ has no words for is marked on the page, with the reason, and told to the same server through SQS: so
-# queues, messages and receipts of a story pass from one protocol to the other and back. Deduplication ids, which SMQ
-# has not either, are left out where they are not marked: there they only make FIFO queues of SQS take a message.
 
 
 SMQ_SETTINGS = {
@@ -315,22 +303,24 @@ SQS_ONLY: dict[str, Callable[[Action], bool]] = {
     "pause": lambda action: action.verb == "queue" and bool(action.too_soon),
     "setting": lambda action: any(name not in SMQ_SETTINGS for name in action.settings),
 }
-"""Why SMQ cannot say a step → whether that is so of it."""
+"""Why SMQ lacks a step → whether that is true of an action."""
 
 _CODES = {"invalid": "ReceiptHandleError", "live": None}
 _NOTHING = "MessageNotExist"
 _NO_QUEUE = "QueueNotExist"
 
 
-class SmqTeller(ServedTeller):
-    """Tells a story over SMQ."""
+class SmqRunner(ServerRunner):
+    """Run a story over SMQ, and the steps that it lacks over SQS: receipts pass from one protocol to the other.
 
-    def __init__(self, server: RunningServer, told: Story) -> None:
-        """`told` says which steps SMQ cannot say."""
-        super().__init__(server, Book())
-        self._sqs = HttpTeller(server, self._book)
-        self._sqs_only = {id(step.action): step.sqs_only for step in told.steps}
-        self._account = Account(server.endpoint, "story", "teller")
+    Deduplication ids of unmarked steps are left out; only FIFO queues of SQS need them.
+    """
+
+    def __init__(self, server: RunningServer, story: Story) -> None:
+        super().__init__(server, StoryState())
+        self._sqs = SqsRunner(server, self._state)
+        self._sqs_only = {id(step.action): step.sqs_only for step in story.steps}
+        self._account = Account(server.endpoint, "story", "runner")
         self._queues: dict[str, Queue] = {}
 
     def counts(self, queue: str) -> Counts:
@@ -346,70 +336,70 @@ class SmqTeller(ServedTeller):
         self._sqs.finish()
         super().finish()
 
-    def tell(self, action: Action) -> None:
-        """Execute one step, through SQS if it is marked so, or is about a poll that SQS has begun."""
+    def run(self, action: Action) -> None:
+        """Execute one step, over SQS if it is marked so or concerns a poll of SQS."""
         of_sqs = action.verb in {"answer", "hang"} and action.poll not in self._polls
         if action.verb != "queue" and (self._sqs_only.get(id(action)) or of_sqs):
-            self._sqs.tell(action)
+            self._sqs.run(action)
         else:
-            super().tell(action)
+            super().run(action)
 
-    def tell_queue(self, action: Action) -> None:
+    def run_queue(self, action: Action) -> None:
         name = self._sqs.name(action.queue, fifo=bool(action.settings.get("fifo")))
         if self._sqs_only[id(action)]:
-            self._sqs.tell(action)
+            self._sqs.run(action)
         else:
             assert smq_request(self._server, "PUT", f"/queues/{name}", self._attributes(action.settings)).status == 201
-            self._sqs.meet(action.queue, name)
+            self._sqs.add_queue(action.queue, name)
         queue = self._queues[action.queue] = self._account.get_queue(name)
         queue.set_encoding(False)
 
-    def tell_set(self, action: Action) -> None:
+    def run_set(self, action: Action) -> None:
         target = f"{self._target(action.queue)}?metaoverride=true"
         assert smq_request(self._server, "PUT", target, self._attributes(action.settings)).status == 204
 
-    def tell_send(self, action: Action) -> None:
+    def run_send(self, action: Action) -> None:
         for body in action.bodies:
             message = Message(body, action.delay_s, message_group_id=action.group or "")
             sent = self._queues[action.queue].send_message(message)
-            self._book.sent(body, _dashed(sent.message_id), action.duplicate_of)
+            self._state.sent(body, _dashed(sent.message_id), action.duplicate_of)
 
-    def tell_receive(self, action: Action) -> None:
+    def run_receive(self, action: Action) -> None:
         if action.items is None:
             connection = self._begin(action.queue, "waitseconds=0")
-            assert is_answered(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
+            assert has_reply(connection, PATIENCE_S)  # the reply is on its way: nobody reads it
             connection.close()
             return
         got: list[Message] = []
         with expecting(None if action.items else _NOTHING):
             got = self._taken(self._queues[action.queue], action.count or 1)
-        self._book.check(action.queue, action.items, [self._got(each) for each in got])
+        self._state.check(action.queue, action.items, [self._got(each) for each in got])
 
-    def tell_delete(self, action: Action) -> None:
-        queue, text = self._book.find(action)
+    def run_delete(self, action: Action) -> None:
+        queue, text = self._state.find(action)
         with expecting(_CODES.get(action.state, _NOTHING)):
             self._queues[queue].delete_message(text)
 
-    def tell_change(self, action: Action) -> None:
-        queue, text = self._book.find(action)
+    def run_change(self, action: Action) -> None:
+        queue, text = self._state.find(action)
         with expecting(_CODES.get(action.state, _NOTHING)):
             changed = self._queues[queue].change_message_visibility(text, action.timeout_s)
-            self._book.renew(action.receipt, changed.receipt_handle)
+            self._state.renew(action.receipt, changed.receipt_handle)
 
-    def tell_drop(self, action: Action) -> None:
+    def run_drop(self, action: Action) -> None:
         self._queues.pop(action.queue).delete()
 
-    def tell_poll(self, action: Action) -> None:
+    def run_poll(self, action: Action) -> None:
         query = "" if action.wait_s is None else f"waitseconds={action.wait_s}"
         self._park(action, lambda: self._begin(action.queue, query))
 
-    def tell_answer(self, action: Action) -> None:
+    def run_answer(self, action: Action) -> None:
         if (reply := self._reply(action)) is not None:
             queue, status, body = reply
             answer = ET.fromstring(re.sub(rb' xmlns="[^"]*"', b"", body))
             if action.items:
                 assert status == 200
-                self._book.check(queue, action.items, [self._read(answer)])
+                self._state.check(queue, action.items, [self._read(answer)])
             else:
                 assert (status, answer.findtext("Code")) == (404, _NO_QUEUE if action.without else _NOTHING)
 
@@ -417,8 +407,8 @@ class SmqTeller(ServedTeller):
         return f"/queues/{self._queues[queue].queue_name}"
 
     def _attributes(self, settings: Settings) -> str:
-        told = "".join(element(SMQ_SETTINGS[name], self._text(name, value)) for name, value in settings.items())
-        return f"<Queue>{told}</Queue>"
+        given = "".join(element(SMQ_SETTINGS[name], self._text(name, value)) for name, value in settings.items())
+        return f"<Queue>{given}</Queue>"
 
     def _text(self, name: str, value: int | bool | str) -> str:
         if name == "dead_letter_queue":
@@ -426,7 +416,7 @@ class SmqTeller(ServedTeller):
         return "fifo" if name == "fifo" else str(value)
 
     def _begin(self, queue: str, query: str) -> HTTPConnection:
-        return self._ask("GET", f"{self._target(queue)}/messages?{query}", x_mns_version="2015-06-06")
+        return self._request("GET", f"{self._target(queue)}/messages?{query}", x_mns_version="2015-06-06")
 
     def _taken(self, queue: Queue, count: int) -> list[Message]:
         if count == 1:
@@ -434,9 +424,9 @@ class SmqTeller(ServedTeller):
         found: list[Message] = queue.batch_receive_message(count)
         return found
 
-    def _got(self, message: Message) -> Got:
+    def _got(self, message: Message) -> ReceivedItem:
         system = {str(name): value.string_value for name, value in message.get_system_properties().items()}
-        return Got(
+        return ReceivedItem(
             body=message.message_body,
             receipt=message.receipt_handle,
             count=message.dequeue_count,
@@ -445,11 +435,11 @@ class SmqTeller(ServedTeller):
         )
 
     def _source(self, arn: str | None) -> str | None:
-        return self._sqs.told_name(arn and arn.rpartition("/")[2])
+        return self._sqs.story_name(arn and arn.rpartition("/")[2])
 
-    def _read(self, message: ET.Element) -> Got:
+    def _read(self, message: ET.Element) -> ReceivedItem:
         system = {each.findtext("Name"): each.findtext("Value") for each in message.iter("SystemPropertyValue")}
-        return Got(
+        return ReceivedItem(
             body=message.findtext("MessageBody", ""),
             receipt=message.findtext("ReceiptHandle", ""),
             count=int(message.findtext("DequeueCount", "")),
@@ -459,6 +449,6 @@ class SmqTeller(ServedTeller):
 
 
 def _dashed(identifier: str) -> str:
-    """Return a message id as SQS writes it: the book has those of both."""
+    """Return a message id in the format of SQS."""
     text = identifier.lower()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

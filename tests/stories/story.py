@@ -1,7 +1,6 @@
 """The language of the stories in docs/lifecycle.md: each line is a step and the counters after it.
 
-`read` turns a fenced block into `Step` values or says what is wrong with which line. What the steps mean is the
-business of the tellers: one drives an engine, the others a server over HTTP.
+`read` parses a fenced block into `Step` values. Runners execute them: one on an engine, others over HTTP.
 """
 
 import re
@@ -16,23 +15,19 @@ UNITS_MS = {"ms": 1, "s": 1_000, "h": 3_600_000}
 STATES = ("live", "expired", "earlier", "superseded", "gone", "invalid")
 
 Settings = dict[str, int | bool | str]
-
-Forms = Mapping[str, str]
-"""Verb → the form of its line, a regular expression with a name for each part."""
-
-Counts = tuple[int, int, int]
-"""Visible, in flight, delayed."""
+Forms = Mapping[str, str]  # verb → regular expression of its line, with a named group for each part
+Counts = tuple[int, int, int]  # visible, in flight, delayed
 
 
 class StoryError(Exception):
-    """A line that is not in the language, or a story that cannot be told."""
+    """An invalid line or story."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message that an answer holds; `receipt` names its receipt, `first_ms` counts from the story's beginning.
+    """An expected message of a reply; `receipt` names its receipt, `first_ms` counts from the start of the story.
 
-    `again` names an earlier receipt that this answer repeats; `source` the queue that a dead letter came from.
+    `again` names an earlier receipt that the reply repeats, `source` the queue of a dead letter.
     """
 
     body: str
@@ -44,21 +39,21 @@ class Item:
 
 
 class Action(SimpleNamespace):
-    """What a step does: its `verb`, and what the form of the verb names, read as `READ` says, `None` if left out.
+    """The `verb` of a step, and the named groups of its form, parsed by `READ`; `None` if omitted.
 
     - `queue`, `set`: `settings`; `queue`, `purge`: whether they are tried `too_soon`
-    - `send`: `bodies`, one message each; `duplicate_of` is the body of the one that is answered in its place
-    - `receive`, `answer`: `items` is the whole answer, `None` where it is lost, or is `without` one as the words say
-    - `delete`, `change`: the `receipt` by name, perhaps `forged`, used on `queue` if that is not its own, in `state`
-    - `poll`: a receive that waits for `wait_s`, else as long as the queue says
+    - `send`: `bodies`, one message each; `duplicate_of` is the body of the message that the reply names instead
+    - `receive`, `answer`: `items` of the whole reply, `None` if it is lost, or `without` a reply and why
+    - `delete`, `change`: the name of a `receipt`, maybe `forged`, used on another `queue`, and its `state`
+    - `poll`: a receive that waits for `wait_s`, by default as long as the queue is set to
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One line: what happens, and the counters of every queue (in the order of their creation) after it.
+    """One line: an action, and the counters of each queue, in order of creation, after it.
 
-    `sqs_only` is why SMQ cannot say it, empty where it can.
+    `sqs_only` is why SMQ lacks the action, or empty.
     """
 
     text: str
@@ -69,7 +64,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A fenced block and the heading above it; `server` has the settings of its server, from behind `story`."""
+    """A fenced block, the heading above it, and the settings of its `server`, which follow the word `story`."""
 
     title: str
     steps: tuple[Step, ...]
@@ -86,7 +81,7 @@ _STATE = "|".join(STATES)
 
 
 def by_verb(forms: list[str]) -> dict[str, str]:
-    """Return the forms of lines by the word with which each begins."""
+    """Return the forms by their first word."""
     return {form.partition(" ")[0]: form for form in forms}
 
 
@@ -116,10 +111,7 @@ _WORDS: dict[str, bool] = {"true": True, "false": False}
 
 
 def stories(page: str, more: Forms | None = None) -> list[Story]:
-    """Return the stories of a Markdown page; raises `StoryError` for a line that is not in the language.
-
-    `more` has further verbs, whose steps are the business of whoever adds them.
-    """
+    """Return the stories of a Markdown page; `more` has further verbs. Raises `StoryError` for an invalid line."""
     found: list[Story] = []
     title = ""
     server: list[str] = []
@@ -138,7 +130,7 @@ def stories(page: str, more: Forms | None = None) -> list[Story]:
         else:
             block.append(line)
     if block is not None:
-        raise StoryError(f"the story under “{title}” has no end")
+        raise StoryError(f"the story under “{title}” is not terminated")
     return found
 
 
@@ -168,8 +160,8 @@ def _action(text: str, more: Forms) -> Action:
     match = re.fullmatch(form, text) if form else None
     if match is None:
         raise StoryError(f"not a step: {text!r}")
-    told = {name: word if word is None else READ.get(name, str)(word) for name, word in match.groupdict().items()}
-    return Action(verb=verb, **told)
+    parts = {name: word if word is None else READ.get(name, str)(word) for name, word in match.groupdict().items()}
+    return Action(verb=verb, **parts)
 
 
 def _duration_ms(text: str) -> int:
@@ -180,7 +172,7 @@ def _duration_ms(text: str) -> int:
 def _seconds(text: str) -> int:
     time_ms = _duration_ms(text)
     if time_ms % 1_000:
-        raise StoryError(f"clients speak in whole seconds: {text!r}")
+        raise StoryError(f"clients use whole seconds: {text!r}")
     return time_ms // 1_000
 
 
@@ -206,14 +198,14 @@ def _row(text: str) -> list[str]:
 def _bodies(text: str) -> list[str]:
     found = _row(text)
     if " to " in text and len(found) < 2:
-        raise StoryError(f"not bodies in a row: {text}")
+        raise StoryError(f"not a range of bodies: {text}")
     return found
 
 
 def _item(text: str) -> Item:
     match = _ITEM.fullmatch(text)
     if match is None:
-        raise StoryError(f"not a message of an answer: {text!r}")
+        raise StoryError(f"not a message of a reply: {text!r}")
     return Item(
         body=match["body"],
         receipt=match["receipt"],
@@ -233,17 +225,13 @@ READ: dict[str, Callable[[str], Any]] = {
     **dict.fromkeys(("count", "number", "epoch", "shard", "messages", "shards", "messages_max", "shard_messages"), int),
     **dict.fromkeys(("forged", "too_soon", "again", "takeover"), bool),
 }
-"""Part of a line → what is made of its text; a part that is not here is a word."""
-
-# What the tellers keep of a story: the receipts by name, and the check of an answer against the told one.
-
-
+"""Part of a line → its parser; other parts are words."""
 NONSENSE = "nonsense"
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
-    """A message as a client got it; `first_ms` counts from the story's beginning."""
+class ReceivedItem:
+    """A received message; `first_ms` counts from the start of the story."""
 
     body: str
     receipt: str
@@ -252,23 +240,23 @@ class Got:
     source: str | None
 
 
-class Book:
-    """The receipts of one story, and the ids of what was sent."""
+class StoryState:
+    """The receipts of a story by name, and the ids of its messages."""
 
     def __init__(self) -> None:
         self._receipts: dict[str, tuple[str, str]] = {}  # name → queue, text
         self._ids: dict[str, object] = {}  # body → message id
 
     def sent(self, body: str, message_id: object, duplicate_of: str | None) -> None:
-        """Assert that the message is a new one, or that it was taken for the one with the body `duplicate_of`."""
+        """Assert that the message is new, or a duplicate of the one with the body `duplicate_of`."""
         if duplicate_of is None:
-            assert message_id not in self._ids.values(), f"{body} was taken for a duplicate"
+            assert message_id not in self._ids.values(), f"{body} was a duplicate"
             self._ids[body] = message_id
         else:
-            assert message_id == self._ids[duplicate_of], f"{body} was not taken for {duplicate_of}"
+            assert message_id == self._ids[duplicate_of], f"{body} was not a duplicate of {duplicate_of}"
 
-    def check(self, queue: str, items: tuple[Item, ...], got: list[Got]) -> None:
-        """Assert that the answer of `queue` holds exactly `items`, and note their receipts."""
+    def check(self, queue: str, items: tuple[Item, ...], got: list[ReceivedItem]) -> None:
+        """Assert that the reply of `queue` has exactly `items`, and store their receipts."""
         assert [(each.body, each.count) for each in got] == [(item.body, item.count) for item in items]
         for item, each in zip(items, got, strict=True):
             assert item.first_ms in (None, each.first_ms), f"{item.body} was first received at {each.first_ms} ms"
@@ -283,9 +271,9 @@ class Book:
         self._receipts[name] = (self._receipts[name][0], receipt)
 
     def find(self, action: Action) -> tuple[str, str]:
-        """Return the queue and the text of the receipt that a step uses."""
+        """Return the queue and the text of the receipt of a step."""
         if action.receipt == NONSENSE:
-            assert action.queue is not None, "say on which queue"
+            assert action.queue is not None, "a queue is required"
             return action.queue, NONSENSE
         queue, text = self._receipts[action.receipt]
         if action.forged:
@@ -293,14 +281,11 @@ class Book:
         return action.queue or queue, text
 
 
-# Playing a story: one step after the other, and after each the counters of every queue.
+class Runner:
+    """Execute the steps of a story, each by the method of its verb."""
 
-
-class Teller:
-    """Executes the steps of one story: a verb by the method of its name."""
-
-    def tell(self, action: Action) -> None:
-        getattr(self, f"tell_{action.verb}")(action)
+    def run(self, action: Action) -> None:
+        getattr(self, f"run_{action.verb}")(action)
 
     def counts(self, queue: str) -> Counts:
         raise NotImplementedError
@@ -309,17 +294,17 @@ class Teller:
         """End the story."""
 
 
-def play(told: Story, teller: Teller) -> None:
+def play(story: Story, runner: Runner) -> None:
     queues: list[str] = []
-    for number, step in enumerate(told.steps, start=1):
+    for number, step in enumerate(story.steps, start=1):
         try:
-            teller.tell(step.action)
+            runner.run(step.action)
             if step.action.verb == "queue" and not step.action.too_soon:
                 queues.append(step.action.queue)
             elif step.action.verb == "drop":
                 queues.remove(step.action.queue)
-            assert tuple(teller.counts(queue) for queue in queues) == step.counts
+            assert tuple(runner.counts(queue) for queue in queues) == step.counts
         except Exception as error:
             error.add_note(f"in step {number}: {step.text}")
             raise
-    teller.finish()
+    runner.finish()

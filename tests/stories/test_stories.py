@@ -1,4 +1,4 @@
-"""Every story of docs/lifecycle.md, through the engine port, SQS and SMQ, each on every store."""
+"""Run every story of docs/lifecycle.md and docs/protocols/claims.md on the engine and over the protocols."""
 
 import re
 from collections.abc import Callable
@@ -8,62 +8,59 @@ from typing import Any
 import pytest
 
 from tests.conftest import EVERYTHING
-from tests.stories.claim_story import FORMS, ClaimTeller, ClientClaims, EngineClaims
+from tests.stories.claim_story import FORMS, ClaimRunner, ClientClaims, EngineClaims
 from tests.stories.claim_story import STORIES as CLAIM_STORIES
-from tests.stories.over_http import SQS_ONLY, HttpTeller, SmqTeller
+from tests.stories.over_http import SQS_ONLY, SmqRunner, SqsRunner
 from tests.stories.story import PAGE, UNITS_MS, Action, Story, StoryError, play, read, stories
-from tests.stories.through_engine import EngineTeller, Place, full, hosted
+from tests.stories.through_engine import EngineRunner, Place, full, hosted
 from veilmq.testing import RunningServer
 
 STORIES = stories(PAGE.read_text(encoding="utf-8"))
-_AT_THE_PORT = {("stale_receipts", "act"): "any_receive"}  # a setting of a server → what its commands then have
-
-
+_COMMAND_OPTIONS = {("stale_receipts", "act"): "any_receive"}  # setting of a server → option of its commands
 STORES = [pytest.param("memory", marks=EVERYTHING), "folder", "postgres"]
-SERVED = [("http", "folder"), ("smq", "folder")]
-"""The protocols and stores of which `make test` plays each story; the other pairs are for `make test-all`."""
+SERVED = [("http", "folder"), ("smq", "folder")]  # in `make test`; the others only in `make test-all`
 OTHERS = [("http", "memory"), ("http", "postgres"), ("smq", "memory"), ("smq", "postgres")]
 WOKEN = [
-    told
-    for told in STORIES
-    if any(step.action.verb == "poll" for step in told.steps)
-    and not any(step.action.verb == "wait" and step.action.time_ms >= UNITS_MS["h"] for step in told.steps)
+    story
+    for story in STORIES
+    if any(step.action.verb == "poll" for step in story.steps)
+    and not any(step.action.verb == "wait" and step.action.time_ms >= UNITS_MS["h"] for step in story.steps)
 ]
-"""What a server and a database do together: a notice of the one wakes a receive that waits in the other."""
+"""Stories with a poll that a notification of the database wakes."""
 
 
-def _telling(told: Story, door: str, store: str) -> Any:
-    """Return a story with a protocol and a store, for `make test-all` unless the pair has something to add."""
-    adds = (door, store) in SERVED or (told in WOKEN and (door, store) == ("http", "postgres"))
-    return pytest.param(told, door, store, id=f"{told.title}-{door}-{store}", marks=() if adds else EVERYTHING)
+def _case(story: Story, protocol: str, store: str) -> Any:
+    adds = (protocol, store) in SERVED or (story in WOKEN and (protocol, store) == ("http", "postgres"))
+    return pytest.param(
+        story, protocol, store, id=f"{story.title}-{protocol}-{store}", marks=() if adds else EVERYTHING
+    )
 
 
 @pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
-def test_story_through_the_port(told: Story, store: str, place: Callable[[str], Place]) -> None:
+@pytest.mark.parametrize("story", STORIES, ids=lambda each: each.title)
+def test_a_story_runs_on_the_engine(story: Story, store: str, place: Callable[[str], Place]) -> None:
     with hosted(place(store)) as host:
-        play(told, EngineTeller(host, **{_AT_THE_PORT[each]: True for each in told.server}))
+        play(story, EngineRunner(host, **{_COMMAND_OPTIONS[each]: True for each in story.server}))
 
 
 @pytest.mark.parametrize(
-    ("told", "door", "store"), [_telling(told, *pair) for told in STORIES for pair in [*SERVED, *OTHERS]]
+    ("story", "protocol", "store"), [_case(story, *pair) for story in STORIES for pair in [*SERVED, *OTHERS]]
 )
-def test_story(told: Story, door: str, store: str, serve: Callable[..., RunningServer]) -> None:
-    server = serve(store, **dict(told.server))
-    play(told, HttpTeller(server) if door == "http" else SmqTeller(server, told))
+def test_a_story_runs_over_its_protocol(
+    story: Story, protocol: str, store: str, serve: Callable[..., RunningServer]
+) -> None:
+    server = serve(store, **dict(story.server))
+    play(story, SqsRunner(server) if protocol == "http" else SmqRunner(server, story))
 
 
-def test_the_page_says_of_each_mark_what_it_means() -> None:
+def test_the_page_explains_each_mark() -> None:
     assert re.findall(r"^\| `SQS: ([^`]+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == list(SQS_ONLY)
 
 
-@pytest.mark.parametrize("told", STORIES, ids=lambda each: each.title)
-def test_a_step_is_marked_where_smq_cannot_say_it(told: Story) -> None:
-    for step in told.steps:
+@pytest.mark.parametrize("story", STORIES, ids=lambda each: each.title)
+def test_each_step_marked_for_sqs_is_one_that_smq_lacks(story: Story) -> None:
+    for step in story.steps:
         assert not step.sqs_only or SQS_ONLY[step.sqs_only](step.action), step.text
-
-
-# The language of the stories: what is in it is read, and what is not is an error, not a step left out.
 
 
 LANGUAGES: dict[str, dict[str, str]] = {"messages": {}, "claims": FORMS}
@@ -83,13 +80,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("language", "line"), [(name, line) for name, lines in WRONG.items() for line in lines])
-def test_what_is_not_in_the_language_is_an_error(language: str, line: str) -> None:
-    """An unknown or unfinished line is never passed over."""
+def test_an_invalid_line_is_an_error(language: str, line: str) -> None:
     with pytest.raises(StoryError):
         list(read([line], LANGUAGES[language]))
 
 
-def test_a_mark_behind_the_counters_says_why_smq_cannot_say_it() -> None:
+def test_a_mark_is_read_from_behind_the_counters() -> None:
     marked, unmarked = read(["purge jobs | 0 0 0 | SQS: purge", "wait 1 s | 0 0 0"])
     assert (marked.action, marked.counts, marked.sqs_only) == (
         Action(verb="purge", queue="jobs", too_soon=None),
@@ -99,7 +95,7 @@ def test_a_mark_behind_the_counters_says_why_smq_cannot_say_it() -> None:
     assert unmarked.sqs_only == ""
 
 
-def test_a_page_gives_its_stories() -> None:
+def test_a_page_is_split_into_stories() -> None:
     page = "# One\n```story\nwait 1 s | none\n```\n```text\nanything\n```\n## Two\n```story\npurge a | 0 0 0\n```\n"
     found = stories(page)
     assert [story.title for story in found] == ["One", "Two"]
@@ -109,74 +105,71 @@ def test_a_page_gives_its_stories() -> None:
     ]
 
 
-def test_a_story_without_an_end_is_an_error() -> None:
+def test_an_unterminated_story_is_an_error() -> None:
     with pytest.raises(StoryError):
         stories("```story\nwait 1 s | none\n")
 
 
-def test_the_page_has_as_many_stories_as_fences() -> None:
-    """A fence whose mark is misspelt would be a story that nobody executes."""
+def test_every_fenced_block_of_the_page_is_a_story() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    told: list[Story] = stories(text)
+    found = stories(text)
     fences = [line for line in text.splitlines() if line.startswith("```") and line != "```"]
-    assert len(told) == len(fences) - fences.count("```mermaid") > 30
-    assert len({story.title for story in told}) == len(told), "two stories with one title"
-
-
-# Every story of docs/protocols/claims.md: through the engine port and over HTTP, each on every store.
+    assert len(found) == len(fences) - fences.count("```mermaid") > 30
+    assert len({story.title for story in found}) == len(found), "two stories with one title"
 
 
 CLAIM_STORES = ("memory", "folder", "postgres")
-RESTARTED = [told for told in CLAIM_STORIES if any(step.action.verb == "restart" for step in told.steps)]
-TOLD = [(told, store) for told in CLAIM_STORIES for store in CLAIM_STORES if store != "memory" or told not in RESTARTED]
+RESTARTED = [story for story in CLAIM_STORIES if any(step.action.verb == "restart" for step in story.steps)]
+CLAIM_CASES = [
+    (story, store) for story in CLAIM_STORIES for store in CLAIM_STORES if store != "memory" or story not in RESTARTED
+]
 
 
 CLAIM_SERVED = [pytest.param("memory", marks=EVERYTHING), "folder", pytest.param("postgres", marks=EVERYTHING)]
-"""The stores of servers; on a database `make test` plays the story of a restart."""
 
 
 def name(value: Story | str) -> str:
     return value if isinstance(value, str) else value.title
 
 
-@pytest.mark.parametrize(("told", "store"), TOLD, ids=name)
-def test_claim_story_through_the_port(told: Story, store: str, place: Callable[[str], Place]) -> None:
+@pytest.mark.parametrize(("story", "store"), CLAIM_CASES, ids=name)
+def test_a_claim_story_runs_on_the_engine(story: Story, store: str, place: Callable[[str], Place]) -> None:
     with hosted(place(store)) as host:
-        play(told, ClaimTeller(EngineTeller(host), lambda queue: EngineClaims(host, full(queue)), host.reopen))
+        play(story, ClaimRunner(EngineRunner(host), lambda queue: EngineClaims(host, full(queue)), host.reopen))
 
 
 @pytest.mark.parametrize("store", CLAIM_SERVED)
-@pytest.mark.parametrize("told", [told for told in CLAIM_STORIES if told not in RESTARTED], ids=name)
-def test_claim_story(told: Story, store: str, serve: Callable[[str], RunningServer]) -> None:
+@pytest.mark.parametrize("story", [story for story in CLAIM_STORIES if story not in RESTARTED], ids=name)
+def test_a_claim_story_runs_over_http(story: Story, store: str, serve: Callable[[str], RunningServer]) -> None:
     server = serve(store)
     with ExitStack() as closing:
-        teller = HttpTeller(server)
+        runner = SqsRunner(server)
 
         def claims_of(queue: str) -> ClientClaims:
-            return closing.enter_context(ClientClaims(server.endpoint, teller.url(queue)))
+            return closing.enter_context(ClientClaims(server.endpoint, runner.url(queue)))
 
-        play(told, ClaimTeller(teller, claims_of, restart=pytest.fail))
+        play(story, ClaimRunner(runner, claims_of, restart=pytest.fail))
 
 
 @pytest.mark.parametrize("store", CLAIM_STORES[1:])
-@pytest.mark.parametrize("told", RESTARTED, ids=name)
-def test_story_of_a_restart(told: Story, store: str, place: Callable[[str], Place]) -> None:
+@pytest.mark.parametrize("story", RESTARTED, ids=name)
+def test_a_claim_story_with_a_restart_runs_over_http(story: Story, store: str, place: Callable[[str], Place]) -> None:
     settings = place(store)
     with ExitStack() as closing:
         servers = [closing.enter_context(RunningServer(**settings))]
-        teller = HttpTeller(servers[0])
+        runner = SqsRunner(servers[0])
 
         def claims_of(queue: str) -> ClientClaims:
-            return closing.enter_context(ClientClaims(servers[-1].endpoint, teller.url(queue)))
+            return closing.enter_context(ClientClaims(servers[-1].endpoint, runner.url(queue)))
 
         def restart() -> None:
             servers[-1].stop()
             servers.append(closing.enter_context(RunningServer(**settings, clock=servers[-1].clock)))
-            teller.go_on_with(servers[-1])
+            runner.reconnect(servers[-1])
 
-        play(told, ClaimTeller(teller, claims_of, restart))
+        play(story, ClaimRunner(runner, claims_of, restart))
 
 
-def test_the_page_tells_every_step() -> None:
+def test_the_claim_stories_use_every_step() -> None:
     verbs = {step.text.partition(" ")[0] for story in CLAIM_STORIES for step in story.steps}
     assert set(FORMS) <= verbs

@@ -1,4 +1,4 @@
-"""Tells a story to an engine, through its port. Receives that wait are made of `watch` and `next_due_ms`."""
+"""Run a story on an engine; long polls are made of `watch` and `next_due_ms`."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from tests.store.host import Host, hosting, message
 from tests.store.postgres_host import hosting_postgres
-from tests.stories.story import Action, Book, Counts, Got, Settings, Teller
+from tests.stories.story import Action, Counts, ReceivedItem, Runner, Settings, StoryState
 from veilmq.core import commands
 from veilmq.core.commands import LeaseChange, Received, Timer
 from veilmq.core.errors import (
@@ -26,18 +26,18 @@ DEAD_LETTERS = "dead_letter_queue"
 
 
 class Waiter:
-    """One receive that waits, as a server would have it wait."""
+    """A long poll, as a server implements it."""
 
-    def __init__(self, host: Host, queue: str, action: Action, line: "list[Waiter]") -> None:
+    def __init__(self, host: Host, queue: str, action: Action, queued: "list[Waiter]") -> None:
         self.answer: Any = None
         self._host = host
-        self._line = line
+        self._queued = queued
         self._wait_s = action.wait_s
         self._command = commands.Receive(queue=queue, timeout_s=action.timeout_s, requested_at_ms=host.clock.now_ms())
         self._ends_at_ms: int | None = None
         self._timer: Timer | None = None
 
-    def ask(self) -> None:
+    def receive(self) -> None:
         self._host.engine.submit(self._command, self._answered)
 
     def _answered(self, answer: Any) -> None:
@@ -47,40 +47,38 @@ class Waiter:
                 wait_s = answer.receive_wait_s if self._wait_s is None else self._wait_s
                 self._ends_at_ms = now_ms + wait_s * 1_000
             if now_ms < self._ends_at_ms:
-                self._look_again(min(self._ends_at_ms, answer.next_due_ms or self._ends_at_ms))
+                self._receive_at(min(self._ends_at_ms, answer.next_due_ms or self._ends_at_ms))
                 return
         self.answer = answer
         self.leave()
 
-    def _look_again(self, at_ms: int) -> None:
+    def _receive_at(self, at_ms: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._host.clock.call_at(at_ms, self.ask)
+        self._timer = self._host.clock.call_at(at_ms, self.receive)
 
     def wake(self, due_ms: int) -> None:
         if due_ms <= self._host.clock.now_ms():
-            self.ask()
+            self.receive()
         elif self._ends_at_ms is not None:
-            self._look_again(min(self._ends_at_ms, due_ms))
+            self._receive_at(min(self._ends_at_ms, due_ms))
 
     def leave(self) -> None:
-        if self in self._line:
-            self._line.remove(self)
+        if self in self._queued:
+            self._queued.remove(self)
         if self._timer is not None:
             self._timer.cancel()
 
 
-class EngineTeller(Teller):
-    """Tells a story to an engine."""
-
+class EngineRunner(Runner):
     def __init__(self, host: Host, *, any_receive: bool = False) -> None:
         self._host = host
         self._any_receive = any_receive
         self._start_ms = host.clock.now_ms()
-        self._book = Book()
+        self._state = StoryState()
         self._waiters: dict[str, Waiter] = {}
         self._polled: dict[str, str] = {}
-        self._lines: dict[str, list[Waiter]] = {}
+        self._queued: dict[str, list[Waiter]] = {}
 
     def counts(self, queue: str) -> Counts:
         return self._host.counts(full(queue))
@@ -88,59 +86,59 @@ class EngineTeller(Teller):
     def finish(self) -> None:
         assert list(self._waiters) == []
 
-    def tell_queue(self, action: Action) -> None:
+    def run_queue(self, action: Action) -> None:
         if action.too_soon:
             with pytest.raises(QueueDeletedRecently):
                 self._host.create(full(action.queue), **settings(action.settings))
             return
         self._host.create(full(action.queue), **settings(action.settings))
-        line = self._lines.setdefault(action.queue, [])
-        self._host.engine.watch(full(action.queue), lambda due_ms: line[0].wake(due_ms) if line else None)
+        queued = self._queued.setdefault(action.queue, [])
+        self._host.engine.watch(full(action.queue), lambda due_ms: queued[0].wake(due_ms) if queued else None)
 
-    def tell_set(self, action: Action) -> None:
+    def run_set(self, action: Action) -> None:
         self._host.do(commands.SetQueue(queue=full(action.queue), settings=settings(action.settings)))
 
-    def tell_send(self, action: Action) -> None:
+    def run_send(self, action: Action) -> None:
         for body in action.bodies:
             new = message(body, delay_s=action.delay_s, group=action.group, dedup_id=action.dedup_id)
             (sent,) = self._host.do(commands.Send(queue=full(action.queue), messages=(new,)))
-            self._book.sent(body, sent.id, action.duplicate_of)
+            self._state.sent(body, sent.id, action.duplicate_of)
 
-    def tell_receive(self, action: Action) -> None:
-        asked = {"count": action.count or 1, "timeout_s": action.timeout_s, "attempt_id": action.attempt}
-        received = self._host.do(commands.Receive(queue=full(action.queue), **asked))
+    def run_receive(self, action: Action) -> None:
+        fields = {"count": action.count or 1, "timeout_s": action.timeout_s, "attempt_id": action.attempt}
+        received = self._host.do(commands.Receive(queue=full(action.queue), **fields))
         if action.items is not None:
-            self._book.check(action.queue, action.items, self._got(received))
+            self._state.check(action.queue, action.items, self._got(received))
 
-    def tell_delete(self, action: Action) -> None:
-        queue, text = self._book.find(action)
+    def run_delete(self, action: Action) -> None:
+        queue, text = self._state.find(action)
         (answer,) = self._host.delete(text, queue=full(queue), any_receive=self._any_receive)
         assert state(answer) == action.state
 
-    def tell_change(self, action: Action) -> None:
-        queue, text = self._book.find(action)
+    def run_change(self, action: Action) -> None:
+        queue, text = self._state.find(action)
         answer = self._host.change(text, action.timeout_s, queue=full(queue), any_receive=self._any_receive)
         assert state(answer) == action.state
 
-    def tell_wait(self, action: Action) -> None:
+    def run_wait(self, action: Action) -> None:
         self._host.advance(action.time_ms)
 
-    def tell_purge(self, action: Action) -> None:
+    def run_purge(self, action: Action) -> None:
         with pytest.raises(PurgeInProgress) if action.too_soon else nullcontext():
             self._host.do(commands.PurgeQueue(queue=full(action.queue)))
 
-    def tell_drop(self, action: Action) -> None:
+    def run_drop(self, action: Action) -> None:
         self._host.do(commands.DeleteQueue(queue=full(action.queue)))
 
-    def tell_poll(self, action: Action) -> None:
-        line = self._lines[action.queue]
-        waiter = Waiter(self._host, full(action.queue), action, line)
-        line.append(waiter)
+    def run_poll(self, action: Action) -> None:
+        queued = self._queued[action.queue]
+        waiter = Waiter(self._host, full(action.queue), action, queued)
+        queued.append(waiter)
         self._waiters[action.poll] = waiter
         self._polled[action.poll] = action.queue
-        self._host.in_loop(waiter.ask)
+        self._host.in_loop(waiter.receive)
 
-    def tell_answer(self, action: Action) -> None:
+    def run_answer(self, action: Action) -> None:
         answer = self._waiters[action.poll].answer
         if action.without == "not yet":
             assert answer is None
@@ -150,14 +148,14 @@ class EngineTeller(Teller):
             assert isinstance(answer, QueueNotFound)
         else:
             assert answer is not None, "no answer yet"
-            self._book.check(self._polled[action.poll], action.items, self._got(answer))
+            self._state.check(self._polled[action.poll], action.items, self._got(answer))
 
-    def tell_hang(self, action: Action) -> None:
+    def run_hang(self, action: Action) -> None:
         self._host.in_loop(self._waiters.pop(action.poll).leave)
 
-    def _got(self, received: Received) -> list[Got]:
+    def _got(self, received: Received) -> list[ReceivedItem]:
         return [
-            Got(
+            ReceivedItem(
                 each.body,
                 each.receipt,
                 each.receive_count,
@@ -172,13 +170,13 @@ def full(queue: str) -> str:
     return f"{ACCOUNT}/{queue}"
 
 
-def settings(told: Settings) -> Settings:
-    """Return settings as the engine has them: other queues by their full names."""
-    return {name: full(str(value)) if name == DEAD_LETTERS else value for name, value in told.items()}
+def settings(given: Settings) -> Settings:
+    """Return the settings with full queue names."""
+    return {name: full(str(value)) if name == DEAD_LETTERS else value for name, value in given.items()}
 
 
 def state(answer: object) -> str:
-    """Return the story's word for what an engine says of a receipt."""
+    """Return the word of the story for the state of a receipt."""
     match answer:
         case ReceiptState():
             return answer.value
@@ -192,15 +190,11 @@ def state(answer: object) -> str:
             raise AssertionError(answer)
 
 
-# An engine for a story, wherever it keeps its messages: with the defaults of a server.
-
-
-Place = dict[str, Any]
-"""What a `RunningServer` takes to be on some store; the fixture `place` makes it."""
+Place = dict[str, Any]  # the arguments of `RunningServer` for a store, made by the fixture `place`
 
 
 def hosted(place: Place) -> AbstractContextManager[Host]:
-    """Return an empty engine at `place`, open for a while."""
+    """Open an empty engine at `place`."""
     if "store" in place:
         return hosting_postgres(place["store"], options=PostgresOptions())
     return hosting(place["data"], options=EngineOptions())
