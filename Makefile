@@ -137,7 +137,7 @@ prove-incremental: setup-bucket ## a run of tune with 100, 1,000 and 10,000 old 
 	@PROVE=whole $(PYTEST) tests/internals/proofs/test_tune_incremental.py -s --timeout 3600 $(ARGS)
 
 prove-models: setup ## the stores beside their naive models, twenty times as many examples (half an hour)
-	@PROVE=whole $(PYTEST) tests/store tests/internals/store -k "agrees_with_the_model" --timeout 7200 $(ARGS)
+	@PROVE=whole $(PYTEST) tests/store tests/internals/store -k with_the_model --timeout 7200 $(ARGS)
 
 prove-interleaving: setup ## PostgreSQL: two calls of each cold command switched at their statements, up to twice, and what comes out beside serial runs
 	@PROVE=whole $(PYTEST) tests/internals/store/test_interleaving.py --timeout 3600 $(ARGS)

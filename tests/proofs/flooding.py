@@ -1,6 +1,6 @@
-"""Clients that flood a server, and those beside them that are measured: each kind a process, against 127.0.0.1 alone.
+"""Clients that flood a server on 127.0.0.1, and measured clients beside them; each kind is a process.
 
-`python -m tests.proofs.flooding KIND PORT SECONDS CONNECTIONS [SIGNED_REQUEST...]`; the figures are one JSON object.
+`python -m tests.proofs.flooding KIND PORT SECONDS CONNECTIONS [SIGNED_REQUEST...]` prints figures as a JSON object.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 
 
 async def flood(port: int, until_s: float, head: bytes, *, reads: bool) -> int:
-    """Send `head` and a body of eight MiB again and again, on a new connection each time; return how often."""
+    """Send `head` and a body of 8 MiB repeatedly, each on a new connection; return how often."""
     sent = 0
     while time.monotonic() < until_s:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
@@ -42,21 +42,21 @@ async def flood(port: int, until_s: float, head: bytes, *, reads: bool) -> int:
     return sent
 
 
-async def ask_and_never_read(port: int, until_s: float, request: bytes) -> int:
-    """Pipeline receives until the server reads no more, and take no answer."""
+async def receive_without_reading(port: int, until_s: float, request: bytes) -> int:
+    """Pipeline receives until the server stops reading; read no reply. Return the number of requests."""
     connected = socket.socket()
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     connected.connect((HOST, port))
     connected.setblocking(False)
     loop = asyncio.get_running_loop()
-    asked = 0
+    sent = 0
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(max(0.1, until_s - time.monotonic())):
             while True:
                 await loop.sock_sendall(connected, request * 64)
-                asked += 64
+                sent += 64
     connected.close()
-    return asked
+    return sent
 
 
 def large_head(authorization: bytes = b"") -> bytes:
@@ -66,8 +66,8 @@ def large_head(authorization: bytes = b"") -> bytes:
     )
 
 
-def wrongly_signed() -> bytes:
-    """Return header lines that name a known key, the day and the instant, and sign nothing."""
+def invalid_signature() -> bytes:
+    """Return the headers of a request by a known key with an invalid signature."""
     now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()).encode()
     return (
         b"X-Amz-Date: %b\r\nAuthorization: AWS4-HMAC-SHA256 Credential=AKIDOWNER/%b/us-east-1/sqs/aws4_request, "
@@ -75,15 +75,13 @@ def wrongly_signed() -> bytes:
     )
 
 
-class Asker:
-    """One connection that sends a whole request and reads its whole answer."""
-
+class Connection:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), timeout=PATIENCE_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self._socket.makefile("rb")
 
-    def ask(self, request: bytes) -> tuple[int, float]:
+    def request(self, request: bytes) -> tuple[int, float]:
         began_s = time.perf_counter()
         self._socket.sendall(request)
         status = int(self._file.readline().split()[1])
@@ -102,24 +100,21 @@ class Asker:
 def repeat(
     port: int, until_s: float, requests: Sequence[bytes], pause_s: float, *, anew: bool = False
 ) -> dict[str, float]:
-    """Ask by turns on one connection, or each time on a new one.
-
-    Return how often, how many were not answered with 200, and the longest time.
-    """
-    asker, count, failed, longest_s = Asker(port), 0, 0, 0.0
+    """Send requests in turn on one connection, or each on a new one; return count, failures and the longest time."""
+    connection, count, failed, longest_s = Connection(port), 0, 0, 0.0
     while time.monotonic() < until_s:
         for request in requests:
-            status, taken_s = asker.ask(request)
+            status, taken_s = connection.request(request)
             count, failed, longest_s = count + 1, failed + (status != 200), max(longest_s, taken_s)
             if anew or status == 503:
-                asker.close()
-                asker = Asker(port)
+                connection.close()
+                connection = Connection(port)
         time.sleep(pause_s)
     return {"count": count, "failed": failed, "longest_ms": longest_s * 1_000}
 
 
 def sync(until_s: float, folder: Path) -> dict[str, float]:
-    """Write and sync a page again and again; return how often, and the longest time: what the disk alone costs."""
+    """Write and sync a page repeatedly; return how often, and the longest time: the cost of the disk alone."""
     count, longest_s = 0, 0.0
     with (folder / "page").open("wb", buffering=0) as file:
         while time.monotonic() < until_s:
@@ -133,9 +128,9 @@ def sync(until_s: float, folder: Path) -> dict[str, float]:
 
 async def all_of(kind: str, port: int, until_s: float, connections: int, request: bytes) -> dict[str, float]:
     if kind == "unread":
-        flows = [ask_and_never_read(port, until_s, request) for _ in range(connections)]
+        flows = [receive_without_reading(port, until_s, request) for _ in range(connections)]
     else:
-        head = large_head(wrongly_signed() if kind == "wrong" else b"")
+        head = large_head(invalid_signature() if kind == "wrong" else b"")
         flows = [flood(port, until_s, head, reads=True) for _ in range(connections)]
     return {"count": sum(await asyncio.gather(*flows))}
 

@@ -1,7 +1,7 @@
-"""Processes of Python that start in a tenth of the time, as forks of one process that has imported veilmq.
+"""Python processes that start in a tenth of the time, as forks of one process that has imported veilmq.
 
-Each is a process like any other: an own memory, environment and folder, to be killed at any moment. What a start itself
-does, the reading of modules and of the locale, is that of the one process; tests of it start Python.
+Each has its own memory, environment and folder, and can be killed. Only the start itself, which imports modules and
+reads the locale, is that of the one process; tests of it start Python.
 """
 
 import atexit
@@ -31,13 +31,13 @@ IMPORTED = (
     *("uvicorn.protocols.http.h11_impl", "veilmq.cli.app", "veilmq.client", "veilmq.consumer", "veilmq.server.app"),
     *("veilmq.console.app", "veilmq.store.sqlite", "veilmq.store.postgres", "veilmq.consumer.forwarding"),
 )
-"""What a process finds imported; none of them starts a thread."""
+"""Modules imported in advance; none of them starts a thread."""
 PRELOADED = ("LD_", "FAKETIME_")
-"""How variables begin that only a start of Python heeds: processes that differ in one are not forks of one process."""
+"""Prefixes of variables that take effect only at the start of Python; processes that differ in one share no parent."""
 
 
 class Forked:
-    """A process that runs `[sys.executable, "-m", module, ...]`, or `"-c"` and code, with what of `Popen` tests use."""
+    """A process that runs `[sys.executable, "-m", module, ...]` or `"-c"` and code: a subset of `Popen`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Forked:
         text: bool = False,
         prefix: Sequence[str] = (),
     ) -> None:
-        """Start it; `prefix` is a program that Python is started by."""
+        """Start it; `prefix` is a program that runs Python."""
         python, how, *_ = words
         assert (python, how in {"-m", "-c"}) == (sys.executable, True), words
         self.args = list(words)
@@ -68,10 +68,10 @@ class Forked:
         for end, of in zip(given, (stdin, stdout, stderr), strict=True):
             if of in {subprocess.PIPE, subprocess.DEVNULL}:
                 os.close(end)
-        self._told = self._status.makefile("r")
-        told = self._told.readline()
-        assert told, "the process that all are forks of has ended"
-        self.pid = int(told)
+        self._status_lines = self._status.makefile("r")
+        pid = self._status_lines.readline()
+        assert pid, "the parent process has ended"
+        self.pid = int(pid)
 
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -82,8 +82,8 @@ class Forked:
         if self.returncode is None:
             if not select.select([self._status], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0)
-            self.returncode = int(self._told.readline())
-            self._told.close()
+            self.returncode = int(self._status_lines.readline())
+            self._status_lines.close()
             self._status.close()
         return self.returncode
 
@@ -124,7 +124,7 @@ class Forked:
 
 
 def run(words: Sequence[str], *, timeout: float, **how: Any) -> "subprocess.CompletedProcess[Any]":
-    """Return what a process wrote, and its exit status; it is killed when its time is over."""
+    """Run a process, killed after `timeout`; return its output and exit status."""
     with Forked(words, **how) as process:
         try:
             out, err = process.communicate(timeout)
@@ -136,7 +136,7 @@ def run(words: Sequence[str], *, timeout: float, **how: Any) -> "subprocess.Comp
 
 
 def _end(of: int | IO[Any] | None, place: int) -> tuple[int, int | None]:
-    """Return the process's end of one of its three files, and ours of a pipe."""
+    """Return the process's end of one of its three files, and our end of a pipe."""
     match of:
         case None:
             return place, None
@@ -171,28 +171,28 @@ def _host(prefix: tuple[str, ...], preloaded: tuple[tuple[str, str], ...]) -> so
     theirs.close()
 
     atexit.register(process.wait)
-    atexit.register(ours.close)  # before it, and so it ends
+    atexit.register(ours.close)  # called first, which ends the process
     return ours
 
 
-def _serve(asked: socket.socket) -> list[str]:
-    """Start a process for each request; return in each of them alone, with its words."""
+def _serve(requests: socket.socket) -> list[str]:
+    """Fork a process for each request; return its words in each of them."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     waiting: dict[int, int] = {}
     with selectors.DefaultSelector() as selector:
-        selector.register(asked, selectors.EVENT_READ)
+        selector.register(requests, selectors.EVENT_READ)
         selector.register(reading, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select()}
             if reading in ready:
                 os.read(reading, 4_096)
-                _tell_ended(waiting)
-            if asked.fileno() not in ready:
+                _report_ended(waiting)
+            if requests.fileno() not in ready:
                 continue
-            request, files, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 4)
+            request, files, _, _ = socket.recv_fds(requests, REQUEST_BYTES_MAX, 4)
             if not request:
                 os._exit(0)
             *three, status = files
@@ -201,7 +201,7 @@ def _serve(asked: socket.socket) -> list[str]:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for each in (reading, writing, status, *waiting.values()):
                     os.close(each)
-                asked.close()
+                requests.close()
                 break
             waiting[pid] = status
             os.write(status, b"%d\n" % pid)
@@ -210,14 +210,14 @@ def _serve(asked: socket.socket) -> list[str]:
     return _become(json.loads(request), three)
 
 
-def _tell_ended(waiting: dict[int, int]) -> None:
+def _report_ended(waiting: dict[int, int]) -> None:
     for pid in list(waiting):
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            to = waiting.pop(pid)
+            socket_fd = waiting.pop(pid)
             with contextlib.suppress(OSError):
-                os.write(to, b"%d\n" % os.waitstatus_to_exitcode(status))
-            os.close(to)
+                os.write(socket_fd, b"%d\n" % os.waitstatus_to_exitcode(status))
+            os.close(socket_fd)
 
 
 def _become(request: dict[str, Any], files: list[int]) -> list[str]:
@@ -235,7 +235,7 @@ def _become(request: dict[str, Any], files: list[int]) -> list[str]:
 
 
 def main() -> None:
-    """Import what all have, and become each process that is asked for."""
+    """Import the common modules, and become each requested process."""
     for name in IMPORTED:
         importlib.import_module(name)
     assert threading.active_count() == 1

@@ -1,4 +1,4 @@
-"""Threads that call one server, and what each of them does to queues: the loads of the proofs."""
+"""The loads of the proofs: threads that call a server, and what each of them does."""
 
 import json
 import random
@@ -25,18 +25,15 @@ from veilmq.client import ClientError, Unreachable
 from veilmq.client.api import Claims
 from veilmq.core.claims import ClaimState, SourceView
 
-# Threads that call a server again and again, also while it is killed, until they are told to stop.
-
-
 PATIENCE_S = 60
 PAUSE_S = 0.02
 
 Step = Callable[[SqsCaller, random.Random, int], None]
-"""What a thread does each time, with a caller and a chance of its own, and a number that no other step has."""
+"""One iteration of a thread: gets its caller, its random numbers and a unique number."""
 
 
 class Callers:
-    """A thread for each of `steps`, all on one queue; a step without an answer is given up, and the next one begins."""
+    """Repeat each of `steps` in its own thread, all on one queue; go on after an unanswered request."""
 
     def __init__(self, ports: Sequence[int], queue: str, steps: Sequence[Step], *, seed: int) -> None:
         self._errors: list[BaseException] = []
@@ -62,7 +59,7 @@ class Callers:
     def until(self, condition: Callable[[], object]) -> None:
         give_up_at_s = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < give_up_at_s, "they did not come so far"
+            assert time.monotonic() < give_up_at_s, "the load did not get so far"
             time.sleep(PAUSE_S)
 
     def _run(self, place: int, step: Step) -> None:
@@ -80,13 +77,6 @@ class Callers:
             raise
         finally:
             caller.close()
-
-
-# What clients do on the queues of a server that is killed again and again, and what they know of it.
-#
-# On a standard queue messages are delayed, received, changed, deleted in time and late, die, and are claimed; on a
-# FIFO queue they have groups and deduplication ids, and are claimed too; a move task empties the dead-letter queue
-# meanwhile.
 
 
 TIMEOUT_S = 2
@@ -110,7 +100,7 @@ now_s = time.monotonic
 
 
 class Load:
-    """Producers and consumers on a standard queue, and what they know."""
+    """Producers and consumers on a standard queue: delays, changes, deletes in time and late, and dead letters."""
 
     queue = "busy"
     attributes: ClassVar = {
@@ -126,7 +116,7 @@ class Load:
         self.received: set[str] = set()  # ids of messages with a receipt
         self.deleted: set[str] = set()  # ids of those that were deleted in time, for certain
         self.deleted_late: set[str] = set()
-        self._left: deque[Receipt] = deque()  # receipts that nothing was done with
+        self._left: deque[Receipt] = deque()  # unused receipts
 
     def callers(self, ports: Sequence[int], *more: Step, seed: int) -> Callers:
         """Return two producers, three consumers, and a caller for each of `more`."""
@@ -135,14 +125,14 @@ class Load:
     def produce(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
         bodies = [f"{number}-{place}" for place in range(chance.choice((1, 1, 5)))]
         delay_s = chance.choice((0, 0, 0, DELAY_S))
-        self.ledger.send_asked(bodies, hidden_until_s=now_s() - TICK_S + delay_s)
+        self.ledger.send_requested(bodies, hidden_until_s=now_s() - TICK_S + delay_s)
         entries = [{"Id": str(at), "MessageBody": body, "DelaySeconds": delay_s} for at, body in enumerate(bodies)]
         assert not caller.call("SendMessageBatch", Entries=entries).get("Failed")
-        self.ledger.send_told(bodies)
+        self.ledger.send_acknowledged(bodies)
         time.sleep(0.04)
 
     def consume(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        """Receive some, and delete, release, hold or lose each of them; delete one that was lost long ago."""
+        """Receive, and delete, change or abandon each message; delete one that was abandoned long ago."""
         receipts = self.receive(caller, chance.choice((1, 5, 10)))
         for receipt in receipts:
             fate = chance.random()
@@ -150,28 +140,28 @@ class Load:
                 self._delete(caller, receipt)
             elif fate < self.delete_share + self.change_share:
                 self._change(caller, receipt, timeout_s=chance.choice(self.timeouts_s))
-            else:  # its consumer has died, or takes too long: it comes back by itself
+            else:  # as if its consumer had died: the lease expires
                 self._left.append(receipt)
         self._delete_late(caller, chance)
         time.sleep(0.01)
 
     def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
         with self.ledger.receiving():
-            asked_s = now_s()
+            requested_s = now_s()
             answer = caller.call(
                 "ReceiveMessage",
                 MaxNumberOfMessages=count,
                 WaitTimeSeconds=self.wait_s,
                 MessageSystemAttributeNames=["ApproximateReceiveCount"],
             )
-            told_s = now_s()
+            replied_s = now_s()
             receipts = [
                 self.ledger.received(
                     each["Body"],
                     each["ReceiptHandle"],
                     int(each["Attributes"]["ApproximateReceiveCount"]),
-                    asked_s=asked_s,
-                    told_s=told_s,
+                    requested_s=requested_s,
+                    replied_s=replied_s,
                     timeout_s=TIMEOUT_S,
                     message_id=each["MessageId"].replace("-", ""),
                 )
@@ -180,20 +170,20 @@ class Load:
         self.received.update(receipt.message_id for receipt in receipts)
         return receipts
 
-    def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
-        return [self.ledger.claimed(body, count, asked_s=asked_s, told_s=told_s) for body, count in rows]
+    def note_claimed(self, rows: list[tuple[str, int]], *, requested_s: float, replied_s: float) -> list[Receipt]:
+        return [self.ledger.claimed(body, count, requested_s=requested_s, replied_s=replied_s) for body, count in rows]
 
-    def delete_asked(self, receipt: Receipt) -> None:
-        self.ledger.delete_asked(receipt)
+    def delete_requested(self, receipt: Receipt) -> None:
+        self.ledger.delete_requested(receipt)
 
     def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
-        self.delete_asked(receipt)
+        self.delete_requested(receipt)
         caller.call("DeleteMessage", ReceiptHandle=receipt.handle)
-        if self.ledger.delete_told(receipt, told_s=now_s()):
+        if self.ledger.delete_acknowledged(receipt, replied_s=now_s()):
             self.deleted.add(receipt.message_id)
 
     def _delete_late(self, caller: SqsCaller, chance: random.Random) -> None:
-        """Delete with the oldest receipt that was left, or forget it, if it has expired for certain."""
+        """Delete by the oldest abandoned receipt, or drop it, if it has certainly expired."""
         with suppress(IndexError):
             receipt = self._left.popleft()
             if receipt.over_s >= now_s():
@@ -203,14 +193,14 @@ class Load:
                 self.deleted_late.add(receipt.message_id)
 
     def _change(self, caller: SqsCaller, receipt: Receipt, *, timeout_s: int) -> None:
-        asked_s = now_s()
-        self.ledger.change_asked(receipt, asked_s=asked_s, timeout_s=timeout_s)
+        requested_s = now_s()
+        self.ledger.change_requested(receipt, requested_s=requested_s, timeout_s=timeout_s)
         caller.call("ChangeMessageVisibility", ReceiptHandle=receipt.handle, VisibilityTimeout=timeout_s)
-        self.ledger.change_told(receipt, asked_s=asked_s, told_s=now_s(), timeout_s=timeout_s)
+        self.ledger.change_acknowledged(receipt, requested_s=requested_s, replied_s=now_s(), timeout_s=timeout_s)
 
 
 class OrderedLoad(Load):
-    """The same on a FIFO queue: each producer has groups of its own, and sends a message until it is acknowledged."""
+    """The same on a FIFO queue: each producer has its own groups, and repeats a send until it is acknowledged."""
 
     queue = "ordered.fifo"
     attributes: ClassVar = {"FifoQueue": "true", "VisibilityTimeout": str(TIMEOUT_S)}
@@ -227,26 +217,26 @@ class OrderedLoad(Load):
         group = f"{threading.get_ident()}.{chance.randrange(GROUPS)}"
         body = f"{group}:{self._next[group]}"
         if body not in self.ledger.messages:
-            self.ledger.send_asked([body])
+            self.ledger.send_requested([body])
         answer = caller.call("SendMessage", MessageBody=body, MessageGroupId=group, MessageDeduplicationId=body)
         assert self._sequences.setdefault(body, answer["SequenceNumber"]) == answer["SequenceNumber"]
-        self.ledger.send_told([body])
+        self.ledger.send_acknowledged([body])
         self._next[group] += chance.random() < 0.8
         time.sleep(0.02)
 
     def receive(self, caller: SqsCaller, count: int) -> list[Receipt]:
         receipts = super().receive(caller, count)
-        self.order.given([_place(receipt.body) for receipt in receipts])
+        self.order.delivered([_group_and_number(receipt.body) for receipt in receipts])
         return receipts
 
-    def note_claimed(self, rows: list[tuple[str, int]], *, asked_s: float, told_s: float) -> list[Receipt]:
-        self.order.given([_place(body) for body, _ in rows])
-        return super().note_claimed(rows, asked_s=asked_s, told_s=told_s)
+    def note_claimed(self, rows: list[tuple[str, int]], *, requested_s: float, replied_s: float) -> list[Receipt]:
+        self.order.delivered([_group_and_number(body) for body, _ in rows])
+        return super().note_claimed(rows, requested_s=requested_s, replied_s=replied_s)
 
-    def delete_asked(self, receipt: Receipt) -> None:
+    def delete_requested(self, receipt: Receipt) -> None:
         if receipt.over_s >= now_s():
-            super().delete_asked(receipt)
-            self.order.delete_asked(*_place(receipt.body))
+            super().delete_requested(receipt)
+            self.order.delete_requested(*_group_and_number(receipt.body))
 
     def _delete(self, caller: SqsCaller, receipt: Receipt) -> None:
         with _refused_when_over(receipt):
@@ -257,7 +247,7 @@ class OrderedLoad(Load):
             super()._change(caller, receipt, timeout_s=timeout_s)
 
 
-def _place(body: str) -> tuple[str, int]:
+def _group_and_number(body: str) -> tuple[str, int]:
     group, number = body.split(":")
     return group, int(number)
 
@@ -271,7 +261,7 @@ def _refused_when_over(receipt: Receipt) -> Iterator[None]:
 
 
 class Source:
-    """A source of claims on the queue of `load`, as a Spark reader has one: all of its calls may be repeated."""
+    """A reader of claims on the queue of `load`, like that of Spark; all of its calls may be repeated."""
 
     def __init__(self, load: Load, ports: Sequence[int]) -> None:
         self.acknowledged = self.messages = 0
@@ -283,8 +273,8 @@ class Source:
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
         if not self._epoch or chance.random() < 0.1:
-            self._epoch = self._ask(chance, partial(Claims.open, source=SOURCE, hold_s=HOLD_S)).epoch
-        self._check(self._ask(chance, partial(Claims.heartbeat, source=SOURCE, epoch=self._epoch)))
+            self._epoch = self._call(chance, partial(Claims.open, source=SOURCE, hold_s=HOLD_S)).epoch
+        self._check(self._call(chance, partial(Claims.heartbeat, source=SOURCE, epoch=self._epoch)))
         if len(self._open) < CLAIMS_OPEN_MAX:
             self._bind(chance)
         if self._open:
@@ -299,9 +289,9 @@ class Source:
         for number in [*self._open]:
             self._read_again(chance, number)
             self._note_released(number)
-        self._ask(chance, partial(Claims.close_source, source=SOURCE))
+        self._call(chance, partial(Claims.close_source, source=SOURCE))
 
-    def _ask(self, chance: random.Random, call: Callable[[Claims], Value]) -> Value:
+    def _call(self, chance: random.Random, call: Callable[[Claims], Value]) -> Value:
         return patiently(lambda: call(chance.choice(self._claims)))
 
     def _check(self, view: SourceView) -> None:
@@ -310,17 +300,17 @@ class Source:
         assert open_now == {number: len(each.receipts) for number, each in self._open.items()}
 
     def _bind(self, chance: random.Random) -> None:
-        number, asked_s = self._last + 1, now_s()
+        number, requested_s = self._last + 1, now_s()
         many, shard = chance.choice((1, 10, 40)), chance.choice((1, 7, 100))
         bind = partial(Claims.claim, source=SOURCE, epoch=self._epoch, messages_max=many, shard_messages=shard)
-        while (bound := self._ask(chance, partial(bind, number=number))).more:
+        while (bound := self._call(chance, partial(bind, number=number))).more:
             pass
-        told_s = now_s()
+        replied_s = now_s()
         if bound.shards:
             shards = self._read(chance, number, bound.shards)
             rows = [row for shard in shards for row in shard]
             assert len(rows) == bound.messages
-            receipts = self._load.note_claimed(rows, asked_s=asked_s, told_s=told_s)
+            receipts = self._load.note_claimed(rows, requested_s=requested_s, replied_s=replied_s)
             self._open[number], self._last = Claim(shards, receipts), number
             self.messages += len(rows)
 
@@ -329,65 +319,65 @@ class Source:
             batches = claims.read(SOURCE, number=number, shard=shard)
             return [(row["body"], row["receive_count"]) for batch in batches for row in batch.to_pylist()]
 
-        return [self._ask(chance, partial(rows, shard=shard)) for shard in range(shards)]
+        return [self._call(chance, partial(rows, shard=shard)) for shard in range(shards)]
 
     def _read_again(self, chance: random.Random, number: int) -> None:
         shards = self._open[number].shards
-        assert self._read(chance, number, len(shards)) == shards, f"claim {number} has become another one"
+        assert self._read(chance, number, len(shards)) == shards, f"claim {number} has changed"
 
     def _acknowledge(self, chance: random.Random, number: int) -> None:
         receipts = [each for open_, claim in self._open.items() if open_ <= number for each in claim.receipts]
         for each in receipts:
-            self._load.delete_asked(each)
-        answer = self._ask(chance, partial(Claims.acknowledge, source=SOURCE, epoch=self._epoch, number=number))
+            self._load.delete_requested(each)
+        answer = self._call(chance, partial(Claims.acknowledge, source=SOURCE, epoch=self._epoch, number=number))
         assert answer.acknowledged == number
         assert self._released.issuperset(answer.lost)
         for each in receipts:
-            self._load.ledger.delete_told(each, told_s=now_s())
+            self._load.ledger.delete_acknowledged(each, replied_s=now_s())
         self._open = {open_: claim for open_, claim in self._open.items() if open_ > number}
         self.acknowledged = number
 
     def _release(self, chance: random.Random, number: int) -> None:
         self._note_released(number)
-        self._ask(chance, partial(Claims.release, source=SOURCE, number=number))
+        self._call(chance, partial(Claims.release, source=SOURCE, number=number))
         self._released.add(number)
 
     def _note_released(self, number: int) -> None:
         for each in self._open.pop(number).receipts:
-            self._load.ledger.change_asked(each, asked_s=now_s(), timeout_s=0)
+            self._load.ledger.change_requested(each, requested_s=now_s(), timeout_s=0)
 
 
 class Claim(NamedTuple):
-    """An open claim: bodies and receive counts of each shard, and what stands for receipts."""
+    """An open claim: the bodies and receive counts of each shard, and its messages as receipts."""
 
     shards: list[list[tuple[str, int]]]
     receipts: list[Receipt]
 
 
 class Mover:
-    """Has move tasks empty the dead-letter queue, one after the other, and knows what each has counted."""
+    """Start one move task after the other on the dead-letter queue, and record their states."""
 
     def __init__(self) -> None:
-        self.tasks: dict[int, tuple[str, int]] = {}  # by when each was started: how it stands, and what it has moved
+        self.tasks: dict[int, tuple[str, int]] = {}  # start → status and moved messages
 
     @property
     def is_running(self) -> bool:
         return any(status == "RUNNING" for status, _ in self.tasks.values())
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
-        self.look(caller)
+        self.refresh(caller)
         if not self.is_running and counts(caller)[0] >= MOVES_PER_S:
             arns = {"SourceArn": ARN.format(DEAD), "DestinationArn": ARN.format(BACK)}
             caller.call("StartMessageMoveTask", **arns, MaxNumberOfMessagesPerSecond=MOVES_PER_S)
         time.sleep(0.05)
 
-    def look(self, caller: SqsCaller) -> None:
+    def refresh(self, caller: SqsCaller) -> None:
         for each in caller.call("ListMessageMoveTasks", SourceArn=ARN.format(DEAD), MaxResults=10)["Results"]:
             self.tasks[each["StartedTimestamp"]] = each["Status"], each["ApproximateNumberOfMessagesMoved"]
 
 
 def patiently(call: Callable[[], Value], *, again: tuple[type[Exception], ...] = UNANSWERED) -> Value:
-    """Return what `call` returns, once there is an answer; `again` is after what it may be called again."""
+    """Repeat `call` after the errors `again`, and return its result."""
     deadline_s = now_s() + PATIENCE_S
     while True:
         try:
@@ -406,13 +396,13 @@ def counts(caller: SqsCaller) -> tuple[int, int]:
 
 
 def drain(caller: SqsCaller, load: Load) -> Counter[str]:
-    """Take everything out of the queue of `load`, waiting for leases and delays to end; return the bodies."""
+    """Receive and delete all messages of the queue of `load`, waiting for leases and delays; return the bodies."""
     found, deadline_s = Counter[str](), now_s() + DRAIN_S_MAX
     while True:
-        # A node may still rest after the last kill, and does nothing then.
+        # A node may still refuse requests after the last kill.
         if receipts := patiently(partial(load.receive, caller, 10), again=(Unreached,)):
             for each in receipts:
-                load.delete_asked(each)
+                load.delete_requested(each)
             entries = [{"Id": str(at), "ReceiptHandle": each.handle} for at, each in enumerate(receipts)]
             delete = partial(caller.call, "DeleteMessageBatch", Entries=entries)
             assert not patiently(delete, again=(Unreached,)).get("Failed")

@@ -1,6 +1,6 @@
-"""A real server process, to be killed and started again on the same ports.
+"""A server process that can be killed and restarted on the same ports.
 
-It is a fork of one that has imported veilmq; `PROVE=whole` starts Python each time.
+It is forked from a process that has imported veilmq; `PROVE=whole` starts Python each time.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ PORTS = range(20_000, 32_000)
 
 
 class Served:
-    """`python -m veilmq serve` with `options`; what it says is in the file `log`."""
+    """`python -m veilmq serve` with `options`; its output is in the file `log`."""
 
     def __init__(self, *options: str, log: Path) -> None:
         self.port, self.admin_port = free_ports(2)
         self.endpoint = f"http://127.0.0.1:{self.port}"
         self.admin_endpoint = f"http://127.0.0.1:{self.admin_port}"
         self.options = list(options)
-        self.prefix: list[str] = []  # a program that starts the server
-        self.environment: dict[str, str] = {}  # beside that of the tests
+        self.prefix: list[str] = []  # a program that runs the server
+        self.environment: dict[str, str] = {}  # in addition to that of the tests
         self._process: subprocess.Popen[bytes] | Forked | None = None
         self.log = log
 
@@ -61,7 +61,7 @@ class Served:
         return self._process.pid
 
     def await_end(self, within_s: float = START_S_MAX) -> None:
-        """Wait until somebody else has killed it."""
+        """Wait until the process has been killed by another one."""
         assert self._process is not None
         self._process.wait(within_s)
 
@@ -90,30 +90,27 @@ class Served:
 
 
 class ServedFolder(Served):
-    """`python -m veilmq serve` on `folder`."""
-
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__("--data", str(folder), *options, log=folder.with_suffix(".log"))
         self.folder = folder
 
 
 def wait_until(
-    condition: Callable[[], object], *, within_s: float = START_S_MAX, what: str = "it does not come about"
+    condition: Callable[[], object], *, within_s: float = START_S_MAX, what: str = "the condition does not become true"
 ) -> None:
-    """Return when `condition()` is true, which is seen from outside alone."""
+    """Poll `condition()` until it is true."""
     give_up_at_s = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < give_up_at_s, what
         time.sleep(0.02)
 
 
-StartNode = Callable[..., Served]
-"""Starts one more node; takes more options of `serve`."""
+StartNode = Callable[..., Served]  # takes further options of `serve`
 
 
 @contextlib.contextmanager
 def starting_nodes(url: str, folder: Path) -> Iterator[StartNode]:
-    """Give a way to start nodes on one database, whose logs are in `folder`; all are stopped at the end."""
+    """Yield a function that starts nodes on one database, with logs in `folder`; stop them all at the end."""
     nodes: list[Served] = []
 
     def start(*options: str) -> Served:
@@ -130,10 +127,10 @@ def starting_nodes(url: str, folder: Path) -> Iterator[StartNode]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on, below those that the system gives to whoever connects or names none.
+    """Return unused ports below the ephemeral range.
 
-    One of these could be somebody's before the server starts, or while it is down between a kill and the next start:
-    a client that tries to reach it may even be given that port itself, and reach itself.
+    An ephemeral port could be taken before the server starts or while it is down; a client that connects to it may
+    even get the port itself, and connect to itself.
     """
     chance = SystemRandom()
     found: list[int] = []

@@ -1,16 +1,16 @@
-"""A server under mixed load for hours, with restarts: `make soak HOURS=1`. It must not lose, leak or slow down.
+"""A server under mixed load for hours, with restarts: `make soak HOURS=1`. It must not lose messages, leak or slow.
 
-Threads send to and receive from a standard queue with delays, batches, late deletes and dead letters, a FIFO queue and
-a queue of long polls, by real sockets, and keep the books of the crash proof (`ledger.py`). One more thread takes
-messages through a queue of its own, one after the other, and measures how long a way takes: send, receive, delete.
-Producers pause where much waits, so that the load is the same from the first minute to the last.
+Threads use a standard queue with delays, batches, late deletes and dead letters, a FIFO queue and a queue of long
+polls, over real sockets, and record all replies in the ledger of the crash proof. One more thread sends, receives and
+deletes one message after the other on its own queue, and measures these cycles. Producers pause while many messages
+wait, so that the load stays the same.
 
-The time has ten tenths, after a warm-up of seven minutes. In the middle ones the server is restarted again and again,
-by SIGTERM and SIGKILL in turns; the others belong to two long lives of a process, in which a leak shows. The last tenth
-is compared with the first: memory may be 5 % more, the 99th percentile of the ways 10 % more, and no more descriptors
-are open. At the end the queues are drained: what was acknowledged and not deleted is there.
+After a warm-up of seven minutes the time is divided into tenths. In the middle ones the server is restarted, by SIGTERM
+and SIGKILL in turn; the others belong to two long-running processes, in which a leak shows. Between the first and the
+last tenth memory may grow by 5 %, the 99th percentile of the cycles by 10 %, and the open descriptors not at all.
+Finally the queues are drained: all messages acknowledged and not deleted must be there.
 
-The threads remember every message: some 300 MB an hour.
+The threads store every message: some 300 MB an hour.
 """
 
 import argparse
@@ -36,40 +36,37 @@ from tests.proofs.loads import DEAD, RECEIVES_MAX, TIMEOUT_S, Callers, Load, Ord
 from tests.proofs.served import ServedFolder
 
 TENTHS = 10
-RESTARTED = range(4, 7)
-"""The tenths (from 1) in which the server is restarted."""
+RESTARTED = range(4, 7)  # the tenths (from 1) with restarts
 RESTARTS = 15
 WARM_UP_S = 420.0
-"""However long the run is: the memory of a new server grows by 4 % in six and a half minutes, and then no more.
+"""The memory of a new server grows by 4 % in the first six and a half minutes, and then no more.
 
 On a busy machine it was 77.4 MB at the start, 79.2 MB after 150 s, 80.7 MB after 390 s and 80.8 MB after 586 s. SQLite
-had 3.8 MB from the first half minute on. A life of the server that is to be compared with another must be as old.
+had 3.8 MB from the first half minute on. Only processes of the same age can be compared.
 """
 SAMPLE_S_MAX = 1.0
-WAITING_MAX = 500
-"""Messages of a queue from which on its producers pause."""
+WAITING_MAX = 500  # messages of a queue at which its producers pause
 PROBE = "probe"
 FILLING = "filling.fifo"
-FILLED = 20_000
-"""Messages that a FIFO queue is sent first: they touch all of the table of 16 MB by which duplicates are found."""
+FILLED = 20_000  # messages sent first to a FIFO queue, which touch the whole deduplication table of 16 MB
 MEMORY_DRIFT_MAX, LATENCY_DRIFT_MAX = 0.05, 0.10
-FILES_SPARE = 2  # of connections that come and go
+FILES_SPARE = 2  # short-lived connections
 WORK = Path(__file__).parents[2] / "build" / "soak"
 
 
 class Tenth(NamedTuple):
-    """Medians of a tenth of the time, and the ways of messages that began in it."""
+    """Medians of a tenth of the time, and the cycles that began in it."""
 
     memory_bytes: float
     files: float
-    way_p50_ms: float
-    way_p99_ms: float
-    ways: int
+    cycle_p50_ms: float
+    cycle_p99_ms: float
+    cycles: int
     restarts: int
 
 
 class Soaked(NamedTuple):
-    """What a run has found."""
+    """The result of a run."""
 
     tenths: list[Tenth]
     violations: list[str]
@@ -92,11 +89,11 @@ class Paced(Load):
 
 
 class PacedInOrder(Paced, OrderedLoad):
-    """The same on a FIFO queue."""
+    pass
 
 
 class Polled(Paced):
-    """Long polls, on a queue that is empty most of the time."""
+    """Long polls on a queue that is usually empty."""
 
     queue = "polled"
     attributes: ClassVar = {"VisibilityTimeout": str(TIMEOUT_S)}
@@ -108,7 +105,7 @@ class Polled(Paced):
 
 
 class DeadLetters:
-    """Receives and deletes the dead letters, and knows each by its body and its id."""
+    """Receive and delete dead letters; record the id of each."""
 
     def __init__(self) -> None:
         self.ids: dict[str, str] = {}
@@ -118,7 +115,7 @@ class DeadLetters:
         found = caller.call("ReceiveMessage", MaxNumberOfMessages=10).get("Messages", [])
         for each in found:
             if self.ids.setdefault(each["Body"], each["MessageId"]) != each["MessageId"]:
-                self.violations.append(f"{each['Body']} died twice")
+                self.violations.append(f"{each['Body']} was dead-lettered twice")
         if found:
             entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(found)]
             caller.call("DeleteMessageBatch", Entries=entries)
@@ -127,10 +124,10 @@ class DeadLetters:
 
 
 class Probe:
-    """Takes one message after the other through a queue; `ways_s` has the seconds from each send to its deletion."""
+    """Send, receive and delete one message after the other; `cycles_s` has the times."""
 
     def __init__(self) -> None:
-        self.ways_s = array("d")
+        self.cycles_s = array("d")
 
     def step(self, caller: SqsCaller, chance: random.Random, number: int) -> None:
         began_s = time.perf_counter()
@@ -139,12 +136,12 @@ class Probe:
         for each in found:
             caller.call("DeleteMessage", ReceiptHandle=each["ReceiptHandle"])
         if found:
-            self.ways_s.append(time.perf_counter() - began_s)
+            self.cycles_s.append(time.perf_counter() - began_s)
         time.sleep(0.02)
 
 
 class Soak:
-    """One run on a data folder, for `seconds` after the warm-up, which begins with `filled` messages."""
+    """A run on a data folder, for `seconds` after the warm-up."""
 
     def __init__(
         self, folder: Path, *, seconds: float, seed: int, filled: int = FILLED, warm_up_s: float = WARM_UP_S
@@ -156,7 +153,7 @@ class Soak:
         self._restarts = 0
 
     def run(self, progress: Callable[[int, Tenth], object]) -> Soaked:
-        """Run it; `progress` is called after each tenth."""
+        """Run; call `progress` after each tenth."""
         with self.server:
             self._make_queues()
             with ExitStack() as running:
@@ -188,8 +185,8 @@ class Soak:
             maker.call("DeleteQueue")
 
     def _watch(self, seconds: float, *, restarts: int) -> Tenth:
-        """Look at the server for so long, and restart it so many times."""
-        memory, files, first_way, done = list[int](), list[int](), len(self.probe.ways_s), 0
+        """Measure the server for so long, with so many restarts."""
+        memory, files, first_cycle, done = list[int](), list[int](), len(self.probe.cycles_s), 0
         began_s, pause_s = time.monotonic(), min(SAMPLE_S_MAX, seconds / 10)
         with ExitStack() as stack:
             callers = [stack.enter_context(closing(SqsCaller(self.server.port, load.queue))) for load in self.loads]
@@ -203,9 +200,9 @@ class Soak:
                     self._restart()
                     done += 1
                 time.sleep(pause_s)
-        ways_ms = [1_000 * way_s for way_s in self.probe.ways_s[first_way:]]
-        cuts = statistics.quantiles(ways_ms, n=100) if len(ways_ms) > 1 else [0.0] * 99
-        return Tenth(statistics.median(memory), statistics.median(files), cuts[49], cuts[98], len(ways_ms), done)
+        cycles_ms = [1_000 * cycle_s for cycle_s in self.probe.cycles_s[first_cycle:]]
+        cuts = statistics.quantiles(cycles_ms, n=100) if len(cycles_ms) > 1 else [0.0] * 99
+        return Tenth(statistics.median(memory), statistics.median(files), cuts[49], cuts[98], len(cycles_ms), done)
 
     def _restart(self) -> None:
         self._restarts += 1
@@ -216,37 +213,39 @@ class Soak:
         self.server.start()
 
     def _settle(self, tenths: list[Tenth]) -> Soaked:
-        """Drain the queues, and return what does not fit together."""
-        violations, told = list[str](), list[tuple[int, int, int]]()
+        """Drain the queues, and return the result."""
+        violations, totals = list[str](), list[tuple[int, int, int]]()
         for load in self.loads:
             with closing(SqsCaller(self.server.port, load.queue)) as caller:
                 left = drain(caller, load)
             with closing(SqsCaller(self.server.port, DEAD)) as caller:
                 while counts(caller) != (0, 0):
                     self.dead.step(caller, random.Random(), 0)
-            told.append(load.ledger.told())
-            dead = self.dead.ids if load is self.loads[0] else {}  # whose bodies others may have, too
+            totals.append(load.ledger.totals())
+            dead = self.dead.ids if load is self.loads[0] else {}  # bodies of other queues may be equal
             violations += load.ledger.settle({*left, *dead})
             violations += [f"{body} is there {count} times" for body, count in left.items() if count > 1]
             if isinstance(load, OrderedLoad):
                 violations += load.order.violations
-        violations += self.loads[0].ledger.died(self.dead.ids, receives_max=RECEIVES_MAX) + self.dead.violations
-        sent, delivered, deleted = (sum(each) for each in zip(*told, strict=True))
+        violations += (
+            self.loads[0].ledger.check_dead_letters(self.dead.ids, receives_max=RECEIVES_MAX) + self.dead.violations
+        )
+        sent, delivered, deleted = (sum(each) for each in zip(*totals, strict=True))
         return Soaked(tenths, violations, sent, delivered, deleted, len(self.dead.ids))
 
 
 def drift(tenths: Sequence[Tenth], figure: str) -> float:
-    """Return by which share a figure of the last tenth is more than that of the first; infinite where that is 0."""
+    """Return the relative growth of a figure from the first to the last tenth; infinite if it was 0."""
     first, last = (getattr(tenths[at], figure) for at in (0, -1))
     return last / first - 1 if first else math.inf
 
 
 def failures(soaked: Soaked) -> list[str]:
-    """Return why a run has failed, as sentences; none where it has not."""
+    """Return the reasons why a run has failed, as sentences."""
     found = [f"{len(soaked.violations)} violations, the first: {soaked.violations[0]}"] if soaked.violations else []
     for figure, most, words in (
         ("memory_bytes", MEMORY_DRIFT_MAX, "memory"),
-        ("way_p99_ms", LATENCY_DRIFT_MAX, "the 99th percentile of the ways"),
+        ("cycle_p99_ms", LATENCY_DRIFT_MAX, "the 99th percentile of the cycles"),
     ):
         if (grown := drift(soaked.tenths, figure)) > most:
             found.append(f"{words} grew by {grown:.1%} from the first tenth to the last; at most {most:.0%} is allowed")
@@ -256,19 +255,24 @@ def failures(soaked: Soaked) -> list[str]:
 
 
 def show(*cells: object) -> None:
-    """Print a row of the table."""
     sys.stdout.write("  ".join(f"{cell:>10}" for cell in cells) + "\n")
     sys.stdout.flush()
 
 
 def show_tenth(number: int, tenth: Tenth) -> None:
-    """Print a tenth as a row."""
     memory = f"{tenth.memory_bytes / 1e6:.1f} MB"
-    show(number, memory, f"{tenth.files:g}", f"{tenth.way_p50_ms:.2f} ms", f"{tenth.way_p99_ms:.2f} ms", tenth.restarts)
+    show(
+        number,
+        memory,
+        f"{tenth.files:g}",
+        f"{tenth.cycle_p50_ms:.2f} ms",
+        f"{tenth.cycle_p99_ms:.2f} ms",
+        tenth.restarts,
+    )
 
 
 def main() -> int:
-    """Run it, print a row for each tenth, write `soak.json`, and return 1 if it has failed."""
+    """Run, print a row for each tenth, write `soak.json`, and return 1 on failure."""
     parser = argparse.ArgumentParser(prog="make soak", description="A server under mixed load, with restarts.")
     parser.add_argument("--hours", type=float, default=1.0, help="at least 0.6, or a young server hides a leak")
     parser.add_argument("--seed", type=int, default=20240229, help="draws another run")
@@ -277,11 +281,11 @@ def main() -> int:
     shutil.rmtree(options.work, ignore_errors=True)
     options.work.mkdir(parents=True)
     gc.freeze()
-    gc.disable()  # the books only grow, and looking through them for cycles would be in the measured times
+    gc.disable()  # the ledger only grows, and collecting it would disturb the measured times
     sys.setswitchinterval(0.001)
     show("tenth", "memory", "files", "p50", "p99", "restarts")
     soaked = Soak(options.work, seconds=options.hours * 3_600, seed=options.seed).run(show_tenth)
-    drifts = {name: drift(soaked.tenths, name) for name in ("memory_bytes", "files", "way_p50_ms", "way_p99_ms")}
+    drifts = {name: drift(soaked.tenths, name) for name in ("memory_bytes", "files", "cycle_p50_ms", "cycle_p99_ms")}
     wrong = failures(soaked)
     result = {"hours": options.hours, "seed": options.seed, "drift": drifts, "failures": wrong}
     result |= soaked._asdict() | {"tenths": [each._asdict() for each in soaked.tenths]}
@@ -292,7 +296,7 @@ def main() -> int:
         f"{options.hours:g} hours, {restarts} restarts: {soaked.sent:,} sends acknowledged, {soaked.delivered:,} "
         f"deliveries, {soaked.deleted:,} deletes, {soaked.dead:,} dead letters; {options.work / 'soak.json'}\n"
     )
-    for sentence in wrong or ["nothing is lost, leaked or slower"]:
+    for sentence in wrong or ["no loss, no leak, no slowdown"]:
         sys.stdout.write(f"{'FAILED: ' if wrong else ''}{sentence}\n")
     return 1 if wrong else 0
 

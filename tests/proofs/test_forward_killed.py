@@ -1,7 +1,7 @@
-"""`veilmq forward` is killed with SIGKILL again and again while producers send: nothing is lost, nothing goes astray.
+"""`veilmq forward` is killed again and again while producers send.
 
-Afterwards each message is in the queue that the rules name for it. None is there twice where the server forwards, and
-in FIFO queues where the forwarder sends and deletes; order holds in groups. `PROVE=whole` kills thirty times.
+Afterwards each message is in the queue of its rule: once if the server forwards, and in FIFO queues also if the
+forwarder sends and deletes; groups are in order. `PROVE=whole` kills thirty times.
 """
 
 import json
@@ -54,7 +54,7 @@ body."/pages" = {{ min = 50 }}
 NAMES = ("rest", "big", "video", "pages")
 
 
-def place_of(number: int) -> str:
+def queue_of(number: int) -> str:
     if number % 7 == 0:
         return "big"
     if number % 5 in (1, 2):
@@ -77,7 +77,7 @@ def message(producer: int, number: int, *, fifo: bool) -> NewMessage:
 
 
 class Producers:
-    """Threads that send to the intake until they are told to stop; a FIFO queue is asked again until it answers."""
+    """Threads that send to the intake; only a send to a FIFO queue is repeated."""
 
     def __init__(self, endpoint: str, intake: str) -> None:
         self._endpoint = endpoint
@@ -104,7 +104,7 @@ class Producers:
                 first = self.sent[producer]
                 ten = [message(producer, number, fifo=self._fifo) for number in range(first, first + 10)]
                 while not self._send(client, ten):
-                    assert self._fifo, "only a FIFO queue may be asked again"
+                    assert self._fifo, "only sends to a FIFO queue may be repeated"
                 self.sent[producer] += 10
 
     def _send(self, client: HttpQueueClient, ten: list[NewMessage]) -> bool:
@@ -122,10 +122,7 @@ def server(tmp_path: Path) -> Iterator[ServedFolder]:
 
 
 class Forwarding:
-    """`veilmq forward` as a process of its own, again and again."""
-
     def __init__(self, server: ServedFolder, intake: str, rules: Path, *options: str) -> None:
-        """`options` are more of it."""
         shared = ["--from", intake, "--rules", str(rules), "--timeout", str(TIMEOUT_S), "--wait", "1", *options]
         self._command = [*COMMAND, "forward", *shared]
         self._environment = environment(VEILMQ_ENDPOINT=server.endpoint)
@@ -133,8 +130,8 @@ class Forwarding:
     def run_and_kill(self, after_s: float) -> None:
         process = Forked(self._command, env=self._environment, stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
-        with process.stderr as told:
-            assert "forwarding to" in told.readline()
+        with process.stderr as log:
+            assert "forwarding to" in log.readline()
             time.sleep(after_s)
             process.send_signal(signal.SIGKILL)
             assert process.wait(60) == -signal.SIGKILL
@@ -172,7 +169,7 @@ def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) 
                 numbers = [int(each.partition("-")[2]) for of, each in found if of == group]
                 assert numbers == sorted(numbers)
     wanted = {
-        (place_of(number), f"{producer}-{number}") for producer in range(PRODUCERS) for number in range(sent[producer])
+        (queue_of(number), f"{producer}-{number}") for producer in range(PRODUCERS) for number in range(sent[producer])
     }
     assert min(sent) > 0
     assert set(arrived) == wanted
@@ -189,7 +186,7 @@ def check(client: HttpQueueClient, sent: list[int], suffix: str, *, once: bool) 
         pytest.param(".fifo", ("--plain",), True, id="plain-fifo"),
     ],
 )
-def test_the_forwarder_is_killed(
+def test_each_message_is_forwarded_if_the_forwarder_is_killed(
     server: ServedFolder, tmp_path: Path, suffix: str, options: tuple[str, ...], once: bool
 ) -> None:
     chance = random.Random(SEED)
@@ -205,7 +202,9 @@ def test_the_forwarder_is_killed(
         check(client, producers.sent, suffix, once=once)
 
 
-def test_two_forwarders_and_the_server_are_killed(server: ServedFolder, tmp_path: Path) -> None:
+def test_each_message_is_forwarded_once_if_a_forwarder_and_the_server_are_killed(
+    server: ServedFolder, tmp_path: Path
+) -> None:
     chance = random.Random(SEED)
     rules = tmp_path / "routes.toml"
     rules.write_text(RULES.format(".fifo"))
@@ -214,15 +213,15 @@ def test_two_forwarders_and_the_server_are_killed(server: ServedFolder, tmp_path
         forwarding = Forwarding(server, "intake.fifo", rules)
         steady = Forked(forwarding._command, env=forwarding._environment, stderr=subprocess.PIPE, text=True)
         assert steady.stderr is not None
-        with steady.stderr as told, Producers(server.endpoint, "intake.fifo") as producers:
-            assert "forwarding to" in told.readline()
+        with steady.stderr as log, Producers(server.endpoint, "intake.fifo") as producers:
+            assert "forwarding to" in log.readline()
             for _ in range(KILLS // 2):
                 forwarding.run_and_kill(chance.uniform(0.02, 0.2))
                 server.kill()
                 time.sleep(chance.uniform(0, 0.5))
                 server.start()
             steady.send_signal(signal.SIGTERM)
-            assert steady.wait(60) == 0, told.read()
+            assert steady.wait(60) == 0, log.read()
         with suppress(Unreachable):
             forwarding.finish(client, "intake.fifo")
         check(client, producers.sent, ".fifo", once=True)

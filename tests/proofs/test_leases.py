@@ -1,7 +1,7 @@
-"""A day of a busy consumer in virtual time: what each policy costs, what it loses, and why the default is what it is.
+"""The cost and the losses of renewal policies, for a busy consumer over a day of virtual time.
 
-`make prove-leases` takes 24 hours and 1,000 messages in work, and prints the table that docs/decisions/0013-leases.md
-keeps.
+`make prove-leases` simulates 24 hours with 1,000 messages in work, and prints the table in
+docs/decisions/0013-leases.md.
 """
 
 import os
@@ -23,12 +23,11 @@ from veilmq.testing import RunningServer
 WHOLE = os.environ.get("PROVE") == "whole"
 IN_WORK = 1_000 if WHOLE else 150
 HOURS = 24.0 if WHOLE else 4.0
-RARE = 0.003
-"""Of messages that take long, where most take a second or two."""
+RARE = 0.003  # share of messages that take long, where most take a second or two
 
 
 class Ageless(Adaptive):
-    """``Adaptive`` as it was first proposed: a message's own age does not lengthen its lease."""
+    """``Adaptive`` without lengthening the lease by the age of the message, as first proposed."""
 
     def length_s(self, measured: Measured, *, age_s: float = 0.0) -> int:
         return super().length_s(measured)
@@ -49,8 +48,8 @@ CANDIDATES: dict[str, Callable[[], RenewalPolicy]] = {
 }
 
 
-def test_a_day_without_faults() -> None:
-    """No duplicate, an eighth of NServiceBus's calls at the most, and a crash hides nothing for longer than a lease."""
+def test_a_day_without_faults_has_no_duplicate_and_few_calls() -> None:
+    """There are at most an eighth of the calls of NServiceBus."""
     outcome = Simulation(Adaptive(), in_work=IN_WORK, hours=HOURS).run()
     report("a day without faults", outcome)
     assert outcome.messages > IN_WORK
@@ -59,8 +58,7 @@ def test_a_day_without_faults() -> None:
     assert max(outcome.hidden_s) <= Adaptive().longest_s
 
 
-def test_quick_work_with_rare_long_work() -> None:
-    """Leases of the quick stay short and those of the long grow with their age, which saves a third of the calls."""
+def test_leases_that_grow_with_age_save_a_third_of_the_calls() -> None:
     in_work, hours = (200, HOURS / 8) if WHOLE else (40, 0.25)
     ours = Simulation(Adaptive(), in_work=in_work, hours=hours, long_share=RARE).run()
     ageless = Simulation(Ageless(), in_work=in_work, hours=hours, long_share=RARE).run()
@@ -71,8 +69,8 @@ def test_quick_work_with_rare_long_work() -> None:
 
 
 @pytest.mark.parametrize("weather", [SWALLOWED, REFUSED, STALLED], ids=lambda weather: weather.name)
-def test_a_day_of_faults(weather: Weather) -> None:
-    """A third of the lease as a guard outlives what a guard by latency alone does not."""
+def test_a_guard_of_a_third_of_the_lease_survives_faults(weather: Weather) -> None:
+    """A guard based on latency alone does not."""
     ours = Simulation(Adaptive(), in_work=IN_WORK, hours=HOURS, weather=weather).run()
     theirs = Simulation(Ageless(guard_share=0), in_work=IN_WORK, hours=HOURS, weather=weather).run()
     report(weather.name, ours)
@@ -81,7 +79,7 @@ def test_a_day_of_faults(weather: Weather) -> None:
 
 
 @pytest.mark.parametrize("held_s", [1, 19, 20.5, 49, 51, 333, 4_000])
-def test_the_calls_of_nservicebus_are_counted_right(held_s: float) -> None:
+def test_the_calls_of_nservicebus_are_calculated_correctly(held_s: float) -> None:
     play = Play(NServiceBusPolicy(max_auto_message_visibility_renewal_duration=43_200))
     play.take(timeout_s=30)
     play.until(held_s)
@@ -89,8 +87,8 @@ def test_the_calls_of_nservicebus_are_counted_right(held_s: float) -> None:
 
 
 @pytest.mark.skipif(not WHOLE, reason="takes minutes: make prove-leases")
-def test_the_candidates() -> None:
-    """Print them side by side; the default is among the best at everything and the worst at nothing."""
+def test_the_candidate_policies() -> None:
+    """Print a comparison, in which the default must have no duplicate without faults."""
     weathers = [weather.name for weather in WEATHERS]
     row("policy", "calls", "of NServiceBus's", "hidden after a crash: mean", "most", *weathers, "calls, rarely long")
     row(*["---"] * (len(weathers) + 6))
@@ -113,32 +111,28 @@ def test_the_candidates() -> None:
 
 
 def row(*cells: object) -> None:
-    say("| " + " | ".join(map(str, cells)) + " |")
+    write("| " + " | ".join(map(str, cells)) + " |")
 
 
 def report(name: str, outcome: Outcome) -> None:
-    say(
+    write(
         f"{name}: {outcome.messages:,} messages, {outcome.duplicates} duplicates, {outcome.calls:,} calls with "
         f"{outcome.entries:,} renewals, {outcome.share:.4f} of NServiceBus's {outcome.calls_of_nservicebus:,}"
     )
 
 
-def say(line: str) -> None:
+def write(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-# A worker process that is stopped for longer than its leases, by SIGSTOP, and continued: it notices by itself.
-#
-# Its clock is the machine's, so the stop takes real seconds; `make prove-stopped` takes the forty of a real one.
-
-
+# The worker uses the machine's clock; `make prove-stopped` stops it for forty seconds.
 LEASE_S, STOPPED_S = (30, 40.0) if WHOLE else (3, 3.5)
 THEIRS_S = 600
 
 
 @pytest.mark.timeout(180)
-def test_a_worker_that_was_stopped_keeps_what_nobody_took_and_lets_go_of_the_rest() -> None:
-    """Both are in doubt; the one that another took meanwhile is lost and left to him, the other one is done."""
+def test_a_worker_stopped_for_longer_than_its_leases_keeps_only_untaken_messages() -> None:
+    """It is stopped by SIGSTOP. Both messages are in doubt; the one taken by another consumer is lost."""
     with RunningServer() as server, HttpQueueClient(server.endpoint) as client:
         queue = server.queue("work", visibility_timeout_s=LEASE_S)
         client.send_batch("work", [NewMessage(body=body) for body in ("a", "b")])
@@ -157,8 +151,8 @@ def test_a_worker_that_was_stopped_keeps_what_nobody_took_and_lets_go_of_the_res
             reports = [program.hear() for _ in range(5)]
             server.wait_until(lambda: len(queue.messages()) == 1)
         kept = {"a": "b", "b": "a"}[taken.body]
-        told = {(report["event"], report["body"]) for report in reports if report is not None}
-        assert told == {
+        events = {(report["event"], report["body"]) for report in reports if report is not None}
+        assert events == {
             ("suspect", "a"),
             ("suspect", "b"),
             ("lost", taken.body),

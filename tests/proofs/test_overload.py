@@ -1,9 +1,8 @@
-"""Strangers who flood: what they cost everyone else, in memory and in time.
+"""Floods by unauthenticated clients: their cost to other clients in memory and time.
 
-A real server with a credentials file; each flood, and each client that is measured beside it, is a process of its own.
-`make prove-overload` (`PROVE=whole`) runs the full size and asserts the figures that are wanted. The bounded form
-asserts the memory of bodies and correctness as strictly; its latencies have a margin of ten, because CI runs other
-tests on the same two cores at the same time, and what is measured is then the scheduler of the machine.
+The server requires credentials; each flood and each measured client is a process. `make prove-overload` (`PROVE=whole`)
+runs at full size with strict limits. The small form has the same limits of memory; its latencies have a margin of ten,
+because CI runs other tests on the same two cores.
 """
 
 import json
@@ -43,8 +42,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 @dataclass
 class Running:
-    """A client in a process of its own."""
-
     process: Forked
 
     def figures(self) -> dict[str, float]:
@@ -55,22 +52,22 @@ class Running:
 
 
 @dataclass
-class Place:
-    """A server, and the requests that clients send it, in files."""
+class Target:
+    """A server, and files with the requests that clients send it."""
 
     served: ServedFolder
     folder: Path
 
     def request(self, name: str, action: str, members: dict[str, Any]) -> Path:
-        """Write a signed request to a file; its signature is good for a quarter of an hour."""
+        """Write a signed request to a file; its signature is valid for a quarter of an hour."""
         path = self.folder / name
         path.write_bytes(signed_action(self.served.endpoint, action, region=REGION, **members))
         return path
 
-    def page(self, target: str) -> Path:
-        path = self.folder / target.replace("/", "-")
-        path.write_bytes(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{self.served.admin_port}\r\n\r\n".encode())
-        return path
+    def page(self, path: str) -> Path:
+        file = self.folder / path.replace("/", "-")
+        file.write_bytes(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.served.admin_port}\r\n\r\n".encode())
+        return file
 
     def start(
         self, kind: str, *files: Path, connections: int = 1, admin: bool = False, seconds: float = SECONDS
@@ -95,38 +92,38 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def target(tmp_path: Path) -> Iterator[Target]:
     with ServedFolder(tmp_path / "data", "--credentials", str(written(tmp_path / "keys.toml"))) as served:
         sqs = client(served.endpoint, region_name=REGION)
         for queue in ("small", "large"):
             sqs.create_queue(QueueName=queue, Attributes={"VisibilityTimeout": "0"})
-        yield Place(served, tmp_path)
+        yield Target(served, tmp_path)
 
 
 def show(line: str) -> None:
     sys.stdout.write(line + "\n")
 
 
-def honest_batch(place: Place) -> Path:
+def honest_batch(target: Target) -> Path:
     entries = [{"Id": str(number), "MessageBody": "x" * 100_000} for number in range(10)]
-    return place.request("batch", "SendMessageBatch", {"QueueUrl": place.url("large"), "Entries": entries})
+    return target.request("batch", "SendMessageBatch", {"QueueUrl": target.url("large"), "Entries": entries})
 
 
-def watching(place: Place) -> Running:
-    return place.start("probe", *map(place.page, ("/health/live", "/health/ready", "/metrics")), admin=True)
+def probe_health(target: Target) -> Running:
+    return target.start("probe", *map(target.page, ("/health/live", "/health/ready", "/metrics")), admin=True)
 
 
-def asking(place: Place) -> Running:
-    url = place.url("small")
+def probe_requests(target: Target) -> Running:
+    url = target.url("small")
     small = [
-        place.request("send", "SendMessage", {"QueueUrl": url, "MessageBody": "small"}),
-        place.request("count", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["All"]}),
+        target.request("send", "SendMessage", {"QueueUrl": url, "MessageBody": "small"}),
+        target.request("count", "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["All"]}),
     ]
-    return place.start("probe", *small)
+    return target.start("probe", *small)
 
 
 def check_served(others: Running, health: Running, disk: Running) -> None:
-    """Everyone else was answered in time. The longest sync of the disk alone is not the time of the server."""
+    """Assert that other clients were answered in time; the longest sync of the disk does not count."""
     small, pages, sync = others.figures(), health.figures(), disk.figures()
     show(f"  others: {small}\n  health and metrics: {pages}\n  a sync of one page: {sync}")
     assert small["failed"] == pages["failed"] == 0
@@ -135,28 +132,28 @@ def check_served(others: Running, health: Running, disk: Running) -> None:
 
 
 @pytest.mark.parametrize("kind", ["unsigned", pytest.param("wrong", marks=EVERYTHING)])
-def test_large_bodies_of_eight_strangers_keep_nobody_waiting(place: Place, kind: str) -> None:
-    flood = place.start(kind, connections=FEW, seconds=SECONDS)
-    others, health, disk = asking(place), watching(place), place.start("disk", place.folder)
-    show(f"\neight strangers, {kind}")
+def test_large_bodies_of_few_unauthenticated_clients_delay_no_other_client(target: Target, kind: str) -> None:
+    flood = target.start(kind, connections=FEW, seconds=SECONDS)
+    others, health, disk = probe_requests(target), probe_health(target), target.start("disk", target.folder)
+    show(f"\neight unauthenticated clients, {kind}")
     check_served(others, health, disk)
-    show(f"  bodies of strangers: {flood.figures()['count']:.0f}")
+    show(f"  bodies of the flood: {flood.figures()['count']:.0f}")
 
 
 @pytest.mark.parametrize("kind", ["unsigned", pytest.param("wrong", marks=EVERYTHING)])
-def test_large_bodies_of_many_strangers_cost_little_memory(place: Place, kind: str) -> None:
-    """An honest client goes on with large bodies at half of its rate or more, on the key that strangers name."""
-    batch = honest_batch(place)
-    usual = place.start("repeat", batch).figures()
-    before = place.rss_bytes()
-    flood = place.start(kind, connections=MANY, seconds=SECONDS + 2)
+def test_large_bodies_of_many_unauthenticated_clients_use_little_memory(target: Target, kind: str) -> None:
+    """An authenticated client keeps at least half of its rate, with the key that the flood names."""
+    batch = honest_batch(target)
+    usual = target.start("repeat", batch).figures()
+    before = target.rss_bytes()
+    flood = target.start(kind, connections=MANY, seconds=SECONDS + 2)
     if kind == "wrong":
-        wait_until(lambda: held_bytes(place.served.admin_endpoint)["unverified_bodies"] >= BODY_BYTES)
-    newcomer, honest, pages = place.start("anew", batch), place.start("repeat", batch), watching(place)
-    disk = place.start("disk", place.folder)
-    growth = place.highest_rss_bytes(flood) - before
+        wait_until(lambda: held_bytes(target.served.admin_endpoint)["unverified_bodies"] >= BODY_BYTES)
+    newcomer, honest, pages = target.start("anew", batch), target.start("repeat", batch), probe_health(target)
+    disk = target.start("disk", target.folder)
+    growth = target.highest_rss_bytes(flood) - before
     figures, new, health, sync = honest.figures(), newcomer.figures(), pages.figures(), disk.figures()
-    show(f"\n{MANY} strangers, {kind}: memory + {growth / 1e6:.0f} MB, bodies {flood.figures()['count']:.0f}")
+    show(f"\n{MANY} clients, {kind}: memory + {growth / 1e6:.0f} MB, bodies {flood.figures()['count']:.0f}")
     show(f"  honest batches of 1 MB: {figures['count']:.0f} beside them, {usual['count']:.0f} usually")
     show(f"  on a new connection each: {new}")
     show(f"  health and metrics: {health}\n  a sync of one page: {sync}")
@@ -166,15 +163,15 @@ def test_large_bodies_of_many_strangers_cost_little_memory(place: Place, kind: s
     assert health["longest_ms"] - sync["longest_ms"] <= HEALTH_MS_MAX
 
 
-def test_answers_that_nobody_reads_cost_little_memory(place: Place) -> None:
-    figures = place.start("repeat", honest_batch(place), seconds=0.5).figures()
+def test_unread_replies_use_little_memory(target: Target) -> None:
+    figures = target.start("repeat", honest_batch(target), seconds=0.5).figures()
     assert figures["failed"] == 0
-    receive = {"QueueUrl": place.url("large"), "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}
-    request = place.request("receive", "ReceiveMessage", receive)
-    before = place.rss_bytes()
-    flood = place.start("unread", request, connections=64)
-    others, health, disk = asking(place), watching(place), place.start("disk", place.folder)
-    growth = place.highest_rss_bytes(flood) - before
-    show(f"\n64 who do not read: memory + {growth / 1e6:.0f} MB, receives {flood.figures()['count']:.0f}")
+    receive = {"QueueUrl": target.url("large"), "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}
+    request = target.request("receive", "ReceiveMessage", receive)
+    before = target.rss_bytes()
+    flood = target.start("unread", request, connections=64)
+    others, health, disk = probe_requests(target), probe_health(target), target.start("disk", target.folder)
+    growth = target.highest_rss_bytes(flood) - before
+    show(f"\n64 clients that do not read: memory + {growth / 1e6:.0f} MB, receives {flood.figures()['count']:.0f}")
     check_served(others, health, disk)
     assert growth <= UNREAD_BYTES_MAX

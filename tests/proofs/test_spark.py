@@ -1,7 +1,7 @@
-"""The crash matrix of the Spark source: real Spark, a real server, real kills; what was sent comes out once.
+"""The crash matrix of the Spark source and sink, with real kills: each message arrives exactly once.
 
-The sink keeps a batch once and passes over a repeated one, so a message that a repeated batch does not have again is
-lost, and one that it has too much is there twice: both show. `PROVE=whole` takes many more messages.
+The sink stores a batch once and skips a repeated one. So a message missing from a repeated batch is lost, and an extra
+one is there twice: both are detected. `PROVE=whole` sends many more messages.
 """
 
 import os
@@ -51,7 +51,7 @@ def check(client: HttpQueueClient, folder: Path, sent: Collection[str]) -> None:
 
 
 def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | None = None, **fields: Any) -> Stream:
-    """Return the stream under test; all of one test have the same checkpoint and the same output."""
+    """Return the stream under test; all streams of a test share checkpoint and output."""
     place = folder / "stream"
     place.mkdir(exist_ok=True)
     return Stream(
@@ -67,7 +67,7 @@ def stream_of(server: RunningServer, folder: Path, options: dict[str, str] | Non
         pytest.param("claimed:3:kill-driver", None, id="after-the-claim-before-the-offset-log", marks=EVERYTHING),
     ],
 )
-def test_the_driver_is_killed(
+def test_each_message_arrives_once_if_the_driver_is_killed(
     spark: SparkSession,
     client: HttpQueueClient,
     server: RunningServer,
@@ -80,12 +80,12 @@ def test_the_driver_is_killed(
     killed = stream_of(server, tmp_path, options, kill_after=kill_after, available_now=False)
     assert killed.program().wait(PATIENCE_S) == -9
     before = kept(tmp_path / "stream")
-    assert 0 < len(before) < len(sent), "some of it, and not all, was kept before the kill"
+    assert 0 < len(before) < len(sent)
     stream_of(server, tmp_path).run(spark)
     check(client, tmp_path / "stream", sent)
 
 
-def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_message_arrives_once_if_the_server_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     with ServedFolder(tmp_path / "data") as served, HttpQueueClient(served.endpoint) as client:
         client.create_queue(QUEUE)
         sent = send(client, QUEUE, MESSAGES)
@@ -99,21 +99,23 @@ def test_the_server_is_killed_in_a_batch(spark: SparkSession, tmp_path: Path) ->
 
 
 @EVERYTHING
-@pytest.mark.usefixtures("spark")  # only to be marked, and to share its Java
-def test_a_task_fails_and_is_tried_again(client: HttpQueueClient, server: RunningServer, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("spark")  # for its marks and its Java
+def test_each_message_arrives_once_if_a_task_is_retried(
+    client: HttpQueueClient, server: RunningServer, tmp_path: Path
+) -> None:
     sent = send(client, QUEUE, MESSAGES)
     once = tmp_path / "failed"
     stream = stream_of(server, tmp_path, {"accident": "reading:2:fail", "once": str(once)}, master="local[2,3]")
     assert stream.program().wait(PATIENCE_S) == 0
-    assert once.exists(), "the task did fail"
+    assert once.exists(), "the task did not fail"
     check(client, Path(stream.folder), sent)
 
 
 @EVERYTHING
-def test_two_drivers_on_one_checkpoint(
+def test_a_second_driver_on_one_checkpoint_fences_the_first(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    """The second fences the first. Spark itself stops one of them, too; whoever is started again finishes."""
+    """Spark itself stops one of them, too; the restarted one finishes."""
     sent = send(client, QUEUE, MESSAGES // 2)
     stream = stream_of(server, tmp_path, available_now=False)
     first = stream.start(spark)
@@ -124,8 +126,8 @@ def test_two_drivers_on_one_checkpoint(
             sent += send(client, QUEUE, MESSAGES // 40, begin)
             until(lambda: client.show(QUEUE).visible == 0 or not first.isActive)
         until(lambda: not first.isActive)
-        said = str(first.exception())
-        assert "one checkpoint for only one query" in said or "CONCURRENT_STREAM_LOG_UPDATE" in said, said
+        error = str(first.exception())
+        assert "one checkpoint for only one query" in error or "CONCURRENT_STREAM_LOG_UPDATE" in error, error
     finally:
         first.stop()
         second.kill()
@@ -137,10 +139,9 @@ def test_two_drivers_on_one_checkpoint(
 @pytest.mark.parametrize(
     "batches", [pytest.param(2, id="after-some-batches"), pytest.param(1, id="after-the-first", marks=EVERYTHING)]
 )
-def test_a_clean_stop_while_idle(
+def test_an_idle_stream_has_acknowledged_all_messages(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, batches: int
 ) -> None:
-    """An idle stream has acknowledged all it wrote, so nothing comes again although nobody starts it any more."""
     sent = send(client, QUEUE, MESSAGES)
     size = {"maxMessagesPerBatch": str(MESSAGES // batches)}
     query = stream_of(server, tmp_path, size, available_now=False).start(spark)
@@ -152,17 +153,17 @@ def test_a_clean_stop_while_idle(
 
 
 @EVERYTHING
-def test_a_downtime_longer_than_the_hold(
+def test_a_query_fails_after_a_downtime_longer_than_its_hold(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
-    """The query fails and says why; the messages are back, none is lost; those that were written come twice."""
+    """No message is lost; those that were written before arrive twice."""
     sent = send(client, QUEUE, MESSAGES)
     killed = stream_of(server, tmp_path, available_now=False, kill_after=1)
     assert killed.program().wait(PATIENCE_S) == -9
     server.advance((HOLD_S + 1) * 1_000)
     before = client.show(QUEUE)
     assert before.in_flight == 0
-    assert before.visible + len(kept(tmp_path / "stream")) > len(sent), "some is in both"
+    assert before.visible + len(kept(tmp_path / "stream")) > len(sent)  # some are in both
     stream = stream_of(server, tmp_path)
     with pytest.raises(StreamingQueryException, match="onLostClaim=skip"):
         stream.run(spark)
@@ -186,11 +187,6 @@ def test_asynchronous_progress_is_refused(
     with pytest.raises(StreamingQueryException, match="asyncProgressTrackingEnabled"):
         stream.run(spark)
     assert sum(left(client, QUEUE)) == len(sent)
-
-
-# From queue to queue through real Spark, with real kills: what was sent arrives once, in the order of its group.
-#
-# `PROVE=whole` takes many more messages.
 
 
 FORWARDED = 40_000 if WHOLE else 600
@@ -226,7 +222,7 @@ def send_groups(client: HttpQueueClient) -> None:
 
 
 def check_groups(client: HttpQueueClient, endpoint: str) -> None:
-    """Assert that each group arrived whole, once and in its order."""
+    """Assert that each group arrived completely, once and in order."""
     arrived: defaultdict[str | None, list[int]] = defaultdict(list)
     for message in drained(client, FIFO_OUT):
         arrived[message.group].append(int(message.body))
@@ -235,8 +231,8 @@ def check_groups(client: HttpQueueClient, endpoint: str) -> None:
 
 
 @contextmanager
-def starting_again(served: Served) -> Iterator[None]:
-    """Start a server once it is killed, while something else goes on."""
+def restarting(served: Served) -> Iterator[None]:
+    """Restart a server once it is killed."""
 
     def start_again() -> None:
         served.await_end(PATIENCE_S)
@@ -263,7 +259,7 @@ def forward_of(endpoint: str, folder: Path, source: str = IN, target: str = OUT)
         pytest.param(["reading:2:kill-driver"], id="reading"),
     ],
 )
-def test_the_driver_of_a_forward_is_killed(
+def test_each_message_is_forwarded_once_if_the_driver_is_killed(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path, accidents: list[str]
 ) -> None:
     sent = send(client, IN, FORWARDED)
@@ -282,7 +278,7 @@ def test_the_driver_of_a_forward_is_killed(
 
 @pytest.mark.timeout(900)
 @EVERYTHING
-def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
+def test_each_message_is_forwarded_once_if_a_task_is_retried_after_staging(
     client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
     sent = send(client, IN, FORWARDED)
@@ -290,13 +286,13 @@ def test_a_task_fails_when_it_has_staged_all_and_is_tried_again(
     own = {"accident": "staged:1:fail", "once": str(once)}
     forward = replace(forward_of(server.endpoint, tmp_path), write_options=own, master="local[2,3]")
     assert forward.program().wait(PATIENCE_S) == 0
-    assert once.exists(), "the task did fail"
+    assert once.exists(), "the task did not fail"
     check_forwarded(client, server.endpoint, sent)
 
 
 @pytest.mark.timeout(900)
 @EVERYTHING
-def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
+def test_groups_are_forwarded_once_and_in_order_if_the_driver_is_killed(
     spark: SparkSession, client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
     send_groups(client)
@@ -308,26 +304,22 @@ def test_groups_keep_their_order_through_a_kill_and_have_no_duplicate(
 
 
 @pytest.mark.timeout(900)
-def test_the_server_is_killed_after_a_publication(spark: SparkSession, tmp_path: Path) -> None:
+def test_each_message_is_forwarded_once_if_the_server_is_killed(spark: SparkSession, tmp_path: Path) -> None:
     with ServedFolder(tmp_path / "data") as served, HttpQueueClient(served.endpoint) as client:
         create(client)
         sent = send(client, IN, FORWARDED)
         own = {"accident": "published:1:kill-server", "serverpid": str(served.pid)}
-        with starting_again(served):
+        with restarting(served):
             replace(forward_of(served.endpoint, tmp_path), write_options=own).run(spark)
         check_forwarded(client, served.endpoint, sent)
-
-
-# From queue to queue through real Spark and a node on PostgreSQL that is killed: claims and publications outlive it.
-#
-# `PROVE=whole` takes many more messages, and kills the node at another time, too.
 
 
 @pytest.mark.timeout(900)
 @EVERYTHING
 @pytest.mark.parametrize("accident", ["published:1", *(["reading:2"] if WHOLE else [])])
-def test_a_node_is_killed(spark: SparkSession, start_node: StartNode, tmp_path: Path, accident: str) -> None:
-    """Each group arrives whole, once and in its order, at a node that knows nothing of what was before."""
+def test_groups_are_forwarded_once_and_in_order_if_a_node_is_killed(
+    spark: SparkSession, start_node: StartNode, tmp_path: Path, accident: str
+) -> None:
     node = start_node()
     with HttpQueueClient(node.endpoint) as client:
         create(client)
@@ -335,7 +327,7 @@ def test_a_node_is_killed(spark: SparkSession, start_node: StartNode, tmp_path: 
         own = {"accident": f"{accident}:kill-server", "serverpid": str(node.pid)}
         forward = forward_of(node.endpoint, tmp_path, FIFO_IN, FIFO_OUT)
         reading = accident.startswith("reading")
-        with starting_again(node):
+        with restarting(node):
             slow = (
                 replace(forward, options={**SMALL_FORWARD, **own}) if reading else replace(forward, write_options=own)
             )

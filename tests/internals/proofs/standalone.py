@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark on this machine: a master and workers, processes with Python workers of their own."""
+"""A standalone Spark cluster on this machine: a master and workers as processes."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ START_S_MAX = 120.0
 
 
 class Standalone:
-    """A context manager: the cluster runs inside it, at ``master``."""
+    """Run the cluster within a context; ``master`` is its URL."""
 
     def __init__(self, folder: Path, *, workers: int = 2) -> None:
         self._folder, self._workers = folder, workers

@@ -1,7 +1,7 @@
-"""A real server process whose wall clock steps, running and down (libfaketime): nothing is lost, nothing ends early.
+"""Steps of the wall clock (by libfaketime) of a running and of a stopped server process.
 
-Its boot clock is the machine's. Another boot is played by another boot id, where this user may mount one over the
-kernel's (`unshare`).
+The boot clock is that of the machine. A reboot is simulated by another boot id, mounted over that of the kernel if the
+user may do so (`unshare`).
 """
 
 import contextlib
@@ -23,20 +23,20 @@ from tests.server.keys import SECRETS, written
 from veilmq.client import SigningKey
 from veilmq.client.api import Claims
 
-pytestmark = pytest.mark.xdist_group("clocks")  # one process that all servers are forks of
+pytestmark = pytest.mark.xdist_group("clocks")  # one parent process of all servers
 LIBRARIES = ("lib*/faketime/libfaketimeMT.so.1", "lib*/*/faketime/libfaketimeMT.so.1")  # below /usr
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 MOUNT = f'mount --bind "$0" {BOOT_ID} && exec "$@"'
 DAYS_S = 5 * 86_400
-NOTE_S = 60  # how far a shown instant may be from where it belongs
+TOLERANCE_S = 60  # of a displayed time
 QUEUE, FIFO = "work", "work.fifo"
 
 
 class Machine:
-    """A server in `folder` whose wall clock is `ahead_s` beside the real one."""
+    """A server in `folder` whose wall clock is `ahead_s` ahead of the real one."""
 
     def __init__(self, folder: Path, library: str, offset: Path, closing: contextlib.ExitStack) -> None:
-        """Start nothing yet; the file `offset` has how far it is ahead, `closing` ends what callers begin."""
+        """Prepare the server; `offset` is the file with the clock's offset, `closing` closes the callers."""
         self._closing = closing
         self._offset = offset
         self.step(0)
@@ -75,13 +75,12 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def offset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of all machines, so that all servers are forks of one process."""
+    """Return the offset file of all machines, so that their servers have one parent process."""
     return tmp_path_factory.mktemp("clock") / "offset"
 
 
 @pytest.fixture
 def machine(tmp_path: Path, offset: Path) -> Iterator[Machine]:
-    """A machine with a server that runs."""
     found = [path for places in LIBRARIES for path in Path("/usr").glob(places)]
     need(found, "libfaketime (scripts/install-faketime.sh)")
     with contextlib.ExitStack() as closing:
@@ -92,10 +91,9 @@ def machine(tmp_path: Path, offset: Path) -> Iterator[Machine]:
 
 
 class Content:
-    """What a store is given before its clock steps, and what of it has to be there afterwards."""
+    """Messages, leases and claims stored before the clock steps, which must be there afterwards."""
 
     def __init__(self, machine: Machine) -> None:
-        """Send, hide, delay, deduplicate and claim."""
         self.machine = machine
         self.plain, self.fifo, claimed = (machine.caller(name) for name in (QUEUE, FIFO, "claimed"))
         self.plain.call("CreateQueue", QueueName=QUEUE)
@@ -116,15 +114,15 @@ class Content:
         self.first = self.send_to_group()
 
     def receive(self, *, timeout_s: int = 0, wait_s: int = 0) -> list[dict[str, Any]]:
-        terms = {"VisibilityTimeout": timeout_s, "WaitTimeSeconds": wait_s, "MaxNumberOfMessages": 10}
-        answer = self.plain.call("ReceiveMessage", MessageSystemAttributeNames=["All"], **terms)
+        options = {"VisibilityTimeout": timeout_s, "WaitTimeSeconds": wait_s, "MaxNumberOfMessages": 10}
+        answer = self.plain.call("ReceiveMessage", MessageSystemAttributeNames=["All"], **options)
         found: list[dict[str, Any]] = answer.get("Messages", [])
         return found
 
     def send_to_group(self) -> str:
-        """Send the same message, by its deduplication id; return the id of the one that is stored."""
-        terms = {"MessageGroupId": "group", "MessageDeduplicationId": "same"}
-        message_id: str = self.fifo.call("SendMessage", MessageBody="once", **terms)["MessageId"]
+        """Send a message with one deduplication id; return the id of the stored one."""
+        options = {"MessageGroupId": "group", "MessageDeduplicationId": "same"}
+        message_id: str = self.fifo.call("SendMessage", MessageBody="once", **options)["MessageId"]
         return message_id
 
     def counts(self, caller: SqsCaller) -> list[int]:
@@ -132,25 +130,25 @@ class Content:
         return [int(attributes[f"ApproximateNumberOfMessages{which}"]) for which in ("", "NotVisible", "Delayed")]
 
     def check(self) -> None:
-        """Everything is as it was, and times are shown as the wall clock has them now."""
+        """Assert that the content is unchanged, and that times are displayed by the present wall clock."""
         for caller in (self.plain, self.fifo):
             caller.close()
-        assert self.counts(self.plain) == [1, 1, 1], "retention, leases and delays go on"
+        assert self.counts(self.plain) == [1, 1, 1]
         (seen,) = self.receive()
         assert seen["Body"] == "visible"
         shown_s = int(seen["Attributes"]["SentTimestamp"]) / 1_000 - self.machine.ahead_s
-        assert abs(shown_s - self.sent_ms / 1_000) < NOTE_S, "shown by the wall clock's present time"
-        assert self.send_to_group() == self.first, "the deduplication window goes on"
+        assert abs(shown_s - self.sent_ms / 1_000) < TOLERANCE_S
+        assert self.send_to_group() == self.first  # a duplicate
         assert self.counts(self.fifo) == [1, 0, 0]
         held = {"ReceiptHandle": self.receipt}
         self.plain.call("ChangeMessageVisibility", VisibilityTimeout=36_000, **held)
         with pytest.raises(Refused, match="InvalidParameterValue"):  # the longest lease counts from the receive
             self.plain.call("ChangeMessageVisibility", VisibilityTimeout=43_200, **held)
-        assert list(self.claims.read("reader", number=1)) == self.claimed, "a claim says the same for ever"
+        assert list(self.claims.read("reader", number=1)) == self.claimed
 
 
 @pytest.mark.parametrize("step_s", [DAYS_S, -DAYS_S], ids=["forward", "backward"])
-def test_a_step_while_it_runs(machine: Machine, step_s: int) -> None:
+def test_a_step_of_the_clock_of_a_running_server_changes_nothing(machine: Machine, step_s: int) -> None:
     content = Content(machine)
     machine.step(step_s)
     content.check()
@@ -162,7 +160,7 @@ def test_a_step_while_it_runs(machine: Machine, step_s: int) -> None:
 @pytest.mark.parametrize(
     "step_s", [pytest.param(DAYS_S, id="forward"), pytest.param(-DAYS_S, id="backward", marks=EVERYTHING)]
 )
-def test_a_step_while_it_is_down(machine: Machine, step_s: int) -> None:
+def test_a_step_of_the_clock_of_a_stopped_server_changes_nothing(machine: Machine, step_s: int) -> None:
     content = Content(machine)
     machine.restart(machine.server.stop, meanwhile_s=step_s)
     content.check()
@@ -170,7 +168,7 @@ def test_a_step_while_it_is_down(machine: Machine, step_s: int) -> None:
     content.check()
 
 
-def test_a_lease_ends_when_it_should(machine: Machine) -> None:
+def test_a_lease_ends_in_time_despite_steps_of_the_clock(machine: Machine) -> None:
     content = Content(machine)
     for received, step_s in ((2, DAYS_S), (4, -DAYS_S)):
         began_s = time.monotonic()
@@ -182,7 +180,7 @@ def test_a_lease_ends_when_it_should(machine: Machine) -> None:
         assert again["Attributes"]["ApproximateReceiveCount"] == str(received)
 
 
-def test_signatures_go_by_the_wall_clock_as_it_is(machine: Machine, tmp_path: Path) -> None:
+def test_signatures_are_checked_by_the_present_wall_clock(machine: Machine, tmp_path: Path) -> None:
     credentials = written(tmp_path / "credentials.toml")
     machine.server.stop()
     machine.server.options += ["--credentials", str(credentials)]
@@ -201,23 +199,21 @@ def _signed(endpoint: str, at: datetime) -> int:
         return pool.request("POST", endpoint, body=b"{}", headers=key.sign("/", headers, b"{}", now=at)).status
 
 
-def test_another_boot_with_a_clock_that_nobody_vouches_for(machine: Machine, tmp_path: Path) -> None:
-    """An hour of the five days is applied, the rest when the operator says so; only then retention ends."""
+def test_after_a_reboot_a_large_step_of_an_unsynchronised_clock_is_held_back(machine: Machine, tmp_path: Path) -> None:
+    """One hour of five days is applied, the rest once the operator confirms the clock; only then retention ends."""
     boot_id = tmp_path / "boot_id"
     boot_id.write_text("00000000-0000-4000-8000-000000000000\n")
     machine.boot_as(boot_id)
     need(_starts(machine.server.prefix), "a user that may mount (unshare --mount --map-root-user)")
     if _synchronised():
-        pytest.skip(
-            "the kernel of this machine vouches for its clock; tests/internals/server/test_clocks.py plays the rest"
-        )
+        pytest.skip("the clock of this machine is synchronised; see tests/internals/server/test_clocks.py")
     content = Content(machine)
     machine.restart(machine.server.stop, meanwhile_s=DAYS_S)
     content.plain.close()
-    assert sum(content.counts(content.plain)) == 3, "nothing is deleted"
-    told = machine.operator("GET", "/health/ready")
-    assert told.startswith("degraded\n4 days and 23:00:")
-    assert "veilmq clock trust" in told
+    assert sum(content.counts(content.plain)) == 3
+    readiness = machine.operator("GET", "/health/ready")
+    assert readiness.startswith("degraded\n4 days and 23:00:")
+    assert "veilmq clock trust" in readiness
     assert "held back" in machine.operator("GET", "/console/health")
     assert "store_time_held_back_seconds 428" in machine.operator("GET", "/metrics")
     for how in (machine.server.stop, machine.server.kill):
@@ -226,10 +222,10 @@ def test_another_boot_with_a_clock_that_nobody_vouches_for(machine: Machine, tmp
     content.plain.close()
     assert sum(content.counts(content.plain)) == 3
     trust = ["clock", "trust", "--admin-endpoint", machine.server.admin_endpoint]
-    said = subprocess.run([sys.executable, "-m", "veilmq", *trust], capture_output=True, text=True, check=True).stdout
-    assert said.startswith("4 days and 23:00:")
+    output = subprocess.run([sys.executable, "-m", "veilmq", *trust], capture_output=True, text=True, check=True).stdout
+    assert output.startswith("4 days and 23:00:")
     assert machine.operator("GET", "/health/ready") == "ready\n"
-    assert sum(content.counts(content.plain)) == 0, "the messages are five days old, as the operator says"
+    assert sum(content.counts(content.plain)) == 0
     machine.restart(machine.server.kill)
     assert machine.operator("GET", "/health/ready") == "ready\n"
 

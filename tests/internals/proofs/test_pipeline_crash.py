@@ -1,6 +1,6 @@
-"""The jobs that move messages, killed at work: what was sent comes out once. Real Spark, also as a real cluster.
+"""Pipeline jobs that are killed: each message arrives exactly once, with Spark locally and as a cluster.
 
-`PROVE=whole` takes many more messages.
+`PROVE=whole` sends many more messages.
 """
 
 import os
@@ -43,14 +43,14 @@ TABLE = RoutingTable(version=1, classes=CLASSES, keys={"a": 0, "b": 1}, default=
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServedFolder]:
-    """Run a server process; one that is killed starts again at the same port."""
+    """Run a server process, which restarts on the same port after a kill."""
     need_java()
     with ServedFolder(tmp_path / "data") as served:
         yield served
 
 
 class Job:
-    """A job as a process, with all that belongs to it."""
+    """A job as a process with its own process group."""
 
     def __init__(self, *words: str, log: Path) -> None:
         with log.open("ab") as output:
@@ -96,7 +96,7 @@ def job(*words: str, log: Path) -> Iterator[Job]:
 
 
 def until(holds: Callable[[], bool], running: Job) -> None:
-    """Wait for something that the job brings about."""
+    """Wait until the job makes `holds` true."""
 
     def seen() -> bool:
         running.alive()
@@ -128,8 +128,8 @@ def send(client: HttpQueueClient, queue: str, *, fifo: bool) -> dict[str, str]:
 
 
 @EVERYTHING
-def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
-    """Driver and server are killed: each message is once in the queue that its rule names, each group in its order."""
+def test_messages_are_routed_once_and_in_order_despite_kills(server: ServedFolder, tmp_path: Path) -> None:
+    """The driver and the server are killed."""
     endpoint = server.endpoint
     rules = tmp_path / "routing.json"
     rules.write_bytes(msgspec.json.encode(TABLE))
@@ -146,7 +146,7 @@ def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
         with job(*words, log=tmp_path / "first.log") as running:
             until(lambda: arrived() > 0, running)
             running.kill()
-        assert arrived() < MESSAGES, "killed too late to mean anything"
+        assert arrived() < MESSAGES, "killed too late"
         with job(*words, log=tmp_path / "second.log") as running:
             before = arrived()
             until(lambda: arrived() > before, running)
@@ -166,7 +166,7 @@ def test_routing_under_kills(server: ServedFolder, tmp_path: Path) -> None:
 
 
 @EVERYTHING
-def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Path) -> None:
+def test_messages_are_archived_once_on_a_cluster_despite_a_kill(server: ServedFolder, tmp_path: Path) -> None:
     endpoint = server.endpoint
     with HttpQueueClient(endpoint) as client, Standalone(tmp_path / "cluster") as cluster:
         client.create_queue("orders")
@@ -178,7 +178,7 @@ def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Pat
         with job(*words, "--continuous", log=tmp_path / "first.log") as running:
             until(lambda: sum(left(client, "orders")) < MESSAGES, running)
             running.kill()
-        assert sum(left(client, "orders")) > 0, "killed too late to mean anything"
+        assert sum(left(client, "orders")) > 0, "killed too late"
         with job(*words, log=tmp_path / "second.log") as running:
             running.wait()
         rows = DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist()
@@ -189,10 +189,10 @@ def test_archiving_on_a_cluster_under_a_kill(server: ServedFolder, tmp_path: Pat
 
 @pytest.mark.timeout(2_400)
 @pytest.mark.parametrize(("driver_kills", "s3_kills"), [(5, 2) if WHOLE else (1, 1)])
-def test_archiving_on_a_bucket_under_kills(
+def test_messages_are_archived_once_on_a_bucket_despite_kills(
     server: ServedFolder, s3: S3Server, bucket: str, tmp_path: Path, driver_kills: int, s3_kills: int
 ) -> None:
-    """Driver and S3 server are killed at any moment: each message is once in the table, and once in a replay of it."""
+    """The driver and the S3 server are killed. A replay of the table has each message once, too."""
     endpoint, table = server.endpoint, f"{bucket}/archive"
     seed = time.time_ns()
     chance = random.Random(seed)
@@ -219,7 +219,7 @@ def test_archiving_on_a_bucket_under_kills(
                     )
                 failed += running.ended
         waiting = sum(left(client, "orders"))
-        assert waiting > 0, "killed too late to mean anything"
+        assert waiting > 0, "killed too late"
         with job(*words, log=tmp_path / "last.log") as running:
             running.wait()
         bodies = Counter(DeltaTable(table).to_pyarrow_table(columns=["body"])["body"].to_pylist())

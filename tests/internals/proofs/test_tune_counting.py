@@ -1,7 +1,7 @@
-"""What it costs to count the event log: time for each row, and a shuffle of cells, however many rows there were.
+"""The cost of counting the event log: constant time for each row, and a shuffle whose size depends on the cells only.
 
-The log has a file for so many rows, and Spark would read each of them by a task of its own, so that nothing but the
-job's own bound keeps the number of tasks from growing with the rows. `PROVE=whole` counts up to ten million receipts.
+Each file has so few rows that Spark would read it in a separate task; only the job's own bound limits the number of
+tasks. `PROVE=whole` counts up to ten million receipts.
 """
 
 import os
@@ -32,18 +32,16 @@ ROWS = (100_000, 1_000_000, 10_000_000) if WHOLE else (50_000, 500_000)
 ROWS_OF_A_FILE = ROWS[0] // work_types.PARTITIONS
 ROWS_PER_MESSAGE = 3.9
 MAP_TASKS = 4
-SHUFFLE_GROWTH_MAX = 1.1
-"""Ten times the rows have the same cells, but larger numbers in them, which compress a little less."""
+SHUFFLE_GROWTH_MAX = 1.1  # larger numbers in the same cells compress a little less
 LINEAR = 1.5
 EVENTS = 250_000 if WHOLE else 50_000
 EVENT_BYTES_MAX = 40
-WAITS_MAX = 400
-"""More buckets than the waits of a run fall into, in all its hours."""
+WAITS_MAX = 400  # more than the buckets of all waits of a run
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """What it took to count the receipts of a log into cells."""
+    """The cost of counting the receipts of a log into cells."""
 
     rows: int
     files: int
@@ -65,22 +63,20 @@ class Counting:
 
     @property
     def record_bytes(self) -> float:
-        """What a cell that a task hands on takes."""
         return self.shuffled_bytes / self.shuffled_records
 
 
-def test_what_is_shuffled_is_independent_of_the_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """Ten times the rows in ten times the files: ten times the time at most, the same cells, the same shuffle."""
+def test_the_shuffle_is_independent_of_the_number_of_rows(spark: SparkSession, tmp_path: Path) -> None:
     found = all_counted(spark, lambda rows: even_receipts(spark, rows), tmp_path)
     for each in found:
         assert each.cells == CELLS
     for less, more in pairwise(found):
-        assert more.files * less.rows == less.files * more.rows, "the log grows, and its files"
+        assert more.files * less.rows == less.files * more.rows
         assert more.shuffled_bytes <= SHUFFLE_GROWTH_MAX * less.shuffled_bytes
         assert more.seconds < LINEAR * less.seconds * more.rows / less.rows
 
 
-def test_work_without_a_bound_shuffles_no_more_than_the_cells_it_reaches(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_shuffle_of_unbounded_work_grows_only_with_its_cells(spark: SparkSession, tmp_path: Path) -> None:
     found = all_counted(spark, lambda rows: played(spark, rows), tmp_path)
     for less, more in pairwise(found):
         assert less.cells < more.cells
@@ -88,7 +84,7 @@ def test_work_without_a_bound_shuffles_no_more_than_the_cells_it_reaches(spark: 
         assert more.seconds < LINEAR * less.seconds * more.rows / less.rows
 
 
-def test_what_an_event_costs_to_export() -> None:
+def test_an_exported_event_takes_few_bytes() -> None:
     chance, now_ms = random.Random(1), 1_767_268_800_000
     batches, first = [], 1
     while first <= EVENTS:
@@ -136,7 +132,7 @@ def played(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def all_counted(spark: SparkSession, log: Callable[[int], DataFrame], folder: Path) -> list[Counting]:
-    """Count logs of all sizes, and print what it took; no task hands on a cell twice."""
+    """Count logs of all sizes, and print the costs; no task emits a cell twice."""
     found = [counted(spark, log(rows), folder / str(rows)) for rows in ROWS]
     for each in found:
         sys.stdout.write(f"\n{each}")
@@ -161,7 +157,7 @@ def counted(spark: SparkSession, log: DataFrame, folder: Path) -> Counting:
 
 @contextmanager
 def a_task_for_each_file(spark: SparkSession) -> Iterator[None]:
-    """Make Spark think that files cost much to open, so that by itself it puts no two of them into one task."""
+    """Make opening files seem expensive, so that Spark alone would read each in its own task."""
     name = "spark.sql.files.openCostInBytes"
     before = spark.conf.get(name, None)
     spark.conf.set(name, "1g")
@@ -172,7 +168,7 @@ def a_task_for_each_file(spark: SparkSession) -> Iterator[None]:
 
 
 def metrics(spark: SparkSession, group: str) -> tuple[int, int, int, int, float]:
-    """Return what the jobs of a group took, as Spark has it: bytes and records shuffled, bytes read, tasks, seconds."""
+    """Return Spark's metrics of a job group: shuffled bytes and records, bytes read, tasks, processor seconds."""
     context: Any = spark.sparkContext
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
     stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}

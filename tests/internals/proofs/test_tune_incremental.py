@@ -1,7 +1,7 @@
-"""What a run of `tune` costs when ten files of the event log are new: time, bytes and requests, by how many are old.
+"""The cost of a `tune` run with ten new files of the event log, by the number of old files: time, bytes, requests.
 
-On a folder, and on a bucket of a real S3 server, whose access log counts requests. `make prove-incremental` has 10,000
-old files.
+The log is in a folder, or in a bucket of an S3 server whose access log counts requests. `make prove-incremental` has
+10,000 old files.
 """
 
 import os
@@ -37,18 +37,14 @@ HOURS = 240
 NODE = "a0000001"
 DAY_MS = 86_400_000
 BYTES_GROWTH_MAX = 1.5
-SECONDS_GROWTH_MAX = 2.0
-"""A shared machine; listing 10,000 files by their folders takes longer than that."""
+SECONDS_GROWTH_MAX = 2.0  # on a shared machine; listing 10,000 files by folder takes longer
 MORE_REQUESTS_MAX = 10
 
-Read = Callable[[], tuple[int, Mapping[str, int]]]
-"""Returns how many bytes were read up to now, and requests by kind."""
+Read = Callable[[], tuple[int, Mapping[str, int]]]  # returns the bytes read so far, and requests by kind
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run took."""
-
     old: int
     seconds: float
     read_bytes: int
@@ -61,10 +57,10 @@ class Cost:
 
 
 class Log:
-    """An event log in a folder: files of one content, their entries, over ten days."""
+    """An event log of ten days in a folder; all files have one content."""
 
     def __init__(self, folder: Path, etag: bytes = b"") -> None:
-        """Write nothing yet. `etag` is what the S3 server of the tests keeps of an object beside its file."""
+        """Prepare the content; `etag` is what the S3 server of the tests stores with each object."""
         rows = [row(Outcome.DELETED, 100 + each, received_at=NOON) for each in range(ROWS)]
         table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
         self._content = encoded(table).to_pybytes()
@@ -87,7 +83,7 @@ class Log:
 
 
 def costs(spark: SparkSession, place: str, folder: Path, read: Read, etag: bytes = b"") -> list[tuple[Cost, Cost]]:
-    """Return what a run costs, and what the first of the next day does, for each number of old files."""
+    """Return the costs of a run, and of the first run of the next day, for each number of old files."""
     found = []
     for old in OLD:
         log, store = Log(folder / f"log-{old}", etag), CellStore(spark, f"{place}/state-{old}")
@@ -105,7 +101,7 @@ def costs(spark: SparkSession, place: str, folder: Path, read: Read, etag: bytes
             return Cost(old, took, after - before, Counter(requests) - Counter(requests_before))
 
         add_and_count(old - NEW)
-        add_and_count(NEW)  # what Java compiles and loads at the first time
+        add_and_count(NEW)  # warm up Java
         found.append((add_and_count(NEW), add_and_count(NEW, day=1)))
         shutil.rmtree(folder / f"log-{old}")
     return found
@@ -122,7 +118,7 @@ def of_processes(spark: SparkSession) -> Read:
 
 
 def of_server(log: Path) -> Read:
-    """Return how to count the requests to a server by its access log, which has no bytes."""
+    """Return a function that counts the requests in the access log, which has no bytes."""
     return lambda: (0, Counter(re.findall(r" s3_(\w+) ", log.read_text(encoding="utf-8"))))
 
 
@@ -140,7 +136,7 @@ def check(found: list[tuple[Cost, Cost]], what: str) -> None:
 
 @pytest.mark.everything
 @pytest.mark.timeout(3600)
-def test_a_run_costs_what_is_new(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_cost_of_a_run_depends_on_new_files_only(spark: SparkSession, tmp_path: Path) -> None:
     check(costs(spark, str(tmp_path), tmp_path, of_processes(spark)), "a folder:")
 
 
@@ -153,7 +149,7 @@ def on_bucket(
 
 
 @pytest.mark.timeout(3600)
-def test_a_run_costs_what_is_new_on_a_bucket(s3: S3Server, tmp_path: Path) -> None:
+def test_the_cost_of_a_run_on_a_bucket_depends_on_new_files_only(s3: S3Server, tmp_path: Path) -> None:
     served, access = S3Server(tmp_path / "buckets"), tmp_path / "access.log"
     served.environment["VGW_ACCESS_LOG"] = str(access)
     served.start()

@@ -1,6 +1,6 @@
-"""Tuning against work of many shapes whose truth is known, drawn by a seed: `TUNE_SEED=7`, or `clock` for three of it.
+"""Recommendations for random work of known distributions: `TUNE_SEED=7` sets the seed, `clock` takes three of the time.
 
-The seed is printed, and so is a table of the cases. `PROVE=whole` takes all 200 random cases.
+The seed and a table of the cases are printed. `PROVE=whole` takes all 200 random cases.
 """
 
 import math
@@ -21,13 +21,13 @@ from veilmq.pipeline.tune import Confidence, Recommendation, recommendations
 
 WHOLE = os.environ.get("PROVE") == "whole"
 RANDOM_CASES = 200 if WHOLE else 40
-PRICED_CASES = 40
-pytestmark = pytest.mark.xdist_group("tune-shapes")  # the cases are played in one worker
+CHECKED_CASES = 40
+pytestmark = pytest.mark.xdist_group("tune-shapes")  # simulate the cases in one worker
 OPTIONS = TuneOptions(receives_max=work_shapes.RECEIVES_MAX)
 
 COVERED_MIN = 186 / 200
 CONFIDENT_MIN = 0.6
-WIDTH_MAX = 0.25
+RELATIVE_WIDTH_MAX = 0.25
 NEAR, NEAR_S = 1.15, 0.05
 A_LITTLE = 1.02
 
@@ -38,8 +38,8 @@ def seeds() -> list[int]:
 
 
 @dataclass(frozen=True)
-class Advised:
-    """A case, what the naive rule sets, and what is recommended."""
+class Tuned:
+    """A case, the timeout of the naive rule, and the recommendation."""
 
     case: Case
     naive_s: float
@@ -51,7 +51,6 @@ class Advised:
 
     @property
     def chosen_s(self) -> int:
-        """The timeout that the recommendation leads to: the recommended one, or the one that is kept."""
         return self.recommended.recommended_s or self.recommended.current_s
 
     @property
@@ -66,7 +65,7 @@ class Advised:
 
     @property
     def is_identifiable(self) -> bool:
-        """Whether the truth lets the p99 be known: at least 50 receipts at risk there, if seen, and if shown how."""
+        """Return whether the p99 can be estimated: at least 50 receipts beyond it, observable in the log."""
         at_s = self.case.quantile_s(0.99)
         limits = [each for part in self.case.parts for each, _ in part.timeouts]
         beyond = 0.01 * self.case.receipts
@@ -92,34 +91,34 @@ class Advised:
         )
 
 
-def advised(case: Case, rng: np.random.Generator) -> Advised:
-    played = case.played(rng)
-    found = KeyCounts(queue="jobs", key="", first=played.first, later=played.later)
+def tuned(case: Case, rng: np.random.Generator) -> Tuned:
+    simulated = case.simulated(rng)
+    found = KeyCounts(queue="jobs", key="", first=simulated.first, later=simulated.later)
     usual = max(case.parts[0].timeouts, key=lambda each: each[1])[0]
     settings = {"jobs": QueueSettings(visibility_timeout_s=round(usual))}
-    return Advised(case, math.ceil(played.naive_s), next(recommendations([found], options=OPTIONS, settings=settings)))
+    return Tuned(case, math.ceil(simulated.naive_s), next(recommendations([found], options=OPTIONS, settings=settings)))
 
 
 @pytest.fixture(scope="module", params=seeds(), ids=lambda seed: f"seed-{seed}")
-def found(request: pytest.FixtureRequest) -> list[Advised]:
-    """Play the named cases and the random ones of a seed."""
+def found(request: pytest.FixtureRequest) -> list[Tuned]:
+    """Simulate the named cases and the random ones of a seed."""
     seed: int = request.param
     sys.stdout.write(f"\nseed {seed}: TUNE_SEED={seed} draws these cases again\n")
     rng = np.random.default_rng(seed)
     cases = [*work_shapes.named_cases(), *(work_shapes.case_drawn(rng) for _ in range(RANDOM_CASES))]
     made = []
     for case in cases:
-        made.append(advised(case, rng))
+        made.append(tuned(case, rng))
         sys.stdout.write(f"{made[-1]}\n")
     return made
 
 
-def random_cases(found: list[Advised]) -> list[Advised]:
+def random_cases(found: list[Tuned]) -> list[Tuned]:
     return found[-RANDOM_CASES:]
 
 
-def test_the_bounds_contain_the_truth(found: list[Advised]) -> None:
-    """In 186 of 200 cases at least; what has confidence high is off by more than a tenth once in twenty at most."""
+def test_the_bounds_of_the_p99_contain_the_truth_in_93_percent_of_cases(found: list[Tuned]) -> None:
+    """Estimates of high confidence are off by more than a tenth in at most one of twenty cases."""
     drawn = random_cases(found)
     covered = sum(each.is_covered for each in drawn)
     high = [
@@ -135,36 +134,38 @@ def test_the_bounds_contain_the_truth(found: list[Advised]) -> None:
     assert len(off) <= len(high) / 20
 
 
-def test_what_is_identifiable_gets_an_advice(found: list[Advised]) -> None:
+def test_most_identifiable_cases_get_a_confident_recommendation(found: list[Tuned]) -> None:
     identifiable = [each for each in random_cases(found) if each.is_identifiable]
     confident = [each for each in identifiable if each.is_confident]
-    widths = [
+    relative_widths = [
         (each.recommended.quantile.upper_s or math.inf) / (each.recommended.quantile.lower_s or 1.0) - 1.0
         for each in identifiable
     ]
-    width = float(np.median(widths))
-    sys.stdout.write(f"\nidentifiable: {len(identifiable)}, with confidence {len(confident)}; median width {width:.3f}")
+    median_width = float(np.median(relative_widths))
+    sys.stdout.write(
+        f"\nidentifiable: {len(identifiable)}, with confidence {len(confident)}; median median_width {median_width:.3f}"
+    )
     assert len(confident) >= CONFIDENT_MIN * len(identifiable)
-    assert width <= WIDTH_MAX
+    assert median_width <= RELATIVE_WIDTH_MAX
 
 
-def test_an_advice_costs_little_more_than_the_best(found: list[Advised]) -> None:
-    """Of at least 30 cases of at least ten shapes: each with confidence is near the best, and two thirds have it."""
-    named = {each.case.work.name for each in found[:PRICED_CASES]}
+def test_a_confident_recommendation_costs_little_more_than_the_best(found: list[Tuned]) -> None:
+    """Checked on at least 20 confident cases, of at least ten shapes."""
+    named = {each.case.work.name for each in found[:CHECKED_CASES]}
     others = {each.case.work.name: each for each in reversed(found) if each.case.work.name not in named}
-    priced = [*found[:PRICED_CASES], *others.values()]  # chance may leave out shapes
-    confident = [each for each in priced if each.is_confident]
-    shapes = {each.case.work.name for each in priced}
+    checked = [*found[:CHECKED_CASES], *others.values()]  # the random cases may lack shapes
+    confident = [each for each in checked if each.is_confident]
+    shapes = {each.case.work.name for each in checked}
     far = [each for each in confident if not each.is_near]
     sys.stdout.write(
-        f"\n{len(priced)} cases of {len(shapes)} shapes, with confidence {len(confident)}, dear {len(far)}"
+        f"\n{len(checked)} cases of {len(shapes)} shapes, with confidence {len(confident)}, dear {len(far)}"
     )
     assert len(shapes) >= 10
     assert len(confident) >= 20
     assert far == []
 
 
-def test_no_advice_is_dearer_than_what_it_replaces_or_than_the_naive_rule(found: list[Advised]) -> None:
+def test_no_recommendation_costs_more_than_the_present_timeout_or_the_naive_rule(found: list[Tuned]) -> None:
     for each in found:
         if each.recommended.recommended_s is not None:
             second = 0.001 + each.case.crash
@@ -173,7 +174,7 @@ def test_no_advice_is_dearer_than_what_it_replaces_or_than_the_naive_rule(found:
             assert cost <= A_LITTLE * each.case.cost(each.recommended.current_s) + second, str(each)
 
 
-def test_crashes_are_told_from_work_that_goes_on(found: list[Advised]) -> None:
+def test_crash_rates_are_distinguished_from_long_work(found: list[Tuned]) -> None:
     clear = [
         each
         for each in found

@@ -1,7 +1,7 @@
-"""Work of many shapes whose truth is known, and what a queue makes of it: the counts that `tune` would count.
+"""Random work of known distributions, and the counts of a simulated queue that `tune` would count.
 
-A case is one kind of work, or a mixture of kinds; receipts of it end as they do on a queue: deleted in time, deleted
-late, expired because the consumer crashed or gave up, released, renewed. Everything is drawn from a seed.
+A case is a kind of work or a mixture of kinds; its receipts are deleted in time or late, expire because the consumer
+crashed or gave up, are released or renewed. Everything is drawn from a seed.
 """
 
 import math
@@ -40,7 +40,7 @@ _ERFC = np.vectorize(math.erfc, otypes=[np.float64])
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A distribution of working times: P(T > t), and draws of T."""
+    """A distribution of working times: P(T > t), and random draws of T."""
 
     name: str
     beyond: Callable[[Array], Array]
@@ -107,7 +107,7 @@ def loglogistic(median_s: float, shape: float) -> Shape:
 
 
 def steady(time_s: float, jitter: float) -> Shape:
-    """Return work that takes nearly always the same time: normal, a few per cent wide."""
+    """Return work that nearly always takes the same time: a normal distribution."""
     return Shape(
         "steady",
         lambda t: 0.5 * _ERFC((t / time_s - 1.0) / jitter / math.sqrt(2.0)),
@@ -128,7 +128,7 @@ def mixture(name: str, *parts: tuple[float, Shape]) -> Shape:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the receipts (the night, say): its share, how much longer it works, its timeouts with their shares."""
+    """A part of the receipts (the night, say): its share, the factor of its times, and timeouts with their shares."""
 
     share: float
     longer: float
@@ -137,7 +137,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of work on one queue. ``late`` is the share of those too late who end all the same, and delete late."""
+    """One kind of work on one queue; ``late`` is the share of late consumers that still finish and delete."""
 
     work: Shape
     crash: float
@@ -167,13 +167,12 @@ class Case:
     def load(self) -> Load:
         left = self.survival
         between = np.concatenate([[1.0], left])
-        widths = np.diff(np.concatenate([[0.0], EDGES_S]))
-        areas = 0.5 * (between[1:] + between[:-1]) * widths
+        lengths = np.diff(np.concatenate([[0.0], EDGES_S]))
+        areas = 0.5 * (between[1:] + between[:-1]) * lengths
         beyond = np.concatenate([np.cumsum(areas[::-1])[::-1][1:], [0.0]])
         return Load(tail=Tail(left, EDGES_S * left + beyond), crash_rate=self.crash, receives_max=RECEIVES_MAX)
 
     def quantile_s(self, p: float) -> float:
-        """Return the true quantile of the working time."""
         low, high = 1e-4, 1.3e6
         whole = sum(part.share for part in self.parts)
         for _ in range(80):
@@ -184,9 +183,9 @@ class Case:
         return low
 
     def cost(self, timeout_s: float, *, renewals: float = 2.7) -> float:
-        """Return what a timeout truly costs for each message; one with room for so many ``renewals`` no work outlives.
+        """Return the true cost of a timeout for each message; with room for ``renewals``, no work exceeds it.
 
-        Three are what a timeout should have; what is measured may be off by a tenth.
+        A timeout should have room for three; the measurement may be off by a tenth.
         """
         timeout_s = float(min(max(timeout_s, 1.0), 43_200.0))
         if self.renewal_s and timeout_s >= renewals * self.renewal_s:
@@ -199,7 +198,7 @@ class Case:
         price, timeout_s = min(every)
         return timeout_s, price
 
-    def played(self, rng: Generator) -> "Played":
+    def simulated(self, rng: Generator) -> "Simulated":
         first: list[ReceiptCounts] = []
         later: list[ReceiptCounts] = []
         deleted: list[Array] = []
@@ -212,10 +211,10 @@ class Case:
                 deleted.append(took[in_time] if not number else took[:0])
                 took = took[~in_time]
         ended = np.concatenate(deleted)
-        return Played(total(first), total(later), float(np.quantile(ended, 0.99)) if ended.size else 1.0)
+        return Simulated(total(first), total(later), float(np.quantile(ended, 0.99)) if ended.size else 1.0)
 
     def _received(self, rng: Generator, part: Part, took: Array) -> tuple[ReceiptCounts, npt.NDArray[np.bool_]]:
-        """Return the receipts of one receive of each message, and which of them were deleted in time."""
+        """Return the receipts of one receive of each message, and which were deleted in time."""
         count = took.size
         limits = np.array([timeout for timeout, _ in part.timeouts])
         shares = np.array([share for _, share in part.timeouts])
@@ -231,25 +230,23 @@ class Case:
         deleted = ~crashed & ~nacked & (took <= given)
         over = ~deleted & ~nacked
         ended_late = over & ~crashed & (rng.random(count) < self.late)
-        seen = counts_of_played(
-            took, given, left_at, extensions, deleted=deleted, nacked=nacked, over=over, late=ended_late
-        )
+        seen = counts_of(took, given, left_at, extensions, deleted=deleted, nacked=nacked, over=over, late=ended_late)
         return seen, deleted
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
-    """What the queue counted, first receipts and later ones, and the naive timeout: the p99 of the deleted."""
+class Simulated:
+    """The counts of first and later receipts, and the naive timeout: the p99 of deleted ones."""
 
     first: ReceiptCounts
     later: ReceiptCounts
     naive_s: float
 
 
-def counts_of_played(
+def counts_of(
     took: Array, given: Array, left_at: Array, extensions: Numbers, **chosen: npt.NDArray[np.bool_]
 ) -> ReceiptCounts:
-    """Return the counts of receipts that took so long, under timeouts in force."""
+    """Return the counts of receipts by working time and timeout."""
     held_at, arms_at = buckets(took), np.where(extensions > 0, EXTENDED, buckets(given) // ARM_BUCKETS)
     given_at, left = buckets(given), buckets(left_at)
     deleted, nacked, over, late = (chosen[name] for name in ("deleted", "nacked", "over", "late"))
@@ -267,7 +264,7 @@ def counts_of_played(
 
 
 def buckets(times_s: Array) -> Numbers:
-    """Return the bucket of each time, in whole milliseconds as the log has them."""
+    """Return the bucket of each time, in whole milliseconds as in the log."""
     ms = np.maximum(np.ceil(times_s * 1000.0), 1.0)
     return np.clip(np.floor(np.log(ms) / math.log(RATIO) + 1e-9), 0, BUCKETS - 1).astype(np.int64)
 
@@ -277,7 +274,7 @@ def even(*timeouts: float) -> tuple[Part, ...]:
 
 
 def shape_drawn(rng: Generator) -> Shape:
-    """Return one of twelve shapes of work, drawn: from tenths of a second to a minute, mostly seconds."""
+    """Return one of twelve random shapes: from tenths of a second to a minute, usually seconds."""
     length = float(np.exp(rng.normal(math.log(4.0), 1.1)))
     return SHAPES[int(rng.integers(len(SHAPES)))](rng, length)
 
@@ -306,7 +303,7 @@ SHAPES: Sequence[Callable[[Generator, float], Shape]] = (
 
 
 def case_drawn(rng: Generator) -> Case:
-    """Return a case: shape, crashes, timeouts in force, what consumers do that are late, renewals, shifts."""
+    """Return a random case: shape, crashes, timeouts, behaviour of late consumers, renewals and shifts."""
     work = shape_drawn(rng)
     length = Case(work, 0.0, 1.0, even(30.0), 1).quantile_s(0.9)
     late = float(rng.choice([1.0, 0.0, rng.uniform(0.3, 0.95)], p=[0.4, 0.3, 0.3]))
@@ -330,7 +327,7 @@ def case_drawn(rng: Generator) -> Case:
 
 
 def named_cases() -> list[Case]:
-    """Return the cases of the past in which rules that handed over to each other fell short, and their neighbours."""
+    """Return cases in which earlier rules failed, and similar ones."""
     slow = mixture("bimodal", (0.9, lognormal(2.0, 0.5)), (0.1, lognormal(250.0, 0.45)))
     rows = [
         (slow, 1.0, 0.05), (slow, 0.5, 0.05), (slow, 0.0, 0.05),
