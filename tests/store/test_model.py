@@ -387,7 +387,7 @@ class ChainAndModel(model_frame.ModelFrame):
             self.known[body] = ChainMessage(queue=queue, sent_at_ms=self.now_ms, visible_at_ms=self.now_ms)
 
     @rule(queue=QUEUES, time_ms=model_frame.SHORT_TIMES_MS)
-    def wear_out(self, queue: str, time_ms: int) -> None:
+    def receive_repeatedly(self, queue: str, time_ms: int) -> None:
         self.live.advance(time_ms)
         for _ in range(RECEIVES_MAX.get(queue, 0) + 1):
             self.receive_all(queue, 0, "keep")
