@@ -127,7 +127,7 @@ def remove(
 def list_(**options: Unpack[Home]) -> Result:
     """Print the databases of a store, the home first, with the number of their queues."""
     parts, (home, *_) = _databases(_settings(options), "database list")
-    found = [each._asdict() for each in asyncio.run(parts.listing(home))]
+    found = [each._asdict() for each in asyncio.run(parts.list_databases(home))]
     return Result(found, aligned(*(each.items() for each in found)))
 
 
@@ -228,7 +228,7 @@ def doctor(**options: Unpack[Place]) -> Result:
         examined = []
         for url in all_urls.values():
             try:
-                place, report = asyncio.run(parts.examination(url, durability=settings.durability))
+                place, report = asyncio.run(parts.examine_database(url, durability=settings.durability))
             except StoreError as error:
                 if len(all_urls) == 1:
                     raise

@@ -247,7 +247,7 @@ def test_it_is_the_machines_until_it_knows_better(machine: VirtualClock) -> None
     clock = DatabaseClock(machine)
     assert clock.now_ms() == START_MS
     machine.advance(500)
-    clock.saw(START_MS + 200, sent_ms=START_MS)
+    clock.synchronize(START_MS + 200, sent_ms=START_MS)
     assert clock.now_ms() == START_MS + 500
 
 
@@ -255,12 +255,12 @@ def test_it_moves_no_further_than_it_must(machine: VirtualClock) -> None:
     """An answer that took 100 ms leaves that much open, and a millisecond on both sides for rounding."""
     clock = DatabaseClock(machine)
     machine.advance(100)
-    clock.saw(START_MS + 5_000, sent_ms=START_MS)
+    clock.synchronize(START_MS + 5_000, sent_ms=START_MS)
     assert clock.now_ms() == START_MS + 100 + 4_899
-    clock.saw(START_MS + 6_000, sent_ms=START_MS)
+    clock.synchronize(START_MS + 6_000, sent_ms=START_MS)
     assert clock.now_ms() == START_MS + 100 + 5_899
     machine.advance(5_000)
-    clock.saw(START_MS + 5_100, sent_ms=START_MS + 5_100)
+    clock.synchronize(START_MS + 5_100, sent_ms=START_MS + 5_100)
     machine.advance(10_000)
     assert clock.now_ms() == machine.now_ms() + 1
 
@@ -269,7 +269,7 @@ def test_it_never_runs_backwards(machine: VirtualClock) -> None:
     """It stands until the database has come up with it."""
     clock = DatabaseClock(machine)
     assert clock.now_ms() == START_MS
-    clock.saw(START_MS - 1_000, sent_ms=START_MS)
+    clock.synchronize(START_MS - 1_000, sent_ms=START_MS)
     assert clock.now_ms() == START_MS
     machine.advance(2_000)
     assert clock.now_ms() == START_MS + 1_001
@@ -277,7 +277,7 @@ def test_it_never_runs_backwards(machine: VirtualClock) -> None:
 
 def test_its_timers_ring_by_the_databases_time(machine: VirtualClock) -> None:
     clock = DatabaseClock(machine)
-    clock.saw(START_MS + 1_001, sent_ms=START_MS)
+    clock.synchronize(START_MS + 1_001, sent_ms=START_MS)
     rung: list[int] = []
     clock.call_at(START_MS + 5_000, lambda: rung.append(machine.now_ms() - START_MS))
     machine.advance(5_000)

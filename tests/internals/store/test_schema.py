@@ -83,7 +83,7 @@ async def test_a_node_goes_on_with_what_a_later_version_has_added(new_database: 
     """Nodes are exchanged one after the other, and one that is still old may have to start again."""
     async with connected(new_database) as connection:
         await migrate(connection)
-        assert await migrate(connection, [*OURS, added()], ending_older_nodes=False) == [added()]
+        assert await migrate(connection, [*OURS, added()], may_exclude_older_nodes=False) == [added()]
         assert await migrate(connection) == []
         await require(connection)
 
@@ -102,10 +102,10 @@ async def test_no_node_ends_others_by_starting(new_database: str) -> None:
     async with connected(new_database) as connection:
         await migrate(connection)
         with pytest.raises(SchemaRefused, match=r"Older servers cannot use.*stop them all, run `veilmq migrate`"):
-            await migrate(connection, [*OURS, last], ending_older_nodes=False)
+            await migrate(connection, [*OURS, last], may_exclude_older_nodes=False)
         assert await migrate(connection, [*OURS, last]) == [last]
         await connection.execute("DROP SCHEMA mq CASCADE")
-        assert await migrate(connection, [*OURS, last], ending_older_nodes=False)
+        assert await migrate(connection, [*OURS, last], may_exclude_older_nodes=False)
 
 
 async def test_the_operator_ends_no_node_that_is_connected(new_database: str) -> None:

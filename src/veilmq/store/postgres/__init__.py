@@ -1,7 +1,15 @@
-"""The store on PostgreSQL: any number of nodes, none of which keeps anything."""
+"""The store on PostgreSQL: any number of stateless nodes on one or more databases."""
 
 from veilmq.store.postgres.database import PostgresOptions
-from veilmq.store.postgres.databases import add, examination, examine_together, known_urls, listing, remove, upgrade
+from veilmq.store.postgres.databases import (
+    add,
+    examine_database,
+    examine_together,
+    known_urls,
+    list_databases,
+    remove,
+    upgrade,
+)
 from veilmq.store.postgres.schema import Durability
 from veilmq.store.postgres.store import Shards
 
@@ -10,10 +18,10 @@ __all__ = [
     "PostgresOptions",
     "Shards",
     "add",
-    "examination",
+    "examine_database",
     "examine_together",
     "known_urls",
-    "listing",
+    "list_databases",
     "remove",
     "upgrade",
 ]

@@ -1,23 +1,18 @@
-"""Work that one node at a time does: slices in the background, the janitor, numbers of events.
+"""The janitor, the numbering of events, and the check of the database's clock.
 
-A node that begins work in the background looks at once, every other one now and then: that is how it goes on when a
-node has died.
+One node at a time is the janitor: it holds an advisory lock on its working connection. It deletes messages past their
+retention, rows of purged and deleted queues, and expired entries of deduplication and attempts. The timing does not
+matter, because every statement checks retention. Each slice is one statement in its own transaction; a pause follows
+each full slice.
 
-One node at a time is the janitor: it holds an advisory lock on the connection on which it works. It deletes messages
-past their retention, what purged and deleted queues had, and what is remembered for a while only. Nothing depends on
-when that happens, as every statement looks at retention by itself. A slice is a statement and a transaction of its own,
-with a pause behind each full one.
+Committed events are taken in slices, numbered, and stored as batches, under the lock of one row, so numbers have no
+gaps. Causal order is kept: the writer of a later event saw the earlier one, so the earlier one is committed and has a
+lower number in its table. If too many events wait for export, the newest are dropped and counted.
 
-Events that are committed are taken away, a slice at a time, numbered, and stored as one batch, under the lock of one
-row; so numbers rise without a gap. No event stands before one that it follows: what wrote the later one had seen the
-earlier one, so it was there to be taken, and has the lower place in its table. Where too many wait to be exported the
-newest are dropped and counted.
-
-A step of the database's clock must not delete what waits. Retention is reckoned from an instant at most an hour after
-the last one that a node confirmed (``mq.retention_now()``). A node confirms an instant to which its own boot clock has
-come as well. Where the clock stepped by more than an hour, and the node's wall clock does not say the same, the node
-writes that it doubts the clock: then no node confirms, and retention ends nothing, until an operator trusts the clock
-or the step is undone.
+A step of the database's clock must not delete messages. Retention is computed from an instant at most one hour after
+the last one that a node confirmed (``mq.retention_now()``). A node confirms the database's time if its boot clock
+agrees. If the clock stepped by more than an hour and the node's wall clock disagrees, the node records its doubt: then
+no node confirms, and retention deletes nothing, until an operator trusts the clock or the step is undone.
 """
 
 import asyncio
@@ -33,37 +28,46 @@ from veilmq.store.named_queries import load, shared
 from veilmq.store.port import NOTHING_HELD_BACK, Metric, gauge
 from veilmq.store.postgres.database import PostgresOptions
 from veilmq.store.postgres.node import Node
-from veilmq.store.postgres.queues import EVENTS, Queue, logged, of_fifo, queue_of, retention_ms, terms_of_log
+from veilmq.store.postgres.queues import (
+    EVENTS,
+    Queue,
+    event_log_args,
+    fifo_variant,
+    log_variants,
+    queue_of,
+    retention_ms,
+)
 
 log = logging.getLogger(__name__)
 
 JANITOR_MS = RETENTION_S.minimum * SECOND_MS
-"""How often each node looks for the janitor's: often enough for every retention."""
+"""Interval at which each node tries to be the janitor."""
 
 SQL = {**shared(), **load("veilmq.store.postgres", "sweeps.sql"), "forget_expired": EVENTS["forget_expired"]}
-SQL["drop_fifo_messages"] = of_fifo(SQL["drop_messages"])
+SQL["drop_fifo_messages"] = fifo_variant(SQL["drop_messages"])
 SQL["drop_turns"] = SQL["drop_groups"].replace("fifo_group", "fair_turn").replace("group_id", "group_key")
 SQL["forget_attempts"] = SQL["forget_accepted"].replace("accepted", "attempt").replace("expires_at", "attempted_at")
 
-_SQL_LOGGED = logged(SQL)
+_SQL_LOGGED = log_variants(SQL)
 
 _PAUSE_S = 0.01
 _PAGE = 100
 _GROUPS_PER_SLICE = 100  # some 15 ms
-_RETIRED_MS = 300 * SECOND_MS  # far longer than a statement may take
+_RETIRED_MS = 300 * SECOND_MS  # far longer than the statement timeout
 
-_OF_PART = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns")
+_RETIRED_DELETES = ("drop_messages", "drop_fifo_messages", "drop_expired", "drop_groups", "drop_turns")
 
 
 async def sweep_all(node: Node, connection: Any) -> None:
-    """Delete whatever is due in a whole store."""
+    """Delete all due rows of the store."""
     rows_max = node.options.sweep_rows
-    async for partition, *of_log in _pages(connection, "parts"):
-        for name in _OF_PART:
-            await _all(node, connection, name, partition, rows_max, of_log=of_log if of_log[0] is not None else ())
-        await _forget(node, connection, partition)
+    async for partition, *of_log in _rows(connection, "parts"):
+        log_args = of_log if of_log[0] is not None else ()
+        for name in _RETIRED_DELETES:
+            await _run_to_end(node, connection, name, partition, rows_max, log_args=log_args)
+        await _forget_expired(node, connection, partition)
         await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
-    async for row in _pages(connection, "queues_behind"):
+    async for row in _rows(connection, "queues_behind"):
         await sweep_queue(node, connection, queue_of(row, node.options.event_log))
     await connection.execute(SQL["end_outboxes"])
     await connection.execute(SQL["drop_outboxes"], _RETIRED_MS)
@@ -71,53 +75,53 @@ async def sweep_all(node: Node, connection: Any) -> None:
 
 
 async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
-    """Delete what is due in a queue."""
+    """Delete the due rows of a queue."""
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
-    await _all(node, connection, "forget_expired", queue.origin, rows_max, *expired)
-    terms = queue.partition, retention_ms(queue), rows_max
-    late, ended_before = await connection.fetchrow(SQL["unfinished"], queue.partition) or (0, 0)
+    await _run_to_end(node, connection, "forget_expired", queue.origin, rows_max, *expired)
+    args = queue.partition, retention_ms(queue), rows_max
+    late_until, ended_before = await connection.fetchrow(SQL["unfinished"], queue.partition) or (0, 0)
     if queue.settings.fifo:
-        if late:  # the groups follow a new delay
+        if late_until:  # groups that still follow the old delay
             last: Any = (0, 0)
             while last is not None:
-                last = await settle_late(connection, queue, *last)
+                last = await settle_groups(connection, queue, *last)
                 await asyncio.sleep(_PAUSE_S)
-            await connection.execute(SQL["settled"], queue.partition, late)
+            await connection.execute(SQL["settled"], queue.partition, late_until)
             node.watches.wake(queue.name, 0)
-        deleted = await _all(node, connection, "sweep_fifo", *terms, *terms_of_log(queue))
-        await _forget(node, connection, queue.origin)
+        deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *event_log_args(queue))
+        await _forget_expired(node, connection, queue.origin)
     else:
-        deleted = await _all(node, connection, "sweep", *terms, of_log=terms_of_log(queue))
-        await _all(node, connection, "sweep_turns", queue.partition, rows_max)
+        deleted = await _run_to_end(node, connection, "sweep", *args, log_args=event_log_args(queue))
+        await _run_to_end(node, connection, "sweep_turns", queue.partition, rows_max)
         if ended_before:
             await connection.execute(SQL["forget_ended"], queue.partition, ended_before)
     if deleted:
         node.watches.wake(queue.name, 0)
 
 
-async def _forget(node: Node, connection: Any, origin: int) -> None:
+async def _forget_expired(node: Node, connection: Any, origin: int) -> None:
     for name, kept_ms in (("forget_accepted", 0), ("forget_attempts", ATTEMPT_S * SECOND_MS)):
-        await _all(node, connection, name, origin, node.options.sweep_rows, kept_ms)
+        await _run_to_end(node, connection, name, origin, node.options.sweep_rows, kept_ms)
 
 
-async def settle_late(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
-    """Have some groups follow a new delay, behind one; return the last of them where there may be more."""
-    terms = queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
-    settled = await connection.fetch(SQL["settle_late"], *terms)
+async def settle_groups(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
+    """Apply a new delay to the next slice of groups; return the last position, ``None`` after the last slice."""
+    args = queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
+    settled = await connection.fetch(SQL["settle_late"], *args)
     return settled[-1][:2] if len(settled) == _GROUPS_PER_SLICE else None
 
 
-async def _all(node: Node, connection: Any, name: str, *terms: Any, of_log: Sequence[Any] = ()) -> int:
-    """Have a statement done until it finds no more; return how many rows it has deleted.
+async def _run_to_end(node: Node, connection: Any, name: str, *args: Any, log_args: Sequence[Any] = ()) -> int:
+    """Run a statement until a slice is not full; return the number of deleted rows.
 
-    It writes the ends of receipts, if it ends any, where it is given what the log needs of them.
+    With ``log_args``, it also writes the events of the receipts that it ends.
     """
     statement = SQL[name]
-    if of_log and _SQL_LOGGED[name] != statement:
-        statement, terms = _SQL_LOGGED[name], (*terms, *of_log)
+    if log_args and _SQL_LOGGED[name] != statement:
+        statement, args = _SQL_LOGGED[name], (*args, *log_args)
     deleted = 0
     while True:
-        status: str = await connection.execute(statement, *terms)
+        status: str = await connection.execute(statement, *args)
         rows = int(status.rpartition(" ")[2])
         deleted += rows
         if rows < node.options.sweep_rows:
@@ -125,8 +129,8 @@ async def _all(node: Node, connection: Any, name: str, *terms: Any, of_log: Sequ
         await asyncio.sleep(_PAUSE_S)
 
 
-async def _pages(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:
-    """Yield the rows that ``name`` selects, whose first column rises."""
+async def _rows(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:
+    """Yield the rows of the query ``name``, which is ordered by its first column."""
     after = 0
     while rows := await connection.fetch(SQL[name], after, _PAGE):
         for row in rows:
@@ -135,24 +139,24 @@ async def _pages(connection: Any, name: str) -> AsyncIterator[Sequence[Any]]:
 
 
 STEP_MS = 3_600 * SECOND_MS
-"""How far a clock may be from what is expected; the same hour stands in ``mq.retention_now()``."""
+"""A larger deviation of a clock is a step; ``mq.retention_now()`` has the same hour."""
 
-_CONFIRMED_AGAIN_MS = 300 * SECOND_MS  # so that many nodes write one row seldom
+_CONFIRM_INTERVAL_MS = 300 * SECOND_MS  # all nodes write the same row
 
 
 class ClockGuard:
-    """What one node makes of the database's clock."""
+    """This node's check of the database's clock."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._name = node.watches.name
-        self._good: tuple[int, int] | None = None  # the database's clock beside the boot clock of the machine
+        self._good: tuple[int, int] | None = None  # last good time of the database, and the boot clock at that time
         self._trusts = 0
-        self._suspects = False  # the last check found a step; a second one makes sure
+        self._suspects = False  # the last check found a step; the next one decides
         self._doubted_by_ms: int | None = None
 
     async def check(self) -> None:
-        """Confirm the database's clock, or doubt it."""
+        """Confirm or doubt the database's clock."""
         async with self._node.database.connection() as connection:
             row = await connection.fetchrow(SQL["clock"])
             now_ms: int = row["now"]
@@ -161,15 +165,15 @@ class ClockGuard:
                 self._trusts, self._good = row["trusts"], None
             confirmed_ms = now_ms if row["confirmed_at"] is None else row["confirmed_at"]
             doubter, suspects = row["doubted_by"], False
-            # How far the clock is from where this node expects it: where its boot clock has come since.
+            # Compare the clock with the last good time plus the progress of the boot clock.
             good_ms, good_boot_ms = (confirmed_ms, boot_ms) if self._good is None else self._good
             if abs(now_ms - good_ms - (boot_ms - good_boot_ms)) <= STEP_MS:
-                # A node that knows the time from before the step may end the doubts of another.
+                # A node with a good time from before the step may clear the doubt of another node.
                 known_ms = now_ms if self._good is None else min(good_ms, now_ms)
-                is_ours = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
-                is_old = row["confirmed_at"] is None or abs(now_ms - confirmed_ms) > _CONFIRMED_AGAIN_MS
-                confirms = is_ours and (doubter is not None or is_old)
-                self._good, is_doubted = (now_ms, boot_ms), not is_ours
+                may_confirm = doubter in (None, self._name) or known_ms <= confirmed_ms + STEP_MS
+                is_due = row["confirmed_at"] is None or abs(now_ms - confirmed_ms) > _CONFIRM_INTERVAL_MS
+                confirms = may_confirm and (doubter is not None or is_due)
+                self._good, is_doubted = (now_ms, boot_ms), not may_confirm
             elif abs(now_ms - self._node.clock.machine.wall_ms()) <= STEP_MS:
                 confirms = doubter == self._name
                 self._good, is_doubted = (now_ms, boot_ms), doubter not in (None, self._name)
@@ -182,10 +186,10 @@ class ClockGuard:
                 await connection.execute(SQL["confirm_clock"], doubter)
                 confirmed_ms = now_ms
         self._suspects = suspects
-        self._hold(now_ms - confirmed_ms, is_doubted=is_doubted)
+        self._extend_retention(now_ms - confirmed_ms, is_doubted=is_doubted)
 
-    def _hold(self, ahead_ms: int, *, is_doubted: bool) -> None:
-        """Have messages kept longer by what no node has confirmed."""
+    def _extend_retention(self, ahead_ms: int, *, is_doubted: bool) -> None:
+        """Keep messages longer by the unconfirmed time."""
         if is_doubted and self._doubted_by_ms is None:
             log.warning(
                 "the database's clock is doubted: it is %d s from the last confirmed instant", ahead_ms // 1_000
@@ -194,7 +198,7 @@ class ClockGuard:
         self._node.catalog.keep_longer(ahead_ms if is_doubted or ahead_ms > STEP_MS else 0)
 
     async def trust(self) -> str:
-        """Confirm the present instant, as an operator says that it is right; return what that changed."""
+        """Confirm the present time on behalf of an operator; return the effect, as a sentence."""
         was_doubted = self._doubted_by_ms is not None
         async with self._node.database.connection() as connection:
             await connection.execute(SQL["trust_clock"])
@@ -202,7 +206,7 @@ class ClockGuard:
         return "The database's clock is trusted: retention deletes again." if was_doubted else NOTHING_HELD_BACK
 
     def warnings(self) -> list[str]:
-        """Return what is wrong although requests are answered."""
+        """Return a warning while the clock is doubted."""
         if self._doubted_by_ms is None:
             return []
         hours = self._doubted_by_ms / STEP_MS
@@ -220,7 +224,7 @@ SLICE_EVENTS = 1_000
 
 
 async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
-    """Number all events that are committed."""
+    """Number all committed events."""
     await connection.execute(EVENTS["state"])
     while True:
         async with connection.transaction():

@@ -1,12 +1,12 @@
-"""Copies of a stopped store: a database as their source and as their target.
+"""Copies of a stopped store, with a database as the source or the target.
 
-A copy holds one transaction at each server; no node is at work there, and none begins before it has ended. What did not
-come to its end is undone by the server.
+A copy is one transaction on each server. No node may be running, and none can start before the copy ends. A failed copy
+is rolled back.
 
-From database to database every table is copied as it is, so that nothing has to be known of what it means. Receipts act
-on the copy, claims and publications go on there; counters go on behind the source's. What a crash may empty (unlogged
-tables) is left out. From another kind of store, messages that a receipt may name keep their position as their ``seq``,
-and so do those of FIFO queues, which are in order; all others get one of their time of coming, unless theirs is one.
+Between databases, every table is copied unchanged. Receipts, claims and publications continue on the copy, and
+sequences continue behind those of the source. Unlogged tables, which a crash may empty, are left out. From another kind
+of store, messages that a receipt may name keep their position as their ``seq``, and so do those of FIFO queues, which
+are in order; others get a position from their arrival time, unless theirs is such a position.
 """
 
 import asyncio
@@ -31,49 +31,48 @@ from veilmq.store.urls import without_passwords
 
 SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 
-_FETCHED_ROWS = 64  # at once: each may have 1 MiB
+_FETCHED_ROWS = 64  # each may have 1 MiB
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
-TROUBLE = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
-"""What ends a copy: the connection is lost, or the server refuses something."""
+CONNECTION_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
+"""Errors that end a copy."""
 
 
 class CopyLock:
-    """The one transaction of a copy at one server; what did not come to its end is undone by the server."""
+    """The transaction of a copy on one server."""
 
     def __init__(self, url: str) -> None:
         self.place = without_passwords(url)
         self._url = url
         self.connection: Any = None
-        """The connection, whose transaction is the copy."""
         self._transaction: Any = None
 
     async def __aenter__(self) -> Self:
-        """Connect; raises ``CopyRefused`` where that is not possible."""
+        """Connect; raises ``CopyRefused``."""
         try:
             self.connection = await asyncpg.connect(self._url, timeout=CONNECT_S, server_settings=_SETTINGS)
-        except (*TROUBLE, ValueError) as error:
+        except (*CONNECTION_ERRORS, ValueError) as error:
             raise CopyRefused(f"{self.place} cannot be used: {sentence(error)}") from error
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """End the connection, and with it what was not committed."""
+        """Close the connection, which rolls back an uncommitted copy."""
         self.connection.terminate()
-        with self.failing():
+        with self.refusing_errors():
             if error is not None:
                 raise error
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Have what this server raises be ``CopyRefused``, which says so."""
+    def refusing_errors(self) -> Iterator[None]:
+        """Raise errors of this server as ``CopyRefused``."""
         try:
             yield
-        except TROUBLE as error:
+        except CONNECTION_ERRORS as error:
             raise CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}") from error
 
-    async def hold(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
-        """Have the schema be of this version (``require``, or ``migrate``), and begin the transaction.
+    async def begin_transaction(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
+        """Check the schema with ``require`` or upgrade it with ``migrate``, and begin the transaction.
 
-        Raises ``CopyRefused``, also when a node is connected.
+        Raises ``CopyRefused``, also if a node is connected.
         """
         try:
             await schema(self.connection)
@@ -82,16 +81,16 @@ class CopyLock:
         await self.connection.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
         self._transaction = self.connection.transaction(isolation="repeatable_read")
         await self._transaction.start()
-        # A node that starts asks for the keys, and waits here until the copy is over.
+        # A starting node reads the keys, and so waits until the copy ends.
         await self.connection.execute("LOCK TABLE mq.setting IN ACCESS EXCLUSIVE MODE")
         await self.check_alone()
 
-    async def hold_empty(self) -> None:
-        """Do so with what is to be filled; raises ``CopyRefused`` unless it has nothing, and is a store by itself.
+    async def begin_empty(self) -> None:
+        """Begin the transaction of a target; raises ``CopyRefused`` unless it is an empty store of one database.
 
-        Triggers rest until ``commit``: what they would add is added as it is.
+        Triggers are disabled until ``commit``: the rows that they would add are copied.
         """
-        await self.hold(migrate)
+        await self.begin_transaction(migrate)
         if await self.connection.fetchval(SQL["is_used"]):
             raise CopyRefused(
                 f"{self.place} is not empty (queues, topics, settings of accounts, or rows of deleted ones), or is "
@@ -100,11 +99,11 @@ class CopyLock:
         await self.connection.execute("ALTER TABLE mq.msg DISABLE TRIGGER USER")
 
     async def check_alone(self) -> None:
-        """Raise ``CopyRefused`` when a node is connected, other than one that waits for the end of the copy.
+        """Raise ``CopyRefused`` if a node is connected, except one that waits for the end of the copy.
 
-        One that had lost its connections for a while, and was not seen when the copy began, may be back at its end.
+        At the end of a copy this also detects a node that had lost its connections at the beginning.
         """
-        await self.connection.execute("SELECT pg_stat_clear_snapshot()")  # else it is as it was seen first
+        await self.connection.execute("SELECT pg_stat_clear_snapshot()")  # otherwise the first result is repeated
         nodes = await self.connection.fetchval(SQL["nodes"])
         if nodes:
             raise CopyRefused(
@@ -112,10 +111,10 @@ class CopyLock:
             )
 
     async def commit(self) -> None:
-        """Make what was done durable, and have it looked through for the planner."""
+        """Commit the copy, and analyze its tables for the planner."""
         await self.connection.execute("ALTER TABLE mq.msg ENABLE TRIGGER USER")
         await self._transaction.commit()
-        with suppress(*TROUBLE):  # autovacuum does it too, and what was copied is there
+        with suppress(*CONNECTION_ERRORS):  # the copy is committed, and autovacuum analyzes too
             await self.connection.execute("ANALYZE")
 
 
@@ -138,8 +137,8 @@ class DatabaseSource(Source):
 
     @classmethod
     async def open(cls, lock: CopyLock) -> Self:
-        """Begin to read; raises ``CopyRefused``, also for a schema of another version."""
-        await lock.hold(require)
+        """Begin the transaction of a source; raises ``CopyRefused``, also for a schema of another version."""
+        await lock.begin_transaction(require)
         if await lock.connection.fetchval(SQL["is_one_of_several"]):
             raise CopyRefused(
                 f"{lock.place} is one of several databases of a store, which cannot be copied to a data folder. Copy "
@@ -155,23 +154,23 @@ class DatabaseSource(Source):
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
         fifo = queue.settings.fifo
-        terms = SQL["fifo" if fifo else "standard"], queue.number, queue.retained_ms(self.now_ms)
-        cursor = await self._lock.connection.cursor(*terms)
+        args = SQL["fifo" if fifo else "standard"], queue.number, queue.retained_ms(self.now_ms)
+        cursor = await self._lock.connection.cursor(*args)
         while rows := await cursor.fetch(_FETCHED_ROWS):
             yield [CopiedMessage(*row) if fifo else CopiedMessage(*row).named() for row in rows]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
-        """See ``Source``; also the last moment to see that somebody has been at work meanwhile."""
+        """See ``Source``; also checks for nodes, as this is the last read."""
         await self._lock.check_alone()
         rows = await self.fetch(SQL["deduplication_log"], DEDUPLICATION_S * SECOND_MS)
         return [CopiedDeduplication(*row) for row in rows]
 
 
 _COUNTERS = (1 << COUNTER_BITS) - 1
-_CLOCKS_MS = 60 * SECOND_MS
-_ALIKE = [name for name in CopiedMessage._fields if name not in ("position", "came_at_ms", "priority", "group")]
-_COLUMNS = ("qp", "seq", *(name.removesuffix("_ms") for name in _ALIKE))
-_VALUES = attrgetter(*_ALIKE)
+_CLOCK_DIFFERENCE_MS_MAX = 60 * SECOND_MS
+_SAME_FIELDS = [name for name in CopiedMessage._fields if name not in ("position", "came_at_ms", "priority", "group")]
+_COLUMNS = ("qp", "seq", *(name.removesuffix("_ms") for name in _SAME_FIELDS))
+_VALUES = attrgetter(*_SAME_FIELDS)
 
 
 class DatabaseTarget(copying.Target):
@@ -185,11 +184,11 @@ class DatabaseTarget(copying.Target):
         self._last_instant_ms = 0
 
     async def begin(self, values: dict[str, bytes], *, now_ms: int, last_queue: int) -> None:
-        """See ``Target``; makes the schema, or upgrades it."""
+        """See ``Target``; creates or upgrades the schema."""
         connection = self._lock.connection
-        await self._lock.hold_empty()
-        self._last_instant_ms = now_ms + _CLOCKS_MS
-        if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCKS_MS:
+        await self._lock.begin_empty()
+        self._last_instant_ms = now_ms + _CLOCK_DIFFERENCE_MS_MAX
+        if abs(await connection.fetchval(SQL["now"]) - now_ms) > _CLOCK_DIFFERENCE_MS_MAX:
             raise CopyRefused(
                 f"The clock of {self._lock.place} differs by more than a minute from that of the copied store: "
                 "correct it first, because leases and delays end by it."
@@ -240,9 +239,9 @@ class DatabaseTarget(copying.Target):
         return partition, seq, *_VALUES(stored._replace(properties=message.properties or None, log=message.log or None))
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
-        """See ``Target``. What only its key tells the queue of is remembered for each: it is another's in none."""
-        latest = {each.key: each for each in entries}  # a key may have been logged again
-        records = (  # as many as entries times queues
+        """See ``Target``. Entries without a queue are added to each FIFO queue: a key contains its queue."""
+        latest = {each.key: each for each in entries}  # the last entry of each key
+        records = (  # up to entries times queues
             (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
             for key, each in latest.items()
             for queue in (self._fifo if each.queue is None else [each.queue])
@@ -253,7 +252,7 @@ class DatabaseTarget(copying.Target):
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         connection, columns = self._lock.connection, TABLES[table]
         await connection.copy_records_to_table(table, columns=columns, records=rows)
-        if rows and table in ("move", "topic"):  # which are numbered
+        if rows and table in ("move", "topic"):  # continue their sequences
             await connection.execute(SQL["number_behind"], f"mq.{table}", columns[0], max(row[0] for row in rows))
 
     async def finish(self) -> None:
@@ -268,32 +267,32 @@ class DatabaseTarget(copying.Target):
         await self._lock.commit()
 
 
-_PARTS_AHEAD = 16
+_CHUNKS_AHEAD = 16
 _END = b""
 
 
 async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.Progress | None = None) -> int:
-    """Copy all that is in ``source``; return how many messages there were. Raises ``CopyRefused``.
+    """Copy all tables; return the number of messages. Raises ``CopyRefused``.
 
-    ``progress`` is called once their table is copied.
+    ``progress`` is called after each table.
     """
-    await source.hold(require)
-    await target.hold_empty()
+    await source.begin_transaction(require)
+    await target.begin_empty()
     formats = [(await read_format(each.connection))[0] for each in (source, target)]
     if formats[0] != formats[1]:
         raise CopyRefused(
             f"{source.place} and {target.place} have other formats: run `veilmq migrate` on both, and copy again."
         )
     tables = [name for (name,) in await source.connection.fetch(SQL["copied_tables"])]
-    for name in ("setting", "event_state"):  # every store has some from the beginning
+    for name in ("setting", "event_state"):  # a new store has rows in them
         await target.connection.execute(f"DELETE FROM mq.{name}")
-    in_all = await source.connection.fetchval(SQL["copied_count"])
+    total = await source.connection.fetchval(SQL["copied_count"])
     messages = 0
     for table in tables:
         rows = await _copy_table(source, target, table)
         messages += rows if table in ("msg", "fifo_msg") else 0
         if progress is not None:
-            progress(messages, max(messages, in_all))
+            progress(messages, max(messages, total))
     await target.connection.execute(SQL["forget_urls"])
     for table, column, sequence in await source.connection.fetch(SQL["sequences"]):
         last = await source.connection.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
@@ -306,22 +305,22 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.P
 
 async def _copy_table(source: CopyLock, target: CopyLock, table: str) -> int:
     columns = [name for (name,) in await source.connection.fetch(SQL["columns"], f"mq.{table}")]
-    terms: dict[str, Any] = {"columns": columns, "format": "binary"}
-    parts: asyncio.Queue[bytes] = asyncio.Queue(_PARTS_AHEAD)
+    args: dict[str, Any] = {"columns": columns, "format": "binary"}
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(_CHUNKS_AHEAD)
 
     async def read() -> None:
-        with source.failing():
-            await source.connection.copy_from_table(table, output=parts.put, **terms)
-        await parts.put(_END)
+        with source.refusing_errors():
+            await source.connection.copy_from_table(table, output=chunks.put, **args)
+        await chunks.put(_END)
 
-    async def arriving() -> AsyncIterator[bytes]:
-        while (part := await parts.get()) != _END:
-            yield part
+    async def received() -> AsyncIterator[bytes]:
+        while (chunk := await chunks.get()) != _END:
+            yield chunk
 
     async def write() -> str:
-        with target.failing():
-            own = "qp > 0" if "qp" in columns else None  # every store has the rows of mq.fill
-            status: str = await target.connection.copy_to_table(table, source=arriving(), where=own, **terms)
+        with target.refusing_errors():
+            condition = "qp > 0" if "qp" in columns else None  # a new store has the rows of mq.fill
+            status: str = await target.connection.copy_to_table(table, source=received(), where=condition, **args)
             return status
 
     try:

@@ -1,15 +1,15 @@
-"""The connections of a node to one PostgreSQL server: how they are had and given back, what fails, and what time it is.
+"""The connections of a node to one PostgreSQL server: pools, errors, background workers, advisory locks, and the clock.
 
-Connections are set up for short statements on indexed rows. Plans are pinned: statistics of an empty table would have
-the planner scan it when it is full (measured: 2.4 times the cost). A connection goes back as it came, so nothing is
-reset, which would cost a round trip each time. One whose command got no answer in time is ended, with all others of the
-pool: the next one may find another server at that address.
+Connections are configured for short statements on indexed rows. Plans are pinned: with the statistics of an empty
+table, the planner would scan the table when it is full (measured: 2.4 times the cost). No code changes the session
+state, so nothing is reset, which would cost a round trip each time. After a timeout, all connections of the pool are
+closed, because the address may now lead to another server.
 
-After a failure to connect, commands fail at once for a while, which doubles with each failure in a row; then one
-command tries, and the others wait for what it finds.
+After a failure to connect, commands fail at once for a while; this time doubles with each failure in a row. Then one
+command tries to connect, and the others keep failing until it succeeds.
 
-The database's clock says what is visible. A node's clock is that of its machine and what that differs by, as far as
-answers of the database tell: its instant was read between the sending of a statement and the coming of the answer.
+The database's clock decides what is visible. A node derives it from its machine's clock and an offset. A timestamp in a
+reply bounds the offset, because it was taken between the sending of the statement and the arrival of the reply.
 """
 
 import logging
@@ -26,7 +26,7 @@ from veilmq.core.limits import SECOND_MS
 from veilmq.store.clock import SystemClock
 from veilmq.store.cold import Scheduler
 from veilmq.store.port import Metric, counter, gauge
-from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, Durability, Promise, migrate, require
+from veilmq.store.postgres.schema import CONNECT_S, RELAXED, SQL, CommitDurability, Durability, migrate, require
 from veilmq.store.transaction import Options
 from veilmq.store.urls import without_passwords
 
@@ -36,32 +36,32 @@ IN_DOUBT = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # the server has said that it ends the connection, and is about to
+    asyncpg.InternalClientError,  # the server is closing the connection
     asyncpg.PostgresConnectionError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
 )
-"""What leaves open whether a statement was carried out: the connection ended before the answer came."""
+"""The connection ended before the reply, so the outcome of the statement is unknown."""
 
-ELSEWHERE = (asyncpg.ReadOnlySQLTransactionError, asyncpg.TargetServerAttributeNotMatched)
-"""What says that the server is a standby now: the primary is another one, perhaps at the same address."""
+NOT_PRIMARY = (asyncpg.ReadOnlySQLTransactionError, asyncpg.TargetServerAttributeNotMatched)
+"""The server is a standby; the primary may be another server at the same address."""
 
-FULL = (asyncpg.TooManyConnectionsError,)
-"""What says that the server has no connection to spare."""
+TOO_MANY_CONNECTIONS = (asyncpg.TooManyConnectionsError,)
+"""The server's connection limit is reached."""
 
 UNREACHABLE = (
     *IN_DOUBT,
-    *ELSEWHERE,
-    *FULL,
+    *NOT_PRIMARY,
+    *TOO_MANY_CONNECTIONS,
     asyncpg.CannotConnectNowError,
     asyncpg.InvalidAuthorizationSpecificationError,
 )
-"""What ends an attempt to connect: the server is down, starting, full, or not to be had otherwise."""
+"""Errors of an attempt to connect: the server is down, starting, full, a standby, or refuses the login."""
 
-_NOTHING_DONE = (
-    *ELSEWHERE,
-    *FULL,
-    asyncpg.QueryCanceledError,  # the statement took too long
+_NOT_APPLIED = (
+    *NOT_PRIMARY,
+    *TOO_MANY_CONNECTIONS,
+    asyncpg.QueryCanceledError,  # the statement timeout
     asyncpg.LockNotAvailableError,
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
@@ -70,27 +70,27 @@ _NOTHING_DONE = (
     asyncpg.OutOfMemoryError,
 )
 
-OF_ALL = (VeilmqError, *IN_DOUBT, *_NOTHING_DONE)
-"""What is no single command's fault, of those that travel together."""
+SHARED_FAILURES = (VeilmqError, *IN_DOUBT, *_NOT_APPLIED)
+"""Errors that no single command of a batch causes."""
 
 COLLISIONS = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
-"""What nodes do to each other now and then; nothing was done, and trying again helps."""
+"""Conflicts with another node: nothing was changed, and a retry helps."""
 COLLISIONS_MAX = 5
 
 
 def sentence(error: BaseException) -> str:
-    """Return the reason for a person, on one line and without a password; some errors of sockets have no text."""
+    """Return the reason as one line without a password; socket errors without a text give their class name."""
     text = without_passwords(" ".join(str(error).split())) or type(error).__name__
     return text if text.endswith(".") else f"{text}."
 
 
 def failure_of(error: BaseException, what: str) -> VeilmqError:
-    """Return the error that ``what`` is answered with after ``error``; what is our fault is in the log."""
+    """Return the error for the client of ``what``, and log ``error`` unless the client caused it."""
     if isinstance(error, VeilmqError):
         return error
     if isinstance(error, asyncpg.DiskFullError):
         return StoreFull()
-    if isinstance(error, _NOTHING_DONE):
+    if isinstance(error, _NOT_APPLIED):
         log.warning("the database gave up on %s: %s", what, error)
         return StoreUnavailable()
     if isinstance(error, IN_DOUBT):
@@ -105,56 +105,55 @@ _PAUSE_MS_MAX = 5_000
 
 
 class Breaker:
-    """Whether it is worth asking for a connection."""
+    """A circuit breaker for connections, with exponential backoff."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self._pause_ms = 0
-        self._rests_until_ms = 0
+        self._retry_at_ms = 0
         self.failures = 0
-        """How often there was no connection to be had."""
 
     @property
     def is_open(self) -> bool:
-        """Whether the last attempt to get a connection failed."""
+        """Whether the last attempt to connect failed."""
         return self._pause_ms > 0
 
     def check(self) -> None:
-        """Raise ``StoreUnavailable`` unless it is worth it; who may try keeps others from it for as long as a pause."""
+        """Raise ``StoreUnavailable`` during a pause; after it, let one caller try while the others keep failing."""
         if not self._pause_ms:
             return
-        if self._clock.now_ms() < self._rests_until_ms:
+        if self._clock.now_ms() < self._retry_at_ms:
             raise StoreUnavailable
-        self._rests_until_ms = self._clock.now_ms() + _PAUSE_MS_MAX
+        self._retry_at_ms = self._clock.now_ms() + _PAUSE_MS_MAX
 
     def failed(self) -> int:
-        """Take note that there was no connection to be had; return in how many ms another attempt is worth it."""
+        """Count a failure; return the ms until the next attempt."""
         self.failures += 1
         self._pause_ms = min(_PAUSE_MS_MAX, max(_PAUSE_MS_MIN, 2 * self._pause_ms))
-        self._rests_until_ms = self._clock.now_ms() + self._pause_ms
+        self._retry_at_ms = self._clock.now_ms() + self._pause_ms
         return self._pause_ms
 
-    def worked(self) -> None:
-        """Take note that there was one."""
+    def succeeded(self) -> None:
+        """End the pause after a successful attempt."""
         self._pause_ms = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions(Options):
-    """Where ``migrates`` is true, a node upgrades the schema when it starts, unless older ones could not go on.
+    """The options of a node.
 
-    ``connections`` is how many a node keeps to its server, beside those that listen and sweep.
-
-    With the durability ``STANDARD`` it keeps as many again, for what may be undone. A command waits ``acquire_s`` for
-    one of them, and a statement may take ``statement_s``; after either the client is to try again. A server that
-    has said nothing ``silence_s`` later is given up.
-
-    ``coalesced_max`` bounds the messages that travel together in one statement. A queue's settings are looked up again
-    after ``fresh_s`` even if no node notified of a change. The janitor deletes up to ``sweep_rows`` rows at once.
-    Quotas of in-flight messages up to ``in_flight_counted_max`` are counted at each receive, larger ones now and then.
-
-    Nodes wake each other's long polls by notices where ``listens`` is true. Every ``round_s`` a node looks by itself at
-    what is waited for there, five times as often where no notices arrive.
+    - ``migrates``: upgrade the schema at the start, unless running older nodes could not use the new one.
+    - ``connections``: size of the connection pool. Connections for notifications and advisory locks are extra. With
+      the durability ``STANDARD`` there is a second pool, for commits that a crash may undo.
+    - ``acquire_s``: how long a command waits for a connection; ``statement_s``: the statement timeout. After either,
+      the client should retry. A connection is given up if the server sends nothing for ``silence_s`` more.
+    - ``coalesced_max``: maximum number of messages in one statement.
+    - ``fresh_s``: how long the settings of a queue are cached if no node notifies of a change.
+    - ``sweep_rows``: maximum number of rows that the janitor deletes with one statement.
+    - ``in_flight_counted_max``: up to this in-flight quota, messages are counted at each receive; above it, at
+      intervals.
+    - ``listens``: use notifications to wake long polls of other nodes.
+    - ``poll_s``: interval at which a node polls the queues of its waiters; a fifth of it if no notifications arrive.
     """
 
     migrates: bool = True
@@ -169,14 +168,14 @@ class PostgresOptions(Options):
     in_flight_counted_max: int = 1_000
     claim_slice_rows: int = 1_000
     listens: bool = True
-    round_s: float = 1.0
+    poll_s: float = 1.0
 
 
 _RETURN_S = 5.0
 
 
-async def _leave(connection: Any) -> None:
-    """Leave the session as it is."""
+async def _no_reset(connection: Any) -> None:
+    pass
 
 
 SETTINGS = {
@@ -195,50 +194,51 @@ SETTINGS = {
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
 }
-"""Of every connection. A node whose machine has vanished keeps locks and turns no longer than a minute."""
+"""Settings of every connection. With the keepalives, the server drops the locks of a vanished node within a minute."""
 
 
 class Database:
-    """What a node has to do with one server."""
+    """The connection pools of a node to one server."""
 
     def __init__(self, url: str, *, options: PostgresOptions, clock: Clock) -> None:
         self.url = url
         self.options = options
         self.breaker = Breaker(clock=clock)
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when a connection has ended: the next one may be to another server, whose clock differs."""
+        """Called after the loss of a connection: the next one may lead to another server, whose clock differs."""
         self.calls: dict[int, Callable[[], None]] = {}
-        """What is called once a connection, by its ``id``, is given back."""
+        """Called once when the connection of this ``id`` is released."""
         self._settings = {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
         self._durable = self._pool(self._settings, _be_durable)
         self.relaxes = options.durability is Durability.STANDARD
-        """Whether ``relaxed`` is another thing than ``connection``."""
+        """Whether ``relaxed`` uses another pool than ``connection``."""
         self._relaxed = self._pool(self._settings | RELAXED) if self.relaxes else self._durable
         self._pools = [self._durable, self._relaxed] if self.relaxes else [self._durable]
         self._is_known = False
 
     async def open(self) -> None:
-        """Connect, unless that was done, and bring the schema up to date; say what commits are worth there.
+        """Connect, upgrade the schema, and log the durability of commits; after that, do nothing.
 
-        Raises ``SchemaRefused`` and what ``asyncpg`` does.
+        Raises ``SchemaRefused`` and the errors of ``asyncpg``.
         """
         if not self._is_known:
             for each in self._pools:
                 await each
-            connection = await self.connect(is_patient=True)  # an upgrade takes its time
+            connection = await self.connect(has_timeout=False)  # an upgrade may take long
             try:
-                await (migrate(connection, ending_older_nodes=False) if self.options.migrates else require(connection))
-                promise = await Promise.of(connection, self.options.durability)
+                await (
+                    migrate(connection, may_exclude_older_nodes=False) if self.options.migrates else require(connection)
+                )
+                commits = await CommitDurability.of(connection, self.options.durability)
             finally:
                 await connection.close()
-            log.info("%s: durability %s", self.place, promise)
-            for doubt in promise.doubts:
-                log.warning("%s: %s", self.place, doubt)
+            log.info("%s: durability %s", self.place, commits)
+            for warning in commits.warnings:
+                log.warning("%s: %s", self.place, warning)
             self._is_known = True
-        self.breaker.worked()
+        self.breaker.succeeded()
 
     def _pool(self, settings: dict[str, str], prepare: Any = None) -> "asyncpg.Pool[Any]":
-        """Return what opens connections when they are needed, and calls ``prepare`` with each."""
         return asyncpg.create_pool(
             self.url,
             min_size=0,
@@ -247,26 +247,26 @@ class Database:
             command_timeout=self.options.statement_s + self.options.silence_s,
             server_settings=settings,
             init=prepare,
-            reset=_leave,
+            reset=_no_reset,
         )
 
     def connection(self) -> AbstractAsyncContextManager[Any]:
-        """Return a context that has a connection, whose commits are durable; entering raises ``StoreUnavailable``."""
-        return self._turn(self._durable)
+        """Acquire a connection with durable commits; entering raises ``StoreUnavailable``."""
+        return self._acquire(self._durable)
 
     def relaxed(self) -> AbstractAsyncContextManager[Any]:
-        """Return one whose commits a crash of the database may undo, where the options allow that."""
-        return self._turn(self._relaxed)
+        """Acquire a connection whose commits a crash of the database may undo, if the options allow that."""
+        return self._acquire(self._relaxed)
 
     @asynccontextmanager
-    async def _turn(self, pool: "asyncpg.Pool[Any]") -> AsyncIterator[Any]:
+    async def _acquire(self, pool: "asyncpg.Pool[Any]") -> AsyncIterator[Any]:
         self.breaker.check()
         try:
-            # A timeout costs a task, and is not needed where a connection lies ready.
+            # A timeout costs a task, and an idle connection needs none.
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
         except UNREACHABLE as error:
-            # Where the server or this pool has connections, and none to spare, it was reached.
-            if isinstance(error, FULL):
+            # An exhausted pool or server is reachable.
+            if isinstance(error, TOO_MANY_CONNECTIONS):
                 is_exhausted = pool.get_size() > 0
             else:
                 is_exhausted = pool.get_size() == pool.get_max_size() and not pool.get_idle_size()
@@ -274,12 +274,12 @@ class Database:
                 self.breaker.failed()
             log.warning("no connection to the database: %s", str(error) or type(error).__name__)
             raise StoreUnavailable from error
-        self.breaker.worked()
+        self.breaker.succeeded()
         try:
             yield connection
-        except (*IN_DOUBT, *ELSEWHERE) as error:
+        except (*IN_DOUBT, *NOT_PRIMARY) as error:
             self.on_lost()
-            if isinstance(error, (TimeoutError, *ELSEWHERE)):
+            if isinstance(error, (TimeoutError, *NOT_PRIMARY)):
                 self.breaker.failed()
                 connection.terminate()
                 await pool.expire_connections()
@@ -294,17 +294,14 @@ class Database:
 
     @property
     def place(self) -> str:
-        """Return the URL, without a password."""
+        """The URL without a password."""
         return without_passwords(self.url)
 
-    async def connect(self, *, is_patient: bool = False) -> "asyncpg.Connection[Any]":
-        """Return a durable connection beside the pools'; the caller closes it.
-
-        Unless it ``is_patient`` it waits for an answer as long as those of the pools do, then raises ``TimeoutError``.
-        """
-        patience_s = None if is_patient else self.options.statement_s + self.options.silence_s
+    async def connect(self, *, has_timeout: bool = True) -> "asyncpg.Connection[Any]":
+        """Return a durable connection outside the pools; the caller closes it. Its timeout is that of the pools."""
+        timeout_s = self.options.statement_s + self.options.silence_s if has_timeout else None
         connection = await asyncpg.connect(
-            self.url, timeout=CONNECT_S, command_timeout=patience_s, server_settings=self._settings
+            self.url, timeout=CONNECT_S, command_timeout=timeout_s, server_settings=self._settings
         )
         try:
             await _be_durable(connection)
@@ -314,7 +311,7 @@ class Database:
         return connection
 
     def metrics(self) -> list[Metric]:
-        """Return how the server can be reached, and what of the pools is in use."""
+        """Return the state of the pools and the number of failures to connect."""
         opened = sum(each.get_size() for each in self._pools)
         in_use = opened - sum(each.get_idle_size() for each in self._pools)
         allowed = len(self._pools) * self.options.connections
@@ -328,12 +325,12 @@ class Database:
         ]
 
     async def close(self) -> None:
-        """Wait for what is under way, and end all connections."""
+        """Wait until all connections are released, and close them."""
         for pool in self._pools:
             try:
                 await pool.close()
             except IN_DOUBT:
-                with suppress(asyncpg.InterfaceError):  # it was never opened
+                with suppress(asyncpg.InterfaceError):  # the pool was never opened
                     pool.terminate()
 
 
@@ -342,16 +339,16 @@ async def _be_durable(connection: Any) -> None:
 
 
 Start = Callable[[Coroutine[Any, Any, None]], None]
-"""Makes a task of a node or a store."""
+"""Starts a task of a node or a store."""
 
 POLL_MS = 10 * SECOND_MS
-"""How often a node polls that knows of no work."""
+"""Interval at which a node polls for background work of others: it continues the work of a node that has died."""
 BUSY_MS = 10
-"""When a node polls again while another one is at it."""
+"""Minimum pause between two slices of work that several nodes may do."""
 
 
-class Mover(Scheduler):
-    """Has ``step`` done whenever a slice is due."""
+class Worker(Scheduler):
+    """Run the coroutine ``step`` whenever a slice is due; an error is logged, and the work continues later."""
 
     def __init__(
         self,
@@ -383,23 +380,22 @@ class Mover(Scheduler):
 _CLOSE_S = 5.0
 
 
-class Turn:
-    """What one node at a time has: an advisory lock on a connection of its own, with which it ends."""
+class AdvisoryLock:
+    """An advisory lock that one node at a time holds, on its own connection; the lock ends with the connection."""
 
     def __init__(self, database: Database, key: int) -> None:
         self._database = database
         self._key = key
         self.connection: asyncpg.Connection[Any] | None = None
-        self.is_over = False
-        """Whether this node takes no more turns."""
+        self.is_closed = False
 
     @property
     def is_held(self) -> bool:
-        """Whether this node has it."""
+        """Whether this node holds the lock."""
         return self.connection is not None and not self.connection.is_closed()
 
-    async def take(self, *, wait_s: float = 0) -> bool:
-        """Tell whether this node has the turn now; another one's is waited for as long as ``wait_s``."""
+    async def acquire(self, *, wait_s: float = 0) -> bool:
+        """Acquire the lock, waiting up to ``wait_s``; return whether this node holds it."""
         if self.is_held:
             return True
         connection = await self._database.connect()
@@ -417,27 +413,27 @@ class Turn:
             connection.terminate()
             raise
         self.connection = connection
-        if self.is_over:  # while this was connecting
-            self.leave()
+        if self.is_closed:  # while this was connecting
+            self.release()
         return self.is_held
 
-    def leave(self) -> None:
-        """Leave it to others."""
+    def release(self) -> None:
+        """Close the connection, and with it the lock."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.terminate()
 
-    def end(self) -> None:
-        """Do so, and take no more."""
-        self.is_over = True
-        self.leave()
+    def close(self) -> None:
+        """Release the lock for good."""
+        self.is_closed = True
+        self.release()
 
 
 _ROUNDING_MS = 1
 
 
 class DatabaseClock:
-    """``core.commands.Clock``; until it has seen an answer it is that of the machine."""
+    """``core.commands.Clock`` of the database, derived from the machine's clock; equal to it until the first reply."""
 
     def __init__(self, machine: SystemClock) -> None:
         self.machine = machine
@@ -445,20 +441,20 @@ class DatabaseClock:
         self._last_ms = 0
 
     def now_ms(self) -> int:
-        """Return the present instant of the database; never less than before."""
+        """Return the database's time; it never goes back."""
         self._last_ms = max(self._last_ms, self.machine.now_ms() + self._ahead_ms)
         return self._last_ms
 
     def shown_ms(self, at_ms: int | None = None) -> int:
-        """Return the same: the database's clock is shown as it is."""
+        """Return ``at_ms``, or the current time: shown time is the database's time."""
         return self.now_ms() if at_ms is None else at_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` when ``now_ms()`` is ``at_ms``, as far as is known now."""
+        """Call ``callback`` at ``at_ms``, by the current estimate of the offset."""
         return self.machine.call_at(at_ms - self._ahead_ms, callback)
 
-    def saw(self, database_ms: int, *, sent_ms: int) -> None:
-        """Take note of an instant that the database has sent; the machine's was ``sent_ms`` when it was asked for."""
-        at_most_ms = database_ms - sent_ms + _ROUNDING_MS
-        at_least_ms = database_ms - self.machine.now_ms() - _ROUNDING_MS
-        self._ahead_ms = min(max(self._ahead_ms, at_least_ms), at_most_ms)
+    def synchronize(self, database_ms: int, *, sent_ms: int) -> None:
+        """Update the clock from a database timestamp; ``sent_ms`` is the machine's time at which the query was sent."""
+        ahead_ms_max = database_ms - sent_ms + _ROUNDING_MS
+        ahead_ms_min = database_ms - self.machine.now_ms() - _ROUNDING_MS
+        self._ahead_ms = min(max(self._ahead_ms, ahead_ms_min), ahead_ms_max)

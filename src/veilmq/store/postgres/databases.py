@@ -1,8 +1,8 @@
-"""Which databases a store has: the home, the first one, lists the others with their URLs.
+"""The databases of a store: the home (the first one) lists the others with their URLs.
 
-A node that has read the list keeps it in a file, so that it starts while the home is down. No password is kept in
-either: libpq's variables, ``.pgpass`` and service files have it. A place is never given to another database, so what
-names it (receipts, what is on its way) means that one.
+A node also saves the list in a file, so that it can start while the home is down. Neither has passwords: these come
+from libpq's variables, ``.pgpass`` and service files. The place (number) of a database is never reused, because
+receipts and messages in transit name it.
 """
 
 import logging
@@ -34,12 +34,12 @@ _REFUSED = (OSError, TimeoutError, ValueError, asyncpg.InterfaceError, asyncpg.P
 
 
 class PlaceRefused(VeilmqError):
-    """The database cannot have that place in that store; ``str()`` follows its name."""
+    """The database cannot have that place in that store; the text continues its URL."""
 
 
 @contextmanager
 def named(url: str) -> Iterator[None]:
-    """Have what fails be a ``StoreError`` that names the database, without its password."""
+    """Raise failures as ``StoreError`` with the URL of the database, without its password."""
     place = without_passwords(url)
     try:
         yield
@@ -51,11 +51,11 @@ def named(url: str) -> Iterator[None]:
         raise StoreError(f"{place} cannot be used: {sentence(error)}") from error
 
 
-# What a database knows of itself.
+# The identity of a database.
 
 
 class Identity(NamedTuple):
-    """``place`` is which database of the store this is, from 0."""
+    """A database of a store; ``place`` counts from 0, the home."""
 
     store: bytes
     place: int
@@ -64,7 +64,7 @@ class Identity(NamedTuple):
 
 
 async def identity(connection: Any) -> Identity | None:
-    """Return what the database knows of itself; ``None`` for one that is of no store yet."""
+    """Return the identity of a database; ``None`` if it belongs to no store yet."""
     found = dict(await connection.fetch(SHARDS["identity"]))
     if "store" not in found:
         return None
@@ -72,7 +72,10 @@ async def identity(connection: Any) -> Identity | None:
 
 
 async def require_place(connection: Any, *, store: bytes | None, place: int) -> bool:
-    """Tell whether the database knows that it is at ``place`` of ``store``; raises ``PlaceRefused`` if it cannot be."""
+    """Return whether the database has the identity ``place`` of ``store``; False if it has none yet and may get it.
+
+    Raises ``PlaceRefused`` for another identity, and if a database with queues would have to join.
+    """
     ours = await identity(connection)
     if ours is None:
         if place and await connection.fetchval(SQL["count_queues"]):
@@ -85,11 +88,11 @@ async def require_place(connection: Any, *, store: bytes | None, place: int) -> 
     return True
 
 
-async def found(connection: Any) -> Identity:
-    """Return what the home knows of itself, which it makes at first; raises ``PlaceRefused`` for another database."""
+async def home_identity(connection: Any) -> Identity:
+    """Return the identity of the home, created on first use; raises ``PlaceRefused`` for another database."""
     new = Identity(urandom(_ID_BYTES), 0, urandom(KEY_BYTES), urandom(KEY_BYTES))
     async with connection.transaction():
-        home = await _keep_identity(connection, new)
+        home = await _complete_identity(connection, new)
         if home.place:
             raise PlaceRefused(
                 f"it is number {home.place + 1} of the databases of its store; name the first one, its home."
@@ -98,18 +101,18 @@ async def found(connection: Any) -> Identity:
 
 
 async def join(connection: Any, home: Identity, place: int) -> None:
-    """Have a database be at ``place`` of the store that ``home`` tells of; raises ``PlaceRefused`` if it cannot be."""
+    """Give a database the identity ``place`` of the store of ``home``; raises ``PlaceRefused`` if it cannot have it."""
     async with connection.transaction():
-        for _ in range(2):  # the second time no other node can come between
+        for _ in range(2):  # the second check follows the write, so no other node can interfere
             if not await require_place(connection, store=home.store, place=place) and place == 0:
                 raise PlaceRefused("it knows no store, and is named as the home of one: correct its URL or restore it.")
-            await _keep_identity(connection, home._replace(place=place))
+            await _complete_identity(connection, home._replace(place=place))
         for name in ("receipt_key", "token_key"):
             await connection.execute(SQL["put_setting"], name, getattr(home, name))
 
 
-async def _keep_identity(connection: Any, new: Identity) -> Identity:
-    """Have the database know what it does not know yet; return what it knows then."""
+async def _complete_identity(connection: Any, new: Identity) -> Identity:
+    """Store the missing parts of the identity; return the complete one."""
     values = {"store": new.store, "store_place": b"%d" % new.place}
     values |= {"receipt_key": new.receipt_key, "token_key": new.token_key}
     store, place, *keys = [await connection.fetchval(SQL["kept_key"], *each) for each in values.items()]
@@ -120,7 +123,7 @@ async def _keep_identity(connection: Any, new: Identity) -> Identity:
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A database of a store but the home. ``url`` has no password, and is ``None`` where it is not known."""
+    """A database other than the home. ``url`` has no password, and is ``None`` if unknown."""
 
     place: int
     url: str | None
@@ -128,14 +131,14 @@ class Member(msgspec.Struct, frozen=True):
 
 
 async def members(home: Any) -> list[Member]:
-    """Return the other databases, as the connection ``home`` has them, in the order of their places."""
+    """Return the databases that the home lists, by place."""
     return [Member(*row) for row in await home.fetch(SHARDS["members"])]
 
 
 async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
-    """Note that the database at ``place`` is at ``url``; within a transaction that has locked the list.
+    """Record the URL of the database at ``place``, in a transaction that has locked the list.
 
-    ``is_sure`` says that the database there knows so itself. Raises ``PlaceRefused`` where another one has the place.
+    ``is_sure``: the database at ``url`` has confirmed its place. Raises ``PlaceRefused`` if another one has the place.
     """
     kept = {member.place: member for member in await members(home)}.get(place)
     if kept is not None and kept.removed:
@@ -150,19 +153,19 @@ async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
         )
 
 
-def last_known(home_url: str) -> list[Member]:
-    """Return the list that was kept last for the home at ``home_url``; nothing where there is none."""
-    path = _file(home_url)
+def load_members(home_url: str) -> list[Member]:
+    """Return the saved list for the home at ``home_url``; empty without one."""
+    path = _members_file(home_url)
     try:
         return [] if path is None else msgspec.json.decode(path.read_bytes(), type=list[Member])
     except (OSError, msgspec.DecodeError):
         return []
 
 
-def keep(home_url: str, known: list[Member]) -> None:
-    """Keep the list, for a start while the home is down; a log line says so where that is not possible."""
-    path = _file(home_url)
-    if last_known(home_url) == known:
+def save_members(home_url: str, known: list[Member]) -> None:
+    """Save the list, for a start while the home is down; log a warning on failure."""
+    path = _members_file(home_url)
+    if load_members(home_url) == known:
         return
     if path is None:
         log.warning("the list of databases is not stored, because there is no home folder: set XDG_STATE_HOME")
@@ -176,8 +179,8 @@ def keep(home_url: str, known: list[Member]) -> None:
         log.warning("the list of databases is not stored: %s; no server can start here while the home is down", error)
 
 
-def _file(home_url: str) -> Path | None:
-    """Return the file, by the home's URL: servers of one user that have the same home share it."""
+def _members_file(home_url: str) -> Path | None:
+    """Return the file for a home; servers of one user with the same home share it. ``None`` without a home folder."""
     try:
         folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     except RuntimeError:
@@ -187,12 +190,12 @@ def _file(home_url: str) -> Path | None:
     )
 
 
-# What an operator does.
+# Operator commands.
 
 
 @asynccontextmanager
 async def _connected(url: str) -> AsyncIterator[Any]:
-    """Keep a connection for a while; raises ``StoreError``, also for what fails meanwhile."""
+    """Open a connection; raises ``StoreError``, also for failures inside the context."""
     with named(url):
         connection = await asyncpg.connect(url, timeout=CONNECT_S, server_settings={"search_path": "mq"})
         try:
@@ -203,14 +206,14 @@ async def _connected(url: str) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def _ready(url: str) -> AsyncIterator[Any]:
-    """Do so with a database that has the schema."""
+    """Open a connection to a database that has the schema."""
     async with _connected(url) as connection:
         await require(connection)
         yield connection
 
 
 class Upgrade(NamedTuple):
-    """The database (without a password), the number of its format before, and the names of the upgrades."""
+    """The database (URL without a password), its format before, and the names of the upgrades."""
 
     place: str
     found: int
@@ -218,21 +221,21 @@ class Upgrade(NamedTuple):
 
 
 async def upgrade(url: str, *, apply: bool) -> Upgrade:
-    """Bring the schema up to date, or only tell what that would be; raises ``StoreError``."""
+    """Upgrade the schema, or only return the pending upgrades; raises ``StoreError``."""
     async with _connected(url) as connection:
         before, pending = await read_format(connection)
         applied = await migrate(connection) if apply else pending
     return Upgrade(without_passwords(url), before, [script.name for script in applied])
 
 
-async def examination(url: str, *, durability: str) -> tuple[str, Report]:
-    """Return the database (without a password) and what the doctor says about it; raises ``StoreError``."""
+async def examine_database(url: str, *, durability: str) -> tuple[str, Report]:
+    """Return the database (URL without a password) and the doctor's report; raises ``StoreError``."""
     async with _connected(url) as connection:
         return without_passwords(url), await examine(connection, durability=Durability(durability))
 
 
 class Listed(NamedTuple):
-    """A database as ``veilmq database list`` shows it; ``error`` says why it cannot be asked."""
+    """A row of ``veilmq database list``; ``error`` is the reason if the database cannot be read."""
 
     number: int
     database: str
@@ -240,14 +243,14 @@ class Listed(NamedTuple):
     error: str | None = None
 
 
-async def listing(home_url: str) -> list[Listed]:
+async def list_databases(home_url: str) -> list[Listed]:
     """Return all databases of the store, the home first."""
     async with _ready(home_url) as home:
         first = Listed(1, without_passwords(home_url), await home.fetchval(SQL["count_queues"]))
-        return [first, *[await _listed(member) for member in await members(home) if not member.removed]]
+        return [first, *[await _list_entry(member) for member in await members(home) if not member.removed]]
 
 
-async def _listed(member: Member) -> Listed:
+async def _list_entry(member: Member) -> Listed:
     number, url = member.place + 1, member.url
     if url is None:
         return Listed(number, "", None, "its URL is not known: add it, or start a server with all URLs once.")
@@ -259,7 +262,7 @@ async def _listed(member: Member) -> Listed:
 
 
 async def known_urls(home_url: str) -> dict[int, str]:
-    """Return the URLs of the other databases by their places, as far as the home knows them and can be asked."""
+    """Return the known URLs of the other databases by place; empty if the home cannot be reached."""
     with suppress(StoreError):
         async with _connected(home_url) as home:
             return {each.place: each.url for each in await members(home) if each.url is not None and not each.removed}
@@ -267,10 +270,10 @@ async def known_urls(home_url: str) -> dict[int, str]:
 
 
 async def add(home_url: str, url: str) -> Listed:
-    """Have the database at ``url`` take part in the store; say where it is, if it does.
+    """Add the database at ``url`` to the store; a database that belongs to it already keeps its place.
 
-    Raises ``StoreError`` for one that has queues of its own or is of another store, and where servers could not connect
-    without the password that ``url`` has.
+    Raises ``StoreError`` if it has queues or belongs to another store, and if servers could not connect without the
+    password in ``url``.
     """
     kept_url = remove_passwords(url)
     async with _ready(home_url) as home, AsyncExitStack() as stack:
@@ -284,7 +287,7 @@ async def add(home_url: str, url: str) -> Listed:
                 "it into PGPASSWORD, ~/.pgpass or a service file of each server, and try again."
             ) from error
         await migrate(other)
-        store = await found(home)
+        store = await home_identity(home)
         async with home.transaction():
             await home.execute(SHARDS["lock_members"])
             place = await _place_for(home, store, other, kept_url)
@@ -298,7 +301,7 @@ async def add(home_url: str, url: str) -> Listed:
 
 
 async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
-    """Return the place that a database has, or the next one."""
+    """Return the place of the database, or a new one."""
     kept = {member.place: member for member in await members(home)}
     ours = await identity(other)
     if ours is not None:
@@ -308,7 +311,7 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
             raise StoreError(f"{url} is the first database of the store itself.")
         if ours.place not in kept or not kept[ours.place].removed:
             return ours.place
-        await other.execute(SHARDS["leave"])  # a node that did not know of the removal may have had it join again
+        await other.execute(SHARDS["leave"])  # a node that had not seen the removal may have added it again
     if await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
     return next(
@@ -317,12 +320,12 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
 
 
 async def remove(home_url: str, name: str) -> Listed:
-    """Have a database, by its number or URL, take part no more; raises ``StoreError`` unless it is empty.
+    """Remove a database, by its number or URL; raises ``StoreError`` unless it is empty.
 
-    New queues cannot be placed there from the first statement on, and those that are being made are waited for.
+    The first statements keep new queues from being placed there, and wait until those in creation exist.
     """
     async with _ready(home_url) as home:
-        store = await found(home)
+        store = await home_identity(home)
         async with home.transaction():
             await home.execute(SHARDS["lock_members"])
             kept = [member for member in await members(home) if not member.removed]
@@ -348,7 +351,7 @@ async def remove(home_url: str, name: str) -> Listed:
 
 
 async def _require_empty(other: Any, member: Member, store: Identity) -> None:
-    """Raise ``StoreError`` where a database has something that is not elsewhere."""
+    """Raise ``StoreError`` if the database has data that would be lost."""
     await require_place(other, store=store.store, place=member.place)
     if queues := await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{member.url} has queues ({queues}): move their messages elsewhere, and delete them first.")
@@ -358,7 +361,7 @@ async def _require_empty(other: Any, member: Member, store: Identity) -> None:
         raise StoreError(f"{member.url} has events that are not exported: run `veilmq events flush`, and try again.")
 
 
-# What the doctor finds in all of them together.
+# Checks of the doctor across all databases.
 
 ONE_STORE = "the databases are one store"
 PLACES = "every queue is in the database that the home names"
@@ -368,42 +371,43 @@ _PAGE = 500
 
 
 async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
-    """Check what belongs together in ``urls``, by places, the home at 0; one that cannot be asked is a finding."""
-    met: dict[int, Any] = {}
-    missed: list[str] = []
+    """Check the databases ``urls``, by place, for consistency; an unreachable one is a finding."""
+    connections: dict[int, Any] = {}
+    unreachable: list[str] = []
     strangers: list[str] = []
     misplaced: list[str] = []
     async with AsyncExitStack() as stack:
         for place, url in urls.items():
             try:
-                met[place] = await stack.enter_async_context(_ready(url))
+                connections[place] = await stack.enter_async_context(_ready(url))
             except StoreError as error:
-                missed.append(str(error))
-        # The home says which store it is, or where that is down the first one that knows.
-        known = [ours for place, each in met.items() if (ours := await identity(each)) is not None or place == 0]
-        store = known[0].store if known and known[0] is not None else None
-        for place, connection in met.items():
+                unreachable.append(str(error))
+        # The store is that of the home, or, while the home is down, of the first database with an identity.
+        identities = {place: await identity(each) for place, each in connections.items()}
+        ours = identities[0] if 0 in identities else next(filter(None, identities.values()), None)
+        store = None if ours is None else ours.store
+        for place, connection in connections.items():
             try:
                 await require_place(connection, store=store, place=place)
             except PlaceRefused as error:
                 strangers.append(f"{without_passwords(urls[place])}: {error}")
         if strangers:
             misplaced.append(_NOT_COMPARED)
-        elif 0 in met:
-            misplaced = await _misplaced(met, urls)
-    found = {ONE_STORE: strangers + missed, PLACES: misplaced + missed}
-    return [Finding(check, ok=not faults, detail="\n".join(faults)) for check, faults in found.items()]
+        elif 0 in connections:
+            misplaced = await _misplaced(connections, urls)
+    faults_by_check = {ONE_STORE: strangers + unreachable, PLACES: misplaced + unreachable}
+    return [Finding(check, ok=not faults, detail="\n".join(faults)) for check, faults in faults_by_check.items()]
 
 
-async def _misplaced(met: Mapping[int, Any], urls: Mapping[int, str]) -> list[str]:
-    """Return which databases have queues that no node finds there."""
+async def _misplaced(connections: Mapping[int, Any], urls: Mapping[int, str]) -> list[str]:
+    """Return a text for each database with queues that the home locates elsewhere."""
     faults: list[str] = []
-    for place, connection in met.items():
+    for place, connection in connections.items():
         name, after, misplaced = without_passwords(urls[place]), "", []
         try:
             while queues := dict(await connection.fetch(SHARDS["next_queues"], after, _PAGE)):
                 after = max(queues)
-                elsewhere = await met[0].fetch(SHARDS["placed_elsewhere"], list(queues), place)
+                elsewhere = await connections[0].fetch(SHARDS["placed_elsewhere"], list(queues), place)
                 numbers = [queues[each] for (each,) in elsewhere]
                 if numbers:
                     misplaced += [each for (each,) in await connection.fetch(SHARDS["still_there"], numbers)]

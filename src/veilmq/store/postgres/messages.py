@@ -1,4 +1,4 @@
-"""Sends, and what is done by receipt (deletes, changes of visibility): those that travel together are one statement."""
+"""Sends, deletes and visibility changes; all commands of a batch share one statement."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -19,17 +19,17 @@ from veilmq.store.queues import checked
 
 _COUNTERS = 1 << COUNTER_BITS
 AT_ONCE_MS = -1
-"""The delay of what no delay hides in a FIFO queue."""
+"""The delay of a message that the delay of its FIFO queue must not hide."""
 
 
 async def insert(
     node: Node, connection: Any, queue: Queue, new: list[NewMessage], keys: list[bytes | None], ids: list[bytes]
 ) -> list[Any]:
-    """Return the stored row of each message, in their order.
+    """Store messages; return the stored row of each, in their order.
 
-    A FIFO queue remembers each under its key, and the row of a duplicate is that of the first. Raises
-    ``PartitionRetired``, and what is among ``COLLISIONS``: where another node has sent with the same counter in the
-    same millisecond, or the same ids in another order.
+    A FIFO queue logs each message under its key; the row of a duplicate is that of the first. Raises
+    ``PartitionRetired``, and errors of ``COLLISIONS`` if another node used the same counter in the same millisecond, or
+    sent the same ids in another order.
     """
     if queue.settings.fifo:
         columns = (
@@ -76,36 +76,36 @@ async def insert(
 
 
 async def insert_fifo(connection: Any, queue: Queue, counter: int, *columns: Sequence[Any]) -> list[Any]:
-    """Return the stored rows of messages of a FIFO queue, of which ``columns`` are those of the statement."""
-    terms = queue.partition, queue.origin, counter, DEDUPLICATION_S * SECOND_MS
-    rows: list[Any] = await connection.fetch(FIFO["send"], *terms, *columns)
+    """Store messages of a FIFO queue, given as columns of the statement; return their rows."""
+    args = queue.partition, queue.origin, counter, DEDUPLICATION_S * SECOND_MS
+    rows: list[Any] = await connection.fetch(FIFO["send"], *args, *columns)
     return rows
 
 
 def key_of(group: str, dedup_id: str, queue: Queue) -> bytes:
-    """Return the key under which ``queue`` stores that deduplication id."""
+    """Return the key of a deduplication id in the deduplication log."""
     return deduplication_key(queue.number, group, dedup_id, queue.settings)
 
 
-async def send(node: Node, connection: Any, queue: Queue, together: Sequence[Send]) -> list[Any]:
-    """Store the messages of all commands, each that its queue takes."""
-    answers: list[Any] = [_taken(command, queue) for command in together]
+async def send(node: Node, connection: Any, queue: Queue, commands: Sequence[Send]) -> list[Any]:
+    """Store the valid messages of all commands; return a list of results, or an error, for each command."""
+    results: list[Any] = [_checked_messages(command, queue) for command in commands]
     new = [
-        (of_command, place, command)
-        for of_command, command in zip(answers, together, strict=True)
-        if isinstance(of_command, list)
-        for place, each in enumerate(of_command)
+        (command_results, index, command)
+        for command_results, command in zip(results, commands, strict=True)
+        if isinstance(command_results, list)
+        for index, each in enumerate(command_results)
         if isinstance(each, NewMessage)
     ]
     if new:
-        rows = await _store(node, connection, queue, [(each[place], command) for each, place, command in new])
-        for (of_command, place, command), row in zip(new, rows, strict=True):
-            of_command[place] = _sent(node, queue, command, row)
-    return answers
+        rows = await _store(node, connection, queue, [(each[index], command) for each, index, command in new])
+        for (command_results, index, command), row in zip(new, rows, strict=True):
+            command_results[index] = _sent(node, queue, command, row)
+    return results
 
 
-def _taken(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
-    """Return for each message what is to be stored, or why it is not; for all that go together, why none is."""
+def _checked_messages(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | VeilmqError:
+    """Return each message to store or its error; one error if the messages are not valid together."""
     try:
         if queue.settings.fifo and command.options is None:
             check_fifo_messages(command.messages, queue.settings)
@@ -115,20 +115,19 @@ def _taken(command: Send, queue: Queue) -> list[NewMessage | VeilmqError] | Veil
 
 
 async def _store(node: Node, connection: Any, queue: Queue, sends: list[tuple[NewMessage, Send]]) -> list[Any]:
-    """Return the stored row of each message, in their order."""
     settings, new, keys = queue.settings, [], []
     for each, command in sends:
         options = command.options
         new.append(each)
         if settings.fifo:
             is_optional = options is not None and options.dedup_id_optional and not settings.content_deduplication
-            is_free = is_optional and each.dedup_id is None  # a duplicate of none
-            keys.append(None if is_free else key_of(each.group or "", dedup_id_of(each, settings), queue))
-            says_delay = options is not None and options.receipts  # by the receipt in its answer
-            if says_delay and settings.delay_s and each.delay_s is None:
+            has_no_key = is_optional and each.dedup_id is None
+            keys.append(None if has_no_key else key_of(each.group or "", dedup_id_of(each, settings), queue))
+            replies_receipt = options is not None and options.receipts  # the receipt contains the delay
+            if replies_receipt and settings.delay_s and each.delay_s is None:
                 new[-1] = replace(each, delay_s=settings.delay_s)
     ids = [node.ids.next() for _ in sends]
-    rows = await node.repeated(partial(insert, node, connection, queue, new, keys, ids))
+    rows = await node.retry_collisions(partial(insert, node, connection, queue, new, keys, ids))
     if queue.settings.fifo:
         await node.watches.wake_groups(connection, queue)
     else:
@@ -144,88 +143,86 @@ def _sent(node: Node, queue: Queue, command: Send, row: Any) -> SentMessage:
 
 
 class _ReceiptRequest(NamedTuple):
-    """One receipt that a command names; its answer goes to ``place`` among ``answers``."""
+    """A receipt of a command; its result is stored at ``result_index`` of ``results``."""
 
-    answers: list[Any]
-    place: int
+    results: list[Any]
+    result_index: int
     receipt: Receipt
     command: Any
     timeout_s: int
 
 
-async def _settle(name: str, node: Node, connection: Any, queue: Queue, together: Sequence[Any]) -> list[Any]:
-    answers: list[list[Any]] = []
-    requests = list(_read(node, queue, together, answers))
+async def _settle(name: str, node: Node, connection: Any, queue: Queue, commands: Sequence[Any]) -> list[Any]:
+    results: list[list[Any]] = []
+    requests = list(_read(node, queue, commands, results))
     shares = node.fair_of(queue)
     if shares is not None:
         await shares.refresh(connection, queue)
     left = requests
-    while left:  # no message is named twice in a statement, and positions rise in each
+    while left:  # a statement has each message once, in the order of positions
         first = {each.receipt.position: each for each in reversed(left)}
-        turn = sorted(first.values(), key=lambda each: each.receipt.position)
+        chunk = sorted(first.values(), key=lambda each: each.receipt.position)
         left = [each for each in left if first[each.receipt.position] is not each]
-        found = await _rows(name, connection, queue, turn)
-        met: list[Any] = [(each, row := found.get(each.receipt.position), _state(row)) for each in turn]
-        # Receipts that act, and met their message in flight.
+        found = await _rows(name, connection, queue, chunk)
+        outcomes: list[Any] = [(each, row := found.get(each.receipt.position), _state(row)) for each in chunk]
+        # Messages in flight whose receipt acts.
         acting = (ReceiptState.LIVE, ReceiptState.EARLIER)
-        freed = [row for _, row, state in met if state in acting and row["visible_at"] > row["now"]]
+        freed = [row for _, row, state in outcomes if state in acting and row["visible_at"] > row["now"]]
         if name == "delete":
             useless: dict[ReceiptState, list[Receipt]] = {}
-            for each, _, state in met:
-                each.answers[each.place] = state
+            for each, _, state in outcomes:
+                each.results[each.result_index] = state
                 if not _acts(state, each, queue):
                     useless.setdefault(state, []).append(each.receipt)
             if freed and shares is not None:
                 shares.ended([row["seq"] for row in freed], freed[0]["now"])
-            node.totals[queue.number]["deleted"] += len(met) - sum(map(len, useless.values()))
-            earlier = [each.receipt for each, _, state in met if state is ReceiptState.EARLIER]
-            await queues.note_late(connection, queue, useless, earlier=earlier)
+            node.totals[queue.number]["deleted"] += len(outcomes) - sum(map(len, useless.values()))
+            earlier = [each.receipt for each, _, state in outcomes if state is ReceiptState.EARLIER]
+            await queues.write_late_deletes(connection, queue, useless, earlier=earlier)
         else:
             freed = [row for row in freed if row["until"] <= row["now"]]
-            for each, row, state in met:
-                each.answers[each.place] = _changed(node, queue, each, state, row)
+            for each, row, state in outcomes:
+                each.results[each.result_index] = _changed(node, queue, each, state, row)
         if freed:
             node.in_flight.freed(queue, len(freed), freed[0]["now"])
     if requests and queue.settings.fifo:
         await node.watches.wake_groups(connection, queue)
-    return answers
+    return results
 
 
 delete = partial(_settle, "delete")
-"""Deletes the messages of the receipts that act."""
 change = partial(_settle, "change")
-"""Moves the deadlines of the receipts that act."""
 
 
-def _read(node: Node, queue: Queue, together: Sequence[Any], answers: list[list[Any]]) -> Iterator[_ReceiptRequest]:
-    """Yield the genuine receipts; put the error of each other one among the ``answers``."""
-    for command in together:
+def _read(node: Node, queue: Queue, commands: Sequence[Any], results: list[list[Any]]) -> Iterator[_ReceiptRequest]:
+    """Yield the genuine receipts; put errors for the others into ``results``."""
+    for command in commands:
         if isinstance(command, Delete):
             named = [(text, 0) for text in command.receipts]
         else:
             named = [(each.receipt, each.timeout_s) for each in command.changes]
-        of_command: list[Any] = [None] * len(named)
-        answers.append(of_command)
-        for place, (text, timeout_s) in enumerate(named):
+        command_results: list[Any] = [None] * len(named)
+        results.append(command_results)
+        for index, (text, timeout_s) in enumerate(named):
             try:
                 receipt = node.book.read(text)
                 if receipt.queue != queue.number:
                     raise ReceiptInvalid
-                yield _ReceiptRequest(of_command, place, receipt, command, timeout_s)
+                yield _ReceiptRequest(command_results, index, receipt, command, timeout_s)
             except ReceiptInvalid as error:
-                of_command[place] = error
+                command_results[index] = error
 
 
-async def _rows(name: str, connection: Any, queue: Queue, turn: Sequence[_ReceiptRequest]) -> dict[int, Any]:
-    """Return the row of each message that was there, by its position.
+async def _rows(name: str, connection: Any, queue: Queue, chunk: Sequence[_ReceiptRequest]) -> dict[int, Any]:
+    """Run the statement; return the rows of the messages that exist, by position.
 
-    The statement is repeated when it was in another node's way, and for rows that were changed while it waited.
+    It is repeated after a conflict with another node, and for rows that changed while it waited for their locks.
     """
     statement = queues.sql(queue)[name]
     found: dict[int, Any] = {}
     for _ in range(2 * COLLISIONS_MAX):
         try:
-            rows = await connection.fetch(statement, queue.partition, *_terms(name, queue, turn))
+            rows = await connection.fetch(statement, queue.partition, *_statement_args(name, queue, chunk))
         except COLLISIONS:
             continue
         found |= {row["seq"]: row for row in rows}
@@ -233,25 +230,25 @@ async def _rows(name: str, connection: Any, queue: Queue, turn: Sequence[_Receip
         if not missed:
             return found
         found = {seq: row for seq, row in found.items() if seq not in missed}
-        turn = [each for each in turn if each.receipt.position in missed]
+        chunk = [each for each in chunk if each.receipt.position in missed]
     raise InternalError
 
 
-def _terms(name: str, queue: Queue, turn: Sequence[_ReceiptRequest]) -> Iterator[Any]:
-    """Yield the terms of a statement, behind the partition, in its order."""
-    yield [each.receipt.position for each in turn]
-    yield [each.receipt.generation for each in turn]
-    yield [each.receipt.epoch for each in turn]
-    yield [each.command.any_epoch for each in turn]
+def _statement_args(name: str, queue: Queue, chunk: Sequence[_ReceiptRequest]) -> Iterator[Any]:
+    """Yield the arguments of the statement that follow the partition, in order."""
+    yield [each.receipt.position for each in chunk]
+    yield [each.receipt.generation for each in chunk]
+    yield [each.receipt.epoch for each in chunk]
+    yield [each.command.any_epoch for each in chunk]
     yield retention_ms(queue)
-    if not queue.settings.fifo:  # where all live, or do not act
-        yield [each.command.only_live for each in turn]
-        yield [each.command.any_receive for each in turn]
+    if not queue.settings.fifo:  # in a FIFO queue, only live receipts act
+        yield [each.command.only_live for each in chunk]
+        yield [each.command.any_receive for each in chunk]
     if name == "change":
-        yield [each.timeout_s * SECOND_MS for each in turn]
-        yield [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in turn]
-        yield [each.command.renew_receipt for each in turn]
-    yield from queues.terms_of_log(queue)
+        yield [each.timeout_s * SECOND_MS for each in chunk]
+        yield [None if each.command.lease_s_max is None else each.command.lease_s_max * SECOND_MS for each in chunk]
+        yield [each.command.renew_receipt for each in chunk]
+    yield from queues.event_log_args(queue)
 
 
 def _changed(

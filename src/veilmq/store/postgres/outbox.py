@@ -1,17 +1,17 @@
-"""What travels from one database of a store to another: exactly once, and in the order of its groups.
+"""The outbox: it moves messages from one database of a store to another, exactly once and in the order of groups.
 
-For each pair of a queue here and a queue elsewhere there is an *outbox*: a partition of the tables of messages, which
-stands for the other queue. Whoever moves messages (dead letters, move tasks, forwards, publications) does so as if the
-queue was here, by the same statements in the same transaction; that is what makes the message's way durable. Then a
-*relay* takes it on, in three steps, each a transaction:
+For each pair of a local source queue and a queue in another database, an *outbox* is a partition of the message tables
+that stands for the other queue. Dead letters, move tasks, forwards and publications move messages as if the target was
+local, with the same statements in the same transaction; so the transfer is durable from the start. Then a *relay*
+forwards them in three steps, each a transaction:
 
-1. At the source: the messages of a batch are decided, and it gets the next number of its outbox, and a token.
-2. At the target: the batch's number is noted beside the messages, unless it was before.
-3. At the source: the messages of the batch are deleted (together with step 1 of the next one).
+1. At the source: choose the messages of a batch; the batch gets the next number of its outbox, and a token.
+2. At the target: store the messages and the batch's number, unless the number is stored already.
+3. At the source: delete the messages of the batch (together with step 1 of the next batch).
 
-Whatever ends between two of them is done again by whoever comes next: the batch is the same, and what has arrived is
-not stored twice. A number that has arrived with another token is of a database that has forgotten what it sent; it
-counts on from there. Ids of messages would not do: a message may come back to a queue that it was in before.
+After a failure between two steps, any node repeats the batch; messages that arrived are not stored twice. If the target
+has the number with another token, the source database was restored from a backup and lost its counter; it continues
+from the target's number. Message ids cannot detect duplicates, because a message may return to a queue.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ from veilmq.core.errors import StoreUnavailable, VeilmqError
 from veilmq.core.limits import MOVE_SLICE_BYTES, MOVE_SLICE_MESSAGES, SECOND_MS
 from veilmq.store.named_queries import load
 from veilmq.store.port import Metric, counter
-from veilmq.store.postgres.database import IN_DOUBT, Mover
+from veilmq.store.postgres.database import IN_DOUBT, Worker
 from veilmq.store.postgres.messages import AT_ONCE_MS, insert_fifo, key_of
 from veilmq.store.postgres.node import Node
 from veilmq.store.postgres.queues import STANDARD, Queue
@@ -44,16 +44,16 @@ OUTBOX = load("veilmq.store.postgres", "outbox.sql")
 OUTBOX |= {f"fifo_{name}": OUTBOX[name].replace("mq.msg", "mq.fifo_msg") for name in ("first", "messages")}
 
 CLAIM_MS = 10 * SECOND_MS
-"""For how long nodes leave a batch to the one that has begun with it."""
+"""How long other nodes leave a batch to the node that opened it."""
 PAUSE_MS = 2 * SECOND_MS
-"""When it tries again what could not be done."""
+"""Pause after a failure."""
 
 _TOKEN_BYTES = 16
 _FAILED = (*IN_DOUBT, asyncpg.PostgresError, VeilmqError)
 
 
 class Outbox(NamedTuple):
-    """A way from a queue to one elsewhere; ``source_id`` is 0 for a topic."""
+    """The outbox from a queue or topic (``source_id`` 0) to a queue in the database ``place``."""
 
     partition: int
     source_id: int
@@ -64,12 +64,12 @@ class Outbox(NamedTuple):
     fifo: bool
 
     def sql(self, name: str) -> str:
-        """Return the statement of that name on its messages."""
+        """Return the statement ``name`` for the kind of queue."""
         return OUTBOX[f"fifo_{name}" if self.fifo else name]
 
 
 class Batch(NamedTuple):
-    """Messages that go together: all of the row of each, as JSON has it, and how long it waits to be seen."""
+    """Messages that are relayed together: the row of each as decoded JSON, and its remaining delay, ``waits``."""
 
     number: int
     token: bytes
@@ -77,20 +77,20 @@ class Batch(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """``is_there`` unless the queue is gone; ``last_number`` is of another batch that has arrived."""
+    """``is_there``: the queue exists; ``last_number``: set if the number was stored with another token."""
 
     is_there: bool
     last_number: int | None = None
 
 
 async def due(connection: Any) -> list[Outbox]:
-    """Return the outboxes that have something to be relayed."""
+    """Return the outboxes with messages to relay."""
     rows = await connection.fetch(OUTBOX["due"])
     return [Outbox._make([*between, read_settings(settings).fifo]) for *between, settings in rows]
 
 
-async def take(tx: PostgresTransaction, outbox: Outbox, done: Batch | None) -> Batch | None:
-    """Delete what has arrived with ``done``, and return the batch that goes next, if any."""
+async def next_batch(tx: PostgresTransaction, outbox: Outbox, done: Batch | None) -> Batch | None:
+    """Delete the messages of the relayed batch ``done``, and return the next batch, if any."""
     connection = tx.connection
     open_batch = await connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition)
     if open_batch is None:
@@ -101,14 +101,14 @@ async def take(tx: PostgresTransaction, outbox: Outbox, done: Batch | None) -> B
         await connection.execute(OUTBOX["close_batch"], outbox.partition)
         seqs = []
     if not seqs:
-        seqs, token = await _first(connection, outbox), urandom(_TOKEN_BYTES)
+        seqs, token = await _first_seqs(connection, outbox), urandom(_TOKEN_BYTES)
         if not seqs:
             return None
         number = await connection.fetchval(OUTBOX["open_batch"], outbox.partition, token, seqs, CLAIM_MS)
     return Batch(number, token, await _messages(connection, outbox, seqs))
 
 
-async def _first(connection: Any, outbox: Outbox) -> list[int]:
+async def _first_seqs(connection: Any, outbox: Outbox) -> list[int]:
     rows = await connection.fetch(outbox.sql("first"), outbox.partition, MOVE_SLICE_MESSAGES, MOVE_SLICE_BYTES)
     return [seq for (seq,) in rows]
 
@@ -118,55 +118,54 @@ async def _messages(connection: Any, outbox: Outbox, seqs: list[int]) -> list[di
     return [msgspec.json.decode(whole) for (whole,) in rows]
 
 
-async def arrive(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
-    """Store the messages of ``batch`` in its target, where they are not yet."""
-    queue = await _end(tx, outbox.target, outbox.target_id)
+async def store_batch(tx: PostgresTransaction, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
+    """Store the messages of ``batch`` in the target queue, unless they arrived before."""
+    queue = await _lock_queue(tx, outbox.target, outbox.target_id)
     if queue is None:
         return Arrived(is_there=False)
-    whence = queue.origin, from_place, outbox.partition
-    if await tx.connection.fetchval(OUTBOX["note_arrival"], *whence, batch.number, batch.token) is None:
-        number, token = await tx.connection.fetchrow(OUTBOX["arrived"], *whence)
+    arrival_key = queue.origin, from_place, outbox.partition
+    if await tx.connection.fetchval(OUTBOX["note_arrival"], *arrival_key, batch.number, batch.token) is None:
+        number, token = await tx.connection.fetchrow(OUTBOX["arrived"], *arrival_key)
         is_ours = (number, token) == (batch.number, batch.token)
-        tx.notify(queue.name)  # what stored it may have ended before it did so
+        tx.notify(queue.name)  # the node that stored it may have failed before the notification
         return Arrived(is_there=True, last_number=None if is_ours else number)
     await _store(tx, queue, batch.messages)
     return Arrived(is_there=True)
 
 
-async def _end(tx: PostgresTransaction, name: str, number: int) -> Queue | None:
-    """Return the queue where a way begins or ends, which stays as it is in this transaction; ``None`` if it is gone."""
-    queue = await tx.node.catalog.find(tx.connection, name, "share")
+async def _lock_queue(tx: PostgresTransaction, name: str, number: int) -> Queue | None:
+    """Look up the source or target queue and lock it against changes; ``None`` if it was deleted."""
+    queue = await tx.node.catalog.look_up(tx.connection, name, "share")
     return None if queue is None or queue.number != number else queue
 
 
 async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str, Any]]) -> None:
-    """Store messages in their order."""
     if not messages:
         return
     connection, counter, due_ms = tx.connection, tx.node.positions.take(len(messages) + 1), 0
     if queue.settings.fifo:
-        rows = await insert_fifo(connection, queue, counter, *_fifo_columns(queue, messages))
+        rows = await insert_fifo(connection, queue, counter, *_send_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):
             seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
             await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, received)
     else:
         priorities = sorted({each["priority"] for each in messages})
         if await connection.execute(STANDARD["add_priorities"], queue.partition, priorities) == "UPDATE 1":
-            tx.invalidate(queue)  # it has messages of another priority than ever before, or with groups
+            tx.invalidate(queue)  # the first messages with this priority, or with groups
         arrived = msgspec.json.encode(messages).decode()
         rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
         due_ms = min(row["visible_at"] for row in rows)
     tx.notify(queue.name, due_ms)
 
 
-def _fifo_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
-    """Return messages as they are sent anew. What was forwarded or published is remembered by its id."""
+def _send_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[Any], ...]:
+    """Return the columns of a send. Forwarded and published messages are deduplicated by their id."""
     groups, ids = [each["group_id"] for each in messages], [_bytes(each["id"]) for each in messages]
     return (
         groups,
         [
-            None if each["source"] else key_of(group, str(UUID(bytes=of_message)), queue)
-            for each, group, of_message in zip(messages, groups, ids, strict=True)
+            None if each["source"] else key_of(group, str(UUID(bytes=message_id)), queue)
+            for each, group, message_id in zip(messages, groups, ids, strict=True)
         ],
         ids,
         [_bytes(each["properties"]) for each in messages],
@@ -176,74 +175,75 @@ def _fifo_columns(queue: Queue, messages: list[dict[str, Any]]) -> tuple[list[An
 
 
 def _bytes(text: str | None) -> Any:
-    """Return what JSON of the database has as hex digits behind two characters."""
+    """Decode a ``bytea`` in JSON: two characters, then hex digits."""
     return None if text is None else bytes.fromhex(text[2:])
 
 
-async def give_back(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queue | None, int]:
-    """Return messages whose target is gone to the queue that they came from, to be received there once more.
+async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queue | None, int]:
+    """Move a slice of messages whose target was deleted back to their source queue.
 
-    A slice of them: returns that queue, ``None`` when it is gone too and they are deleted; and how many there were.
+    Return the source queue and the number of messages. The queue is ``None`` if it was deleted too; then the messages
+    are deleted.
     """
     if await tx.connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition) is None:
         return None, 0
     await tx.connection.execute(OUTBOX["end_outbox"], outbox.partition)
-    seqs = await _first(tx.connection, outbox)
-    queue = await _end(tx, outbox.source, outbox.source_id)
+    seqs = await _first_seqs(tx.connection, outbox)
+    queue = await _lock_queue(tx, outbox.source, outbox.source_id)
     if queue is not None:
-        # Without what the way to a dead-letter queue has changed: receives are those of the queue again.
-        back = [
+        # Undo the changes of a move to a dead-letter queue: restore the receive count of the source queue.
+        returned = [
             {**each, "source": None, "receive_count": each["receives_before"], "receives_before": 0}
             for each in await _messages(tx.connection, outbox, seqs)
         ]
-        await _store(tx, queue, back)
+        await _store(tx, queue, returned)
     await tx.connection.execute(outbox.sql("depart"), outbox.partition, seqs)
     return queue, len(seqs)
 
 
-class Relay(Mover):
-    """Relays what is in the outboxes of the database of ``node``."""
+class Relay(Worker):
+    """Relays the messages in the outboxes of the node's database."""
 
-    def __init__(self, node: Node, place: int, *, directory: Any) -> None:
+    def __init__(self, node: Node, place: int, *, shards: Any) -> None:
         """``directory`` is ``store.Shards``."""
-        super().__init__(step=self._round, clock=node.clock, start=node.start, pause_ms_min=0)
+        super().__init__(step=self._relay_due, clock=node.clock, start=node.start, pause_ms_min=0)
         self._place = place
         self._node = node
-        self._directory = directory
+        self._shards = shards
         self.relayed = 0
         self.failures = 0
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return a queue elsewhere as its outbox stands for it, to which messages of ``source`` can be moved.
+        """Return a queue of another database, with its outbox as the partition; messages of ``source`` can move there.
 
-        ``source`` is number and name, 0 and the name for a topic. The outbox is made in the connection's transaction.
-        While the other database cannot be reached, the queue is as it was last; raises ``StoreUnavailable`` if it was
-        never met.
+        ``source`` is number and name of the queue; 0 and the name of a topic. The outbox is created in the connection's
+        transaction. While the other database cannot be reached, the last known settings are used; raises
+        ``StoreUnavailable`` if there are none.
         """
-        known = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
+        known_outbox = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
         try:
-            found: tuple[int, Queue] | None = await self._directory.find(name)
+            found: tuple[int, Queue] | None = await self._shards.find(name)
         except StoreUnavailable:
-            if known is None:
+            if known_outbox is None:
                 raise
-            settings = read_settings(known["settings"])
-            queue, partition = Queue(known["target_id"], name, settings, 0, 0, 0, 0), known["qp"]
+            settings = read_settings(known_outbox["settings"])
+            queue, partition = Queue(known_outbox["target_id"], name, settings, 0, 0, 0, 0), known_outbox["qp"]
         else:
             if found is None or found[0] == self._place:
                 return None
             place, queue = found
             encoded = msgspec.json.encode(queue.settings)
-            if known is not None and tuple(known)[1:] == (queue.number, place, encoded):
-                partition = known["qp"]
+            if known_outbox is not None and tuple(known_outbox)[1:] == (queue.number, place, encoded):
+                partition = known_outbox["qp"]
             else:
-                terms = *source, place, queue.number, queue.name, encoded
-                partition = await connection.fetchval(OUTBOX["make_outbox"], *terms)
+                args = *source, place, queue.number, queue.name, encoded
+                partition = await connection.fetchval(OUTBOX["make_outbox"], *args)
         self._node.database.calls[id(connection)] = self.schedule
-        # Its number is one that no queue here has.
+        # No local queue has a negative number.
         return queue._replace(number=-partition, partition=partition, origin=partition, away=True)
 
     def metrics(self) -> list[Metric]:
-        """Return what was relayed."""
+        """Return the numbers of relayed messages and of failures."""
         return [
             counter("store_outbox_relayed", "Messages relayed to other databases.", self.relayed),
             counter("store_outbox_failures", "Times that some could not be relayed.", self.failures),
@@ -251,21 +251,21 @@ class Relay(Mover):
 
     # The relay.
 
-    async def _round(self) -> int | None:
-        """Relay what is due, to all places at a time; return when to go on, where that is soon."""
+    async def _relay_due(self) -> int | None:
+        """Relay all due messages, to all databases concurrently; return a pause after a failure."""
         try:
             async with self._node.database.connection() as connection:
                 outboxes = sorted(await due(connection), key=attrgetter("place"))
-            ways = [self._relay_all(list(alike)) for _, alike in groupby(outboxes, key=attrgetter("place"))]
-            are_free = all(await asyncio.gather(*ways))
+            relays = [self._relay_all(list(same_place)) for _, same_place in groupby(outboxes, key=attrgetter("place"))]
+            succeeded = all(await asyncio.gather(*relays))
         except _FAILED as error:
             self.failures += 1
             log.warning("the relay of database %s pauses: %s", self._place + 1, error)
             return PAUSE_MS
-        return None if are_free else PAUSE_MS
+        return None if succeeded else PAUSE_MS
 
     async def _relay_all(self, outboxes: Sequence[Outbox]) -> bool:
-        """Relay all that goes to one place; where one cannot go, put the others off."""
+        """Relay all outboxes to one database; after a failure, postpone the rest and return False."""
         for number, outbox in enumerate(outboxes):
             try:
                 await self._relay(outbox)
@@ -280,11 +280,11 @@ class Relay(Mover):
 
     async def _relay(self, outbox: Outbox) -> None:
         done: Batch | None = None
-        while (batch := await transact(self._node, partial(take, outbox=outbox, done=done))) is not None:
-            arrived: Arrived = await self._directory.arrive(outbox, self._place, batch)
+        while (batch := await transact(self._node, partial(next_batch, outbox=outbox, done=done))) is not None:
+            arrived: Arrived = await self._shards.store_batch(outbox, self._place, batch)
             if not arrived.is_there:
-                while (back := await transact(self._node, partial(give_back, outbox=outbox)))[1]:
-                    queue, messages = back
+                while (returned := await transact(self._node, partial(return_messages, outbox=outbox)))[1]:
+                    queue, messages = returned
                     if queue is None:
                         text = "%s messages from %s to %s were deleted, because both queues are deleted"
                         log.warning(text, messages, outbox.source, outbox.target)
@@ -293,9 +293,9 @@ class Relay(Mover):
                         log.warning(text, messages, outbox.target, queue.name)
                 return
             if arrived.last_number is not None:
-                terms = outbox.partition, arrived.last_number, batch.number, batch.token
+                args = outbox.partition, arrived.last_number, batch.number, batch.token
                 async with self._node.database.connection() as connection:
-                    await connection.execute(OUTBOX["renumber"], *terms)
+                    await connection.execute(OUTBOX["renumber"], *args)
             else:
                 self.relayed += len(batch.messages)
             done = batch

@@ -1,14 +1,13 @@
-"""The queues that a node knows, and the statements on them.
+"""The cache of queues, and the statements on their messages.
 
-A queue is looked up when it is first named, and kept for a while. What a node knows may be old: another one may have
-changed settings, purged or deleted the queue since. A statement on a partition that was retired finds nothing and
-stores nothing (``PartitionRetired``); then the queue is looked up again, and the command repeated.
+A queue is looked up on first use and cached for some seconds. The cache may be stale: another node may have changed,
+purged or deleted the queue. A statement on a retired partition finds and stores nothing (``PartitionRetired``); then
+the queue is looked up again, and the command repeated.
 
-A statement has variants, whose lines are marked in the files of statements: behind "lock:" it locks, behind "fifo:" or
-"fair:" it is on messages of such queues. On a logged queue it is another one than elsewhere, where nothing is paid:
-with the lines behind "log:" it writes an event for each receipt that it ends (``mq.outcomes``). What an event says of
-the receive stands with the message (``store.events``). Receipts that ended without a deletion are kept for a day, for
-the delete that may come late.
+Statements have variants, with marked lines in the SQL files: with the lines after "lock:" a statement locks, with those
+after "fifo:" or "fair:" it is for such queues. With the lines after "log:", used only for logged queues, it writes an
+event for each receipt that it ends (``mq.outcomes``). The receive's part of an event is stored with the message
+(``store.events``). Receipts that ended without a deletion are kept for a day, for late deletes.
 """
 
 import re
@@ -28,39 +27,39 @@ from veilmq.store.transaction import Lock, read_settings
 STANDARD = load("veilmq.store.postgres", "messages.sql")
 
 
-def variant(text: str, mark: str) -> str:
-    """Return a statement with what stands behind ``-- MARK:`` in it, and without its lines that say ``-- no MARK``."""
+def with_lines(text: str, mark: str) -> str:
+    """Return a statement with the lines after ``-- MARK:``, and without those that end with ``-- no MARK``."""
     return re.sub(rf"^.*-- no {mark}\n", "", text, flags=re.MULTILINE).replace(f"-- {mark}: ", "")
 
 
-def of_fifo(text: str) -> str:
-    """Return a statement on messages of standard queues as it is for those of FIFO queues."""
-    return variant(text, "fifo").replace("mq.msg", "mq.fifo_msg AS msg")
+def fifo_variant(text: str) -> str:
+    """Return the FIFO variant of a statement on messages of standard queues."""
+    return with_lines(text, "fifo").replace("mq.msg", "mq.fifo_msg AS msg")
 
 
-def locking(statements: Mapping[str, str], columns: str) -> str:
-    """Return what locks the messages that a receive would take, for another purpose, and reads no body."""
+def locking_statement(statements: Mapping[str, str], columns: str) -> str:
+    """Return a statement that locks the messages that a receive would return, without reading bodies."""
     return f"""
         SELECT {columns}, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
-        FROM ({variant(statements["peek"], "lock")}
+        FROM ({with_lines(statements["peek"], "lock")}
         ) AS ready
     """
 
 
 def with_lock(text: str, lock: Lock | None) -> str:
-    """Return a statement that locks the rows that it returns."""
+    """Append a locking clause."""
     return text if lock is None else f"{text} FOR {lock.upper()}"
 
 
 _ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "note", "received_at")
 FIFO = {
-    **{name: of_fifo(STANDARD[name]) for name in _ALIKE},
+    **{name: fifo_variant(STANDARD[name]) for name in _ALIKE},
     **load("veilmq.store.postgres", "fifo.sql"),
 }
 for _statements in (STANDARD, FIFO):
-    _statements["choose"] = locking(_statements, "seq, id, source, properties")
-FAIR = {"send": variant(STANDARD["send"], "fair"), **load("veilmq.store.postgres", "fair.sql")}
-FAIR["receive"] += variant(STANDARD["receive"].partition("-- Leases:")[2], "fair").partition("\n")[2]
+    _statements["choose"] = locking_statement(_statements, "seq, id, source, properties")
+FAIR = {"send": with_lines(STANDARD["send"], "fair"), **load("veilmq.store.postgres", "fair.sql")}
+FAIR["receive"] += with_lines(STANDARD["receive"].partition("-- Leases:")[2], "fair").partition("\n")[2]
 EVENTS = load("veilmq.store.postgres", "events.sql")
 WAKEUPS = load("veilmq.store.postgres", "wakeups.sql")
 
@@ -71,10 +70,11 @@ EVENTS["lock_state"] = f"{SQL['event_state']} FOR UPDATE"
 class Queue(NamedTuple):
     """One incarnation of a queue; ``number`` is in receipts, ``partition`` (qp) in every statement on its messages.
 
-    ``origin`` was its first partition; it has what outlives a purge. One that is ``away`` is in another database, and
-    the partition is one of the outbox, from where its messages go there. ``has_groups`` tells of a standard queue
-    whether a message ever named one, as far as it was looked up. Messages are kept ``kept_longer_ms`` longer than its
-    settings say while the clock is doubted.
+    - ``origin``: the first partition, for rows that outlive a purge.
+    - ``away``: the queue is in another database; ``partition`` is that of the outbox from which messages are relayed.
+    - ``has_groups``: a message of the standard queue had a group, as of the lookup.
+    - ``kept_longer_ms``: added to the retention while the clock is doubted.
+    - ``logs``: its receipts are logged.
     """
 
     number: int
@@ -88,76 +88,75 @@ class Queue(NamedTuple):
     has_groups: bool = False
     kept_longer_ms: int = 0
     logs: bool = False
-    """Whether its receipts are logged."""
 
 
 class Catalog:
-    """The queues of one store, as far as this node has met them."""
+    """The cache of queues of one database."""
 
     def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._known: dict[str, tuple[Queue, float]] = {}
+        self._entries: dict[str, tuple[Queue, float]] = {}
         self._kept_longer_ms = 0
-        self.elsewhere: Any = None
-        """The databases of the store, where there may be several: ``store.Shards``."""
+        self.shards: Any = None
+        """The databases of the store: ``store.Shards``."""
         self.outbox: Any = None
-        """What goes to the other ones: ``outbox.Relay``."""
+        """Messages for other databases: ``outbox.Relay``."""
 
-    def known(self, name: str) -> Queue | None:
-        """Return what is known of that queue, if that is not too old."""
-        known = self._known.get(name)
-        return known[0] if known is not None and get_running_loop().time() < known[1] else None
+    def fresh(self, name: str) -> Queue | None:
+        """Return the cached queue unless it has expired."""
+        entry = self._entries.get(name)
+        return entry[0] if entry is not None and get_running_loop().time() < entry[1] else None
 
-    async def sure(self, connection: Any, name: str) -> Queue:
-        """Look the queue up, whatever is known of it; raises ``QueueNotFound``."""
-        queue = await self.find(connection, name)
+    async def require(self, connection: Any, name: str) -> Queue:
+        """Look the queue up; raises ``QueueNotFound``."""
+        queue = await self.look_up(connection, name)
         if queue is None:
             raise QueueNotFound(name)
         return queue
 
-    async def find(self, connection: Any, name: str, lock: Lock | None = None) -> Queue | None:
-        """Look the queue up, and lock its row; ``None`` when there is none of that name."""
+    async def look_up(self, connection: Any, name: str, lock: Lock | None = None) -> Queue | None:
+        """Look the queue up, and lock its row; ``None`` if there is none."""
         self.forget(name)
         row = await connection.fetchrow(with_lock(SQL["find_queue"], lock), name)
         if row is None:
             return None
         queue = queue_of(row, self._options.event_log)._replace(kept_longer_ms=self._kept_longer_ms)
-        self._known[name] = queue, get_running_loop().time() + self._options.fresh_s
+        self._entries[name] = queue, get_running_loop().time() + self._options.fresh_s
         return queue
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Look up a queue that messages are to be moved to, in the transaction that moves them, wherever it is.
+        """Look up the target of a move, in its transaction; the queue may be in another database.
 
-        ``source`` is number and name of the queue that they leave, 0 and its name for a topic. Raises
-        ``StoreUnavailable`` for one in another database about which nothing is known.
+        ``source`` is number and name of the source queue; 0 and the name of a topic. Raises ``StoreUnavailable`` if the
+        database of the target is down and has never been reached for this target.
         """
-        queue = await self.find(connection, name)
+        queue = await self.look_up(connection, name)
         if queue is None and self.outbox is not None:
             queue = await self.outbox.target(connection, name, source)
         return queue
 
-    def seen(self, name: str) -> Queue | None:
-        """Return what is known of the queue, however old; ``None`` when that is nothing."""
-        known = self._known.get(name)
-        return None if known is None else known[0]
+    def cached(self, name: str) -> Queue | None:
+        """Return the cached queue, even if it has expired."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry[0]
 
     def forget(self, name: str) -> None:
-        """Look that queue up again when it is named next."""
-        self._known.pop(name, None)
+        """Drop the cached queue."""
+        self._entries.pop(name, None)
 
     def keep_longer(self, time_ms: int) -> None:
-        """Have the messages of all queues kept longer, from now on."""
+        """Add ``time_ms`` to the retention of all queues from now on."""
         if time_ms != self._kept_longer_ms:
             self._kept_longer_ms = time_ms
             self.clear()
 
     def clear(self) -> None:
-        """Look all of them up again."""
-        self._known.clear()
+        """Drop all cached queues."""
+        self._entries.clear()
 
 
 def queue_of(row: Any, event_log: str = "off") -> Queue:
-    """Return the queue of a row of ``mq.queue``; ``event_log`` is for those that do not say it."""
+    """Return the queue of a row of ``mq.queue``; ``event_log`` is the default of the setting."""
     number, name, encoded, created_at_ms, modified_at_ms, partition, origin, *more = row
     settings = read_settings(encoded)
     queue = Queue(number, name, settings, created_at_ms, modified_at_ms, partition, origin)
@@ -167,86 +166,90 @@ def queue_of(row: Any, event_log: str = "off") -> Queue:
 GENERATION_BITS = 32
 _LANES = PRIORITY.maximum
 BEGINNING = [0] * _LANES + [-1] * _LANES
-"""What is before every message: an instant and a position for each priority, first all instants, then the positions."""
+"""Marks before every message: an instant for each priority, then a position for each priority."""
 
 
 def retention_ms(queue: Queue) -> int:
-    """Return how long a message is kept from its sending."""
+    """Return the retention of the queue, longer while the clock is doubted."""
     return queue.settings.retention_s * SECOND_MS + queue.kept_longer_ms
 
 
 class PartitionRetired(Exception):
-    """What the node knows of the queue of that name is old: it was purged or deleted, and nothing was done."""
+    """The cached queue (its name is the argument) was purged or deleted; nothing was changed."""
 
 
-async def hold(connection: Any, queue: Queue) -> None:
-    """Hold off a purge until the end of the transaction; raises ``PartitionRetired``."""
+async def block_purge(connection: Any, queue: Queue) -> None:
+    """Block purges until the end of the transaction; raises ``PartitionRetired``."""
     if await connection.fetchrow(STANDARD["hold"], queue.partition) is None:
         raise PartitionRetired(queue.name)
 
 
-def logged(statements: dict[str, str]) -> dict[str, str]:
-    """Return the statements as they are for logged queues."""
-    return {name: variant(text, "log") for name, text in statements.items()}
+def log_variants(statements: dict[str, str]) -> dict[str, str]:
+    """Return the variants for logged queues."""
+    return {name: with_lines(text, "log") for name, text in statements.items()}
 
 
-_STANDARD_LOGGED = logged(STANDARD)
+_STANDARD_LOGGED = log_variants(STANDARD)
 
 
 def sql(queue: Queue) -> dict[str, str]:
-    """Return the statements on messages of such a queue; those that end receipts have its ``terms_of_log`` last."""
+    """Return the statements for a queue; those that end receipts take its ``event_log_args`` last."""
     return FIFO if queue.settings.fifo else _STANDARD_LOGGED if queue.logs else STANDARD
 
 
-def terms_of_log(queue: Queue) -> tuple[Any, ...]:
-    """Return the last terms of a statement on messages of a queue."""
+def event_log_args(queue: Queue) -> tuple[Any, ...]:
+    """Return the last arguments of a statement that ends receipts."""
     if queue.logs:
         return queue.origin, queue.name
     return (queue.origin, None) if queue.settings.fifo else ()
 
 
-async def note_ends(connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
-    """Write the ends of the receipts of messages, if they are logged; ``how`` is for ``mq.outcomes``."""
+async def write_ended_receipts(connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
+    """Write the events of receipts that are about to end, if the queue is logged; ``how`` as in ``mq.outcomes``."""
     if seqs and queue.logs:
         await connection.execute(sql(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
 
 
-async def note_late(
-    connection: Any, queue: Queue, useless: Mapping[ReceiptState, Sequence[Receipt]], *, earlier: Sequence[Receipt]
+async def write_late_deletes(
+    connection: Any,
+    queue: Queue,
+    without_effect: Mapping[ReceiptState, Sequence[Receipt]],
+    *,
+    earlier: Sequence[Receipt],
 ) -> None:
-    """Write what deletes that do nothing tell of their receipts, which are given by what they were.
+    """Write the events of deletes without effect, by the state of their receipts.
 
-    ``earlier`` are superseded ones that did delete.
+    ``earlier`` are superseded receipts that deleted their message.
     """
-    if not (queue.logs and (useless or earlier)):
+    if not (queue.logs and (without_effect or earlier)):
         return
-    end, terms = sql(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
-    # Those that it does not end were superseded by a receive since they were looked at.
-    superseded = await _left(connection, useless.get(ReceiptState.EXPIRED, ()), end, queue.partition, *terms)
-    superseded += [*useless.get(ReceiptState.SUPERSEDED, ()), *earlier]
-    await _left(connection, superseded, EVENTS["correct"], queue.origin)
-    left = await _left(connection, useless.get(ReceiptState.GONE, ()), EVENTS["correct"], queue.origin)
-    if left:  # what ended them may not have been seen yet
+    end, args = sql(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
+    # A receive has superseded the others since their state was read.
+    superseded = await _not_ended(connection, without_effect.get(ReceiptState.EXPIRED, ()), end, queue.partition, *args)
+    superseded += [*without_effect.get(ReceiptState.SUPERSEDED, ()), *earlier]
+    await _not_ended(connection, superseded, EVENTS["correct"], queue.origin)
+    left = await _not_ended(connection, without_effect.get(ReceiptState.GONE, ()), EVENTS["correct"], queue.origin)
+    if left:  # their end may not be written yet
         rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
         for partition in (queue.partition, *(number for (number,) in rows)):
-            left = await _left(connection, left, end, partition, *terms)
+            left = await _not_ended(connection, left, end, partition, *args)
 
 
-async def _left(
-    connection: Any, receipts: Sequence[Receipt], statement: str, partition: int, *terms: Any
+async def _not_ended(
+    connection: Any, receipts: Sequence[Receipt], statement: str, partition: int, *args: Any
 ) -> list[Receipt]:
-    """Run a statement on receipts, which tells the positions of those whose end it writes; return the others."""
+    """Run a statement that returns the positions of the receipts that it ends; return the other receipts."""
     if not receipts:
         return []
     named = zip(*sorted({(each.position, each.generation) for each in receipts}), strict=True)
-    ended = {seq for (seq,) in await connection.fetch(statement, partition, *named, *terms)}
+    ended = {seq for (seq,) in await connection.fetch(statement, partition, *named, *args)}
     return [each for each in receipts if each.position not in ended]
 
 
-async def awaited(
+async def next_visible_rows(
     connection: Any, queues: Sequence[Queue], *, fifo: bool, behind: list[int] | None = None
 ) -> Sequence[Any]:
-    """Return of each queue, all of one kind, when it has its next message, and whether its partition is in use."""
+    """Return, for each queue of one kind, when its next message is visible, and whether its partition is in use."""
     partitions = [queue.partition for queue in queues]
     if fifo:
         rows: Sequence[Any] = await connection.fetch(WAKEUPS["awaited_groups"], partitions)
@@ -256,16 +259,17 @@ async def awaited(
 
 
 async def next_visible_ms(
-    connection: Any, queue: Queue, behind: list[int] = BEGINNING, again_ms: int | None = None
+    connection: Any, queue: Queue, behind: list[int] = BEGINNING, wait_ms_max: int | None = None
 ) -> int | None:
-    """Return the instant from which there is a message, the present if there is one; ``None``: none comes by itself.
+    """Return when the next message is visible, which may be now; ``None`` if none becomes visible without a send.
 
-    Of a standard queue what is ``behind`` the marks is looked at; the instant is ``again_ms`` from now at the latest.
+    In a standard queue only messages ``behind`` the marks are considered; the result is at most ``wait_ms_max`` from
+    now.
     """
-    (row,) = await awaited(connection, [queue], fifo=queue.settings.fifo, behind=behind)
+    (row,) = await next_visible_rows(connection, [queue], fifo=queue.settings.fifo, behind=behind)
     if not row["is_used"]:
         raise PartitionRetired(queue.name)
     instants = [] if row["visible_at"] is None else [max(row["now"], row["visible_at"])]
-    if again_ms is not None:
-        instants.append(row["now"] + again_ms)
+    if wait_ms_max is not None:
+        instants.append(row["now"] + wait_ms_max)
     return min(instants, default=None)

@@ -1,22 +1,20 @@
-"""What a database has to be: its schema, how durable commits are there, and what the doctor finds in it.
+"""The schema of a database and its migration, the durability of commits, and the checks of the doctor.
 
-A new database gets ``store/schema.sql`` and ``schema.sql``; one of an earlier version gets the scripts of
-``migrations`` that it lacks, each once, in order. Then both get ``functions.sql``, which replaces all functions. So a
-change of a table stands in a schema and in a script, and a change of a function in ``functions.sql``, with a script
-that raises the format.
+A new database gets ``store/schema.sql`` and ``schema.sql``; an older one gets the missing scripts of ``migrations``, in
+order. Then both get ``functions.sql``, which replaces all functions. So a change of a table needs an edit of a schema
+and a script; a change of a function needs an edit of ``functions.sql`` and a script that raises the format.
 
-Nodes of two versions may be at work on one database while they are exchanged, so a script leaves everything that older
-nodes use as they know it. A script that older nodes cannot live with says ``-- ends: N``: those that know fewer than N
-formats cannot work with what it leaves. A node that starts applies the first kind by itself; ``veilmq migrate`` applies
-the second kind while no node is connected. A node that finds a newer schema goes on unless the scripts that made it say
-that it cannot.
+During a rolling upgrade, nodes of two versions use one database, so a script must not change what older nodes use. A
+script that has to do so contains ``-- ends: N``: nodes that know fewer than N formats cannot use the result. A starting
+node applies the compatible scripts; ``veilmq migrate`` also applies the others, while no node is connected. A node
+accepts a newer schema unless its scripts exclude the node's version.
 
-A durable connection commits as the operator has set, which may be more than the usual (``remote_apply``) or a bargain
-with standbys (``remote_write``), and raises what would wait for less than the disk of the server and its synchronous
-standbys (``off``, ``local``). A relaxed one waits for nothing: what it changes is in the log of the server within about
-half a second. A durable commit makes everything durable that was committed before it.
+Durable connections use the operator's ``synchronous_commit``, which may wait for more than the default
+(``remote_apply``) or for less of the standbys (``remote_write``), but replace ``off`` and ``local``, which do not wait
+for the disks of the server and its synchronous standbys. Relaxed connections do not wait: their commits reach the
+server's log within about half a second. A durable commit makes all earlier commits durable.
 
-The doctor changes nothing and may run beside nodes: it checks the invariants of ``doctor.sql`` in one snapshot.
+The doctor reads only and can run beside nodes: it checks the invariants of ``doctor.sql`` in one snapshot.
 """
 
 import re
@@ -37,30 +35,30 @@ SQL = load("veilmq.store.postgres", "durability.sql")
 
 _SCRIPT = re.compile(r"(\d{3})_\w+\.sql")
 _ENDS = re.compile(r"^-- ends: (\d{3})$", re.MULTILINE)
-_TURN = 0x7665696C6D71  # "veilmq", the key of the advisory lock
+_MIGRATION_LOCK = 0x7665696C6D71  # "veilmq", the key of the advisory lock
 
 _PREPARE = """
 CREATE SCHEMA IF NOT EXISTS mq;
 CREATE TABLE IF NOT EXISTS mq.migration (number int PRIMARY KEY, ends int NOT NULL DEFAULT 0);
 """
-# A session that waits for a table holds up all that come after it, so none waits for long; and an index takes its time.
-_PATIENCE = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '2s'"
-_WORDS = {
+# A session that waits for a table lock blocks all later ones, so the wait is short; an index may take long.
+_TIMEOUTS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = '2s'"
+_DIALECT = {
     "id": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     "name": 'text COLLATE "C"',
     "number": "bigint",
     "bytes": "bytea",
     "keyed": "",
 }
-_FOUND = "SELECT coalesce(max(number), 0), coalesce(max(ends), 0) FROM mq.migration"
-_NODES = """
+_READ_FORMAT = "SELECT coalesce(max(number), 0), coalesce(max(ends), 0) FROM mq.migration"
+_COUNT_NODES = """
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
 """
 
 
 class Script(NamedTuple):
-    """A step to the format ``number``; nodes that know fewer than ``ends`` formats cannot work with what it leaves."""
+    """A migration to the format ``number``; nodes that know fewer than ``ends`` formats cannot use the result."""
 
     number: int
     name: str
@@ -69,19 +67,18 @@ class Script(NamedTuple):
 
 
 class SchemaRefused(VeilmqError):
-    """The database has a schema that this version cannot work with, or may not change."""
+    """This version cannot use the schema of the database, or may not change it."""
 
 
 async def read_format(connection: Any, scripts: Sequence[Script] | None = None) -> tuple[int, list[Script]]:
-    """Return the format of the database, 0 without a schema, and which of ``scripts`` (default: ours) it lacks.
+    """Return the format of the database (0 without a schema) and the missing ``scripts`` (default: this version's).
 
-    Raises ``SchemaRefused`` for a format of a later version that this one cannot work with, and for one that is older
-    than the first that was released.
+    Raises ``SchemaRefused`` for a later format that this version cannot use, and for one that was never released.
     """
     scripts = scripts or all_scripts()
     if not await connection.fetchval("SELECT to_regclass('mq.migration') IS NOT NULL"):
-        return 0, [_whole(scripts)]
-    found, ends = await connection.fetchrow(_FOUND)
+        return 0, [_schema_script(scripts)]
+    found, ends = await connection.fetchrow(_READ_FORMAT)
     first, last = scripts[0].number - 1, scripts[-1].number
     if ends > last:
         raise SchemaRefused(
@@ -93,31 +90,31 @@ async def read_format(connection: Any, scripts: Sequence[Script] | None = None) 
             f"The database has format {found}, which was never released; this version migrates format {first} and "
             "later ones: use a new database."
         )
-    return found, [script for script in scripts if script.number > found] if found else [_whole(scripts)]
+    return found, [script for script in scripts if script.number > found] if found else [_schema_script(scripts)]
 
 
 async def migrate(
-    connection: Any, scripts: Sequence[Script] | None = None, *, ending_older_nodes: bool = True
+    connection: Any, scripts: Sequence[Script] | None = None, *, may_exclude_older_nodes: bool = True
 ) -> list[Script]:
-    """Bring the schema up to date, all of it or nothing; return what was applied. Raises ``SchemaRefused``.
+    """Upgrade the schema in one transaction; return the applied scripts. Raises ``SchemaRefused``.
 
-    That is also when a table is in use for long, and when nodes of the version that made the schema could not go on:
-    always where ``ending_older_nodes`` is false, and while one is connected where it is true.
+    Also raises it if a table is locked for long, and for a script that older nodes cannot use: always if
+    ``may_exclude_older_nodes`` is false, otherwise while a node is connected.
     """
     if not (await read_format(connection, scripts))[1]:
         return []
     try:
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", _TURN)
-            await connection.execute(_PATIENCE)
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATION_LOCK)
+            await connection.execute(_TIMEOUTS)
             await connection.execute(_PREPARE)
             found, pending = await read_format(connection, scripts)
-            ending = next((script.name for script in pending if 0 < found < script.ends), None)
-            nodes = await connection.fetchval(_NODES) if ending and ending_older_nodes else 0
-            if ending and (nodes or not ending_older_nodes):
+            excluding = next((script.name for script in pending if 0 < found < script.ends), None)
+            nodes = await connection.fetchval(_COUNT_NODES) if excluding and may_exclude_older_nodes else 0
+            if excluding and (nodes or not may_exclude_older_nodes):
                 open_ones = f" ({nodes} connections are open)" if nodes else ""
                 raise SchemaRefused(
-                    f"Older servers cannot use this database (format {found}) after the upgrade {ending}: stop "
+                    f"Older servers cannot use this database (format {found}) after the upgrade {excluding}: stop "
                     f"them all{open_ones}, run `veilmq migrate`, and start again."
                 )
             for script in pending:
@@ -131,7 +128,7 @@ async def migrate(
 
 
 async def require(connection: Any) -> None:
-    """Raise ``SchemaRefused`` unless the schema has all that this version needs."""
+    """Raise ``SchemaRefused`` unless the schema is complete for this version."""
     found, pending = await read_format(connection)
     if pending:
         raise SchemaRefused(
@@ -142,7 +139,7 @@ async def require(connection: Any) -> None:
 
 @cache
 def all_scripts() -> tuple[Script, ...]:
-    """Return every script of this version, in order."""
+    """Return the scripts of this version, in order."""
     scripts = []
     for entry in files(__package__).joinpath("migrations").iterdir():
         if (match := _SCRIPT.fullmatch(entry.name)) is not None:
@@ -153,9 +150,9 @@ def all_scripts() -> tuple[Script, ...]:
     return tuple(sorted(scripts))
 
 
-def _whole(scripts: Sequence[Script]) -> Script:
-    """Return what makes a new database, which is all that ``scripts`` lead to."""
-    text = "SET LOCAL search_path TO mq;\n" + schema(__package__, **_WORDS)
+def _schema_script(scripts: Sequence[Script]) -> Script:
+    """Return the script that creates the schema of the last format."""
+    text = "SET LOCAL search_path TO mq;\n" + schema(__package__, **_DIALECT)
     return Script(scripts[-1].number, "schema", text, max(script.ends for script in scripts))
 
 
@@ -164,14 +161,13 @@ def _text(file: str) -> str:
 
 
 RELAXED = {"synchronous_commit": "off"}
-"""The settings of relaxed connections, beside those that all have."""
+"""Additional settings of relaxed connections."""
 
 
 class Durability(StrEnum):
-    """What a crash of the database may undo; acknowledged sends never are.
+    """Which acknowledged commands a crash of the database may undo; never sends.
 
-    ``STRICT``: nothing that was acknowledged. ``STANDARD``: receives, changes of visibility and deletes of the last
-    moment on standard queues; everything else waits as under ``STRICT``.
+    ``STRICT``: none. ``STANDARD``: the last receives, visibility changes and deletes on standard queues.
     """
 
     STRICT = "strict"
@@ -179,11 +175,11 @@ class Durability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """What is waited for on one server: ``waits`` and ``set_to`` are levels of ``synchronous_commit``.
+class CommitDurability:
+    """The durability of commits on one server.
 
-    ``waits`` is that of durable connections, ``set_to`` what the operator has set; ``standbys`` are the synchronous
-    ones as he named them, empty for none.
+    ``waits`` is the ``synchronous_commit`` of durable connections, ``set_to`` that of the operator; ``standbys`` is the
+    operator's ``synchronous_standby_names``, empty for none.
     """
 
     mode: Durability
@@ -195,11 +191,10 @@ class Promise:
 
     @classmethod
     async def of(cls, connection: Any, mode: Durability) -> Self:
-        """Ask the server of ``connection``, a durable one."""
+        """Read it from the server of ``connection``, a durable one."""
         return cls(mode=mode, **await connection.fetchrow(SQL["promise"]))
 
     def __str__(self) -> str:
-        """Name the mode, and what it means here."""
         where = f"here and on standbys ({self.standbys})" if self.standbys else "here, without waiting for a standby"
         text = f"{self.mode}: commits are durable {where} (synchronous_commit {self.waits})"
         if self.mode is Durability.STRICT:
@@ -207,58 +202,58 @@ class Promise:
         return f"{text}; receives, changes and deletes of standard queues may be undone by a crash of the database"
 
     @property
-    def doubts(self) -> list[str]:
-        """Return what the server is set to that the promise cannot be kept with, each with what to do."""
-        harm = {"fsync": "lose everything", "full_page_writes": "ruin pages"}
-        doubts = [
+    def warnings(self) -> list[str]:
+        """Server settings that weaken the durability, each with its remedy."""
+        damage = {"fsync": "lose everything", "full_page_writes": "ruin pages"}
+        warnings = [
             f"{name} is off: a crash of the server's machine may {what}; ALTER SYSTEM SET {name} = on"
-            for name, what in harm.items()
+            for name, what in damage.items()
             if not getattr(self, name)
         ]
         if self.set_to != self.waits:
-            doubts.append(
+            warnings.append(
                 f"synchronous_commit is {self.set_to} for this database or role: veilmq commits with {self.waits} "
                 f"nevertheless; set it to {self.waits}, or run with the durability {Durability.STANDARD}"
             )
-        return doubts
+        return warnings
 
 
 CHECKS = load("veilmq.store.postgres", "doctor.sql")
-"""What is checked: queries that tell how many rows break it, and an example."""
+"""Queries that return the number of rows that break an invariant, and an example."""
 _VERSION_MIN = 150_000
 CONNECT_S = 5.0
-"""How long to wait for a connection."""
+"""Timeout of an attempt to connect."""
 
 
 async def examine(connection: Any, *, durability: Durability) -> Report:
-    """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and what ``asyncpg`` does."""
-    promise = await Promise.of(connection, durability)
+    """Check the database; ``durability`` is that of the servers. Raises ``SchemaRefused`` and errors of ``asyncpg``."""
+    commits = await CommitDurability.of(connection, durability)
     version, standby, autovacuum = await connection.fetchrow(
         "SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('autovacuum')::bool"
     )
-    asleep = "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
+    autovacuum_off = "autovacuum is off, and tables grow for ever: ALTER SYSTEM SET autovacuum = on"
     found, pending = await read_format(connection)
     known, remedy = all_scripts()[-1].number, "run `veilmq migrate`, or start a server"
-    lacks = f"it has {found}, this version needs {known}: {remedy}"
-    of_server = {
+    missing = f"it has {found}, this version needs {known}: {remedy}"
+    server_checks = {
         "the server is of a version that is supported": ""
         if version >= _VERSION_MIN
         else "its version is older than 15, which is not supported",
         "the server is the primary": "it is a standby" if standby else "",
-        "autovacuum is on": "" if autovacuum else asleep,
-        "what is acknowledged is durable": "; ".join(promise.doubts),
+        "autovacuum is on": "" if autovacuum else autovacuum_off,
+        "what is acknowledged is durable": "; ".join(commits.warnings),
     }
     if not found:
-        return Report(findings(of_server | {"there is a schema": remedy}), {})
-    of_schema = {"the schema has all that this version needs": lacks if pending else ""}
+        return Report(findings(server_checks | {"there is a schema": remedy}), {})
+    schema_checks = {"the schema has all that this version needs": missing if pending else ""}
     async with connection.transaction(isolation="repeatable_read", readonly=True):
-        of_rows = await invariants(connection)
+        row_checks = await invariants(connection)
         facts = dict(await connection.fetchrow(SQL["facts"]))
-    return Report([*findings(of_server | of_schema), *of_rows], facts | {"durability": str(promise)})
+    return Report([*findings(server_checks | schema_checks), *row_checks], facts | {"durability": str(commits)})
 
 
 async def invariants(connection: Any) -> list[Finding]:
-    """Return whether what the database has agrees with itself."""
+    """Check the invariants of the stored data."""
     details = {}
     for check, query in CHECKS.items():
         count, example = await connection.fetchrow(query)
@@ -267,5 +262,5 @@ async def invariants(connection: Any) -> list[Finding]:
 
 
 def findings(details: Mapping[str, str]) -> list[Finding]:
-    """Return what was found of each check: nothing where it holds."""
+    """Return the finding of each check; an empty detail means that it holds."""
     return [Finding(check, ok=not detail, detail=detail) for check, detail in details.items()]

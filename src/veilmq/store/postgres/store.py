@@ -1,14 +1,13 @@
-"""A store on PostgreSQL: one database, its home, or several; each queue is wholly in one, and its commands go there.
+"""A store on one or more PostgreSQL databases; each queue is in one of them, and its commands run there.
 
-The home knows the other databases and where each queue is, and has what is of no queue (accounts, topics). What must go
-from one database to another goes through an outbox (``outbox``). A database is opened as soon as it can be reached. One
-that is down takes its queues with it, and no other's; what needs all of them is refused meanwhile, as half of a
-listing would be a wrong one. One that is added or removed meanwhile is noticed within seconds, or when a queue there is
-named.
+The home, the first database, lists the other databases and the place of each queue, and has accounts and topics.
+Messages move between databases through an outbox (``outbox``). A database is opened as soon as it can be reached. If
+one is down, only its queues are unavailable; commands that need all databases, such as listings, fail meanwhile. An
+added or removed database is noticed within seconds, or when a command names a queue there.
 
-The place of a queue is written at the home before the queue is made. A queue never moves. A command goes to the
-database that is known to have its queue, or else to the home; one that has no such queue asks the home where it
-is, and has the command done there.
+The home records the place of a queue before the queue is created. A queue never moves. A command goes to the database
+that is known to have its queue, otherwise to the home. A database without the queue looks up the place at the home and
+forwards the command.
 """
 
 import asyncio
@@ -29,10 +28,17 @@ from veilmq.core.receipts import CountEvents, EventCounts, EventRange, ForgetEve
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import NOTHING_HELD_BACK, Metric, Store, StoreError, Survey, SurveyQueues, execute
 from veilmq.store.postgres import databases
-from veilmq.store.postgres.database import UNREACHABLE, Database, Mover, PostgresOptions, failure_of, sentence
+from veilmq.store.postgres.database import (
+    UNREACHABLE,
+    Database,
+    PostgresOptions,
+    Worker,
+    failure_of,
+    sentence,
+)
 from veilmq.store.postgres.databases import SHARDS, Identity, named
-from veilmq.store.postgres.engine import PostgresEngine, named_by
-from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, arrive
+from veilmq.store.postgres.engine import PostgresEngine, queue_name_of
+from veilmq.store.postgres.outbox import Arrived, Batch, Outbox, store_batch
 from veilmq.store.postgres.queues import SQL, Queue
 from veilmq.store.postgres.transaction import transact
 from veilmq.store.urls import remove_passwords, without_passwords
@@ -40,72 +46,72 @@ from veilmq.store.urls import remove_passwords, without_passwords
 log = logging.getLogger(__name__)
 
 REFRESH_MS = 10_000
-"""How often a node looks which databases there are."""
+"""Interval at which a node reads the list of databases."""
 _KNOWN_MAX = 100_000
 _PAGE = 500
 _TRIES_MAX = 5
 
 
 class Shards(Store):
-    """The store on one database or several. Every method belongs to the event loop's thread."""
+    """The store on one or more databases. Call methods in the event loop's thread."""
 
     def __init__(self, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions) -> None:
         self._machine_clock = clock
         self._options = options
         self._given = dict(enumerate(urls))
-        self._closing = False
+        self._is_closing = False
         self._watched: dict[str, Wake] = {}
-        self._creating, self._looking = asyncio.Lock(), asyncio.Lock()
-        self._identity: Identity | None = None  # what the store is, once a database was reached
-        self._places: dict[str, int] = {}  # of queues that were looked for elsewhere than at the home
+        self._creating, self._refreshing = asyncio.Lock(), asyncio.Lock()
+        self._identity: Identity | None = None  # known once a database was reached
+        self._places: dict[str, int] = {}  # places of queues outside the home, as a cache
         self._exported_place = 0
-        self._removed: set[int] = set()  # the places of databases that were removed
+        self._removed: set[int] = set()  # places of removed databases
         self.shards: dict[int, PostgresEngine] = {}
-        """All databases by their places, the home at 0; some are not open yet."""
+        """All databases by place, the home at 0; some may not be open yet."""
         self._home = self._add(0, urls[0])
         self.clock = self._home.clock
-        """That of the home: the clocks of all databases are taken to agree."""
-        self._of_all: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
+        """The clock of the home; the clocks of all databases are assumed to agree."""
+        self._store_commands: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
             commands.CreateQueue: self._create,
             commands.ListQueues: self._list,
             commands.ListDeadLetterSources: self._list_sources,
             SurveyQueues: self._survey,
             PlanExport: self._plan_export,
-            ReadEvents: self._of_export,
+            ReadEvents: self._run_export,
             ForgetEvents: self._forget_events,
             CountEvents: self._count_events,
         }
-        self._refresher = Mover(step=self.refresh, clock=self.clock, start=self._home.start, poll_ms_max=REFRESH_MS)
+        self._refresher = Worker(step=self.refresh, clock=self.clock, start=self._home.start, poll_ms_max=REFRESH_MS)
 
-    # Which databases there are.
+    # The list of databases.
 
     @classmethod
     async def open(cls, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions | None = None) -> Self:
-        """Connect to the home, the first of ``urls`` (``postgresql://…``), and to all that it knows.
+        """Connect to the home, the first of ``urls`` (``postgresql://…``), and to all databases that it lists.
 
-        Further URLs, in the order of their places, are made known to it. A database that cannot be reached is opened as
-        soon as it can, if another one knows the store. Raises ``StoreError``, which has no password.
+        Further URLs, in the order of their places, are added to the list. If one database that belongs to the store can
+        be reached, the others may be down and are opened later. Raises ``StoreError``, without passwords.
         """
         store = cls(urls, clock=clock, options=options or PostgresOptions())
         try:
             with named(urls[0]):
-                await store._meet()
+                await store._open_all()
         except BaseException:
             await store.close()
             raise
         store._refresher.schedule(REFRESH_MS)
         return store
 
-    async def _meet(self) -> None:
-        """Open all databases that can be reached."""
-        failure = await self._reach(self._home)
+    async def _open_all(self) -> None:
+        """Open all reachable databases."""
+        failure = await self._connect(self._home)
         for place, url in self._given.items():
             self._add(place, url)
         if failure is None:
-            await self._meet_home()
-        else:  # a database that has joined the store says what it is
+            await self._read_home()
+        else:  # the other databases have the identity of the store
             self._home.database.breaker.failed()
-            self._take(databases.last_known(self._home.database.url))
+            self._apply_members(databases.load_members(self._home.database.url))
         for engine in list(self.shards.values()):
             with named(engine.database.url), suppress(*UNREACHABLE):
                 await self._open(engine)
@@ -113,8 +119,8 @@ class Shards(Store):
             others = " No other known database of its store can be reached." if len(self.shards) > 1 else ""
             raise StoreError(f"{self._home.database.place} cannot be used: {sentence(failure)}{others}")
 
-    async def _reach(self, engine: PostgresEngine) -> BaseException | None:
-        """Return why a database cannot be reached, if so; raises ``StoreError`` for one that cannot be used."""
+    async def _connect(self, engine: PostgresEngine) -> BaseException | None:
+        """Connect; return the error if the database cannot be reached. Raises ``StoreError`` if it cannot be used."""
         with named(engine.database.url):
             try:
                 await engine.database.open()
@@ -122,13 +128,13 @@ class Shards(Store):
                 return error
         return None
 
-    async def _meet_home(self) -> None:
-        """Make known what was given, and take what the home knows."""
+    async def _read_home(self) -> None:
+        """Register the given URLs at the home, and read its list."""
         given = [engine for place, engine in self.shards.items() if place]
-        reached = [engine for engine in given if await self._reach(engine) is None]
+        reached = [engine for engine in given if await self._connect(engine) is None]
         async with self._home.database.connection() as connection:
             with named(self._home.database.url):
-                home = self._identity = await databases.found(connection)
+                home = self._identity = await databases.home_identity(connection)
             async with connection.transaction():
                 await connection.execute(SHARDS["lock_members"])
                 for engine in given:
@@ -139,7 +145,7 @@ class Shards(Store):
                                 is_sure = await databases.require_place(there, store=home.store, place=engine.place)
                         await databases.register(connection, engine.place, engine.database.url, is_sure=is_sure)
             members = await databases.members(connection)
-        self._take(members)
+        self._apply_members(members)
 
     def _add(self, place: int, url: str) -> PostgresEngine:
         if place not in self.shards:
@@ -147,15 +153,15 @@ class Shards(Store):
             self.shards[place] = PostgresEngine(Database(url, **known), place=place, store=self, **known)
         return self.shards[place]
 
-    def _take(self, members: list[databases.Member]) -> None:
-        """Have the databases be those of ``members``, and keep them; raises ``StoreError`` for one without a URL."""
+    def _apply_members(self, members: list[databases.Member]) -> None:
+        """Apply a new list of databases, and save it; raises ``StoreError`` for a member without a URL."""
         unknown: list[int] = []
         for member in members:
             place, url, is_removed = member.place, member.url, member.removed
             engine = self.shards.get(place)
             if is_removed:
                 self._removed.add(place)
-            # Where the home knows another URL than this node, one that the settings give counts more.
+            # A URL in the settings takes precedence over that of the home.
             has_moved = (
                 engine is not None
                 and url not in (None, remove_passwords(engine.database.url))
@@ -172,18 +178,18 @@ class Shards(Store):
                 f"{self._home.database.place} does not know the URL of database {unknown[0]} of its store: start a "
                 "server with the URLs of all once, in their order, or add it with `veilmq database add`."
             )
-        databases.keep(self._home.database.url, members)
+        databases.save_members(self._home.database.url, members)
 
     async def refresh(self) -> None:
-        """Look which databases there are, and open those that are new."""
+        """Read the list of databases, and open new ones."""
         try:
-            self._take(await self._home.read(databases.members))
+            self._apply_members(await self._home.read(databases.members))
         except (StoreUnavailable, StoreError) as error:
             log.warning("the list of databases could not be read, and is read later: %s", error)
         await asyncio.gather(*(self.open_late(engine) for engine in self.shards.values() if not engine.is_open))
 
     async def _open(self, engine: PostgresEngine) -> None:
-        """Have a database take part; raises what keeps it from being reached, or used."""
+        """Open a database; raises the error if it cannot be reached or used."""
         place = engine.place
         async with engine.opening:
             if engine.is_open or engine.is_closing:
@@ -195,16 +201,16 @@ class Shards(Store):
                     return
                 await databases.join(connection, home, place)
                 sent_ms = self._machine_clock.now_ms()
-                engine.clock.saw(await connection.fetchval(SQL["now"]), sent_ms=sent_ms)
-            # Numbers of queues are of one database, and receipts of no other.
+                engine.clock.synchronize(await connection.fetchval(SQL["now"]), sent_ms=sent_ms)
+            # Queue numbers are unique only within a database, so each has its own receipt key.
             key = home.receipt_key if place == 0 else blake2s(b"shard %d" % place, key=home.receipt_key).digest()
             engine.begin(key, home.token_key)
         for queue, wake in self._watched.items():
-            if self._likely(queue) is engine:
+            if self._cached_engine(queue) is engine:
                 engine.watch(queue, wake)
 
     async def open_late(self, engine: PostgresEngine) -> None:
-        """Have a database take part if that is possible now; a log line says why not."""
+        """Open a database; log a failure."""
         try:
             await self._open(engine)
         except (*UNREACHABLE, asyncpg.PostgresError, VeilmqError) as error:
@@ -212,38 +218,35 @@ class Shards(Store):
             log.warning("%s cannot be used yet: %s", engine.database.place, without_passwords(str(error)))
 
     def _drop(self, engine: PostgresEngine) -> None:
-        """Have a database take part no more."""
+        """Close a database and remove it."""
         del self.shards[engine.place]
-        engine.rest()
+        engine.stop_background()
         self._home.start(engine.close())
 
-    def _opened(self, place: int) -> PostgresEngine:
-        """Return the database; raises ``StoreUnavailable`` where it is not open yet, or removed."""
+    def _engine_at(self, place: int) -> PostgresEngine:
+        """Return the open database at ``place``; raises ``StoreUnavailable`` if it is not open or was removed."""
         engine = self.shards.get(place)
         if engine is None or not engine.is_open:
             raise StoreUnavailable if engine is None else engine.unavailable()
         return engine
 
-    # Where a queue is.
+    # Places of queues.
 
-    def _likely(self, name: str) -> PostgresEngine:
-        """Return the database that is known to have a queue, or the home."""
+    def _cached_engine(self, name: str) -> PostgresEngine:
+        """Return the database that has the queue according to the cache, or the home."""
         return self.shards.get(self._places.get(name, 0), self._home)
 
-    def _note_place(self, name: str, engine: PostgresEngine) -> PostgresEngine:
+    def _cache_place(self, name: str, engine: PostgresEngine) -> PostgresEngine:
         if len(self._places) >= _KNOWN_MAX:
             self._places.clear()
         self._places[name] = engine.place
         return engine
 
     async def engine_of(self, name: str, *, not_at: int | None = None) -> PostgresEngine:
-        """Look up the database that has a queue, which is not that ``not_at``.
-
-        Raises ``QueueNotFound`` and ``StoreUnavailable``.
-        """
+        """Look up the database of a queue; raises ``QueueNotFound``, also for ``not_at``, and ``StoreUnavailable``."""
         try:
             place: int | None = await self._home.read(lambda connection: connection.fetchval(SHARDS["locate"], name))
-        except StoreUnavailable:  # another database may have it; of any other queue only the home can tell
+        except StoreUnavailable:  # the home is down: try the other databases
             for other in list(self.shards.values()):
                 with suppress(StoreUnavailable):
                     if other is not self._home and await self._queue_at(other, name) is not None:
@@ -253,25 +256,25 @@ class Shards(Store):
                 raise
         if place is None or place == not_at:
             raise QueueNotFound(name)
-        await self._find_place(place)
-        engine = self._note_place(name, self.shards[place])
+        await self._require_place(place)
+        engine = self._cache_place(name, self.shards[place])
         if (wake := self._watched.get(name)) is not None:
-            self.unwatch(name)  # one without the queue would wake it whenever it looks
+            self.unwatch(name)  # a database without the queue would wake it at each poll
             self.watch(name, wake)
         return engine
 
-    async def _find_place(self, place: int) -> None:
-        """Look which databases there are where that one is not known; raises ``StoreUnavailable`` if there is none."""
+    async def _require_place(self, place: int) -> None:
+        """Read the list of databases if ``place`` is unknown; raises ``StoreUnavailable`` if it does not exist."""
         if place not in self.shards:
-            async with self._looking:
+            async with self._refreshing:
                 if place not in self.shards:
                     await self.refresh()
         if place not in self.shards:
             raise StoreUnavailable
 
     async def _reserve(self, name: str) -> None:
-        """Give a queue its place, where the fewest are of the databases that can be reached, unless it has one."""
-        async with self._opened(0).database.connection() as connection:
+        """Give a new queue its place: the reachable database with the fewest queues."""
+        async with self._engine_at(0).database.connection() as connection:
             loads = dict(await connection.fetch(SHARDS["loads"]))
             for place, engine in sorted(self.shards.items(), key=lambda each: (loads.get(each[0], 0), each[0])):
                 with suppress(StoreUnavailable):
@@ -281,28 +284,28 @@ class Shards(Store):
         raise StoreUnavailable
 
     async def sweep_places(self, home: Any) -> None:
-        """Forget the places of queues that are gone; ``home`` is the connection of its janitor."""
+        """Delete the places of deleted queues; ``home`` is the connection of the home's janitor."""
         for engine in list(self.shards.values()):
             after = ""
             while rows := await home.fetch(SHARDS["placed"], engine.place, after, _PAGE):
                 (after,) = rows[-1]
                 if unused := await self._unused(engine, rows):
-                    async with home.transaction():  # looked up again, while none of them can be made
+                    async with home.transaction():  # check again while the queues cannot be created
                         held = await home.fetch(SHARDS["take_places"], unused, engine.place)
                         dropped = await self._unused(engine, held)
                         await home.execute(SHARDS["drop_places_of"], dropped)
 
     async def _unused(self, engine: PostgresEngine, rows: Sequence[Any]) -> list[str]:
-        """Return which of the names in ``rows`` no queue has there, as far as that can be known."""
+        """Return the names in ``rows`` without a queue; none while the database is down."""
         with suppress(StoreUnavailable):
             names = [name for (name,) in rows]
             return [name for (name,) in await engine.read(lambda there: there.fetch(SHARDS["unused"], names))]
         return []
 
-    # What a relay of the outbox asks for.
+    # For relays of the outbox.
 
     async def find(self, name: str) -> tuple[int, Queue] | None:
-        """Return the queue of that full name and its place; raises ``StoreUnavailable`` where that cannot be known."""
+        """Return the place and the queue of a full name; raises ``StoreUnavailable``."""
         engine = self.shards.get(self._places.get(name, -1))
         queue = None if engine is None else await self._queue_at(engine, name)
         if queue is None:
@@ -312,21 +315,21 @@ class Shards(Store):
         return None if engine is None or queue is None else (engine.place, queue)
 
     async def _queue_at(self, engine: PostgresEngine, name: str) -> Queue | None:
-        return engine.catalog.known(name) or await engine.read(lambda there: engine.catalog.find(there, name))
+        return engine.catalog.fresh(name) or await engine.read(lambda there: engine.catalog.look_up(there, name))
 
     async def has_sources(self, name: str) -> bool:
-        """Tell whether the queue is the dead-letter queue of one at any place; raises ``StoreUnavailable``."""
+        """Return whether the queue is the dead-letter queue of any queue; raises ``StoreUnavailable``."""
         for engine in list(self.shards.values()):
             if await engine.read(lambda there: there.fetch(SQL["queue_sources"], name, "", 1)):
                 return True
         return False
 
-    async def arrive(self, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
-        """Have a batch stored at its target; raises ``StoreUnavailable``."""
+    async def store_batch(self, outbox: Outbox, from_place: int, batch: Batch) -> Arrived:
+        """Store a batch in the database of its target; raises ``StoreUnavailable``."""
         if outbox.place in self._removed:
             return Arrived(is_there=False)
-        work = partial(arrive, outbox=outbox, from_place=from_place, batch=batch)
-        return await transact(self._opened(outbox.place), work)
+        work = partial(store_batch, outbox=outbox, from_place=from_place, batch=batch)
+        return await transact(self._engine_at(outbox.place), work)
 
     # ``core.commands.Engine``.
 
@@ -336,94 +339,94 @@ class Shards(Store):
         return self._identity.token_key
 
     def submit(self, command: Command, done: Done) -> None:
-        if self._closing:
+        if self._is_closing:
             done(ShuttingDown())
             return
-        of_all = self._of_all.get(type(command))
-        if of_all is not None:
-            self._home.start(self._do(of_all, command, done))
+        run = self._store_commands.get(type(command))
+        if run is not None:
+            self._home.start(self._run(run, command, done))
             return
         engine = home = self._home
-        if len(self.shards) > 1 and (name := named_by(command)) is not None:
-            engine = self._likely(name)
-            if engine is home and home.database.breaker.is_open and home.catalog.seen(name) is None:
-                # It may be in another one, which asks all others.
-                reached = (each for each in self._open_ones() if not each.database.breaker.is_open)
-                engine = self._note_place(name, next(reached, home))
+        if len(self.shards) > 1 and (name := queue_name_of(command)) is not None:
+            engine = self._cached_engine(name)
+            if engine is home and home.database.breaker.is_open and home.catalog.cached(name) is None:
+                # Another database may have it, and can search the rest.
+                reached = (each for each in self._open_engines() if not each.database.breaker.is_open)
+                engine = self._cache_place(name, next(reached, home))
         engine.submit(command, done)
 
-    async def _do(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
+    async def _run(self, work: Callable[[Any], Awaitable[Any]], command: Command, done: Done) -> None:
         try:
             done(await work(command))
-        except Exception as error:  # noqa: BLE001 - the caller is answered, and a fault of ours is in the log
+        except Exception as error:  # noqa: BLE001 - becomes the reply; failure_of logs defects
             done(failure_of(error, type(command).__name__))
 
     def withdraw(self, done: Done) -> None:
-        for engine in self._open_ones():
+        for engine in self._open_engines():
             engine.withdraw(done)
 
     def watch(self, queue: str, wake: Wake) -> None:
         self._watched[queue] = wake
-        engine = self._likely(queue)
+        engine = self._cached_engine(queue)
         if engine.is_open:
             engine.watch(queue, wake)
 
     def unwatch(self, queue: str) -> None:
         self._watched.pop(queue, None)
-        for engine in self._open_ones():
+        for engine in self._open_engines():
             engine.unwatch(queue)
 
-    def _open_ones(self) -> list[PostgresEngine]:
+    def _open_engines(self) -> list[PostgresEngine]:
         return [engine for engine in self.shards.values() if engine.is_open]
 
-    # Commands that concern more than one database.
+    # Commands on several databases.
 
-    async def _everywhere(self, command: Command) -> list[Any]:
-        """Return the answers of all databases; raises ``StoreUnavailable`` while one is down."""
+    async def _run_on_all(self, command: Command) -> list[Any]:
+        """Return the results of all databases; raises ``StoreUnavailable`` while one is down."""
         return await asyncio.gather(*(execute(engine, command) for engine in self.shards.values()))
 
     async def _create(self, command: commands.CreateQueue) -> QueueView:
         async with self._creating:
             for _ in range(_TRIES_MAX):
-                async with self._opened(0).database.connection() as connection, connection.transaction():
+                async with self._engine_at(0).database.connection() as connection, connection.transaction():
                     place = await connection.fetchval(SHARDS["hold_place"], command.queue)
-                    if place is not None:  # it stays while the queue is made
-                        await self._find_place(place)
+                    if place is not None:  # locked while the queue is created
+                        await self._require_place(place)
                         view: QueueView = await execute(self.shards[place], command)
                         return view
                 await self._reserve(command.queue)
             raise StoreUnavailable
 
     async def _list(self, command: commands.ListQueues) -> QueuePage:
-        pages: list[QueuePage] = await self._everywhere(command)
+        pages: list[QueuePage] = await self._run_on_all(command)
         names = sorted(name for page in pages for name in page.names)
         views = sorted((view for page in pages for view in page.views), key=lambda view: view.queue)
         more = len(names) > command.count or any(page.more for page in pages)
         return QueuePage(names=names[: command.count], more=more, views=views[: command.count])
 
     async def _survey(self, command: SurveyQueues) -> Survey:
-        surveys: list[Survey] = await self._everywhere(command)
+        surveys: list[Survey] = await self._run_on_all(command)
         names = sorted(name for survey in surveys for name in survey.names)
         return Survey(names[: command.names_max], sum(survey.in_all for survey in surveys))
 
     async def _list_sources(self, command: commands.ListDeadLetterSources) -> QueuePage:
         if await self.find(command.queue) is None:
             raise QueueNotFound(command.queue)
-        terms = command.queue, command.after, command.count + 1
-        read = [each.read(lambda there: there.fetch(SQL["queue_sources"], *terms)) for each in self.shards.values()]
+        args = command.queue, command.after, command.count + 1
+        read = [each.read(lambda there: there.fetch(SQL["queue_sources"], *args)) for each in self.shards.values()]
         found = await asyncio.gather(*read)
         names = sorted(name for (name,) in chain(*found))
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
     async def _plan_export(self, command: PlanExport) -> EventRange | None:
-        """Choose the next range, of the database whose turn it is or of the next one that has any.
+        """Plan the next range of events, in the current database or the next one that has any.
 
-        One that is down is passed over; raises ``StoreUnavailable`` if it may be the only one that has any.
+        Skips databases that are down; raises ``StoreUnavailable`` if no other one has events.
         """
         is_sure = True
         for place in sorted(self.shards, key=lambda place: (place < self._exported_place, place)):
             try:
-                planned: EventRange | None = await execute(self._opened(place), command)
+                planned: EventRange | None = await execute(self._engine_at(place), command)
             except StoreUnavailable:
                 is_sure = False
                 continue
@@ -434,18 +437,18 @@ class Shards(Store):
             raise StoreUnavailable
         return None
 
-    async def _of_export(self, command: ReadEvents | ForgetEvents) -> Any:
-        return await execute(self._opened(self._exported_place), command)
+    async def _run_export(self, command: ReadEvents | ForgetEvents) -> Any:
+        return await execute(self._engine_at(self._exported_place), command)
 
     async def _forget_events(self, command: ForgetEvents) -> Forgotten:
-        """Take it that they are exported; then it is the next one's turn."""
-        forgotten: Forgotten = await self._of_export(command)
+        """Delete exported events; after the last one, continue with the next database."""
+        forgotten: Forgotten = await self._run_export(command)
         if not forgotten.more:
             self._exported_place += 1
         return forgotten
 
     async def _count_events(self, command: CountEvents) -> EventCounts:
-        counts: list[EventCounts] = await self._everywhere(command)
+        counts: list[EventCounts] = await self._run_on_all(command)
         names = EventCounts.__struct_fields__
         return EventCounts(**{name: sum(getattr(each, name) for each in counts) for name in names})
 
@@ -456,27 +459,27 @@ class Shards(Store):
         return f"in PostgreSQL, {' and '.join(engine.database.place for engine in self.shards.values())}"
 
     async def readiness_failures(self) -> list[str]:
-        """Return why no requests should be sent here: as long as one database answers there is something to do."""
-        found = [await engine.readiness_failures() for engine in self._open_ones()]
+        """Return a reason only if all databases fail: one that works can serve its queues."""
+        found = [await engine.readiness_failures() for engine in self._open_engines()]
         return found[0] if all(found) else []
 
     def warnings(self) -> list[str]:
-        return list(dict.fromkeys(text for engine in self._open_ones() for text in engine.clock_guard.warnings()))
+        return list(dict.fromkeys(text for engine in self._open_engines() for text in engine.clock_guard.warnings()))
 
     async def trust_clock(self) -> str:
-        """Take the present time of all databases that are open for right; see ``store.port.Store``."""
+        """Trust the clocks of all open databases; see ``store.port.Store``."""
         try:
-            texts = [await engine.clock_guard.trust() for engine in self._open_ones()]
+            texts = [await engine.clock_guard.trust() for engine in self._open_engines()]
         except Exception as error:
             raise failure_of(error, "trust in the clock") from error
         return next((text for text in texts if text != NOTHING_HELD_BACK), NOTHING_HELD_BACK)
 
     def metrics(self) -> Sequence[Metric]:
-        """Return what the database tells; of several by its number, or, where a figure has a label, together."""
+        """Return the metrics; of several databases by number, or their sum where a metric has a label."""
         if len(self.shards) == 1:
             return self._home.metrics()
         merged: dict[str, Metric] = {}
-        for engine in self._open_ones():
+        for engine in self._open_engines():
             for figure in (*engine.metrics(), *engine.catalog.outbox.metrics()):
                 samples: dict[str, Any] = dict(merged[figure.name].samples) if figure.name in merged else {}
                 for value, sample in figure.samples.items():
@@ -486,9 +489,9 @@ class Shards(Store):
         return list(merged.values())
 
     async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
-        """Return what the home keeps under ``name`` for all nodes; raises ``VeilmqError``."""
+        """Return the setting ``name`` of the home, created on first use; raises ``VeilmqError``."""
         try:
-            async with self._opened(0).database.connection() as connection:
+            async with self._engine_at(0).database.connection() as connection:
                 kept = await connection.fetchval(SQL["setting"], name)
                 content: bytes = await connection.fetchval(SQL["kept_key"], name, create()) if kept is None else kept
                 return content
@@ -496,15 +499,15 @@ class Shards(Store):
             raise failure_of(error, "a secret") from error
 
     async def drain(self) -> None:
-        """Return when nothing waits and nothing is under way, the outbox included."""
-        while under_way := {task for engine in self.shards.values() for task in engine.under_way()}:
-            await asyncio.wait(under_way)
+        """Wait until no command or background work is pending, the outbox included."""
+        while pending := {task for engine in self.shards.values() for task in engine.running_tasks()}:
+            await asyncio.wait(pending)
 
     async def close(self) -> None:
-        self._closing = True
+        self._is_closing = True
         self._refresher.stop()
         for engine in self.shards.values():
-            engine.rest()  # else some are busy whenever others are not
+            engine.stop_background()  # first of all engines, because one causes work for another
         await self.drain()
         for engine in self.shards.values():
             await engine.close()

@@ -1,11 +1,11 @@
-"""The port of ``store.transaction`` on one connection of PostgreSQL, and what runs cold commands in such transactions.
+"""The port ``store.transaction`` on a PostgreSQL connection, and the execution of cold commands.
 
-A transaction that was in the way of another one's is repeated, at most ``COLLISIONS_MAX`` times. Waiters are woken
-after the commit. Messages of claims stay where they are, and say of which claim and shard they are: what binds has the
-lock of the source's row, and holds a purge off; a slice of an end has the lock of the claim's row.
+A transaction that conflicts with another one is repeated, at most ``COLLISIONS_MAX`` times. Waiters are woken after the
+commit. Claimed messages stay in their table, with columns for the claim and the shard. A bind locks the row of the
+source and blocks purges; each slice of an end locks the row of the claim.
 """
 
-# A transaction is given the queues that it has found itself: its methods take those of this dialect alone.
+# Callers pass the queues that the transaction has found, so its methods accept only ``Queue`` of this dialect.
 # mypy: disable-error-code="override"
 
 from asyncio import get_running_loop
@@ -30,54 +30,57 @@ from veilmq.store.cold import COLD, READS, SNAPSHOTS
 from veilmq.store.named_queries import load
 from veilmq.store.postgres import queues
 from veilmq.store.postgres.background import SQL as SWEEPS
-from veilmq.store.postgres.background import settle_late, sweep_all, sweep_queue
+from veilmq.store.postgres.background import settle_groups, sweep_all, sweep_queue
 from veilmq.store.postgres.database import COLLISIONS, COLLISIONS_MAX
 from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import LANE, Node
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
-from veilmq.store.postgres.receives import dead_letter_terms, move, properties_of, target_of
+from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
-CLAIMS["read_fifo"] = queues.of_fifo(CLAIMS["read"])
-CLAIMS["choose"] = queues.locking(STANDARD, "seq, receive_count, group_key")
+CLAIMS["read_fifo"] = queues.fifo_variant(CLAIMS["read"])
+CLAIMS["choose"] = queues.locking_statement(STANDARD, "seq, receive_count, group_key")
 
 T = TypeVar("T")
 
-LONG_S = 0.1
+SLOW_COUNT_S = 0.1
 _COSTS_KEPT = 50
 _SLICES_MAX = 16
 _PREFETCHED = 100  # rows; their bodies may be large
 
 
-def _divided(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[int], bool]:
-    """Return the living, the dead, received ``receives_max`` times (0: none are), and whether more are left."""
-    living: list[int] = []
+def _split_dead_letters(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[int], bool]:
+    """Return the positions to bind, those of dead letters, and whether rows are left over.
+
+    Dead letters were received ``receives_max`` times; with 0 there are none.
+    """
+    alive: list[int] = []
     dead: list[int] = []
     bytes_left = limits.DEAD_LETTER_BYTES_PER_RECEIVE
     for row in rows:
         if not receives_max or row["receive_count"] < receives_max:
-            living.append(row["seq"])
+            alive.append(row["seq"])
         elif len(dead) == limits.DEAD_LETTERS_PER_RECEIVE or bytes_left <= 0:
-            return living, dead, True
+            return alive, dead, True
         else:
             dead.append(row["seq"])
             bytes_left -= row["size_bytes"]
-    return living, dead, False
+    return alive, dead, False
 
 
 class PostgresTransaction(claims.ClaimTransaction, Transaction):
-    """A transaction on one connection; statements of a command that only reads have one each."""
+    """A transaction on one connection; for commands that only read, each statement is its own transaction."""
 
     def __init__(self, connection: Any, node: Node) -> None:
         self.connection = connection
         self._fetch: Callable[..., Awaitable[list[Any]]] = connection.fetch
         self.node = node
         self.after: list[Callable[[], object]] = []
-        """What is called once it is committed."""
-        self._due_ms: dict[str, int] = {}  # when which queue has something
+        """Called after the commit."""
+        self._due_ms: dict[str, int] = {}  # queues to notify, and when a message is visible
         self._changed: set[str] = set()
         self.ids = node.ids
         self.book = node.book
@@ -102,22 +105,22 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return at_ms
 
     async def find(self, name: str, lock: Lock | None = None) -> Queue | None:
-        return await self.node.catalog.find(self.connection, name, lock)
+        return await self.node.catalog.look_up(self.connection, name, lock)
 
     async def find_target(self, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return the queue as the node knows it, or look it up."""
-        known = self.node.catalog.known(name)
+        """Return the cached queue, or look it up."""
+        known = self.node.catalog.fresh(name)
         return known or await self.node.catalog.target(self.connection, name, source)
 
     async def settings(self, name: str) -> QueueSettings | None:
-        queue, elsewhere = await self.find(name), self.node.catalog.elsewhere
-        if queue is None and elsewhere is not None:
-            _, queue = await elsewhere.find(name) or (0, None)
+        queue, shards = await self.find(name), self.node.catalog.shards
+        if queue is None and shards is not None:
+            _, queue = await shards.find(name) or (0, None)
         return None if queue is None else queue.settings
 
     async def has_sources(self, name: str) -> bool:
-        elsewhere = self.node.catalog.elsewhere
-        return await super().has_sources(name) or (elsewhere is not None and bool(await elsewhere.has_sources(name)))
+        shards = self.node.catalog.shards
+        return await super().has_sources(name) or (shards is not None and bool(await shards.has_sources(name)))
 
     async def counts(self, queue: Queue) -> QueueCounts:
         row = await self.connection.fetchrow(sql(queue)["count"], queue.partition, retention_ms(queue))
@@ -130,19 +133,19 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
             self.after.append(lambda: self.node.totals.pop(queue.number, None))
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
-        """The first groups follow a new delay or a shorter retention now, and the others by the janitor."""
+        """Apply a new delay or a shorter retention to the first groups; the janitor does the rest."""
         connection, is_longer = self.connection, settings.retention_s > queue.settings.retention_s
-        if is_longer and settings.fifo:  # what the old one has ended stays so: messages of groups are deleted at once
+        if is_longer and settings.fifo:  # expired messages must stay expired: they are deleted now
             await sweep_queue(self.node, connection, queue)
         elif is_longer:
             await self.run("end_what_has_ended", queue.partition, retention_ms(queue))
         await self.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
-            await settle_late(connection, queue)
+            await settle_groups(connection, queue)
         if settings.fifo and settings.retention_s < queue.settings.retention_s:
-            # What has ended by that blocks its groups no more.
-            terms = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
-            await connection.execute(SWEEPS["sweep_fifo"], *terms, *queues.terms_of_log(queue))
+            # Expired messages must not block their groups.
+            args = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
+            await connection.execute(SWEEPS["sweep_fifo"], *args, *queues.event_log_args(queue))
         self.invalidate(queue)
 
     def invalidate(self, queue: Queue) -> None:
@@ -150,17 +153,17 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.after.append(lambda: self.node.catalog.forget(queue.name))
 
     def require_room(self) -> None:
-        """Do nothing: a full disk of the database fails the statement."""
+        """Do nothing: on a full disk, the statement fails."""
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        is_named = queue.settings.fifo and not queue.away  # one that is away tells repeated ones apart itself
-        keys = [key_of(each.group or "", each.dedup_id or "", queue) if is_named else None for each in messages]
+        has_keys = queue.settings.fifo and not queue.away  # the database of an ``away`` queue deduplicates
+        keys = [key_of(each.group or "", each.dedup_id or "", queue) if has_keys else None for each in messages]
         return _sent(queue, await self._insert(queue, messages, ids, keys))
 
     async def _insert(
         self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes], keys: list[bytes | None]
     ) -> list[Any]:
-        """Return the stored row of each message; a FIFO queue remembers them under their keys."""
+        """Store messages; return their rows. A FIFO queue logs them under their deduplication keys."""
         rows = await insert(self.node, self.connection, queue, list(messages), keys, list(ids))
         self.notify(queue.name, min(row["visible_at"] for row in rows))
         return rows
@@ -172,7 +175,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         seqs = [each.seq for each in messages]
-        await queues.note_ends(self.connection, queue, "supersede", seqs)
+        await queues.write_ended_receipts(self.connection, queue, "supersede", seqs)
         properties = [properties_of(queue, each.row) or None for each in messages]
         return await self._move(queue, target, seqs, None, [self.ids.next() for _ in seqs], properties)
 
@@ -185,10 +188,10 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         ids: list[bytes] | None = None,
         properties: list[bytes | None] | None = None,
     ) -> int:
-        """Move locked messages, as dead letters of ``source`` or as new ones that have ``ids``; return how many."""
+        """Move locked messages, as dead letters of ``source`` or as new ones with ``ids``; return their number."""
         if queue.settings.fifo:
-            terms = queue.partition, target.partition, seqs, ids, properties, self.node.positions.take(len(seqs) + 1)
-            moved: int = await self.connection.fetchval(FIFO["move"], *terms, retention_ms(queue), source)
+            args = queue.partition, target.partition, seqs, ids, properties, self.node.positions.take(len(seqs) + 1)
+            moved: int = await self.connection.fetchval(FIFO["move"], *args, retention_ms(queue), source)
         else:
             moved = await move(self.connection, self.node, queue, target, seqs, source, 0, ids)
         if not moved:
@@ -204,7 +207,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def delete(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
         seqs = [each.seq for each in messages]
-        await queues.note_ends(self.connection, queue, "delete", seqs)
+        await queues.write_ended_receipts(self.connection, queue, "delete", seqs)
         await self.connection.execute(sql(queue)["remove"], queue.partition, seqs, retention_ms(queue))
         self.after.append(partial(self.node.deleted, queue, seqs, messages[0].read_at_ms))
         if queue.settings.fifo:
@@ -213,13 +216,13 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     async def dead_letter(
         self, queue: Queue, target: Queue, messages: Sequence[StoredMessage], new: Sequence[NewMessage]
     ) -> list[SentMessage]:
-        """What is buried is no duplicate of anything."""
+        """Move to the dead-letter queue, without deduplication."""
         rows = await self._insert(target, new, [each.id for each in messages], [None] * len(new))
         receives = [each.receives_before + each.receive_count for each in messages]
         first = [each.first_received_at_ms for each in messages]
         sent = [row["sent_at"] for row in rows] if target.settings.fifo else [each.sent_at_ms for each in messages]
-        terms = target.partition, [row["seq"] for row in rows], queue.name, receives, first, sent
-        await self.connection.execute(sql(target)["bury"], *terms)
+        args = target.partition, [row["seq"] for row in rows], queue.name, receives, first, sent
+        await self.connection.execute(sql(target)["bury"], *args)
         self.node.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
@@ -247,8 +250,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self, queue: Queue, statement: str, which: Any, *rest: Any, has_bodies: bool = False
     ) -> list[StoredMessage]:
         statement = _stored(statement, fifo=queue.settings.fifo, body=", body" if has_bodies else "")
-        terms = queue.partition, which, retention_ms(queue), *rest
-        found = [StoredMessage(*row) for row in await self._fetch(statement, *terms)]
+        args = queue.partition, which, retention_ms(queue), *rest
+        found = [StoredMessage(*row) for row in await self._fetch(statement, *args)]
         return [
             each._replace(properties=properties_of(queue, each._asdict())) if each.source else each for each in found
         ]
@@ -259,15 +262,15 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
     # Claims.
 
     async def bind(self, queue: Queue, claim: BoundClaim, request: BindRequest) -> BindResult:
-        """Bind a slice; raises what is among ``COLLISIONS`` when the transaction is to be repeated."""
-        await queues.hold(self.connection, queue)
+        """Bind a slice; an error of ``COLLISIONS`` repeats the transaction."""
+        await queues.block_purge(self.connection, queue)
         count = min(request.messages, self.node.options.claim_slice_rows)
         if request.bytes is not None:
             rows_max = _SLICES_MAX * (request.bytes // limits.STORED_BYTES_MAX)
-            of_claim = await self.connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
-            bytes_left = request.bytes - int(of_claim)
+            claim_bytes = await self.connection.fetchval(CLAIMS["claim_bytes"], queue.partition, claim.id)
+            bytes_left = request.bytes - int(claim_bytes)
             request = request._replace(bytes=bytes_left)
-            if queue.settings.fifo:  # which are bound without being looked at: as many as fit, however long
+            if queue.settings.fifo:  # bound without reading sizes, so as many as fit at the maximum size
                 count = min(count, bytes_left // limits.STORED_BYTES_MAX) if claim.messages < rows_max else 0
         if count <= 0:
             return BindResult(0, claim.shards, claim.filled, more=False)
@@ -284,49 +287,49 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         if request.bytes is not None:
             fitting = bisect_right(list(accumulate(row["size_bytes"] for row in rows)), request.bytes)
             rows, is_full = rows[:fitting], fitting < len(rows)
-        living, dead, is_cut = _divided(rows, 0 if target is None else queue.settings.receives_max)
+        alive, dead, has_rest = _split_dead_letters(rows, 0 if target is None else queue.settings.receives_max)
         if target is not None and dead:
-            await queues.note_ends(connection, queue, "die", dead)
+            await queues.write_ended_receipts(connection, queue, "die", dead)
             try:
                 await self._move(queue, target, dead, queue.name)
-            except PartitionRetired:  # it was purged or deleted just now: they are delivered once more
-                living, dead, is_cut = _divided(rows, 0)
-        await queues.note_ends(connection, queue, "supersede", living)
-        messages = len(living)
+            except PartitionRetired:  # the target was just purged or deleted: deliver them once more
+                alive, dead, has_rest = _split_dead_letters(rows, 0)
+        await queues.write_ended_receipts(connection, queue, "supersede", alive)
+        messages = len(alive)
         if queue.has_groups:
             keys = {row["seq"]: row["seq"] if row["group_key"] is None else row["group_key"] for row in rows}
             total = claim.shards or claims.shards_of_groups(len(rows), more=len(rows) == count, request=request)
-            shards, grown = [keys[seq] % total for seq in living], (total, 0)
+            shards, grown = [keys[seq] % total for seq in alive], (total, 0)
         else:
             pieces, grown = claims.assign_shards(messages, claim, request.shard_messages)
-            shards = [shard for shard, of_it in pieces for _ in range(of_it)]
+            shards = [shard for shard, size in pieces for _ in range(size)]
         generation = getrandbits(queues.GENERATION_BITS)
-        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, living, shards, generation)
+        await connection.execute(CLAIMS["bind"], queue.partition, claim.id, alive, shards, generation)
         self.node.totals[queue.number]["received"] += messages
-        more = not is_full and (len(rows) == count or is_cut) and messages < request.messages
+        more = not is_full and (len(rows) == count or has_rest) and messages < request.messages
         return BindResult(messages, *grown, more=more)
 
     async def _bind_fifo(
         self, queue: Queue, claim: BoundClaim, request: BindRequest, count: int, target: Queue | None
     ) -> BindResult:
         generation, kept_ms = getrandbits(queues.GENERATION_BITS), retention_ms(queue)
-        terms = (count, request.messages, claim.shards, request.shard_messages, generation, kept_ms)
-        of_dead = (*dead_letter_terms(self.node, queue, target), limits.DEAD_LETTERS_PER_RECEIVE)
-        bound, shards, letters = await self.connection.fetchrow(
-            CLAIMS["bind_fifo"], queue.partition, claim.id, *terms, *of_dead, *queues.terms_of_log(queue)
+        args = (count, request.messages, claim.shards, request.shard_messages, generation, kept_ms)
+        dead_args = (*dead_letter_args(self.node, queue, target), limits.DEAD_LETTERS_PER_RECEIVE)
+        bound, shards, dead_letters = await self.connection.fetchrow(
+            CLAIMS["bind_fifo"], queue.partition, claim.id, *args, *dead_args, *queues.event_log_args(queue)
         )
         self.node.totals[queue.number]["received"] += bound
-        if target is not None and letters:
+        if target is not None and dead_letters:
             self.notify(target.name)
-        more = (bound == count or letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < request.messages
+        more = (bound == count or dead_letters == limits.DEAD_LETTERS_PER_RECEIVE) and bound < request.messages
         return BindResult(bound, min(shards, limits.CLAIM_SHARDS_MAX), 0, more=more)
 
     async def read_claim(
         self, queue: Queue, claim: BoundClaim, shard: int, seq: int, count: int
     ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
         statement = CLAIMS["read_fifo" if queue.settings.fifo else "read"]
-        terms = (claim.partition, claim.id, shard, seq, count)
-        async for row in self.connection.cursor(statement, *terms, prefetch=_PREFETCHED):
+        args = (claim.partition, claim.id, shard, seq, count)
+        async for row in self.connection.cursor(statement, *args, prefetch=_PREFETCHED):
             seq, content = row["seq"], (row["id"], row["body"], properties_of(queue, row))
             sequence = seq if queue.settings.fifo else None
             yield seq, ClaimedMessage(*content, row["sent_at"], claim.bound_at_ms, row["receive_count"], sequence)
@@ -338,27 +341,27 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.notify(queue.name)
 
     async def end_slice(self, queue: Queue | None, claim: BoundClaim) -> bool:
-        """Delete a slice of an acknowledged claim, or give one back; the janitor deletes what is in a retired one."""
+        """Delete or return a slice of a claim; the janitor deletes messages of retired partitions."""
         if queue is None or queue.partition != claim.partition:
             return False
         is_deleted = claim.state == claims.ACKNOWLEDGED
         statement, rows_max = CLAIMS["end_fifo" if queue.settings.fifo else "end"], self.node.options.claim_slice_rows
-        terms = claim.partition, claim.id, rows_max, retention_ms(queue), "delete" if is_deleted else "give_back"
-        done: int = await self.connection.fetchval(statement, *terms)
+        args = claim.partition, claim.id, rows_max, retention_ms(queue), "delete" if is_deleted else "give_back"
+        done: int = await self.connection.fetchval(statement, *args)
         if is_deleted:
             self.node.totals[queue.number]["deleted"] += done
         self.notify(queue.name)
         return done >= rows_max
 
     async def backlog(self, queue: Queue, *, allow_cached: bool) -> Backlog:
-        """``allow_cached``: what took long to count is given again for fifty times as long."""
+        """With ``allow_cached``, reuse a slow count for fifty times the duration of the count."""
         began_s = get_running_loop().time()
         until_s, known = self.node.backlogs[queue.partition]
         if allow_cached and began_s < until_s:
             return known
         counted = await super().backlog(cast(QueueRow, queue), allow_cached=allow_cached)
         cost_s = get_running_loop().time() - began_s
-        if cost_s > LONG_S:
+        if cost_s > SLOW_COUNT_S:
             self.node.backlogs[queue.partition] = began_s + _COSTS_KEPT * cost_s, counted
         return counted
 
@@ -369,11 +372,11 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self.after.append(self.node.workers[step].schedule)
 
     def notify(self, name: str, due_ms: int = 0) -> None:
-        """``due_ms`` is by the database's clock, 0 at once: the node's may differ from it."""
+        """``due_ms`` is by the database's clock, 0 for now; the node's clock may differ."""
         self._due_ms[name] = min(due_ms, self._due_ms.get(name, due_ms))
 
     def wake(self) -> None:
-        """Wake the waiters, here and at other nodes."""
+        """Wake the waiters of all nodes."""
         for name in self._changed:
             self.node.watches.changed(name)
         for name, due_ms in self._due_ms.items():
@@ -382,7 +385,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
 @cache
 def _stored(statement: str, *, fifo: bool, body: str) -> str:
-    """Return the statement with the columns of ``StoredMessage`` alone. (No body is read to know how long it is.)"""
+    """Return the statement with the columns of ``StoredMessage``; ``octet_length`` does not read the body."""
     priority, due = f"priority % {LANE}", "visible_at"
     if fifo:
         delay = "(SELECT delay FROM mq.part WHERE qp = $1)"
@@ -397,27 +400,25 @@ def _stored(statement: str, *, fifo: bool, body: str) -> str:
 
 
 def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
-    """Return the answers of rows that were stored; what goes to another database is numbered there."""
+    """Return the results for stored rows; a message for another database gets its sequence there."""
     has_sequence = queue.settings.fifo and not queue.away
     return [SentMessage(id=row["id"], sequence=row["seq"] if has_sequence else None) for row in rows]
 
 
 async def sweep(node: Node, connection: Any) -> None:
-    """Do all that the janitor has to do, on its connection."""
+    """Run the janitor's work on its connection."""
     await forget_cooldowns(PostgresTransaction(connection, node))
     await sweep_all(node, connection)
 
 
-async def transact(
-    node: Node, work: Callable[[PostgresTransaction], Awaitable[T]], *, sees_one_instant: bool = False
-) -> T:
-    """Return what ``work`` does in a transaction, which is repeated when another one was in its way."""
+async def transact(node: Node, work: Callable[[PostgresTransaction], Awaitable[T]], *, snapshot: bool = False) -> T:
+    """Return the result of ``work`` in a transaction, repeated after conflicts."""
     async with node.database.connection() as connection:
         for _ in range(COLLISIONS_MAX):
             tx = PostgresTransaction(connection, node)
             try:
-                async with connection.transaction(isolation="repeatable_read" if sees_one_instant else None):
-                    answer = await work(tx)
+                async with connection.transaction(isolation="repeatable_read" if snapshot else None):
+                    result = await work(tx)
             except COLLISIONS:
                 node.positions.jump()
             except PartitionRetired as retired:
@@ -428,16 +429,16 @@ async def transact(
                 break
         else:
             raise InternalError
-    # Behind the answer, so not while the connection is given back, which takes turns of the loop: a poll that is
-    # submitted again passes by what the command has changed, such as its policy.
+    # Wake after the reply, not while the connection is released, which takes iterations of the loop: a poll that is
+    # resubmitted must see the change, such as a new policy.
     get_running_loop().call_soon(tx.wake)
-    return answer
+    return result
 
 
 async def run_cold(node: Node, command: Command) -> Any:
-    """Return what a cold command returns; it is a transaction if it may change something, or sees one instant."""
+    """Run a cold command, in a transaction unless it only reads and needs no snapshot."""
     kind = type(command)
     if kind in READS and kind not in SNAPSHOTS:
         async with node.database.connection() as connection:
             return await COLD[kind](PostgresTransaction(connection, node), command)
-    return await transact(node, lambda tx: COLD[kind](tx, command), sees_one_instant=kind in SNAPSHOTS)
+    return await transact(node, lambda tx: COLD[kind](tx, command), snapshot=kind in SNAPSHOTS)

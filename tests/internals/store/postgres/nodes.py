@@ -14,7 +14,7 @@ from veilmq.core.commands import Command
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.engine import PostgresEngine
-from veilmq.store.postgres.wakeups import REST_MS, SOON_MS, Notice, read_notice
+from veilmq.store.postgres.wakeups import FIRST_POLL_MS, SEND_INTERVAL_MS, Notification, decode_notification
 
 PATIENCE_S = 60
 
@@ -33,17 +33,17 @@ class TwoNodes:
         self.first: Any = host.engine
         self.other: PostgresEngine = host.run(open_engine(host.url, clock=host.clock, options=options))
         self.woken_ms: list[int] = []
-        self._heard: list[Notice] = []
+        self._heard: list[Notification] = []
         self._calls = 0
         host.run(self._listen())
-        self.until(lambda: {each.watches.arrive for each in (self.first, self.other)} == {options.listens})
-        self.advance(REST_MS)
+        self.until(lambda: {each.watches.receives for each in (self.first, self.other)} == {options.listens})
+        self.advance(SEND_INTERVAL_MS)
 
     def watch(self, queue: str = QUEUE) -> None:
         self.other.watch(queue, self.woken_ms.append)
-        self.advance(REST_MS)
+        self.advance(SEND_INTERVAL_MS)
         self.until(lambda: self.first.watches.is_awaited(queue))
-        self.advance(SOON_MS)  # the look that follows finds nothing new
+        self.advance(FIRST_POLL_MS)  # the look that follows finds nothing new
         self.woken_ms.clear()
 
     def until(self, condition: Callable[[], object]) -> None:
@@ -63,15 +63,15 @@ class TwoNodes:
     def do_there(self, command: Command) -> Any:
         return self.host.run(execute(self.other, command))
 
-    def told(self, what: str = "due") -> list[Notice]:
+    def told(self, what: str = "due") -> list[Notification]:
         """Return what the first node has said of that since the last call."""
         mark = f"mark/{self._calls}"
         self._calls += 1
         self.host.in_loop(lambda: self.first.watches.changed(mark))
-        self.advance(REST_MS)
+        self.advance(SEND_INTERVAL_MS)
         self.until(lambda: any(notice.queue == mark for notice in self._heard))
         heard, self._heard = self._heard, []
-        return [notice for notice in heard if (notice.node, notice.what) == (self.first.watches.name, what)]
+        return [notice for notice in heard if (notice.node, notice.kind) == (self.first.watches.name, what)]
 
     def end_notices(self) -> None:
         async def end() -> None:
@@ -84,7 +84,7 @@ class TwoNodes:
         await self._ear.add_listener("veilmq", self._hear)
 
     def _hear(self, connection: Any, pid: int, name: str, text: Any) -> None:
-        self._heard.append(read_notice(text))
+        self._heard.append(decode_notification(text))
 
     def close(self) -> None:
         self.host.run(self._ear.close())

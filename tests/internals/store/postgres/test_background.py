@@ -25,7 +25,7 @@ from veilmq.core.commands import MoveStatus
 from veilmq.core.errors import InternalError, StoreUnavailable
 from veilmq.store.moves import MoveStep
 from veilmq.store.postgres.background import JANITOR_MS
-from veilmq.store.postgres.database import POLL_MS, SETTINGS, Mover
+from veilmq.store.postgres.database import POLL_MS, SETTINGS, Worker
 from veilmq.store.postgres.engine import PostgresEngine
 
 OPTIONS = replace(RESTLESS, sweep_rows=2)
@@ -104,7 +104,7 @@ def test_what_the_janitor_cannot_read_does_not_keep_the_turn(host: PostgresHost)
     host.values("UPDATE mq.queue SET settings = '{'")
     host.advance(JANITOR_MS)
     assert host.rows("msg") == 1
-    assert not cast(PostgresEngine, host.engine).janitor_turn.is_held
+    assert not cast(PostgresEngine, host.engine).janitor_lock.is_held
     host.values("UPDATE mq.queue SET settings = convert_to('{\"retention_s\": 60}', 'UTF8')")
     host.advance(JANITOR_MS)
     assert host.rows("msg") == 0
@@ -121,7 +121,7 @@ async def _gone(host: PostgresHost) -> None:
 
 
 def sweeping(nodes: TwoNodes) -> list[Any]:
-    return [node for node in (nodes.first, nodes.other) if node.janitor_turn.is_held]
+    return [node for node in (nodes.first, nodes.other) if node.janitor_lock.is_held]
 
 
 def test_one_node_has_the_turn_and_another_takes_it_over(nodes: TwoNodes) -> None:
@@ -130,7 +130,7 @@ def test_one_node_has_the_turn_and_another_takes_it_over(nodes: TwoNodes) -> Non
     nodes.advance(JANITOR_MS)
     (first,) = sweeping(nodes)
     nodes.host.send(*"abc")
-    nodes.host.in_loop(first.rest)
+    nodes.host.in_loop(first.stop_background)
     nodes.host.run(_gone(nodes.host))
     nodes.advance(JANITOR_MS)
     (second,) = sweeping(nodes)
@@ -145,10 +145,10 @@ def test_a_server_that_falls_silent_is_given_up(host: PostgresHost) -> None:
         async with asyncio.timeout(60):
             host.clock.advance(JANITOR_MS)
             await node.drain()
-        return node.janitor_turn.is_held
+        return node.janitor_lock.is_held
 
     async def play() -> None:
-        cast(PostgresEngine, host.engine).rest()
+        cast(PostgresEngine, host.engine).stop_background()
         async with passing(host.url) as proxy:
             node = await open_engine(proxy.url, clock=host.clock, options=HASTY)
             assert await swept(node)
@@ -264,7 +264,7 @@ def test_a_task_goes_on_when_its_node_is_gone(nodes: TwoNodes) -> None:
 def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Exception]) -> None:
     """Whatever failed it; a node that looked no more would leave everything to the others."""
     steps: list[int] = []
-    works: list[asyncio.Future[None]] = []
+    tasks: list[asyncio.Future[None]] = []
 
     async def step() -> None:
         steps.append(len(steps))
@@ -272,12 +272,12 @@ def test_a_step_that_fails_is_done_again(host: PostgresHost, error: type[Excepti
             raise error
 
     async def work() -> None:
-        mover = Mover(step=step, clock=host.clock, start=lambda step: works.append(asyncio.ensure_future(step)))
-        mover.schedule()
+        worker = Worker(step=step, clock=host.clock, start=lambda step: tasks.append(asyncio.ensure_future(step)))
+        worker.schedule()
         for at in range(2):
             host.clock.advance(1_000)
-            await works[at]
-        mover.stop()
+            await tasks[at]
+        worker.stop()
 
     host.run(work())
     assert steps == [0, 1]

@@ -20,7 +20,7 @@ from veilmq.store.postgres import Shards, databases
 from veilmq.store.postgres.database import POLL_MS
 from veilmq.store.postgres.outbox import CLAIM_MS
 from veilmq.store.postgres.store import REFRESH_MS
-from veilmq.store.urls import bare
+from veilmq.store.urls import remove_passwords
 
 LATER = "000000000000/later"
 DEAD = "000000000000/dead"
@@ -142,7 +142,7 @@ def test_only_an_empty_database_is_removed(host: ShardsHost) -> None:
     )
     assert "the home, which cannot be removed" in refused(host, databases.remove(host.urls[0], "1"))
     host.send("a", queue=LATER)
-    assert [each.queues for each in host.run(databases.listing(host.urls[0]))] == [1, 1]
+    assert [each.queues for each in host.run(databases.list_databases(host.urls[0]))] == [1, 1]
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -350,4 +350,4 @@ def test_no_password_is_kept(
     ("postgresql:///?service=two", "postgresql:///?service=two"),
 ])  # fmt: skip
 def test_urls_are_stored_without_passwords(url: str, stored: str) -> None:
-    assert bare(url) == stored
+    assert remove_passwords(url) == stored

@@ -13,7 +13,7 @@ from veilmq.core import commands
 from veilmq.core.commands import ReceivedMessage
 from veilmq.core.topics import Forward, ForwardEntry
 from veilmq.store.postgres.database import Database
-from veilmq.store.postgres.schema import Durability, Promise
+from veilmq.store.postgres.schema import CommitDurability, Durability
 
 FIFO = "000000000000/jobs.fifo"
 DEAD = "000000000000/dead"
@@ -164,17 +164,17 @@ async def settings_of(host: PostgresHost, name: str) -> list[str]:
 
 
 def test_what_a_promise_says() -> None:
-    good = Promise(
+    good = CommitDurability(
         mode=Durability.STRICT, waits="on", set_to="on", standbys="ANY 1 (*)", fsync=True, full_page_writes=True
     )
-    assert good.doubts == []
+    assert good.warnings == []
     assert str(good) == "strict: commits are durable here and on standbys (ANY 1 (*)) (synchronous_commit on)"
     standard = replace(good, mode=Durability.STANDARD, standbys="", full_page_writes=False)
     assert str(standard).endswith(
         "receives, changes and deletes of standard queues may be undone by a crash of the database"
     )
-    (doubt,) = standard.doubts
-    assert "SET full_page_writes = on" in doubt
+    (warning,) = standard.warnings
+    assert "SET full_page_writes = on" in warning
 
 
 def test_statements_see_what_was_committed(host: PostgresHost) -> None:

@@ -140,13 +140,13 @@ def test_a_late_delete_that_a_receive_overtakes_is_written(host: PostgresHost, m
     host.put(message("a", group="g", dedup_id="a"), queue=BUSY)
     (got,) = host.receive(queue=BUSY, timeout_s=1)
     host.advance(2_000)
-    write = queues.note_late
+    write = queues.write_late_deletes
 
     async def overtaken(*arguments: Any, **more: Any) -> None:
         assert (await execute(host.engine, Receive(queue=BUSY, count=1))).messages
         await write(*arguments, **more)
 
-    monkeypatch.setattr(queues, "note_late", overtaken)
+    monkeypatch.setattr(queues, "write_late_deletes", overtaken)
     host.delete(got.receipt, queue=BUSY)
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
@@ -218,7 +218,7 @@ def test_a_node_that_does_nothing_with_its_turn_loses_it(host: PostgresHost, alr
 
 
 def test_who_waits_too_long_for_the_turn_is_told_so(host: PostgresHost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.postgres.engine._EXPORT_TURN_S_MAX", 0.05)
+    monkeypatch.setattr("veilmq.store.postgres.engine._EXPORT_LOCK_S_MAX", 0.05)
     cycle(host, 1)
 
     async def work() -> None:

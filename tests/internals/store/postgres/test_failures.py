@@ -44,7 +44,7 @@ from veilmq.store.cold import COLD
 from veilmq.store.port import execute
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.database import Breaker, Database, failure_of
-from veilmq.store.postgres.engine import HOT, Coalescer, Hot, Measured, PostgresEngine
+from veilmq.store.postgres.engine import HOT, Coalescer, CommandMetrics, Hot, PostgresEngine
 from veilmq.store.postgres.node import keys_of
 from veilmq.testing import VirtualClock
 
@@ -214,7 +214,7 @@ def test_the_breaker_rests_longer_each_time() -> None:
     breaker.check()
     with pytest.raises(StoreUnavailable):
         breaker.check()
-    breaker.worked()
+    breaker.succeeded()
     breaker.check()
     breaker.check()
     breaker.failed()
@@ -385,8 +385,8 @@ class Asked:
         self.answers: list[Any] = []
         self.drained_keys: list[Any] = []
         self.options = RESTLESS
-        self.measured = Measured()
-        self.catalog = SimpleNamespace(known=lambda name: name)
+        self.command_metrics = CommandMetrics()
+        self.catalog = SimpleNamespace(fresh=lambda name: name)
         self.database = SimpleNamespace(connection=contextlib.nullcontext, relaxes=False)
         self.line = Coalescer(cast(Any, self), (QUEUE, Receive), Hot(self._work, lambda command: 1))
 
@@ -394,7 +394,7 @@ class Asked:
         self.together.append(len(together))
         return list(range(len(together)))
 
-    def drained(self, key: Any) -> None:
+    def remove_coalescer(self, key: Any) -> None:
         self.drained_keys.append(key)
 
     def fail(self, answer: Any) -> None:

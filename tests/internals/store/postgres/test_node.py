@@ -20,7 +20,7 @@ from veilmq.core.messages import Lease
 from veilmq.core.settings import QueueSettings
 from veilmq.store.port import execute
 from veilmq.store.postgres.database import SETTINGS
-from veilmq.store.postgres.node import FairShares, Known, LowWater, keys_of, lease_of
+from veilmq.store.postgres.node import FairShares, LowWater, PartitionCache, keys_of, lease_of
 from veilmq.store.postgres.queues import BEGINNING, STANDARD, Queue
 from veilmq.testing import VirtualClock
 
@@ -480,30 +480,30 @@ def test_marks_are_of_a_second() -> None:
     """A look begins behind the last that was taken; without any, or after a second, at the beginning."""
     clock = VirtualClock()
     low_water = LowWater(clock)
-    low_water.found([row(8, 100, 1)])
+    low_water.record([row(8, 100, 1)])
     assert low_water.begin() == BEGINNING
-    low_water.found([row(8, 300, 7), row(8, 300, 9), row(8, 200, 11), row(1, 50, 3)])
+    low_water.record([row(8, 300, 7), row(8, 300, 9), row(8, 200, 11), row(1, 50, 3)])
     behind = low_water.begin()
     assert (behind[7], behind[16 + 7], behind[0], behind[16], behind[1], behind[17]) == (300, 9, 50, 3, 0, -1)
-    low_water.found([row(2, 500, 7)])
+    low_water.record([row(2, 500, 7)])
     assert (behind[1], behind[17]) == (500, -1), "more may come up at the present instant"
     clock.advance(1_000)
     assert low_water.begin() == BEGINNING
-    low_water.found([])
+    low_water.record([])
     assert low_water.begin() == behind
 
 
 def test_a_failover_ends_all_marks(host: PostgresHost) -> None:
     """The clock may be another one then."""
     node: Any = host.engine
-    node.low_water[1].found([row(8, 100, 1)])
+    node.low_water[1].record([row(8, 100, 1)])
     node.database.on_lost()
-    assert node.low_water[1].last == BEGINNING
+    assert node.low_water[1].marks == BEGINNING
 
 
 def test_of_too_many_partitions_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("veilmq.store.postgres.node._KNOWN_MAX", 2)
-    known: Known[list[int]] = Known(list)
+    monkeypatch.setattr("veilmq.store.postgres.node._CACHED_PARTITIONS_MAX", 2)
+    known: PartitionCache[list[int]] = PartitionCache(list)
     for partition in range(3):
         known[partition].append(partition)
         assert known[partition] == [partition]
@@ -513,34 +513,34 @@ def test_of_too_many_partitions_nothing_is_known(monkeypatch: pytest.MonkeyPatch
 def test_a_look_that_finds_nothing_is_followed_by_one_from_the_beginning() -> None:
     low_water = LowWater(VirtualClock())
     low_water.begin()
-    assert low_water.instead() is None
-    low_water.found([row(8, 100, 1)])
+    assert low_water.begin_full_scan() is None
+    low_water.record([row(8, 100, 1)])
     low_water.begin()
-    assert low_water.instead() == BEGINNING
+    assert low_water.begin_full_scan() == BEGINNING
 
 
 def test_looks_from_the_beginning_are_rare_where_they_are_dear(timeless: list[float]) -> None:
     """A tenth of the time at the most, from the second on; whoever waits is told when the next one may be."""
     clock = VirtualClock()
     low_water = LowWater(clock)
-    assert (low_water.last, low_water.again_ms) == (BEGINNING, None)
+    assert (low_water.marks, low_water.full_scan_wait_ms) == (BEGINNING, None)
     for again_ms in (None, None, 4_000):
         assert low_water.begin() == BEGINNING
         timeless[0] += 0.4
-        low_water.found([row(8, 100, 1)])
-        told_ms = low_water.again_ms
+        low_water.record([row(8, 100, 1)])
+        told_ms = low_water.full_scan_wait_ms
         assert told_ms == (None if again_ms is None else pytest.approx(again_ms, abs=1))
-        assert low_water.begin() == low_water.last != BEGINNING
+        assert low_water.begin() == low_water.marks != BEGINNING
         timeless[0] += 0.01
-        low_water.found([])
+        low_water.record([])
         clock.advance(1_000)
     timeless[0] += 3.98
-    behind = low_water.last
+    behind = low_water.marks
     assert low_water.begin() == behind
-    assert low_water.instead() is None
-    low_water.found([])
+    assert low_water.begin_full_scan() is None
+    low_water.record([])
     timeless[0] += 0.02
-    assert (low_water.last, low_water.again_ms) == (behind, None)
+    assert (low_water.marks, low_water.full_scan_wait_ms) == (behind, None)
     assert low_water.begin() == BEGINNING
 
 

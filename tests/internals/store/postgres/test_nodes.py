@@ -189,7 +189,7 @@ def test_what_is_published_does_not_fail_by_a_purge_right_behind_it(topic: Postg
     """It is committed when it is told of: an error would have it published twice, and end what goes on by itself."""
     topic.do(publishing("a"))
     node: Any = topic.engine
-    queue = node.catalog.seen(FIFO)
+    queue = node.catalog.cached(FIFO)
     woken_ms: list[int] = []
     topic.in_loop(lambda: topic.engine.watch(FIFO, woken_ms.append))
     topic.purge(FIFO)
@@ -476,18 +476,18 @@ def test_what_is_acknowledged_is_seen_no_more_before_it_is_deleted(postgres_url:
 
 
 @KINDS
-@pytest.mark.parametrize("long_s", [-1.0, 1_000.0])
+@pytest.mark.parametrize("slow_count_s", [-1.0, 1_000.0])
 def test_what_takes_long_to_count_is_told_again(
-    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, long_s: float, *, fifo: bool
+    nodes: TwoNodes, monkeypatch: pytest.MonkeyPatch, slow_count_s: float, *, fifo: bool
 ) -> None:
-    monkeypatch.setattr(transaction, "LONG_S", long_s)
+    monkeypatch.setattr(transaction, "SLOW_COUNT_S", slow_count_s)
     monkeypatch.setattr(transaction, "_COSTS_KEPT", 1_000_000)
     fill(nodes.host, 3, fifo=fifo)
     nodes.host.do(OPEN)
     beat = claims.Heartbeat(queue=QUEUE, source="s", epoch=1)
     assert nodes.host.do(beat).ready == 3
     nodes.host.do(claim(2))
-    assert nodes.host.do(beat).ready == (3 if long_s < 0 else 1)
+    assert nodes.host.do(beat).ready == (3 if slow_count_s < 0 else 1)
     assert nodes.host.do(claims.ListSources(queue=QUEUE))[0].ready == 1
 
 

@@ -14,7 +14,7 @@ from tests.store.test_dead_letters import take as take_in_turn
 from veilmq.core.errors import StoreUnavailable
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.store.postgres.database import POLL_MS
-from veilmq.store.postgres.outbox import CLAIM_MS, Arrived, Batch, Outbox, arrive, due, take
+from veilmq.store.postgres.outbox import CLAIM_MS, Arrived, Batch, Outbox, due, next_batch, store_batch
 from veilmq.store.postgres.transaction import PostgresTransaction, transact
 
 BODIES = [str(number) for number in range(250)]
@@ -42,11 +42,11 @@ def carry_again(host: ShardsHost) -> None:
 
 
 async def taken(host: ShardsHost, outbox: Outbox, done: Batch | None = None) -> Batch | None:
-    return await transact(host.engine.shards[1], partial(take, outbox=outbox, done=done))
+    return await transact(host.engine.shards[1], partial(next_batch, outbox=outbox, done=done))
 
 
 async def arrived(host: ShardsHost, outbox: Outbox, batch: Batch) -> Arrived:
-    return await transact(host.engine.shards[0], partial(arrive, outbox=outbox, from_place=1, batch=batch))
+    return await transact(host.engine.shards[0], partial(store_batch, outbox=outbox, from_place=1, batch=batch))
 
 
 async def one_outbox(host: ShardsHost) -> Outbox:
@@ -76,7 +76,7 @@ def test_nothing_is_lost_or_doubled_by_a_death_between_two_steps(host: ShardsHos
     assert (left_in_outbox(host), host.counts(DEAD)) == (len(BODIES), (0, 0, 0))
 
     async def die(tx: PostgresTransaction, outbox: Outbox, batch: Batch) -> None:
-        await arrive(tx, outbox, 1, batch)
+        await store_batch(tx, outbox, 1, batch)
         raise StoreUnavailable
 
     async def go() -> None:
@@ -132,7 +132,7 @@ def test_what_has_arrived_wakes_though_its_relay_did_not_see_it(host: ShardsHost
         batch = await taken(host, outbox)
         assert batch is not None
         async with host.engine.shards[0].database.connection() as target, target.transaction():
-            await arrive(PostgresTransaction(target, host.engine.shards[0]), outbox, 1, batch)
+            await store_batch(PostgresTransaction(target, host.engine.shards[0]), outbox, 1, batch)
         woken_ms: list[int] = []
         host.engine.watch(DEAD, woken_ms.append)
         again = await arrived(host, outbox, batch)

@@ -22,7 +22,7 @@ from veilmq.store.named_queries import load, schema, shared
 from veilmq.store.postgres.background import SQL as SWEEPS
 from veilmq.store.postgres.database import SETTINGS
 from veilmq.store.postgres.outbox import OUTBOX
-from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, logged
+from veilmq.store.postgres.queues import FAIR, FIFO, STANDARD, log_variants
 from veilmq.store.postgres.transaction import CLAIMS
 
 PACKAGE = "veilmq.store.postgres"
@@ -183,7 +183,7 @@ async def plan(connection: Any, number: int, statement: str) -> list[str]:
 
 def every(file: str) -> Iterator[tuple[str, str]]:
     yield from STATEMENTS[file].items()
-    for name, statement in logged(STATEMENTS[file]).items():
+    for name, statement in log_variants(STATEMENTS[file]).items():
         if statement != STATEMENTS[file][name]:
             yield f"{name}, logged", statement
 

@@ -22,8 +22,15 @@ from veilmq.store.postgres import PostgresOptions
 from veilmq.store.postgres.background import JANITOR_MS
 from veilmq.store.postgres.database import DatabaseClock
 from veilmq.store.postgres.queues import Catalog
-from veilmq.store.postgres.receives import _Taking
-from veilmq.store.postgres.wakeups import REFRESH_MS, REST_MS, SOON_MS, Notice, Watches, read_notice
+from veilmq.store.postgres.receives import _SharedReceive
+from veilmq.store.postgres.wakeups import (
+    FIRST_POLL_MS,
+    REFRESH_MS,
+    SEND_INTERVAL_MS,
+    Notification,
+    Watches,
+    decode_notification,
+)
 from veilmq.store.queues import NEVER_MS
 from veilmq.testing import VirtualClock
 
@@ -83,7 +90,10 @@ def test_the_end_of_a_lease_needs_no_notice(nodes: TwoNodes, *, fifo: bool) -> N
     nodes.watch()
     nodes.told()
     received = nodes.do_there(RECEIVE)
-    assert (received.messages, received.next_due_ms) == ([], nodes.host.clock.now_ms() + 7_000 - SOON_MS - 2 * REST_MS)
+    assert (received.messages, received.next_due_ms) == (
+        [],
+        nodes.host.clock.now_ms() + 7_000 - FIRST_POLL_MS - 2 * SEND_INTERVAL_MS,
+    )
     nodes.advance(received.next_due_ms - nodes.host.clock.now_ms())
     assert len(nodes.do_there(RECEIVE).messages) == 1
     assert not nodes.told()
@@ -97,7 +107,7 @@ def test_a_place_at_the_quota_wakes(nodes: TwoNodes, *, fifo: bool) -> None:
     (taken,) = nodes.host.receive(1)
     nodes.watch()
     assert nodes.do_there(RECEIVE).messages == []
-    nodes.advance(REST_MS)
+    nodes.advance(SEND_INTERVAL_MS)
     nodes.until(lambda: QUEUE in nodes.first.watches._full)
     nodes.woken_ms.clear()
     nodes.host.delete(taken.receipt)
@@ -112,7 +122,7 @@ def test_what_the_janitor_deletes_wakes(nodes: TwoNodes) -> None:
     nodes.advance(JANITOR_MS - 1_000)
     nodes.woken_ms.clear()
     nodes.advance(1_000)
-    nodes.advance(REST_MS)
+    nodes.advance(SEND_INTERVAL_MS)
     nodes.until(lambda: 0 in nodes.woken_ms)
 
 
@@ -144,10 +154,10 @@ def test_what_was_changed_is_looked_up_again(nodes: TwoNodes, change: commands.C
     nodes.host.create()
     assert nodes.do_there(RECEIVE).receive_wait_s == 0
     catalog = nodes.other.catalog
-    assert catalog.seen(QUEUE) is not None
+    assert catalog.cached(QUEUE) is not None
     nodes.told()
     nodes.host.do(change)
-    nodes.until(lambda: catalog.seen(QUEUE) is None)
+    nodes.until(lambda: catalog.cached(QUEUE) is None)
 
 
 def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
@@ -158,7 +168,7 @@ def test_a_node_whose_clock_is_ahead_wakes_at_once(nodes: TwoNodes) -> None:
     open_source(nodes.host)
     now_ms = nodes.host.clock.now_ms()
     woken_ms: list[int] = []
-    nodes.first.clock.saw(now_ms + 300_000, sent_ms=now_ms)
+    nodes.first.clock.synchronize(now_ms + 300_000, sent_ms=now_ms)
     nodes.watch(DEAD)
     assert claim(nodes.host).messages == 0  # the only one is a dead letter
     nodes.until(lambda: nodes.woken_ms)
@@ -223,7 +233,7 @@ def test_a_node_that_comes_later_hears_what_is_awaited(nodes: TwoNodes) -> None:
     nodes.watch()
     nodes.host.reopen()
     nodes.first = nodes.host.engine
-    nodes.advance(REST_MS)
+    nodes.advance(SEND_INTERVAL_MS)
     nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
 
 
@@ -294,15 +304,15 @@ def test_what_was_missed_without_a_connection_is_asked_for(nodes: TwoNodes) -> N
     nodes.watch()
     hub = nodes.other.watches
     nodes.end_notices()
-    nodes.until(lambda: not hub.arrive)
+    nodes.until(lambda: not hub.receives)
     send(nodes, "a")
     assert nodes.woken_ms == []
     nodes.advance(100)
-    nodes.until(lambda: hub.arrive)
+    nodes.until(lambda: hub.receives)
     nodes.advance(1)
     assert nodes.woken_ms
-    nodes.until(lambda: nodes.first.watches.arrive)
-    nodes.advance(REST_MS)
+    nodes.until(lambda: nodes.first.watches.receives)
+    nodes.advance(SEND_INTERVAL_MS)
     nodes.until(lambda: nodes.first.watches.is_awaited(QUEUE))
     nodes.woken_ms.clear()
     send(nodes, "b")
@@ -330,19 +340,19 @@ def test_rounds_go_on_after_what_they_could_not_read(postgres_url: str) -> None:
 def watches_of(heard: Sequence[str] = ()) -> Watches:
     """Return the watches of a node that has heard notices of others."""
     nothing, clock = cast(Any, None), DatabaseClock(VirtualClock())
-    watches = Watches(nothing, round_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
+    watches = Watches(nothing, poll_s=1, clock=clock, catalog=Catalog(PostgresOptions()), start=nothing)
     for text in heard:
-        watches._hear(None, 0, "", text)
+        watches._on_notification(None, 0, "", text)
     return watches
 
 
 def test_notices_are_as_other_versions_say_and_hear_them() -> None:
     """Nodes are upgraded one by one; no name is too long for the server."""
-    assert read_notice('["n","due","a",1]') == Notice("n", "due", "a", 1)
-    assert read_notice('["n","hello"]') == Notice("n", "hello")
+    assert decode_notification('["n","due","a",1]') == Notification("n", "due", "a", 1)
+    assert decode_notification('["n","hello"]') == Notification("n", "hello")
     assert watches_of(['["n","awaited","a",0,"by ten"]']).is_awaited("a")
     name = "ä" * (13 + SMQ_QUEUE_NAME_CHARACTERS_MAX)
-    assert len(msgspec.json.encode(Notice("0123abcd", "awaited", name, NEVER_MS))) <= NOTIFY_BYTES_MAX
+    assert len(msgspec.json.encode(Notification("0123abcd", "awaited", name, NEVER_MS))) <= NOTIFY_BYTES_MAX
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '["n"]', '["n","due","a","soon"]', '["n","weather","a"]'])
@@ -351,18 +361,18 @@ def test_what_is_not_ours_is_ignored(text: str) -> None:
     woken: list[int] = []
     watches = watches_of()
     watches.begin("a", woken.append)
-    watches._hear(None, 0, "", text)
+    watches._on_notification(None, 0, "", text)
     assert (woken, watches.awaited_until_ms) == ([], {})
 
 
 def test_a_place_is_told_once_for_each_that_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(Watches, "_say", lambda watches, what, queue, due_ms: told.append(queue))
+    monkeypatch.setattr(Watches, "_queue_notification", lambda watches, kind, queue, due_ms: told.append(queue))
     watches = watches_of(['["n","awaited","q"]'])
     watches.freed("q", 1)
     assert told == []
     for times in (1, 2):
-        watches._hear(None, 0, "", '["n","full","q"]')
+        watches._on_notification(None, 0, "", '["n","full","q"]')
         for _ in range(2):
             watches.freed("q", 1)
         assert told == ["q"] * times
@@ -387,16 +397,16 @@ def test_dead_letters_of_a_receive_are_told_of_at_its_end(monkeypatch: pytest.Mo
     """When its transaction is committed; of what was rolled back nobody is told."""
     told: list[tuple[str, int]] = []
 
-    async def take(taking: _Taking) -> list[Any]:
+    async def take(taking: _SharedReceive) -> list[Any]:
         taking.woken["dead"] = 1
         assert told == []
         return [1 / (not fails)]
 
-    monkeypatch.setattr(_Taking, "_take", take)
+    monkeypatch.setattr(_SharedReceive, "_lease_with_rules", take)
     node: Any = SimpleNamespace(watches=SimpleNamespace(wake=lambda *due: told.append(due)))
     terms: Any = SimpleNamespace(attempt_id=None)
     with suppress(ZeroDivisionError):
-        asyncio.run(_Taking(node, None, cast(Any, SimpleNamespace(origin=1)), terms, (1,), 1).rows())
+        asyncio.run(_SharedReceive(node, None, cast(Any, SimpleNamespace(origin=1)), terms, (1,), 1).rows())
     assert told == ([] if fails else [("dead", 1)])
 
 
