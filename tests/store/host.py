@@ -128,7 +128,7 @@ class Host:
 
     def forget(self) -> None:
         """Drop all cached state of the store."""
-        self.engine._session.forget()
+        self.engine._session.clear_caches()
 
     def stop(self, step: type[Command] = Sweep) -> None:
         """Stop a kind of background work, by default the janitor."""

@@ -23,7 +23,7 @@ from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.settling import count_in, dead_letter, refile, settle_time, sink_of
+from veilmq.store.sqlite.settling import add_messages, advance_time, dead_letter, dead_letter_sink, update_groups
 from veilmq.store.sqlite.standard import GENERATION_BITS
 
 # Efforts, in rows that are merely deleted.
@@ -44,14 +44,14 @@ _Back = tuple[int, int, int, int | None, int, int, int | None]
 """What comes back: first and last seq, lane, group, receives, epoch, and of one alone when it was first received."""
 
 
-class SqliteClaimed(ClaimTransaction):
+class SqliteClaims(ClaimTransaction):
     """What claims do with messages in the open batch; queues are those that were looked up there."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     async def bind(self, queue: Any, claim: BoundClaim, request: BindRequest) -> BindResult:
-        settle_time(self._session, queue)
+        advance_time(self._session, queue)
         return _Binding(self._session, queue, claim, request).bind()
 
     async def read_claim(
@@ -69,11 +69,11 @@ class SqliteClaimed(ClaimTransaction):
     async def evict(self, queue: Any, claim: BoundClaim, seq: int, target: Any) -> None:
         """Move a message of the claim to ``target``: it comes back, and dies."""
         session, partition = self._session, queue.partition
-        settle_time(session, queue)
+        advance_time(session, queue)
         ((last, first, *what, shard),) = session.rows("claimed_at", partition, seq)
         session.run("delete_claimed", partition, last)
         pieces = [(partition, end, start) for start, end in ((first, seq - 1), (seq + 1, last)) if start <= end]
-        session.many("insert_claimed", [(*piece, *what, claim.id, shard) for piece in pieces])
+        session.run_many("insert_claimed", [(*piece, *what, claim.id, shard) for piece in pieces])
         session.run("grow_claim", -1, 0, None, claim.id)
         lane, group, receive_count, epoch, first_at_ms = what
         back: list[_Back] = [(seq, seq, lane, group, receive_count, epoch, first_at_ms)]
@@ -86,7 +86,7 @@ class SqliteClaimed(ClaimTransaction):
         if queue is not None and queue.partition != claim.partition:
             queue = None  # the partition of its messages is retired
         if queue is not None:
-            settle_time(session, queue)
+            advance_time(session, queue)
         partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
         deletes = queue is None or claim.state == claims.ACKNOWLEDGED
         floor = NEVER_MS if queue is None or deletes else queue.floor(session.now_ms)
@@ -113,18 +113,18 @@ class SqliteClaimed(ClaimTransaction):
                 rest.append((partition, last, end + 1, lane, group, receive_count, epoch, first_at_ms, claim.id, shard))
             if effort_left <= 0:
                 break
-        session.many("delete_claimed", ended)
-        session.many("insert_claimed", rest)
-        session.many("delete_messages", [row[:2] for row in gone])
+        session.run_many("delete_claimed", ended)
+        session.run_many("insert_claimed", rest)
+        session.run_many("delete_messages", [row[:2] for row in gone])
         if queue is None or queue.fifo:
-            session.many("ordered_delete", [(partition, row[3], row[0]) for row in gone if row[3] is not None])
+            session.run_many("ordered_delete", [(partition, row[3], row[0]) for row in gone if row[3] is not None])
         session.run("grow_claim", -messages, 0, None, claim.id)
         session.write_bytes_left -= (session.options.claim_slice_rows - effort_left) * BATCH_ROW_BYTES
         if queue is not None:
             _return(session, queue, claim, back)
             if deletes:
                 queue.deleted += messages
-            refile(session, queue, [(row[0], *row[2:4]) for row in (*gone, *back)])
+            update_groups(session, queue, [(row[0], *row[2:4]) for row in (*gone, *back)])
             _notify(session, queue)
         return effort_left <= 0
 
@@ -156,7 +156,7 @@ class _Binding:
         self._unsettled: set[int] = set()  # those that are to be filed anew
         self._messages = 0
         self._bytes = 0
-        self._sink = sink_of(session, queue) if queue.settings.receives_max else None
+        self._sink = dead_letter_sink(session, queue) if queue.settings.receives_max else None
 
     def bind(self) -> BindResult:
         """Bind the slice."""
@@ -193,7 +193,7 @@ class _Binding:
         session, queue, claim, now_ms = self._session, self._queue, self._claim, self._session.now_ms
         partition = queue.partition
         received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
-        session.events.end(queue.log, partition, received, fifo=queue.fifo)
+        session.events.end_receipts(queue.log, partition, received, fifo=queue.fifo)
         runs: list[Row] = []
         rows: list[Row] = []  # of messages that have rows of their own
         for shard, start, end, (_, _, lane, row) in in_shards:
@@ -204,18 +204,20 @@ class _Binding:
                 what = lane, group, receive_count + 1, epoch + 1, now_ms if first_at_ms is None else first_at_ms
                 rows.append((partition, end, start, *what, claim.id, shard))
         if runs:
-            standard.cut(session, partition, [(run[3], run[2], run[1]) for run in runs], in_front=not self._expires)
-        session.many("insert_claimed", runs + rows)
+            standard.remove_runs(
+                session, partition, [(run[3], run[2], run[1]) for run in runs], at_front=not self._expires
+            )
+        session.run_many("insert_claimed", runs + rows)
         if queue.fifo:
             generation = getrandbits(GENERATION_BITS) or 1
             leases = [(partition, row[4], row[1], 0, NEVER_MS, generation, now_ms, now_ms) for row in rows]
-            session.many("ordered_mark", leases)
-            session.many("block_group", self._blocks)
-            session.left(partition, [(row[1],) for row in rows])
-            fifo.refile(session, queue, self._unsettled)
+            session.run_many("ordered_mark", leases)
+            session.run_many("block_group", self._blocks)
+            session.leave_runs(partition, [(row[1],) for row in rows])
+            fifo.update_cursors(session, queue, self._unsettled)
             return
-        session.many("standard_delete", [(partition, None, row[1]) for row in rows])
-        refile(session, queue, [row[2:5] for row in rows])
+        session.run_many("standard_delete", [(partition, None, row[1]) for row in rows])
+        update_groups(session, queue, [row[2:5] for row in rows])
 
     @property
     def _goes_on(self) -> bool:
@@ -227,12 +229,12 @@ class _Binding:
         if row[_SEQ] < self._floor:
             return
         if self._sink is not None and row[_RECEIVE_COUNT] >= self._queue.settings.receives_max:
-            if self._sink.is_over:
+            if self._sink.is_full:
                 self._effort_left = 0
             else:
                 kind = KIND[self._queue.fifo]
                 (offered,) = self._session.rows(f"{kind}_leased", self._queue.partition, row[_SEQ])
-                self._sink.takes(offered)
+                self._sink.accept(offered)
             return
         self._count(1, row[_BYTES])
         if not self._is_full:
@@ -317,11 +319,11 @@ class _Binding:
     def _choose_groups(self) -> None:
         """Take what groups of a FIFO queue give."""
         session, queue, taken = self._session, self._queue, self._taken
-        for group in fifo.ready(session, queue, self._groups_left):
+        for group in fifo.ready_groups(session, queue, self._groups_left):
             if not self._goes_on:
                 break
             start = len(taken)
-            for row in fifo.given_by(session, queue, group, self._groups_left):
+            for row in fifo.group_messages(session, queue, group, self._groups_left):
                 if self._goes_on:
                     self._take(row)
             mine = taken[start:]
@@ -360,20 +362,20 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]
     """
     partition, now_ms, bound_at_ms = queue.partition, session.now_ms, claim.bound_at_ms
     if queue.fifo:
-        session.many("ordered_change", [(partition, row[3], row[0], now_ms, row[5], None) for row in rows])
-        session.settle_ended()
+        session.run_many("ordered_change", [(partition, row[3], row[0], now_ms, row[5], None) for row in rows])
+        session.write_deletions()
         new: list[tuple[int, int]] = []
         for seq, *_ in sorted(rows):
             session.run("grow_ordered_run", partition, seq)
             if not session.connection.changes():
                 new.append((0, seq))
-        runs = standard.runs_of(new)
-        session.many("insert_ordered_run", [(partition, last, first, last - first + 1) for _, first, last in runs])
+        runs = standard.to_runs(new)
+        session.run_many("insert_ordered_run", [(partition, last, first, last - first + 1) for _, first, last in runs])
     else:
         terms = partition, now_ms, getrandbits(GENERATION_BITS) or 1, bound_at_ms
-        session.many("return_claimed", [(*terms, *row[:6], row[6] or bound_at_ms) for row in rows])
+        session.run_many("return_claimed", [(*terms, *row[:6], row[6] or bound_at_ms) for row in rows])
     for first, last, lane, *_ in rows:
-        count_in(queue, lane, first, last - first + 1)
+        add_messages(queue, lane, first, last - first + 1)
     session.mark_dirty(queue)
 
 

@@ -28,10 +28,10 @@ from veilmq.store.queues import NEVER_MS, SEQ_SHIFT
 from veilmq.store.sqlite.copying import FolderTarget, receives_of, slices
 from veilmq.store.sqlite.database import DATABASE_NAME, OLD_NAME, SQL, FolderError, FolderLock, sync
 from veilmq.store.sqlite.fair import GROUPED
-from veilmq.store.sqlite.fifo import Taken, put_attempt
+from veilmq.store.sqlite.fifo import AttemptedMessage, store_attempt
 from veilmq.store.sqlite.session import Row
-from veilmq.store.sqlite.standard import runs_of
-from veilmq.store.sqlite.transaction import end
+from veilmq.store.sqlite.standard import to_runs
+from veilmq.store.sqlite.transaction import run_to_end
 from veilmq.store.transaction import read_settings
 
 SET_ASIDE = f"{OLD_NAME}.before-store"
@@ -79,7 +79,7 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
             _check(folder)
             try:
                 with ConversionTarget(folder / DATABASE_NAME) as target:
-                    end(target.take_over(progress))
+                    run_to_end(target.take_over(progress))
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
         shutil.rmtree(_unfinished(folder), ignore_errors=True)
@@ -222,9 +222,9 @@ class ConversionTarget(FolderTarget):
                 rows.append((partition, seq, seq, lane, group, *receives, claim, shard))
             else:
                 placed.append(((lane, claim, shard), seq))
-        for (lane, claim, shard), first, last in runs_of(placed):
+        for (lane, claim, shard), first, last in to_runs(placed):
             rows.append((partition, last, first, lane, None, 1, 1, None, claim, shard))
-        self._session.many("insert_claimed", rows)
+        self._session.run_many("insert_claimed", rows)
 
     def _add_purged(self) -> None:
         """Add messages of purged queues of whose receipts no event says yet how they ended."""
@@ -257,8 +257,8 @@ class ConversionTarget(FolderTarget):
             given = [(*receipt, *at_ms) for receipt, *at_ms in zip(attempt.given, *both_ms, strict=True)]
             for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # nothing of what was purged since
                 seqs = [session.row("renumbered", queue, position) or (position,) for position, *_ in given]
-                taken_here = [Taken(seq, *rest) for (seq,), (_, *rest) in zip(seqs, given, strict=True)]
-                put_attempt(session, key, taken_here, attempted_at_ms)
+                taken_here = [AttemptedMessage(seq, *rest) for (seq,), (_, *rest) in zip(seqs, given, strict=True)]
+                store_attempt(session, key, taken_here, attempted_at_ms)
         for number, queue, writer, batch, encoded, *terms in self._old("publications"):
             stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
             execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))

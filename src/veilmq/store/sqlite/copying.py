@@ -30,7 +30,7 @@ from veilmq.store.sqlite import database, fifo
 from veilmq.store.sqlite.database import DATABASE_NAME, SQL, EngineOptions, FolderError, FolderLock
 from veilmq.store.sqlite.fair import GROUPED
 from veilmq.store.sqlite.session import ENTRY, Row, Session
-from veilmq.store.sqlite.standard import runs_of
+from veilmq.store.sqlite.standard import to_runs
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 _PAGES_PER_STEP = 1_000
@@ -341,12 +341,12 @@ class FolderTarget(copying.Target):
                     session.stage(SQL["admit_fair_group"], [(filled.partition, lane, group, each.visible_at_ms, seq)])
             else:
                 placed.append((each.priority, seq))
-        runs = runs_of(placed)
+        runs = to_runs(placed)
         if filled.fifo:
             rows: list[Any] = [(filled.partition, last, first, last - first + 1) for _, first, last in runs]
-            session.many("insert_ordered_run", rows)
+            session.run_many("insert_ordered_run", rows)
         else:
-            session.many("insert_ready", [(filled.partition, lane, last, first) for lane, first, last in runs])
+            session.run_many("insert_ready", [(filled.partition, lane, last, first) for lane, first, last in runs])
         filled.messages += len(messages)
         session.mark_dirty(filled)
 
@@ -386,7 +386,7 @@ class FolderTarget(copying.Target):
             for each in together:
                 log.add(each.key, each.id, each.sequence, logged_at_ms)
             log.write()
-            log.keep()
+            log.confirm()
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         columns, places = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))
@@ -398,7 +398,7 @@ class FolderTarget(copying.Target):
         for queue in session.queues.values():
             found = [group for (group,) in session.rows("add_group_cursors", queue.partition)]
             for start in range(0, len(found), SLICE):
-                fifo.refile(session, queue, found[start : start + SLICE])
+                fifo.update_cursors(session, queue, found[start : start + SLICE])
         session.finish()
         self._connection.execute("COMMIT")
         self._connection.close()

@@ -61,9 +61,9 @@ class EventLog:
         self._options = options
         self._database = database
         self.now_ms = 0  # the instant of the batch
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop what is staged, and what is remembered."""
         self.staged: list[Event] = []
         """The events that the batch has still to write, with instants of the store."""
@@ -140,7 +140,7 @@ class EventLog:
         """
         again, now_ms = [row[0] for row in rows if row[2]], self.now_ms
         if again:
-            self.end(queue.log, queue.partition, again, fifo=queue.fifo)
+            self.end_receipts(queue.log, queue.partition, again, fifo=queue.fifo)
         begun = events.log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
         for place, row in enumerate(rows):
@@ -161,7 +161,7 @@ class EventLog:
             leases[seq] = [seq, 0, *since, group, None, log, group_hash, size, message_id, key, sent_at_ms, now_ms]
         return leases
 
-    def end(
+    def end_receipts(
         self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False
     ) -> None:
         """End the receipts of messages that something else than a receipt takes, moves or deletes.

@@ -1,12 +1,12 @@
-"""Fair sharing in standard queues: quiet message groups first (``core.messages`` says which groups are noisy).
+"""Fairness among message groups of standard queues: quiet groups first (``core.messages`` defines noisy groups).
 
-The messages of groups stand in lanes of their own: ``GROUPED`` and their priority. A group blocks nobody, and its
-messages come in the order of visibility like all others. ``fair_group`` has the first message of each group, so a
-receive passes over the whole backlog of a noisy group at once; only if nothing else is visible it gives messages of
-noisy groups, of that with the fewest in flight first.
+Messages with groups are in lanes of their own: ``GROUPED`` plus their priority. Groups do not block, and their messages
+are delivered in order of visibility like all others. ``fair_group`` has the first message of each group, so a receive
+skips the whole backlog of a noisy group at once. Only if nothing else is visible, it delivers messages of noisy groups,
+those with the fewest in flight first.
 
-Who works on how much is kept in memory alone. After a restart the first receive, peek or receipt counts what is in
-lease again, what ends last if that is very much, and processing times are learned anew.
+The accounts of groups are in memory only. After a restart, the first receive, peek or receipt counts the messages in
+flight again, only the last to expire if they are very many; processing times are measured anew.
 """
 
 from collections import defaultdict
@@ -20,25 +20,23 @@ from veilmq.store.queues import Queue
 from veilmq.store.sqlite.database import SQL
 from veilmq.store.sqlite.session import Row, Session
 
-GROUPED = PRIORITY.maximum
-"""What is added to a priority in the lane of grouped messages."""
+GROUPED = PRIORITY.maximum  # added to the priority to get the lane of grouped messages
 
-_LEASES_READ_MAX = 3_000  # some ten milliseconds
-_LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # of a row that is offered
+_LEASES_READ_MAX = 3_000  # about 10 ms
+_LANE, _GROUP, _VISIBLE_AT = 1, 11, 12  # columns of a candidate row
 
-Group = tuple[int, int]
-"""A group, as its lane and number."""
+Group = tuple[int, int]  # lane and number
 
 
 def priorities(queue: Queue) -> list[int]:
-    """Return the priorities that messages have, in the order of receives."""
+    """Return the priorities of the queue's messages, in receive order."""
     return sorted({lane if lane <= GROUPED else lane - GROUPED for lane in queue.lanes})
 
 
 def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
-    """Return the accounts of a queue by lane as they are now, begun where there are none with what is in flight.
+    """Return the up-to-date accounts of a queue by lane, created from the messages in flight if missing.
 
-    They begin before a receipt changes that: what a message ends with has to have been counted.
+    They must exist before a receipt changes messages in flight, so that these are counted.
     """
     if queue.fairness is None:
         queue.fairness = defaultdict(Fairness)
@@ -53,7 +51,7 @@ def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
 
 
 def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int, int]:
-    """Note a new message of the group ``name``; return its lane and the group's number."""
+    """Count a new message of the group ``name``; return its lane and the group's number."""
     queue.has_groups = True
     lane, group = GROUPED + priority, group_hash(name, session.group_numbers.key)
     if queue.fairness is not None:
@@ -61,10 +59,10 @@ def sent(session: Session, queue: Queue, name: str, priority: int) -> tuple[int,
     return lane, group
 
 
-def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, judges: bool) -> Iterator[Row]:
-    """Yield the visible messages in the order of receives, by the statements ``sql``.
+def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, mark_noisy: bool) -> Iterator[Row]:
+    """Yield the visible messages in receive order, by the statements ``sql``.
 
-    ``judges``: a group that takes too much is noisy from now on; else it is so for this order alone.
+    With ``mark_noisy`` a group that takes too much becomes noisy; otherwise it is only treated so here.
     """
     accounts, now_ms, partition, execute = accounts_of(session, queue), session.now_ms, queue.partition, session.execute
     others = max(0, queue.in_flight - sum([len(account.leases) for account in accounts.values()]))
@@ -85,7 +83,7 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str], *, judges: 
                 _push(heads, source)
                 continue
             group = group_head[2]
-            if (account.is_noisy if judges else account.would_be_noisy)(group, now_ms):
+            if (account.is_noisy if mark_noisy else account.would_be_noisy)(group, now_ms):
                 noisy.append(group)
             else:
                 _push(heads, execute(sql["fair_of_group"], (partition, lane, group, now_ms)))
@@ -100,24 +98,24 @@ def _push(heads: list[tuple[int, int, Row, Iterator[Row]]], source: Iterator[Row
         heappush(heads, (row[_VISIBLE_AT], row[0], row, source))
 
 
-def received(session: Session, queue: Queue, given: list[tuple[Row, int]]) -> None:
-    """Count messages that were given, with their deadlines."""
+def received(session: Session, queue: Queue, delivered: list[tuple[Row, int]]) -> None:
+    """Count delivered messages, with their deadlines."""
     accounts, now_ms = accounts_of(session, queue), session.now_ms
-    for row, end_ms in given:
+    for row, end_ms in delivered:
         if row[_GROUP] is not None:
             accounts[row[_LANE]].begin_lease(row[0], Lease(end_ms, row[_GROUP], now_ms), now_ms)
-    refile(session, queue, {(row[_LANE], row[_GROUP]) for row, _ in given if row[_GROUP] is not None})
+    update_heads(session, queue, {(row[_LANE], row[_GROUP]) for row, _ in delivered if row[_GROUP] is not None})
 
 
-def refile(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
-    """Find the first message of each group; one that has no more to give is quiet."""
+def update_heads(session: Session, queue: Queue, groups: Iterable[Group]) -> None:
+    """Update the first message of each group; a group with no more to deliver becomes quiet."""
     accounts = queue.fairness
     for lane, group in groups:
         row = session.row("put_fair_group", queue.partition, lane, group)
         if row is None:
             session.run("delete_fair_group", queue.partition, lane, group)
         if accounts is not None and (row is None or row[0] > session.now_ms or row[1] in accounts[lane].leases):
-            accounts[lane].drained(group)  # what is visible and still a lease was just given for 0 s
+            accounts[lane].drained(group)  # a visible message with a lease was just delivered for 0 s
 
 
 def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
@@ -127,11 +125,11 @@ def ended(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]
         for seq, lane, group in rows:
             if group is not None:
                 accounts[lane].end_lease(seq, session.now_ms)
-    refile(session, queue, {(lane, group) for _, lane, group in rows if group is not None})
+    update_heads(session, queue, {(lane, group) for _, lane, group in rows if group is not None})
 
 
 def changed(session: Session, queue: Queue, rows: Iterable[Any]) -> None:
-    """Follow new deadlines: rows that begin as those of ``standard_find``."""
+    """Apply new deadlines, given rows that start like those of ``standard_find``."""
     accounts, now_ms = accounts_of(session, queue), session.now_ms
     groups: set[Group] = set()
     for seq, visible_at_ms, receive_count, _, _, _, group, lane, *_ in rows:
@@ -140,5 +138,5 @@ def changed(session: Session, queue: Queue, rows: Iterable[Any]) -> None:
         groups.add((lane, group))
         if receive_count and not accounts[lane].change_lease(seq, visible_at_ms):
             accounts[lane].begin_lease(seq, Lease(visible_at_ms, group, now_ms), now_ms)
-    accounts_of(session, queue)  # those that are visible at once have something to give
-    refile(session, queue, groups)
+    accounts_of(session, queue)  # expires leases that ended at once
+    update_heads(session, queue, groups)

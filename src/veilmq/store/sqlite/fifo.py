@@ -1,13 +1,13 @@
-"""FIFO queues: send and receive, for all commands of one queue in a batch at once, and the cursors of groups.
+"""FIFO queues: send and receive, for all commands of one queue in a batch, and the cursors of message groups.
 
-Each group gives its messages in the order of their sending; while one that was received is hidden, it gives nothing. So
-a receive looks for groups, not for messages, by their cursors, the rows of ``ordered`` before their messages. A message
-without a delay of its own follows the queue's, which is added when the row is read, so that a change of it costs
-nothing: a cursor has the first such message and the first end of another delay, as either may come first.
+Each group delivers its messages in sending order, and none while a received one is hidden. A receive therefore searches
+for groups, by their cursors: the rows of ``ordered`` that precede those of the messages. A message without its own
+delay follows that of the queue, which is added when the row is read, so a change of the queue's delay costs nothing. A
+cursor has both the first such message and the first end of another delay, because either may come first.
 
-Messages that a group has in flight are counted with it, as they are hidden until one instant; those that became visible
-earlier, by a change or a rule, are ``apart``, and so are messages with a delay of their own. A delayed message does not
-block its group: it is passed over, up to ``PASSED_OVER_MAX`` of them.
+The messages that a group has in flight are usually hidden until the same instant, and counted with the group. Those
+that became visible earlier, by a change or a rule, are ``apart``, as are messages with their own delay. A delayed
+message does not block its group: up to ``SKIPPED_MAX`` of them are skipped.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,10 +27,18 @@ from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue, checked
 from veilmq.store.sqlite import standard
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.session import Deduplication, Row, Session
-from veilmq.store.sqlite.standard import EXPIRED_PASSED_MAX, LATER, Answers, DeadLetterSink, Giving, Sends, Taker
+from veilmq.store.sqlite.standard import (
+    DEFERRED,
+    EXPIRED_SKIPPED_MAX,
+    DeadLetterSink,
+    Delivery,
+    ReceiveRequest,
+    Results,
+    Sends,
+)
 from veilmq.store.transaction import InternalSendOptions
 
-PASSED_OVER_MAX = 100
+SKIPPED_MAX = 100
 
 _GROUPS_MAX = 16_384
 _KEY_BYTES = 16
@@ -40,18 +48,18 @@ _DEDUPLICATION_MS, _ATTEMPT_MS = DEDUPLICATION_S * SECOND_MS, ATTEMPT_S * SECOND
 # Sends.
 
 
-def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list[int]:
-    """Store the messages of ``sends`` that are no duplicates; see ``standard.send``."""
+def send(session: Session, queue: Queue, sends: Sends, results: Results) -> list[int]:
+    """Store the messages of ``sends`` that are not duplicates; see ``standard.send``."""
     first = session.next_seq()
-    firsts: list[int] = []
+    first_seqs: list[int] = []
     messages: list[Row] = []
     rows: list[Row] = []
     for slot, command in sends:
-        firsts.append(first + len(messages))
+        first_seqs.append(first + len(messages))
         try:
-            answers[slot] = _add(session, queue, command, first, messages, rows)
+            results[slot] = _add(session, queue, command, first, messages, rows)
         except VeilmqError as error:
-            answers[slot] = error
+            results[slot] = error
     standard.insert(session, queue, messages, first + len(messages))
     if rows:
         session.stage(SQL["ordered_insert"], rows)
@@ -60,22 +68,22 @@ def send(session: Session, queue: Queue, sends: Sends, answers: Answers) -> list
         following = [row[:3] for row in rows if row[3] is None]
         session.executemany(SQL["admit_group"], following)
         if len(following) < len(rows):
-            admit_own(session, queue, {row[1]: row[2] for row in rows if row[3] is not None})
+            admit_delayed(session, queue, {row[1]: row[2] for row in rows if row[3] is not None})
     if queue.wake is not None:
         notify(session, queue, len(sends))
-    return firsts
+    return first_seqs
 
 
 def _add(
     session: Session, queue: Queue, command: commands.Send, first: int, messages: list[Row], rows: list[Row]
 ) -> list[SentMessage | VeilmqError]:
-    """Raises what is wrong with all of the command."""
+    """Add the messages of a command; raises an error that concerns the whole command."""
     now_ms, options, settings = session.now_ms, command.options, queue.settings
     next_id = session.ids.next if type(options) is not InternalSendOptions else iter(options.ids).__next__
-    wants_receipts = options is not None and options.receipts
+    with_receipts = options is not None and options.receipts
     if options is None:
         check_fifo_messages(command.messages, settings)
-    answer: list[SentMessage | VeilmqError] = []
+    result: list[SentMessage | VeilmqError] = []
     before: Deduplication | None
     for new in command.messages if options is None else checked(command.messages, options, settings):
         seq, message_id, before = first + len(rows), next_id(), None
@@ -92,53 +100,55 @@ def _add(
                 key = deduplication_key(queue.number, name, dedup_id_of(new, settings), settings)
                 before = session.deduplication_log.find(key)
                 if before is None or before.id == message_id or now_ms >= before.logged_at_ms + _DEDUPLICATION_MS:
-                    before = None  # it is new, or comes back by a forward
+                    before = None  # new, or returned by a forward
                     session.deduplication_log.add(key, message_id, seq, now_ms)
         except VeilmqError as error:
-            answer.append(error)
+            result.append(error)
             continue
-        if before is not None:  # it repeats that one
-            answer.append(SentMessage(id=before.id, sequence=before.sequence))
+        if before is not None:  # a duplicate
+            result.append(SentMessage(id=before.id, sequence=before.sequence))
             continue
-        visible_at_ms = receipt = None  # it follows the queue's delay
+        visible_at_ms = receipt = None  # follows the queue's delay
         if new.delay_s is not None:
             visible_at_ms = now_ms + new.delay_s * SECOND_MS
-        elif wants_receipts and queue.delay_ms:
+        elif with_receipts and queue.delay_ms:
             visible_at_ms = now_ms + queue.delay_ms  # as its receipt says
         if visible_at_ms is not None:
             queue.add_hidden(visible_at_ms, received=False)
-            if wants_receipts and visible_at_ms > now_ms:
+            if with_receipts and visible_at_ms > now_ms:
                 receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
         group = session.group_numbers.number(queue.partition, name, seq)
         messages.append((seq, group, message_id, new.properties, new.body))
         rows.append((queue.partition, group, seq, visible_at_ms))
-        answer.append(SentMessage(id=message_id, receipt=receipt, sequence=seq))
-    return answer
+        result.append(SentMessage(id=message_id, receipt=receipt, sequence=seq))
+    return result
 
 
-def admit_own(session: Session, queue: Queue, last: dict[int, int]) -> None:
-    """Bring the cursors of groups up to new messages with a delay of their own, the last of each."""
-    session.many("admit_own", [(queue.partition, group, seq) for group, seq in last.items()])
-    refile(session, queue, last)
+def admit_delayed(session: Session, queue: Queue, last: dict[int, int]) -> None:
+    """Update the cursors of groups that have new messages with their own delay, given the last of each."""
+    session.run_many("admit_own", [(queue.partition, group, seq) for group, seq in last.items()])
+    update_cursors(session, queue, last)
 
 
 # Receives.
 
 
-def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
-    """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
-    slot, command = takers[0].slot, takers[0].command
+def receive(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], results: Results, sink: DeadLetterSink | None
+) -> None:
+    """Deliver messages to the ``requests`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
+    slot, command = requests[0].slot, requests[0].command
     key = None
     if command.attempt_id is not None:
         key = blake2b(f"{queue.number} {command.attempt_id}".encode(), digest_size=_KEY_BYTES).digest()
-        answers[slot] = _repeat(session, queue, command, key)
-        if answers[slot] is not None:
+        results[slot] = _repeat_attempt(session, queue, command, key)
+        if results[slot] is not None:
             return
-    giving = Giving(session, queue)
-    shares, unsettled = choose(session, queue, takers, giving.places, sink)
-    given = giving.give(takers, shares, answers)
+    delivery = Delivery(session, queue)
+    shares, unsettled = distribute(session, queue, requests, delivery.capacity, sink)
+    leased = delivery.lease(requests, shares, results)
     blocks: dict[int, list[int]] = {}
-    for row, visible_at_ms in given:
+    for row, visible_at_ms in leased:
         block = blocks.setdefault(row[11], [visible_at_ms, row[0], row[0], 0])
         block[2] = row[0]
         block[3] += 1
@@ -146,78 +156,81 @@ def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answer
             unsettled.add(row[11])
     if len(session.group_of) > _GROUPS_MAX:
         session.group_of.clear()
-    session.group_of.update([(row[0], row[11]) for row, _ in given])
+    session.group_of.update([(row[0], row[11]) for row, _ in leased])
     if blocks:
         session.executemany(SQL["block_group"], [(*block, queue.partition, group) for group, block in blocks.items()])
     if unsettled:
-        refile(session, queue, unsettled)
-    giving.answer(answers)
-    if key is not None and answers[slot] is not LATER and answers[slot].messages:
-        receipts = [session.book.read(message.receipt) for message in answers[slot].messages]
-        put_attempt(session, key, [Taken(*receipt[1:], receipt[4]) for receipt in receipts], session.now_ms)
+        update_cursors(session, queue, unsettled)
+    delivery.reply(results)
+    if key is not None and results[slot] is not DEFERRED and results[slot].messages:
+        receipts = [session.book.read(message.receipt) for message in results[slot].messages]
+        store_attempt(
+            session, key, [AttemptedMessage(*receipt[1:], receipt[4]) for receipt in receipts], session.now_ms
+        )
 
 
-def choose(
-    session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None
+def distribute(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], capacity: int, sink: DeadLetterSink | None
 ) -> tuple[list[list[Row]], set[int]]:
-    """Return what each receive of a round gets while ``places`` more may be in flight, and groups to be filed anew.
+    """Return the share of each receive, at most ``capacity`` in all, and the groups whose cursors need an update.
 
-    One statement runs for one group after the other: the next is looked up when the last has nothing more. A group with
-    nothing but what was sent behind a receive, or dead letters before that, is left to the next one that may see it.
+    One statement runs for one group after the other; the next group is read when the last one has no more. A group with
+    only messages that a receive must not see, possibly after dead letters, is left to the next receive that may see
+    them.
     """
-    now_ms, wanted = session.now_ms, min(sum([taker.command.count for taker in takers]), places)
-    shares: list[list[Row]] = [[] for _ in takers]
-    share, bound, left, gave = shares[0], 0, 0, False
-    behind: dict[int, int] = {}  # groups that are left to the next receives, each with its first message
-    first: dict[int, int] = {}  # those of them that were offered again
+    now_ms, wanted = session.now_ms, min(sum([request.command.count for request in requests]), capacity)
+    shares: list[list[Row]] = [[] for _ in requests]
+    share, end_seq, left, delivered = shares[0], 0, 0, False
+    unseen: dict[int, int] = {}  # groups left to the next receives, with the first message of each
+    first: dict[int, int] = {}  # those that were read again
     unsettled: set[int] = set()
 
     def groups() -> Iterator[Row]:
-        """Yield the values of the statement for one group after another, while a receive wants more."""
-        nonlocal share, bound, left, gave, behind, first
-        beyond = 0 if sink is None else PASSED_OVER_MAX  # so many may be dead letters
+        """Yield the parameters of the statement for one group after the other, while a receive wants more."""
+        nonlocal share, end_seq, left, delivered, unseen, first
+        extra = 0 if sink is None else SKIPPED_MAX  # these may be dead letters
         floor, has_expired = queue.floor(now_ms), now_ms >= queue.expires_at_ms
-        offers = ready(session, queue, wanted)
-        for taker, of_taker in zip(takers, shares, strict=True):
-            share, bound, left = of_taker, taker.bound, min(taker.command.count, places)
-            if behind:
-                seen = {group: seq for group, seq in behind.items() if seq < bound}
-                behind = {group: seq for group, seq in behind.items() if seq >= bound}
-                offers, first = chain(seen, offers), first | seen
-            while left > 0 and session.bytes_left > 0 and not (sink is not None and sink.is_over):
-                group = next(offers, None)
+        candidates = ready_groups(session, queue, wanted)
+        for request, own_share in zip(requests, shares, strict=True):
+            share, end_seq, left = own_share, request.end_seq, min(request.command.count, capacity)
+            if unseen:
+                seen = {group: seq for group, seq in unseen.items() if seq < end_seq}
+                unseen = {group: seq for group, seq in unseen.items() if seq >= end_seq}
+                candidates, first = chain(seen, candidates), first | seen
+            while left > 0 and session.read_bytes_left > 0 and not (sink is not None and sink.is_full):
+                group = next(candidates, None)
                 if group is None:
                     break
-                gave, begin, most = False, first.get(group, floor), left + beyond
-                yield queue.partition, group, begin, most + PASSED_OVER_MAX, queue.delay_ms, now_ms, most
-                if not gave and not has_expired:  # else it may wait for what has expired to be deleted
+                delivered, begin, most = False, first.get(group, floor), left + extra
+                yield queue.partition, group, begin, most + SKIPPED_MAX, queue.delay_ms, now_ms, most
+                if not delivered and not has_expired:  # else expired messages may block it until they are deleted
                     unsettled.add(group)
 
     for row in session.executemany(SQL["ordered_take"], groups()) if wanted > 0 else ():
-        if left <= 0 or row[0] >= bound:
-            if not gave:
-                behind[row[11]] = row[0]
-            gave = True  # it has more than was wanted
-        elif sink is None or sink.is_over or not sink.takes(row):
-            gave = True
+        if left <= 0 or row[0] >= end_seq:
+            if not delivered:
+                unseen[row[11]] = row[0]
+            delivered = True  # the group has more than was wanted
+        elif sink is None or sink.is_full or not sink.accept(row):
+            delivered = True
             left -= 1
-            places -= 1
+            capacity -= 1
             share.append(row)
-            session.bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
+            session.read_bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
     if sink is not None:
         sink.move()
     return shares, unsettled
 
 
-def given_by(session: Session, queue: Queue, group: int, count: int) -> Iterator[Row]:
-    """Return up to ``count`` messages that a group may give, without their contents."""
+def group_messages(session: Session, queue: Queue, group: int, count: int) -> Iterator[Row]:
+    """Return up to ``count`` messages that a group may deliver, without their contents."""
     now_ms = session.now_ms
-    place = queue.partition, group, queue.floor(now_ms), count + PASSED_OVER_MAX
+    place = queue.partition, group, queue.floor(now_ms), count + SKIPPED_MAX
     return session.execute(BARE["ordered_take"], (*place, queue.delay_ms, now_ms, count))
 
 
-class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """A message that an attempt gave; its receipt says ``issued_visible_at_ms``, its deadline is ``visible_at_ms``."""
+class AttemptedMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message of a receive attempt; its receipt has ``issued_visible_at_ms``, its deadline is ``visible_at_ms``."""
 
     seq: int
     generation: int
@@ -227,25 +240,25 @@ class Taken(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Taken]).decode
+_decode = msgspec.msgpack.Decoder(list[AttemptedMessage]).decode
 
 
-def put_attempt(session: Session, key: bytes, taken: list[Taken], attempted_at_ms: int) -> None:
-    """Keep what an attempt gave."""
+def store_attempt(session: Session, key: bytes, taken: list[AttemptedMessage], attempted_at_ms: int) -> None:
+    """Store the messages of a receive attempt."""
     session.run("put_attempt", key, _encode(taken), attempted_at_ms)
 
 
-def _repeat(session: Session, queue: Queue, command: commands.Receive, key: bytes) -> Received | None:
-    """Give the messages of an earlier attempt again, hidden from now on; ``None``: there is nothing to repeat.
+def _repeat_attempt(session: Session, queue: Queue, command: commands.Receive, key: bytes) -> Received | None:
+    """Return the messages of an earlier attempt again, hidden from now on, or ``None`` if there are none to repeat.
 
-    The same attempt id gives the same messages with the same receipts, without another receive counted, as long as each
-    of them is as it was left: neither changed nor deleted nor visible again (SQS API Reference, ReceiveMessage). The
-    longest lease still counts from the first receive. Otherwise the receive is an ordinary one.
+    The same attempt id returns the same messages with the same receipts, without counting another receive, while each
+    of them is unchanged, not deleted and still hidden (SQS API Reference, ReceiveMessage). The maximum lease counts
+    from the first receive. Otherwise the receive is an ordinary one.
     """
     attempt, now_ms, floor = session.row("attempt", key), session.now_ms, queue.floor(session.now_ms)
     if attempt is None or now_ms >= attempt[1] + _ATTEMPT_MS:
         return None
-    found: list[tuple[Taken, Row]] = []
+    found: list[tuple[AttemptedMessage, Row]] = []
     for each in _decode(attempt[0]):
         left = session.row("ordered_leased", queue.partition, each.seq)
         fenced = each.epoch, each.visible_at_ms, each.generation
@@ -253,7 +266,7 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
             return None
         found.append((each, left))
     messages: list[ReceivedMessage] = []
-    kept: list[Taken] = []
+    kept: list[AttemptedMessage] = []
     for each, left in found:
         seq, lane, receive_count, epoch, first_here_ms, message_id, body, encoded, source, before, first_ms = left[:11]
         group, was_visible_at_ms, _, received_at_ms = left[11:]
@@ -285,10 +298,10 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
                 sequence=seq,
             )
         )
-    put_attempt(session, key, kept, attempt[1])
+    store_attempt(session, key, kept, attempt[1])
     session.mark_dirty(queue)
-    refile(session, queue, {left[11] for _, left in found})
-    notify(session, queue)  # its timeout may be shorter than what was left
+    update_cursors(session, queue, {left[11] for _, left in found})
+    notify(session, queue)  # the new timeout may be shorter than the rest of the old one
     return Received(
         messages=messages,
         next_due_ms=standard.next_due(session, queue),
@@ -300,14 +313,14 @@ def _repeat(session: Session, queue: Queue, command: commands.Receive, key: byte
 # The cursors of groups.
 
 
-def ready(session: Session, queue: Queue, count: int) -> Iterator[int]:
-    """Yield ``count`` groups that may give a message and some more, in the order in which they became able to.
+def ready_groups(session: Session, queue: Queue, count: int) -> Iterator[int]:
+    """Yield at least ``count`` groups that may have a message to deliver, in the order in which they became ready.
 
-    While messages past their retention are still to be deleted, groups may have no others.
+    While expired messages are not deleted yet, groups may have no others.
     """
     session.flush()
     partition, delay_ms, now_ms = queue.partition, queue.delay_ms, session.now_ms
-    count += PASSED_OVER_MAX if now_ms < queue.expires_at_ms else EXPIRED_PASSED_MAX
+    count += SKIPPED_MAX if now_ms < queue.expires_at_ms else EXPIRED_SKIPPED_MAX
     fixed = session.execute(SQL["groups_fixed"], (partition, now_ms, count))
     floating = session.execute(SQL["groups_floating"], (partition, (now_ms - delay_ms + 1) << SEQ_SHIFT, count))
     seen: set[int] = set()
@@ -317,8 +330,8 @@ def ready(session: Session, queue: Queue, count: int) -> Iterator[int]:
             yield group
 
 
-def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
-    """Find anew from when each of ``groups`` gives its next message; a group without messages loses its cursor."""
+def update_cursors(session: Session, queue: Queue, groups: Iterable[int]) -> None:
+    """Recompute the cursors of ``groups``; a group without messages loses its cursor."""
     session.flush()
     partition, changes = queue.partition, session.connection.changes
     left: list[Row] = []
@@ -329,7 +342,7 @@ def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
         for group in groups:
             key = partition, group
             yield key
-            if not changes():  # of the statement that has just run with these values: the group goes on
+            if not changes():  # of the statement that just ran with these values: the group has messages
                 left.append(key)
 
     session.executemany(SQL["end_group"], keys())
@@ -338,12 +351,12 @@ def refile(session: Session, queue: Queue, groups: Iterable[int]) -> None:
             put.append((partition, group, None, seq, seq, 0, 0, 0))
         else:
             put.append((partition, group, *_cursor(session, partition, group, received_before, own_to, apart)))
-    session.many("ordered_set_apart", apart)
-    session.many("put_group_cursor", put)
+    session.run_many("ordered_set_apart", apart)
+    session.run_many("put_group_cursor", put)
 
 
 def _cursor(session: Session, partition: int, group: int, received_before: int, own_to: int, apart: list[Row]) -> Row:
-    """Return what the cursor of a group has to say; ``apart`` gets what its messages have to."""
+    """Return the columns of the cursor of a group; add changes of its messages' ``apart`` to that list."""
     block_ms, received_to = -1, 0
     fixed_at: int | None = None
     head = 0
@@ -362,7 +375,7 @@ def _cursor(session: Session, partition: int, group: int, received_before: int, 
                 floating = floating or seq
             elif fixed_at is None or visible_at_ms < fixed_at:
                 fixed_at, head = visible_at_ms, seq
-        if seq >= received_before and (waiting > PASSED_OVER_MAX or (floating is not None and seq >= own_to)):
+        if seq >= received_before and (waiting > SKIPPED_MAX or (floating is not None and seq >= own_to)):
             break
     found.close()
     if not received:
@@ -377,7 +390,7 @@ def _cursor(session: Session, partition: int, group: int, received_before: int, 
 
 
 def notify(session: Session, queue: Queue, times: int = 1) -> None:
-    """Tell the watch when the next group gives a message, once for each of ``times`` commands that may free one."""
+    """Notify the watch of when the next group is ready, once for each of ``times`` commands that may have freed one."""
     if queue.wake is not None and (due_ms := standard.next_message_ms(session, queue)) < NEVER_MS:
         for _ in range(times):
             queue.wake(due_ms)

@@ -1,7 +1,7 @@
-"""The session: one connection, the caches above it, and what every operation of a batch shares.
+"""The session: the connection, its caches, and the state that the operations of a batch share.
 
-An operation reads and writes through the session, inside the batch's open transaction. ``forget`` drops every cache:
-the next operation reads what the database has. The deduplication log is here, too: what it has in memory is an index.
+Operations read and write through the session, in the batch's open transaction. ``clear_caches`` drops all caches; the
+next operation then reads the database. The deduplication log, in this file too, keeps an index in memory.
 """
 
 from collections import defaultdict
@@ -27,20 +27,20 @@ from veilmq.store.sqlite.event_log import EventLog
 _NUMBERS_MAX = 16_384
 _FIRST_NUMBER: tuple[int, int] = (0, 0)
 
+# An entry of the deduplication log: key, message id, sequence number, number of the chain's previous entry.
 ENTRY = Struct(">16s16sQQ")
-"""Of the deduplication log: key, message id, sequence number, number of the entry before in the chain."""
 _HASH = Struct(">I")  # the first bytes of a key
 _HASH_OF_ENTRY = Struct(f">I{ENTRY.size - _HASH.size}x")
-_SHIFT = 11  # the hash is the first 21 bits: like the entries it is a part of the format, since chains are stored
+_SHIFT = 11  # the hash is the first 21 bits, part of the stored format as chains depend on it
 _SLOTS = 1 << (32 - _SHIFT)
 _SLOT_MASK = (1 << 32) - 1
-_ENTRIES_PER_ROW = 64  # then a row fits on a page
+_ENTRIES_PER_ROW = 64  # fits on a page
 
 Row = tuple[Any, ...]
 
 
 class Session:
-    """What the operations of one store share."""
+    """The state that the operations of one store share."""
 
     def __init__(self, connection: apsw.Connection, *, options: EngineOptions, database: Database) -> None:
         self.connection = connection
@@ -52,72 +52,71 @@ class Session:
         self.schedulers: dict[type[Command], Scheduler] = {}
         self.ids = IdSource()
         self._writes: dict[str, list[Row]] = {}
-        key, is_copy = self.kept_key("receipt_key"), self.row("any_renumbered") is not None
+        key, is_copy = self.secret_key("receipt_key"), self.row("any_renumbered") is not None
         self.book = _RenumberingCodec(self.execute, key=key) if is_copy else ReceiptCodec(keys=[key])
-        self.group_numbers = GroupNumbers(self.execute, key=self.kept_key("group_key"))
-        self.swept_to = 0  # the number of the queue that the janitor inspected last
+        self.group_numbers = GroupNumbers(self.execute, key=self.secret_key("group_key"))
+        self.swept_to = 0  # number of the last queue that the janitor inspected
         self.now_ms = 0  # the instant of the batch
-        self.ahead_ms = 0  # how far the instants that users see are ahead of the store's
-        self.bytes_left = 0  # of bodies that the batch may still read
-        self.write_bytes_left = 0  # that it may still write; the command that goes beyond is its last one that writes
+        self.ahead_ms = 0  # shown time minus store time
+        self.read_bytes_left = 0  # the bytes of bodies that the batch may still read
+        self.write_bytes_left = 0  # the bytes that it may still write; the command that exceeds them is the last one
         self.deduplication_log = DeduplicationLog(connection)
         self.events = EventLog(connection, options=options, database=database)
-        self.forget()
+        self.clear_caches()
 
-    def forget(self) -> None:
-        """Drop what is cached."""
+    def clear_caches(self) -> None:
+        """Drop all caches, and what is staged."""
         self._writes = {}
-        self.group_numbers.forget()
-        self.events.forget()
-        self.has_ended = False
-        """Whether ``settle_ended`` has something to write."""
-        self._ended: list[Row] = []
-        self._left: defaultdict[int, list[Row]] = defaultdict(list)
-        self.group_of: dict[int, int] = {}  # of messages that were received lately, by seq
+        self.group_numbers.clear()
+        self.events.clear()
+        self.has_deletions = False  # whether ``write_deletions`` has something to write
+        self._deleted: list[Row] = []
+        self._leaving: defaultdict[int, list[Row]] = defaultdict(list)
+        self.group_of: dict[int, int] = {}  # groups of recently received messages, by seq
         self.queues: dict[str, Queue] = {}
-        self._touched: list[Queue] = []
+        self._dirty: list[Queue] = []
         ((_, self.last_seq, _),) = self.execute(SQL["progress"])
 
     # The batch.
 
     def mark_dirty(self, queue: Queue) -> None:
-        """Write the totals of ``queue`` with the batch."""
+        """Write the totals of ``queue`` at the end of the batch."""
         if not queue.dirty:
             queue.dirty = True
-            self._touched.append(queue)
+            self._dirty.append(queue)
 
     def stage(self, query: str, rows: list[Row]) -> None:
-        """Have a statement (its text) that changes something run for ``rows``, with those of other queues.
+        """Stage rows of a statement, given by its text, to run together with those of other queues.
 
-        Nothing reads the rows of another queue, so they wait until the batch reads its own again, or ends.
+        No statement reads rows of another queue, so staged rows can wait until the batch reads, or ends.
         """
         staged = self._writes.setdefault(query, rows)
         if staged is not rows:
             staged += rows
 
     def flush(self) -> None:
-        """Run what is staged."""
+        """Run the staged statements."""
         writes, self._writes = self._writes, {}
         for query, rows in writes.items():
             self.executemany(query, rows)
 
     def finish(self) -> None:
-        """Write what the batch has gathered, and how far time and seqs have come."""
+        """Write the batch's staged state, and the current time and last seq."""
         if not self.write():
             self.execute(SQL["put_progress"], (self.now_ms, self.last_seq))
 
     def write(self) -> bool:
-        """Write what the batch has gathered so far; tell whether that were totals."""
+        """Write the batch's staged state so far; return whether that included totals."""
         self.flush()
-        if self.has_ended:
-            self.settle_ended()
+        if self.has_deletions:
+            self.write_deletions()
         if self.deduplication_log.staged:
             self.deduplication_log.write()
         if self.events.staged:
             self.events.write(self.ahead_ms)
-        touched, self._touched = self._touched, []
+        dirty, self._dirty = self._dirty, []
         rows: list[Row] = []
-        for q in touched:
+        for q in dirty:
             q.dirty = False
             rows.append((q.messages, q.in_flight, q.delayed, q.counted_at_ms, q.floor_seq, self.last_seq, q.partition))
         if rows:
@@ -125,28 +124,28 @@ class Session:
         return bool(rows)
 
     def roll_back(self) -> None:
-        """Undo and forget a batch that failed."""
-        self.deduplication_log.forget()
+        """Roll back a failed batch and clear the caches."""
+        self.deduplication_log.roll_back()
         if self.connection.in_transaction:
             self.execute("ROLLBACK")
-        self.forget()
+        self.clear_caches()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo and forget what is written inside when that ends in a ``VeilmqError``."""
+        """Roll back what is written inside if it ends in a ``VeilmqError``."""
         self.write()
         accepted, changes_before = self.deduplication_log.count, self.connection.total_changes()
         self.execute("SAVEPOINT cold")
         try:
             yield
         except VeilmqError:
-            waits = (
-                self._writes or self.deduplication_log.staged or self.events.staged or self._touched or self.has_ended
+            has_staged = (
+                self._writes or self.deduplication_log.staged or self.events.staged or self._dirty or self.has_deletions
             )
-            if waits or self.connection.total_changes() > changes_before:
+            if has_staged or self.connection.total_changes() > changes_before:
                 self.execute("ROLLBACK TO cold")
-                self.deduplication_log.forget(accepted)
-                self.forget()
+                self.deduplication_log.roll_back(accepted)
+                self.clear_caches()
             raise
         finally:
             if self.connection.in_transaction:
@@ -165,18 +164,17 @@ class Session:
             self.flush()
         return self.execute(SQL[query], values).fetchall()
 
-    run = rows
-    """Run a named query that changes something."""
+    run = rows  # for a query that changes something
 
-    def many(self, query: str, rows: Sequence[Row]) -> None:
-        """Run a named query that changes something, once for each of ``rows``."""
+    def run_many(self, query: str, rows: Sequence[Row]) -> None:
+        """Run a named query that changes something once for each of ``rows``."""
         if self._writes:
             self.flush()
         if rows:
             self.executemany(SQL[query], rows)
 
-    def kept_key(self, name: str) -> bytes:
-        """Return the secret ``name`` of the store, made where there is none."""
+    def secret_key(self, name: str) -> bytes:
+        """Return the secret ``name`` of the store, created if missing."""
         row = self.row("setting", name)
         key: bytes = urandom(KEY_BYTES) if row is None else row[0]
         if row is None:
@@ -186,7 +184,7 @@ class Session:
     # Queues.
 
     def find(self, name: str) -> Queue | None:
-        """Return the queue of that full name, if there is one."""
+        """Return the queue of that full name, or ``None``."""
         queue = self.queues.get(name)
         if queue is None and (row := self.row("queue_by_name", name)) is not None:
             queue = self.queues[name] = Queue(row, self.options, self.wakes.get(name))
@@ -207,12 +205,12 @@ class Session:
         return queue
 
     def reload(self, queue: Queue) -> bool:
-        """Have ``queue`` follow its row, which was changed; forget it and return ``False`` where that was deleted."""
+        """Apply the changed row of ``queue``; if it was deleted, uncache the queue and return ``False``."""
         row = self.row("queue_by_name", queue.name)
         if row is None:
             del self.queues[queue.name]
             if queue.dirty:
-                self._touched.remove(queue)
+                self._dirty.remove(queue)
             return False
         queue.reload(row, self.now_ms)
         return True
@@ -220,63 +218,64 @@ class Session:
     # Seqs.
 
     def next_seq(self) -> int:
-        """Return the seq of the next message, which is not used up by this."""
+        """Return the seq of the next message without consuming it."""
         last_seq: int = self.last_seq
         return max(last_seq + 1, self.now_ms << SEQ_SHIFT)
 
-    def ended(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
-        """Have messages (seq alone) deleted at the end of the batch; ``ordered``: they are of a FIFO queue."""
-        self._ended += seqs
-        self.has_ended = True
+    def delete_messages(self, partition: int, seqs: list[Row], *, ordered: bool) -> None:
+        """Delete messages, given as rows of their seq, at the end of the batch; ``ordered``: of a FIFO queue."""
+        self._deleted += seqs
+        self.has_deletions = True
         if ordered:
-            self.left(partition, seqs)
+            self.leave_runs(partition, seqs)
 
-    def left(self, partition: int, seqs: list[Row]) -> None:
-        """Have messages of a FIFO queue counted out of their runs at the end of the batch."""
-        self._left[partition] += seqs
-        self.has_ended = True
+    def leave_runs(self, partition: int, seqs: list[Row]) -> None:
+        """Count messages of a FIFO queue out of their runs at the end of the batch."""
+        self._leaving[partition] += seqs
+        self.has_deletions = True
 
-    def settle_ended(self) -> None:
-        """Write what ``ended`` and ``left`` have gathered; a run without messages is deleted."""
-        self.has_ended = False
-        if self._ended:
-            ended, self._ended = self._ended, []
-            self.executemany(SQL["delete_message"], ended)
-        if not self._left:
+    def write_deletions(self) -> None:
+        """Write what ``delete_messages`` and ``leave_runs`` have staged; a run without messages is deleted."""
+        self.has_deletions = False
+        if self._deleted:
+            deleted, self._deleted = self._deleted, []
+            self.executemany(SQL["delete_message"], deleted)
+        if not self._leaving:
             return
-        left, self._left = self._left, defaultdict(list)
-        for partition, seqs in left.items():
-            runs = [[-1, 0, 0]]  # last seq, messages, and how many of them have left
+        leaving_seqs, self._leaving = self._leaving, defaultdict(list)
+        for partition, seqs in leaving_seqs.items():
+            runs = [[-1, 0, 0]]  # last seq, messages, messages that leave
             for (seq,) in sorted(seqs):
                 if seq > runs[-1][0]:
                     (found,) = self.rows("ordered_run", partition, seq)
                     runs.append([*found, 0])
                 runs[-1][2] += 1
-            for last_seq, messages, gone in runs[1:]:
-                if gone == messages:
+            for last_seq, messages, leaving in runs[1:]:
+                if leaving == messages:
                     self.execute(SQL["delete_ordered_run"], (partition, last_seq))
                 else:
-                    self.execute(SQL["shrink_ordered_run"], (gone, partition, last_seq))
+                    self.execute(SQL["shrink_ordered_run"], (leaving, partition, last_seq))
 
 
 class GroupNumbers:
-    """The numbers of message groups of FIFO queues: that of its first message, found by a hash of the group's name.
+    """The numbers of message groups of FIFO queues.
 
-    There is a cache of those that were used lately. The janitor removes the numbers of groups without messages.
+    A group's number is the seq of its first message, found by a hash of its name. Recently used numbers are cached. The
+    janitor deletes the numbers of groups without messages.
     """
 
     def __init__(self, execute: Callable[..., Any], *, key: bytes) -> None:
         self._execute = execute
         self.key = key
         self._swept_to = _FIRST_NUMBER
-        self.forget()
+        self.clear()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop the cache."""
         self._numbers: dict[tuple[int, str], int] = {}
 
     def number(self, partition: int, name: str, seq: int) -> int:
-        """Return the number of a group, which is ``seq`` if it has none yet: that of a message that is being stored."""
+        """Return the number of a group; a new group gets ``seq``, that of the message being stored."""
         number = self._numbers.get((partition, name))
         if number is None:
             if len(self._numbers) >= _NUMBERS_MAX:
@@ -285,7 +284,7 @@ class GroupNumbers:
         return number
 
     def of_hash(self, partition: int, name_hash: int, seq: int) -> int:
-        """Return the same of a group whose name is known by its hash."""
+        """Return the number of a group from the hash of its name."""
         row = self._execute(SQL["group_number"], (partition, name_hash)).fetchone()
         if row is not None:
             return int(row[0])
@@ -293,23 +292,23 @@ class GroupNumbers:
         return seq
 
     def sweep(self, count: int) -> bool:
-        """Remove the numbers of groups without messages from a slice of all; tell whether to go on with the next one.
+        """Delete the numbers of groups without messages in a slice; return whether to continue with the next one.
 
-        At the end of all it rests: groups that come back at once would keep it busy.
+        After the last slice it pauses: groups that return at once would keep it busy.
         """
         rows = self._execute(SQL["group_numbers_behind"], (*self._swept_to, count)).fetchall()
-        ended = [row[:2] for row in rows if not row[2]]
-        for group in ended:
+        deleted = [row[:2] for row in rows if not row[2]]
+        for group in deleted:
             self._execute(SQL["delete_group_number"], group)
         is_slice = len(rows) == count
         self._swept_to = rows[-1][:2] if is_slice else _FIRST_NUMBER
-        if ended:
-            self.forget()
-        return is_slice and len(ended) * 2 > count
+        if deleted:
+            self.clear()
+        return is_slice and len(deleted) * 2 > count
 
 
 class _RenumberingCodec(ReceiptCodec):
-    """A book of a copy: receipts of the store that it was copied from name positions there; ``renumbered`` has both."""
+    """The receipt codec of a copied store. ``renumbered`` maps positions in older receipts to seqs."""
 
     __slots__ = ("_execute",)
 
@@ -318,7 +317,7 @@ class _RenumberingCodec(ReceiptCodec):
         self._execute = execute
 
     def read(self, text: str) -> Receipt:
-        """Return what ``text`` says, of the seq that its message has here; raises ``ReceiptInvalid``."""
+        """Decode a receipt, with the seq of its message here; raises ``ReceiptInvalid``."""
         receipt = super().read(text)
         row = self._execute(SQL["renumbered"], (receipt.queue, receipt.position)).fetchone()
         return receipt if row is None else receipt._replace(position=row[0])
@@ -336,32 +335,31 @@ class Deduplication(NamedTuple):
 
 
 class DeduplicationLog:
-    """What FIFO queues accepted lately, found by deduplication key: a log in the order of time, and chains through it.
+    """The messages that FIFO queues accepted in the last five minutes, by deduplication key.
 
-    Keys are hashes, so a table ordered by them would be written to at another page with each message. Here the entries
-    of a batch, numbered from 1 on, are appended as one row, and go with it when they are five minutes old. A hash of
-    the key names a slot, which has the number of the latest entry of that hash, and each entry has the number of the
-    one before it. For nearly all messages, which are no duplicates, the slot says so without reading.
+    Keys are hashes, so a table ordered by key would dirty another page for each message. Instead, the entries of a
+    batch, numbered from 1, are appended as rows of up to 64 and deleted when they are five minutes old. A slot of a
+    hash table has the number of the latest entry with that hash; each entry has the number of the previous one. For
+    most messages, which are no duplicates, the slot alone gives the answer.
 
-    The slots are in memory alone, 32 bits of each number. What is in the log when it is opened is read into them by the
-    janitor in slices, or whole by the first message that needs them: a million entries take a quarter of a second.
+    The slots are in memory only, 32 bits of each number. After opening, the janitor reads the log into them in slices,
+    or the first message that needs them reads all of it: a million entries take a quarter of a second.
     """
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
-        self._slots = memoryview(mmap(-1, 4 * _SLOTS)).cast("I")  # takes no memory before it is written to
-        self.staged: list[bytes] = []
-        """The entries that the batch has still to write."""
-        self._written: list[bytes] = []  # those that it has written, and that are not durable yet
+        self._slots = memoryview(mmap(-1, 4 * _SLOTS)).cast("I")  # uses no memory until written
+        self.staged: list[bytes] = []  # entries that the batch has yet to write
+        self._written: list[bytes] = []  # written, not durable yet
         self._at_ms = 0
-        self._first = self._next = 1  # the numbers of the first entry that is kept, and of the next one
+        self._first = self._next = 1  # numbers of the first entry in the log, and of the next one
         for number, _, entries in connection.execute(SQL["accepted_row"], (NEVER_MS,)):
             self._next = number + len(entries) // ENTRY.size
-            self.cut()
-        self._unread = self._first if self._first < self._next else None  # the first entry that no slot knows yet
+            self.refresh_first()
+        self._unread = self._first if self._first < self._next else None  # the first entry not in the slots yet
 
     def read(self, rows_max: int) -> bool:
-        """Read so many more rows into the slots, -1 for all; return whether there are more."""
+        """Read ``rows_max`` more rows into the slots, or all for -1; return whether there are more."""
         if self._unread is None:
             return False
         rows = 0
@@ -375,7 +373,7 @@ class DeduplicationLog:
         return self._unread is not None
 
     def _latest(self, key: bytes) -> int:
-        """Return the number of the latest entry that has the slot of ``key``; 0 if it is none of those kept."""
+        """Return the number of the latest entry in the slot of ``key``, or 0 if it was deleted."""
         if self._unread is not None:
             self.read(-1)
         slot: int = self._slots[_HASH.unpack_from(key)[0] >> _SHIFT]
@@ -383,7 +381,7 @@ class DeduplicationLog:
         return number if number < self._next else 0
 
     def find(self, key: bytes) -> Deduplication | None:
-        """Return the last message that was accepted with ``key``, ``None`` when there was none in five minutes."""
+        """Return the last message accepted with ``key``, or ``None`` if there was none in five minutes."""
         number = self._latest(key)
         while number >= self._first:
             at = number - self._next + len(self.staged)
@@ -399,39 +397,39 @@ class DeduplicationLog:
         return None
 
     def add(self, key: bytes, message_id: bytes, sequence: int, now_ms: int) -> None:
-        """Take note of a message; all of a batch have one instant."""
+        """Log a message; all messages of a batch have the same ``now_ms``."""
         self._at_ms = now_ms
         self.staged.append(ENTRY.pack(key, message_id, sequence, self._latest(key)))
         self._slots[_HASH.unpack_from(key)[0] >> _SHIFT] = self._next & _SLOT_MASK
         self._next += 1
 
     def write(self) -> None:
-        """Append what is staged to the log, in the open transaction."""
+        """Append the staged entries in the open transaction."""
         staged = self.staged
         first, starts = self._next - len(staged), range(0, len(staged), _ENTRIES_PER_ROW)
         rows = [(first + at, self._at_ms, b"".join(staged[at : at + _ENTRIES_PER_ROW])) for at in starts]
         self._connection.executemany(SQL["insert_accepted"], rows)
         self._written += staged
-        self.staged = []  # not before: what could not be written is taken back, too
+        self.staged = []  # not earlier: ``roll_back`` also undoes entries that could not be written
 
-    def keep(self) -> None:
-        """Take note that the batch is durable."""
+    def confirm(self) -> None:
+        """Mark the batch's entries as durable."""
         self._written = []
 
     @property
     def count(self) -> int:
-        """Return how many entries the batch has so far."""
+        """Return the number of entries of the batch so far."""
         return len(self._written) + len(self.staged)
 
-    def forget(self, kept: int = 0) -> None:
-        """Take back the entries of the batch, staged or written, but the first ``kept`` ones, which are written."""
+    def roll_back(self, kept: int = 0) -> None:
+        """Undo the entries of the batch, staged or written, except the first ``kept`` ones, which are written."""
         undone = [*self._written, *self.staged][kept:]
         for entry in reversed(undone):
             self._slots[_HASH.unpack_from(entry)[0] >> _SHIFT] = ENTRY.unpack(entry)[3] & _SLOT_MASK
         self._next -= len(undone)
         self.staged, self._written = [], self._written[:kept]
 
-    def cut(self) -> None:
-        """Take note that the first rows were deleted; what is staged stays."""
+    def refresh_first(self) -> None:
+        """Update the first number after rows were deleted."""
         first = self._connection.execute(SQL["accepted_from"], (1, 1)).fetchone()
         self._first = self._next - len(self.staged) if first is None else first[0]

@@ -1,17 +1,16 @@
-"""What becomes of messages that were received: receipts settle them, time ends them, and they move to other queues.
+"""What happens to received messages: receipts settle them, time expires them, and they move to other queues.
 
-Receipts: nearly all deletes bring the receipt of the latest receive, with the present deadline: then one statement
-deletes the rows that are as the receipts have them, and only groups of FIFO queues are read.
-Everything else reads the rows of all receipts, applies the commands in order, and writes what has become of the rows.
+Receipts: most deletes have the receipt of the latest receive, with the current deadline. One statement then deletes all
+rows that match their receipts; only the groups of FIFO queues are read. Everything else reads the rows of all receipts,
+applies the commands in order, and writes the changed rows.
 
-Time: commands keep totals up, and what the passing of time alone makes visible is counted out here, which reads the
-index only once something hidden can have become visible.
+Time: commands update the totals. ``advance_time`` counts what became visible since, and reads the index only if
+something hidden can have become visible.
 
-Moves: a dead letter of a standard queue keeps its row and its seq, and so the time at which it was sent. Any other
-message gets a seq behind all others: a dead letter of a FIFO queue, and what is sent on as a new message, with another
-id and without a past. All are visible at once where they come to, and the groups that they leave are filed anew. Where
-the dead-letter queue cannot take a message (gone, its permission withdrawn, the disk nearly full), it stays and is
-delivered once more.
+Moves: a dead letter of a standard queue keeps its row and its seq, and thus its sending time. All other messages get a
+seq after all others: dead letters of a FIFO queue, and messages moved as new ones, with a new id and no history. All
+are visible at once in the target, and the cursors of their old groups are updated. A message that the dead-letter queue
+cannot take (it is deleted, permission is withdrawn, the disk is nearly full) stays and is delivered again.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -29,25 +28,25 @@ from veilmq.store.sqlite import fair, fifo
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Row, Session
-from veilmq.store.sqlite.standard import Answers, DeadLetterSink, cut, ends_after, runs_of
+from veilmq.store.sqlite.standard import DeadLetterSink, Results, ends_after, remove_runs, to_runs
 
-_SWEPT_AT_ONCE = 1_000
+_DELETED_AT_ONCE = 1_000
 
 _LIVE, _EXPIRED, _GONE = ReceiptState.LIVE, ReceiptState.EXPIRED, ReceiptState.GONE
 _GONE_DELETED: ReceiptState | LeaseChange = _GONE
 _GONE_CHANGED: ReceiptState | LeaseChange = LeaseChange(state=_GONE)
 
 Settling = commands.Delete | commands.ChangeVisibility
+# Where the state of a receipt goes (a result list and an index), the receipt, and its command.
 _Item = tuple[list[Any], int, Receipt, Any]
-"""Where the state of a receipt goes (an answer and the place in it), the receipt, and its command."""
 
 
-def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], answers: Answers) -> None:
-    """Apply commands on a queue in order; each answer is a list with a result or an error for each receipt.
+def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results) -> None:
+    """Apply commands on a queue in order; each result is a list with a state or an error for each receipt.
 
-    A delete is tried that does not have to look at its message: it acts as the receipt says or not at all.
+    Deletes are first tried without reading the message: such a delete acts only if the row matches the receipt.
     """
-    found, is_plain = _read(session, queue, items, answers)
+    found, is_plain = _read(session, queue, items, results)
     now_ms, log = session.now_ms, queue.log
     tried: list[_Item] = []
     rest = found
@@ -60,9 +59,9 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], an
     freed: set[int] = set()  # groups of a FIFO queue that are to be filed anew
     if tried:
         rest += _delete_as_received(session, queue, tried, freed)
-    due = _look_up(session, queue, rest, freed) if rest else []
+    due = _apply_in_order(session, queue, rest, freed) if rest else []
     if freed:
-        fifo.refile(session, queue, freed)
+        fifo.update_cursors(session, queue, freed)
         fifo.notify(session, queue, len(items))
     elif not queue.fifo:
         for due_ms in due:
@@ -70,37 +69,40 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], an
 
 
 def _read(
-    session: Session, queue: Queue, items: list[tuple[int, Settling]], answers: Answers
+    session: Session, queue: Queue, items: list[tuple[int, Settling]], results: Results
 ) -> tuple[list[_Item], bool]:
-    """Read receipts; answer those whose messages cannot be there; tell whether the others are plain deletes."""
+    """Decode receipts, and set results for those whose messages cannot exist.
+
+    Return the others, and whether they are all plain deletes.
+    """
     read, number = session.book.read, queue.number
     floor, is_plain = queue.floor(session.now_ms), not queue.has_groups
     found: list[_Item] = []
     for slot, command in items:
         if isinstance(command, commands.Delete):
-            texts, gone = command.receipts, _GONE_DELETED
+            texts, missing = command.receipts, _GONE_DELETED
             is_plain = is_plain and not (command.any_epoch or command.any_receive)
         else:
-            texts, gone, is_plain = tuple([change.receipt for change in command.changes]), _GONE_CHANGED, False
-        answer: list[Any] = [gone] * len(texts)
-        answers[slot] = answer
+            texts, missing, is_plain = tuple([change.receipt for change in command.changes]), _GONE_CHANGED, False
+        result: list[Any] = [missing] * len(texts)
+        results[slot] = result
         for at, text in enumerate(texts):
             try:
                 receipt = read(text)
             except VeilmqError as error:
-                answer[at] = error
+                result[at] = error
                 continue
             if receipt[0] != number:
-                answer[at] = ReceiptInvalid()
+                result[at] = ReceiptInvalid()
             elif receipt[1] >= floor:
-                found.append((answer, at, receipt, command))
+                found.append((result, at, receipt, command))
             elif isinstance(command, commands.Delete):
                 session.events.deleted(queue, receipt, None, acts=False)
     return found, is_plain
 
 
 def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], freed: set[int]) -> list[_Item]:
-    """Delete messages that are as their receipts say; return the others. Those of FIFO queues are found by group."""
+    """Delete messages that match their receipts; return the others. In a FIFO queue rows are found by group."""
     changes, group_of, partition, fifo = session.connection.changes, session.group_of, queue.partition, queue.fifo
     hits: list[int] = []
     if fifo:
@@ -120,14 +122,14 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
         if not hit:
             others.append(each)
             continue
-        answer, at, receipt, _ = each
+        result, at, receipt, _ = each
         _, seq, generation, _, visible_at_ms = receipt
         if queue.log is not None:
             session.events.deleted(queue, receipt, session.events.leases.pop(seq), acts=True)
         deleted.append((seq,))
-        answer[at] = _EXPIRED
+        result[at] = _EXPIRED
         if visible_at_ms > now_ms:
-            answer[at] = _LIVE
+            result[at] = _LIVE
             if generation:
                 queue.in_flight -= 1
             else:
@@ -135,12 +137,12 @@ def _delete_as_received(session: Session, queue: Queue, tried: list[_Item], free
     if deleted:
         if fifo:
             freed.update([group_of.pop(seq) for (seq,) in deleted])
-        _count_out(session, queue, deleted)
+        _count_deleted(session, queue, deleted)
     return others
 
 
-def _count_out(session: Session, queue: Queue, deleted: list[Row]) -> None:
-    session.ended(queue.partition, deleted, ordered=queue.fifo)
+def _count_deleted(session: Session, queue: Queue, deleted: list[Row]) -> None:
+    session.delete_messages(queue.partition, deleted, ordered=queue.fifo)
     queue.messages -= len(deleted)
     queue.deleted += len(deleted)
     if not queue.dirty:
@@ -149,66 +151,66 @@ def _count_out(session: Session, queue: Queue, deleted: list[Row]) -> None:
         queue.notify_freed(session.now_ms)
 
 
-def _look_up(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
-    """Apply commands to their messages in order, and write what has become of these; return the new deadlines."""
+def _apply_in_order(session: Session, queue: Queue, items: list[_Item], freed: set[int]) -> list[int]:
+    """Apply commands to the rows of their messages in order, and write the changes; return the new deadlines."""
     if queue.has_groups:
-        fair.accounts_of(session, queue)  # with what is in flight before these end it
+        fair.accounts_of(session, queue)  # counts the messages in flight before these end
     rows = _find(session, queue, [receipt for _, _, receipt, _ in items])
-    gone: list[Row] = []
+    deleted: list[Row] = []
     changes: dict[int, list[Any]] = {}
     due: list[int] = []
-    for answer, at, receipt, command in items:
+    for result, at, receipt, command in items:
         row = rows.get(receipt[1])
-        state, acts = (_GONE, False) if row is None else _judge(session, queue, receipt, command, row)
+        state, acts = (_GONE, False) if row is None else _check_receipt(session, queue, receipt, command, row)
         if isinstance(command, commands.Delete):
             session.events.deleted(queue, receipt, row, acts=acts)
-            answer[at] = state
+            result[at] = state
             if row is not None and acts:
                 del rows[receipt[1]]
                 changes.pop(receipt[1], None)
                 queue.remove_hidden(row[1] or 0, received=row[2] > 0)
-                gone.append(tuple(row))
+                deleted.append(tuple(row))
         elif row is None or not acts:
-            answer[at] = LeaseChange(state=state)
+            result[at] = LeaseChange(state=state)
         else:
             try:
-                answer[at] = _change(session, queue, row, state, command, at)
+                result[at] = _change(session, queue, row, state, command, at)
             except VeilmqError as error:
-                answer[at] = error
+                result[at] = error
                 continue
             changes[row[0]] = row
             due.append(row[1])
-    _write(session, queue, changes.values(), gone)
+    _write(session, queue, changes.values(), deleted)
     if queue.fifo:
-        freed.update([row[6] for row in (*gone, *changes.values())])
+        freed.update([row[6] for row in (*deleted, *changes.values())])
     return due
 
 
-def _write(session: Session, queue: Queue, changed: Collection[list[Any]], gone: list[Row]) -> None:
+def _write(session: Session, queue: Queue, changed: Collection[list[Any]], deleted: list[Row]) -> None:
     partition, kind = queue.partition, KIND[queue.fifo]
     if changed:
         if queue.log is None:
-            session.many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
+            session.run_many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
         else:
             session.events.keep(partition, changed, fifo=queue.fifo)
         session.mark_dirty(queue)
         if queue.has_groups:
             fair.changed(session, queue, changed)
-    if gone:
-        session.many(f"{kind}_delete", [(partition, row[6], row[0]) for row in gone])
-        _count_out(session, queue, [(row[0],) for row in gone])
+    if deleted:
+        session.run_many(f"{kind}_delete", [(partition, row[6], row[0]) for row in deleted])
+        _count_deleted(session, queue, [(row[0],) for row in deleted])
         if queue.has_groups:
-            fair.ended(session, queue, [(row[0], row[7], row[6]) for row in gone])
+            fair.ended(session, queue, [(row[0], row[7], row[6]) for row in deleted])
 
 
-def _judge(
+def _check_receipt(
     session: Session, queue: Queue, receipt: Receipt, command: Settling, row: list[Any]
 ) -> tuple[ReceiptState, bool]:
-    """Return what the receipt is now, and whether it acts."""
+    """Return the state of the receipt, and whether it acts."""
     _, visible_at_ms, _, generation, epoch = row[:5]
     current = generation == receipt[2] and (epoch == receipt[3] or command.any_epoch)
     state = receipt_state(current=current, visible_at_ms=visible_at_ms or 0, now_ms=session.now_ms)
-    if not current and command.any_receive and not queue.fifo and visible_at_ms < NEVER_MS:  # else: claimed
+    if not current and command.any_receive and not queue.fifo and visible_at_ms < NEVER_MS:  # NEVER_MS: claimed
         state = ReceiptState.EARLIER
     return state, receipt_acts(state, only_live=command.only_live or queue.fifo)
 
@@ -216,9 +218,9 @@ def _judge(
 def _change(
     session: Session, queue: Queue, row: list[Any], state: ReceiptState, command: commands.ChangeVisibility, at: int
 ) -> LeaseChange:
-    """Give the message of a row another deadline; raises what is wrong with the timeout."""
+    """Change the deadline in a row; raises an error for an invalid timeout."""
     received, now_ms, timeout_s = row[2] > 0, session.now_ms, command.changes[at].timeout_s
-    since_ms = row[5] if received else now_ms  # a delayed message was not received yet
+    since_ms = row[5] if received else now_ms  # else a delayed message
     visible_at_ms = changed_deadline_ms(now_ms, timeout_s, since_ms, command.lease_s_max)
     if queue.log is not None:
         session.events.changed(queue.log, row, released=not timeout_s)
@@ -234,14 +236,14 @@ def _change(
 
 
 def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, list[Any]]:
-    """Return the rows of the messages of ``receipts`` by seq: seq, visible_at, receives, generation, epoch, ..."""
+    """Return the rows of messages by seq: seq, visible_at, receive_count, generation, epoch, …"""
     partition, seqs = queue.partition, {receipt[1] for receipt in receipts}
     if queue.log is not None:
         found: Iterable[Any] = session.events.find(partition, seqs, fifo=queue.fifo)
     else:
         found = session.executemany(SQL[f"{KIND[queue.fifo]}_find"], [(partition, seq) for seq in seqs])
     rows = {row[0]: list(row) for row in found}
-    if queue.claims and not queue.fifo:  # one that had a row of its own; no receipt has the generation
+    if queue.claims and not queue.fifo:  # claimed messages that had a row; no receipt has generation -1
         claimed = session.executemany(SQL["claimed_at"], [(partition, seq) for seq in seqs - rows.keys()])
         for seq, _, lane, group, receives, epoch, first_at_ms, _ in claimed:
             if seq in seqs and first_at_ms is not None:
@@ -250,7 +252,7 @@ def _find(session: Session, queue: Queue, receipts: list[Receipt]) -> dict[int, 
 
 
 def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
-    """Do what deletes by live receipts do but delete: their messages are about to be moved."""
+    """Apply deletes by live receipts to events and totals, for messages that are about to be moved."""
     if queue.has_groups:
         fair.accounts_of(session, queue)
     rows = {} if queue.log is None else _find(session, queue, receipts)
@@ -260,16 +262,16 @@ def end_leases(session: Session, queue: Queue, receipts: list[Receipt]) -> None:
     queue.deleted += len(receipts)
 
 
-# What time changes.
+# Time.
 
 
-def settle_time(session: Session, queue: Queue) -> None:
-    """Bring a queue to the present: totals, and a slice of what is past its retention, which may free places."""
+def advance_time(session: Session, queue: Queue) -> None:
+    """Update the totals of a queue to the current time, and delete a slice of expired messages."""
     now_ms = session.now_ms
     if now_ms > queue.counted_at_ms:
         if not queue.in_flight and not queue.delayed:
             queue.hidden_until_ms = NEVER_MS
-        elif now_ms >= queue.hidden_until_ms:  # some may have become visible since
+        elif now_ms >= queue.hidden_until_ms:
             partition, since = queue.partition, (queue.counted_at_ms, now_ms)
             places: list[Row] = [(partition,)] if queue.fifo else [(partition, lane) for lane in queue.lanes]
             for place in places:
@@ -279,21 +281,21 @@ def settle_time(session: Session, queue: Queue) -> None:
             following = ends_after(session, queue, now_ms, 1)
             queue.hidden_until_ms = min([each[0] for ends in following for each in ends], default=NEVER_MS)
         queue.counted_at_ms = now_ms
-    if now_ms >= queue.expires_at_ms and (rows := _sweep(session, queue)):
-        refile(session, queue, [row[:3] for row in rows])
+    if now_ms >= queue.expires_at_ms and (rows := _delete_expired(session, queue)):
+        update_groups(session, queue, [row[:3] for row in rows])
         notify_freed(session, queue)
 
 
-def refile(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
-    """File the groups of messages anew that something else than a receipt took: seq, lane and group of each."""
+def update_groups(session: Session, queue: Queue, rows: list[tuple[int, int, int | None]]) -> None:
+    """Update the cursors or heads of groups that lost messages other than by receipts: seq, lane and group of each."""
     if queue.fifo:
-        fifo.refile(session, queue, {group for _, _, group in rows if group is not None})
+        fifo.update_cursors(session, queue, {group for _, _, group in rows if group is not None})
     elif queue.has_groups:
         fair.ended(session, queue, rows)
 
 
 def notify_freed(session: Session, queue: Queue) -> None:
-    """Notify the watch of a place that became free, or of the group that goes on next."""
+    """Notify the watch of free capacity, or of the next ready group."""
     queue.notify_freed(session.now_ms)
     if queue.fifo:
         fifo.notify(session, queue)
@@ -301,8 +303,8 @@ def notify_freed(session: Session, queue: Queue) -> None:
 
 def counts(session: Session, queue: Queue) -> QueueCounts:
     """Count the messages of a queue by state."""
-    settle_time(session, queue)
-    now_ms, oldest = session.now_ms, _oldest(session, queue)
+    advance_time(session, queue)
+    now_ms, oldest = session.now_ms, _first_seq(session, queue)
     claimed = waiting = 0
     if queue.claims:
         ((claimed,),) = session.rows("claimed_count", queue.partition)
@@ -324,9 +326,9 @@ def counts(session: Session, queue: Queue) -> QueueCounts:
     )
 
 
-def _oldest(session: Session, queue: Queue) -> int | None:
+def _first_seq(session: Session, queue: Queue) -> int | None:
     """Return the first seq of a queue."""
-    session.settle_ended()
+    session.write_deletions()
     if queue.fifo:
         found = [session.row("ordered_oldest", queue.partition)]
     else:
@@ -335,54 +337,54 @@ def _oldest(session: Session, queue: Queue) -> int | None:
     return min([row[0] for row in found if row is not None], default=None)
 
 
-def _sweep(session: Session, queue: Queue) -> list[Row]:
-    """Delete a slice of the messages past their retention; return them as ``delete_below`` does."""
+def _delete_expired(session: Session, queue: Queue) -> list[Row]:
+    """Delete a slice of the messages past their retention; return the rows like ``delete_below``."""
     lanes, now_ms = None if queue.fifo else queue.lanes, session.now_ms
-    rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), _SWEPT_AT_ONCE, queue.log)
+    rows = delete_below(session, queue.partition, lanes, queue.floor(now_ms), _DELETED_AT_ONCE, queue.log)
     for *_, visible_at_ms, receive_count in rows:
         queue.remove_hidden(visible_at_ms or 0, received=receive_count > 0)
     if rows:
         queue.messages -= len(rows)
         session.mark_dirty(queue)
     queue.expires_at_ms = now_ms
-    if len(rows) < _SWEPT_AT_ONCE:
-        oldest = _oldest(session, queue)
+    if len(rows) < _DELETED_AT_ONCE:
+        oldest = _first_seq(session, queue)
         queue.expires_at_ms = NEVER_MS if oldest is None else (oldest >> SEQ_SHIFT) + queue.retention_ms
     return rows
 
 
 def delete_below(
-    session: Session, partition: int, lanes: Iterable[int] | None, end: int, most: int, log: Logged | None
+    session: Session, partition: int, lanes: Iterable[int] | None, end: int, count: int, log: Logged | None
 ) -> list[Row]:
-    """Delete at ``most`` so many messages of a partition before the seq ``end``; a FIFO queue has no ``lanes``.
+    """Delete at most ``count`` messages of a partition before the seq ``end``; a FIFO queue has no ``lanes``.
 
     Returns seq, lane, group, visible_at and receive_count of each.
     """
-    session.settle_ended()
+    session.write_deletions()
     is_fifo = lanes is None
     kind = KIND[is_fifo]
-    rows = session.rows(f"{kind}_between", partition, 0, end - 1, most)
-    session.events.end(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
-    session.many(f"{kind}_delete", [(partition, row[2], row[0]) for row in rows])
+    rows = session.rows(f"{kind}_between", partition, 0, end - 1, count)
+    session.events.end_receipts(log, partition, [row[0] for row in rows if row[4]], fifo=is_fifo)
+    session.run_many(f"{kind}_delete", [(partition, row[2], row[0]) for row in rows])
     cuts: list[Row] = []
     for lane in lanes or ():
         before = len(rows)
-        for seq, *_ in session.execute(BARE["ready_take"], (0, partition, lane, -1, most - before)):
+        for seq, *_ in session.execute(BARE["ready_take"], (0, partition, lane, -1, count - before)):
             if seq >= end:
                 break
             rows.append((seq, lane, None, 0, 0))
         if len(rows) > before:
             cuts.append((lane, 0, rows[-1][0]))
-    cut(session, partition, cuts, in_front=True)
-    session.ended(partition, [(row[0],) for row in rows], ordered=is_fifo)
+    remove_runs(session, partition, cuts, at_front=True)
+    session.delete_messages(partition, [(row[0],) for row in rows], ordered=is_fifo)
     return rows
 
 
 # Moves.
 
 
-def sink_of(session: Session, queue: Queue) -> DeadLetterSink | None:
-    """Return where the dead letters of a queue that bounds receives go; ``None``: they stay where they are."""
+def dead_letter_sink(session: Session, queue: Queue) -> DeadLetterSink | None:
+    """Return the sink for dead letters of a queue that limits receives, or ``None`` if they cannot be moved."""
     settings = queue.settings
     target = session.find(settings.dead_letter_queue)
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
@@ -391,58 +393,58 @@ def sink_of(session: Session, queue: Queue) -> DeadLetterSink | None:
         return None
 
     def move(rows: list[Row]) -> None:
-        session.events.end(queue.log, queue.partition, [row[0] for row in rows], fifo=queue.fifo, dead=True)
+        session.events.end_receipts(queue.log, queue.partition, [row[0] for row in rows], fifo=queue.fifo, dead=True)
         dead_letter(session, queue, target, rows)
 
     return DeadLetterSink(settings.receives_max, move)
 
 
 def dead_letter(session: Session, source: Queue, target: Queue, rows: list[Row]) -> list[int]:
-    """Move dead letters, whose receipts have ended; return their seqs there.
+    """Move dead letters, whose receipts have ended; return their seqs in the target.
 
-    They keep their ids, and count receives and the time since the first one on.
+    They keep their ids, receive counts and the time of their first receive.
     """
-    settle_time(session, target)
-    if not source.fifo and session.now_ms < target.expires_at_ms:  # it has nothing before its floor
+    advance_time(session, target)
+    if not source.fifo and session.now_ms < target.expires_at_ms:  # the target has no message before content floor
         target.floor_seq = min([target.floor_seq, *[row[0] for row in rows]])
-    what: list[Row] = [
+    contents: list[Row] = [
         (row[5], row[7], source.name, row[2] + (row[9] or 0), row[4] if row[10] is None else row[10]) for row in rows
     ]
     if source.fifo:
-        what = [(own, dead_letter_properties(properties, own), *past) for own, properties, *past in what]
-    return move(session, source, target, rows, what, keep_seqs=not source.fifo)
+        contents = [(own, dead_letter_properties(properties, own), *past) for own, properties, *past in contents]
+    return move(session, source, target, rows, contents, keep_seqs=not source.fifo)
 
 
 def move(
-    session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row], *, keep_seqs: bool = False
+    session: Session, source: Queue, target: Queue, rows: list[Row], contents: list[Row], *, keep_seqs: bool = False
 ) -> list[int]:
-    """Move messages to a queue that is settled at the present instant; ``what`` has id, properties and past of each.
+    """Move messages to a queue whose totals are up to date; ``contents`` has id, properties and history of each.
 
-    Returns their seqs there, which are behind all others unless they ``keep_seqs``.
+    Returns their seqs in the target, which follow all others unless ``keep_seqs``.
     """
     now_ms = session.now_ms
     if keep_seqs:
         seqs = [row[0] for row in rows]
         places = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
-        session.many("standard_move", places)
-        kept = [(row[0], row[11], *its, now_ms, row[0]) for row, its in zip(rows, what, strict=True)]
-        session.many("renumber_message", kept)
+        session.run_many("standard_move", places)
+        kept = [(row[0], row[11], *content, now_ms, row[0]) for row, content in zip(rows, contents, strict=True)]
+        session.run_many("renumber_message", kept)
     else:
-        seqs = _renumber(session, source, target, rows, what)
+        seqs = _renumber(session, source, target, rows, contents)
     for row, seq in zip(rows, seqs, strict=True):
-        count_in(target, row[1], seq)
+        add_messages(target, row[1], seq)
         if row[11] is not None and not target.fifo:
             session.run("admit_fair_group", target.partition, row[1], row[11], now_ms, seq)
     source.messages -= len(rows)
     session.mark_dirty(source)
     session.mark_dirty(target)
-    refile(session, source, [(row[0], row[1], row[11]) for row in rows])
+    update_groups(session, source, [(row[0], row[1], row[11]) for row in rows])
     target.notify(now_ms)
     return seqs
 
 
-def count_in(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
-    """Count messages of a lane that come to a queue, the oldest of which is ``first``."""
+def add_messages(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
+    """Add messages of a lane that arrive in a queue, the first one with the seq ``first``, to its totals."""
     queue.messages += messages
     if not queue.fifo and lane not in queue.lanes:
         queue.lanes = tuple(sorted((*queue.lanes, lane)))
@@ -450,8 +452,8 @@ def count_in(queue: Queue, lane: int, first: int, messages: int = 1) -> None:
     queue.expires_at_ms = min(queue.expires_at_ms, (first >> SEQ_SHIFT) + queue.retention_ms)
 
 
-def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], what: list[Row]) -> list[int]:
-    """Move messages behind all others; return their seqs."""
+def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], contents: list[Row]) -> list[int]:
+    """Move messages with seqs after all others; return these."""
     first, partition, groups = session.next_seq(), target.partition, {row[11]: row[11] for row in rows}
     now_ms = session.now_ms
     session.last_seq = first + len(rows) - 1
@@ -461,19 +463,21 @@ def _renumber(session: Session, source: Queue, target: Queue, rows: list[Row], w
         for group, seq in firsts.items():
             ((name_hash,),) = session.rows("group_hash", source.partition, group)
             groups[group] = session.group_numbers.of_hash(partition, name_hash, seq)
-    renumbered = [(seq, groups[row[11]], *its, None, row[0]) for (seq, row), its in zip(moves, what, strict=True)]
-    session.many("renumber_message", renumbered)
+    renumbered = [
+        (seq, groups[row[11]], *content, None, row[0]) for (seq, row), content in zip(moves, contents, strict=True)
+    ]
+    session.run_many("renumber_message", renumbered)
     if source.fifo:
         ordered = [(source.partition, row[11], row[0], partition, groups[row[11]], seq, now_ms) for seq, row in moves]
-        session.many("ordered_move", ordered)
-        session.left(source.partition, [(row[0],) for row in rows])
+        session.run_many("ordered_move", ordered)
+        session.leave_runs(source.partition, [(row[0],) for row in rows])
         session.run("insert_ordered_run", partition, session.last_seq, first, len(rows))
-        fifo.admit_own(session, target, {groups[row[11]]: seq for seq, row in moves})
+        fifo.admit_delayed(session, target, {groups[row[11]]: seq for seq, row in moves})
     else:
-        session.many("standard_delete", [(source.partition, None, row[0]) for row in rows if row[3] is not None])
-        cut(session, source.partition, runs_of(sorted((row[1], row[0]) for row in rows if row[3] is None)))
+        session.run_many("standard_delete", [(source.partition, None, row[0]) for row in rows if row[3] is not None])
+        remove_runs(session, source.partition, to_runs(sorted((row[1], row[0]) for row in rows if row[3] is None)))
         grouped = [(partition, seq, row[1], now_ms, row[11]) for seq, row in moves if row[11] is not None]
-        session.many("standard_insert", grouped)
-        runs = runs_of([(row[1], seq) for seq, row in moves if row[11] is None])
-        session.many("insert_ready", [(partition, lane, last, start) for lane, start, last in runs])
+        session.run_many("standard_insert", grouped)
+        runs = to_runs([(row[1], seq) for seq, row in moves if row[11] is None])
+        session.run_many("insert_ready", [(partition, lane, last, start) for lane, start, last in runs])
     return [seq for seq, _ in moves]

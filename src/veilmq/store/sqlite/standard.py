@@ -1,13 +1,13 @@
-"""Standard queues: send and receive, for all commands of one queue in a batch at once; and what all receives do.
+"""Standard queues: send and receive, for all commands of one queue in a batch; and what receives of both kinds share.
 
-Sends insert all their rows with one statement a table. Receives take what they want together with one SELECT in the
-order of visibility, share it out in the order in which they came, and mark it with one UPDATE: a message is never taken
-twice by receives that are made together. A receive gives nothing that was sent by a command behind it in the batch
-(``Taker.bound``), so a client that pipelines a receive and a send gets the answers of that order.
+Sends insert all their rows with one statement per table. Receives select all their messages together, in order of
+visibility, distribute them in the order of the receives, and lease them with one UPDATE, so receives of one batch never
+get the same message. A receive does not see messages that a later command of the batch sends
+(``ReceiveRequest.end_seq``), so a client that pipelines a receive and a send gets the results of that order.
 
-The ready list: messages that were never received have no row beside their own, but in runs. Messages that are sent
-together have seqs that follow each other; those that are visible at once and have no group are one row of ``ready``,
-and are taken from the front. A message gets its row in ``visibility`` with its first receive.
+The ready list: a message that was never received has no row in ``visibility``. Messages sent together have consecutive
+seqs; a run of them that is visible at once and has no groups is one row of ``ready``, and is consumed from the front.
+The first receive of a message creates its row in ``visibility``.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,59 +32,59 @@ from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.transaction import InternalSendOptions
 
 GENERATION_BITS = 32
-EXPIRED_PASSED_MAX = 1_000
-"""How many expired messages, or groups of them, a receive passes over that are not deleted yet."""
+EXPIRED_SKIPPED_MAX = 1_000  # how many expired messages, or groups of them, that are not deleted yet a receive may skip
 
-Answers = list[Any]
-LATER = object()
-"""The answer of a command that the batch has no room for: the next one takes it."""
+Results = list[Any]
+DEFERRED = object()  # the result of a command that the next batch applies, because this one is full
 
 _ENDS_READ = 1_000  # until the first lease among delays
 
-by_visibility = itemgetter(12, 0)  # of rows that are offered: visible_at and seq
+by_visibility = itemgetter(12, 0)  # visible_at and seq of a candidate row
 
-SEES_ALL = 1 << 63
+SEQ_END = 1 << 63  # above all seqs
 
 
-class Taker(Struct, frozen=True, gc=False):
-    """A receive of a batch: where its answer goes, and the first seq that it must not see."""
+class ReceiveRequest(Struct, frozen=True, gc=False):
+    """A receive of a batch: the slot of its result, and the first seq that it must not see."""
 
     slot: int
     command: commands.Receive
-    bound: int = SEES_ALL
+    end_seq: int = SEQ_END
 
 
-# What receives give, in queues of both kinds.
+# Delivery, in queues of both kinds.
 
 
-def rounds(queue: Queue, takers: list[Taker], now_ms: int, answers: Answers) -> list[list[Taker]]:
-    """Return which receives are made together; answer those that come too often.
+def split_receives(
+    queue: Queue, requests: list[ReceiveRequest], now_ms: int, results: Results
+) -> list[list[ReceiveRequest]]:
+    """Split receives into groups that are applied together; refuse those over the rate limit.
 
-    A receive with a timeout of 0, or rules that may say so, leaves messages visible, for the next one too: it ends a
-    round. One with an attempt id, which may repeat an earlier answer, is a round of its own in a FIFO queue.
+    A receive with a timeout of 0, possibly by rules, leaves its messages visible to the next one, so it ends a group. A
+    receive with an attempt id, which may repeat an earlier result, is alone in a FIFO queue.
     """
     rules, throttle = queue.rules, queue.throttle
-    own_timeout_s = queue.settings.visibility_timeout_s if rules is None else rules.classes[0].visibility_timeout_s
-    found: list[list[Taker]] = []
-    goes_on = False
-    for taker in takers:
-        command = taker.command
+    default_timeout_s = queue.settings.visibility_timeout_s if rules is None else rules.classes[0].visibility_timeout_s
+    found: list[list[ReceiveRequest]] = []
+    joins = False
+    for request in requests:
+        command = request.command
         if throttle is not None and command.requested_at_ms is None:
             try:
                 throttle.admit(now_ms)
             except VeilmqError as error:
-                answers[taker.slot] = error
+                results[request.slot] = error
                 continue
         is_alone = command.attempt_id is not None and queue.fifo
-        if not goes_on or is_alone:
+        if not joins or is_alone:
             found.append([])
-        found[-1].append(taker)
-        goes_on = bool(own_timeout_s if command.timeout_s is None else command.timeout_s) and not is_alone
+        found[-1].append(request)
+        joins = bool(default_timeout_s if command.timeout_s is None else command.timeout_s) and not is_alone
     return found
 
 
 class DeadLetterSink:
-    """The dead letters of a receive of one queue: so many, and so many bytes of them (``settling.sink_of``)."""
+    """Collect the dead letters of a receive, up to a number and a size, and move them."""
 
     def __init__(self, receives_max: int, move: Callable[[list[Row]], object]) -> None:
         self._receives_max = receives_max
@@ -93,12 +93,12 @@ class DeadLetterSink:
         self._bytes_left = limits.DEAD_LETTER_BYTES_PER_RECEIVE
 
     @property
-    def is_over(self) -> bool:
-        """Whether no more may be moved in this receive."""
+    def is_full(self) -> bool:
+        """Return whether this receive may move no more."""
         return len(self._dead) >= limits.DEAD_LETTERS_PER_RECEIVE or self._bytes_left <= 0
 
-    def takes(self, row: Row) -> bool:
-        """Tell whether the message of a row as it is offered is a dead letter."""
+    def accept(self, row: Row) -> bool:
+        """Take the message if it is a dead letter; return whether it is."""
         if row[2] < self._receives_max:
             return False
         self._dead.append(row)
@@ -106,60 +106,60 @@ class DeadLetterSink:
         return True
 
     def move(self) -> None:
-        """Move those that were taken to the dead-letter queue."""
+        """Move the collected messages to the dead-letter queue."""
         if self._dead:
             self._move(self._dead)
 
 
-class Giving:
-    """The messages that the receives of a round give, in queues of both kinds: leases, answers and totals.
+class Delivery:
+    """Deliver messages to the receives of a group, in queues of both kinds: leases, results and totals.
 
-    ``places`` is how many more messages may be in flight, when the round begins.
+    ``capacity`` is how many more messages may be in flight.
     """
 
     def __init__(self, session: Session, queue: Queue) -> None:
         self._session = session
         self._queue = queue
-        self.places = self._left = queue.in_flight_max - queue.in_flight
-        self._given: list[tuple[int, list[ReceivedMessage], bool]] = []
+        self.capacity = self._capacity_left = queue.in_flight_max - queue.in_flight
+        self._shares: list[tuple[int, list[ReceivedMessage], bool]] = []
         self._marks: list[Row] = []
-        self._leases: list[Row] = []  # of what is received for the first time from the ready list
+        self._leases: list[Row] = []  # first receives from the ready list
 
-    def give(self, takers: list[Taker], shares: list[list[Row]], answers: Answers) -> list[tuple[Row, int]]:
-        """Lease the messages of its share to each receive; return all of them with their deadlines.
+    def lease(self, requests: list[ReceiveRequest], shares: list[list[Row]], results: Results) -> list[tuple[Row, int]]:
+        """Lease each receive its share; return all rows with their deadlines.
 
-        Receives that get nothing because the batch has no room for more are left to the next one.
+        Receives that get nothing because the batch is full are deferred to the next one.
         """
         session, queue, marks, leases = self._session, self._queue, self._marks, self._leases
-        given: list[tuple[Row, int]] = []
-        is_cut = session.bytes_left <= 0
-        for taker, share in zip(takers, shares, strict=True):
+        leased: list[tuple[Row, int]] = []
+        is_cut = session.read_bytes_left <= 0
+        for request, share in zip(requests, shares, strict=True):
             if share:
-                self._lease(taker, share, given)
-            elif is_cut and taker.command.count and self._left > 0:
-                answers[taker.slot] = LATER
-                if queue.throttle is not None and taker.command.requested_at_ms is None:
+                self._lease_share(request, share, leased)
+            elif is_cut and request.command.count and self._capacity_left > 0:
+                results[request.slot] = DEFERRED
+                if queue.throttle is not None and request.command.requested_at_ms is None:
                     queue.throttle.undo()  # the next batch counts it
             else:
-                self._given.append((taker.slot, [], self._left <= 0))
+                self._shares.append((request.slot, [], self._capacity_left <= 0))
         if leases:
             taken = sorted([(row[3], row[2]) for row in leases])
             first, last = dict(reversed(taken)), dict(taken)  # by lane
             runs = [(lane, first[lane], seq) for lane, seq in last.items()]
-            cut(session, queue.partition, runs, in_front=session.now_ms < queue.expires_at_ms)
+            remove_runs(session, queue.partition, runs, at_front=session.now_ms < queue.expires_at_ms)
             session.stage(SQL["standard_lease"], leases)
         if marks:
             session.stage(SQL[f"{KIND[queue.fifo]}_mark"], marks)
-        if given:
-            queue.received += len(given)
+        if leased:
+            queue.received += len(leased)
             if not queue.dirty:
                 session.mark_dirty(queue)
-        return given
+        return leased
 
-    def _lease(self, taker: Taker, rows: list[Row], given: list[tuple[Row, int]]) -> None:
-        session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, taker.command
+    def _lease_share(self, request: ReceiveRequest, rows: list[Row], leased: list[tuple[Row, int]]) -> None:
+        session, queue, now_ms, command = self._session, self._queue, self._session.now_ms, request.command
         messages: list[ReceivedMessage] = []
-        self._given.append((taker.slot, messages, self._left <= 0))
+        self._shares.append((request.slot, messages, self._capacity_left <= 0))
         timeout_s, requested_at_ms, rules = command.timeout_s, command.requested_at_ms, None
         if timeout_s is None:
             timeout_s, rules = queue.settings.visibility_timeout_s, queue.rules
@@ -174,7 +174,7 @@ class Giving:
             if rules is not None:
                 timeout_s = rules.timeout_s(routing_key_of(properties, rules.attribute), received)
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
-            generation = getrandbits(GENERATION_BITS) or 1  # 0 is that of what was never received
+            generation = getrandbits(GENERATION_BITS) or 1  # 0: never received
             if begun is not None:
                 log = session.events.remember(begun[seq], visible_at_ms, generation)
             if epoch is None:
@@ -199,26 +199,26 @@ class Giving:
                     source=source,
                 )
             )
-            given.append((row, visible_at_ms))
+            leased.append((row, visible_at_ms))
             if visible_at_ms > now_ms:
                 queue.in_flight += 1
                 if visible_at_ms < queue.hidden_until_ms:
                     queue.hidden_until_ms = visible_at_ms
-        self._left -= len(messages)
+        self._capacity_left -= len(messages)
 
-    def answer(self, answers: Answers) -> None:
-        """Put the answers into their places."""
+    def reply(self, results: Results) -> None:
+        """Store the results in their slots."""
         session, queue, settings = self._session, self._queue, self._queue.settings
-        if self._given:
-            queue.at_limit = self._given[-1][2]
+        if self._shares:
+            queue.at_limit = self._shares[-1][2]
         next_due_ms: int | None = -1  # not known yet
-        for slot, messages, at_limit in self._given:
+        for slot, messages, at_limit in self._shares:
             due_ms: int | None = session.now_ms
             if queue.wake is not None or not messages:
                 if next_due_ms == -1:
                     next_due_ms = next_due(session, queue)
                 due_ms = next_due_ms
-            answers[slot] = Received(
+            results[slot] = Received(
                 messages=messages,
                 next_due_ms=due_ms,
                 receive_wait_s=settings.receive_wait_s,
@@ -228,15 +228,15 @@ class Giving:
 
 
 def next_due(session: Session, queue: Queue) -> int | None:
-    """Return the instant from which there is a message to receive; ``None`` when nothing is coming by itself.
+    """Return when there will be a message to receive, or ``None`` if none will be without a command.
 
-    While messages past their retention are still to be deleted, that is now: they may take places, or block groups.
+    While expired messages are not deleted yet, that is now: they may use capacity, or block groups.
     """
     due_ms = now_ms = session.now_ms
     if now_ms < queue.expires_at_ms:
         if not queue.at_limit or queue.in_flight < queue.in_flight_max:
             due_ms = next_message_ms(session, queue)
-        else:  # when the next lease ends, or an instant before that at which to look again
+        else:  # the end of the next lease, or an earlier instant to check again
             due_ms = NEVER_MS
             for ends in ends_after(session, queue, now_ms, _ENDS_READ if queue.delayed else 1):
                 leases = (end_ms for end_ms, receive_count, *_ in ends if receive_count)
@@ -245,19 +245,19 @@ def next_due(session: Session, queue: Queue) -> int | None:
 
 
 def ends_after(session: Session, queue: Queue, at_ms: int, count: int) -> list[list[Row]]:
-    """Return the next ``count`` ends of leases and delays behind ``at_ms``, by lane in a standard queue."""
+    """Return the next ``count`` ends of leases and delays after ``at_ms``; of a standard queue, by lane."""
     if queue.fifo:
         return [session.rows("ordered_ends_after", queue.partition, at_ms, count)]
     return [session.rows("standard_ends_after", queue.partition, lane, at_ms, count) for lane in queue.lanes]
 
 
 def next_message_ms(session: Session, queue: Queue) -> int:
-    """Return when the next message is visible, or the next group gives one, whatever the in-flight limit says."""
+    """Return when the next message becomes visible, or the next group available, regardless of the in-flight limit."""
     now_ms, first_ms = session.now_ms, NEVER_MS
     if queue.fifo:
         for fixed_at_ms, *_ in session.rows("groups_fixed", queue.partition, NEVER_MS, 1):
             first_ms = fixed_at_ms
-        for floating_seq, _ in session.rows("groups_floating", queue.partition, SEES_ALL - 1, 1):
+        for floating_seq, _ in session.rows("groups_floating", queue.partition, SEQ_END - 1, 1):
             first_ms = min(first_ms, (floating_seq >> SEQ_SHIFT) + queue.delay_ms)
         return max(now_ms, first_ms)
     for lane in queue.lanes:
@@ -274,46 +274,45 @@ def next_message_ms(session: Session, queue: Queue) -> int:
 # Sends.
 
 
-Sends = list[tuple[int, commands.Send]]
-"""The sends of a batch, each behind the place of its answer."""
+Sends = list[tuple[int, commands.Send]]  # the sends of a batch, each with the slot of its result
 
 
-def send(  # noqa: C901 (a call for each message is time)
-    session: Session, queue: Queue, sends: Sends, answers: Answers
+def send(  # noqa: C901 (a call per message costs time)
+    session: Session, queue: Queue, sends: Sends, results: Results
 ) -> list[int]:
     """Store the messages of ``sends``; return the first seq that each of them could use.
 
-    Each answer is a list with a ``SentMessage`` or an error for each message.
+    Each result is a list with a ``SentMessage`` or an error for each message.
     """
     now_ms, seq, next_id = session.now_ms, session.next_seq(), session.ids.next
     partition, delay_ms, size_max, wake = queue.partition, queue.delay_ms, queue.settings.message_bytes_max, queue.wake
     firsts: list[int] = []
     messages: list[Row] = []
-    rows: list[Row] = []  # of ``visibility``
-    runs: list[list[int]] = []  # of ``ready``
+    rows: list[Row] = []  # for ``visibility``
+    runs: list[list[int]] = []  # for ``ready``
     run: list[int] = [partition, 0, 0, 0]  # lane, last seq, first seq
-    due: list[int] = []  # when the first message of each command is visible
+    due: list[int] = []  # when the first message of each command becomes visible
     for slot, command in sends:
         firsts.append(seq)
-        answer: list[SentMessage | VeilmqError] = []
-        answers[slot] = answer
-        news: Sequence[Any] = command.messages
+        result: list[SentMessage | VeilmqError] = []
+        results[slot] = result
+        new_messages: Sequence[Any] = command.messages
         options, due_ms, take_id = command.options, NEVER_MS, next_id
         if options is not None:
             if type(options) is InternalSendOptions:
                 take_id = iter(options.ids).__next__
             try:
-                news = checked(command.messages, options, queue.settings)
+                new_messages = checked(command.messages, options, queue.settings)
             except VeilmqError as error:
-                answers[slot] = error
+                results[slot] = error
                 continue
-        for new in news:
+        for new in new_messages:
             if options is None:
                 if new.size_bytes > size_max:
-                    answer.append(MessageTooLong(size_max))
+                    result.append(MessageTooLong(size_max))
                     continue
-            elif isinstance(new, VeilmqError):  # it was checked as it was on the wire
-                answer.append(new)
+            elif isinstance(new, VeilmqError):
+                result.append(new)
                 continue
             visible_at_ms = now_ms + (delay_ms if new.delay_s is None else new.delay_s * SECOND_MS)
             lane, group, receipt = new.priority, None, None
@@ -334,7 +333,7 @@ def send(  # noqa: C901 (a call for each message is time)
                 queue.add_hidden(visible_at_ms, received=False)
                 if options is not None and options.receipts:
                     receipt = session.book.issue(queue.number, seq, 0, 0, visible_at_ms)
-            answer.append(SentMessage(message_id, None, receipt))
+            result.append(SentMessage(message_id, None, receipt))
             seq += 1
             if visible_at_ms < due_ms:
                 due_ms = visible_at_ms
@@ -355,7 +354,7 @@ def send(  # noqa: C901 (a call for each message is time)
 
 
 def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -> None:
-    """Insert messages that are sent to ``queue`` together, the last seq of which is that before ``next_seq``."""
+    """Insert messages sent to ``queue`` together; their last seq is ``next_seq - 1``."""
     if messages:
         session.stage(SQL["insert_message"], messages)
         session.last_seq = next_seq - 1
@@ -368,58 +367,60 @@ def insert(session: Session, queue: Queue, messages: list[Row], next_seq: int) -
 # Receives.
 
 
-def receive(session: Session, queue: Queue, takers: list[Taker], answers: Answers, sink: DeadLetterSink | None) -> None:
-    """Give messages to the ``takers`` of a round, first come, first served; ``sink`` has dead letters, if any moves."""
-    giving = Giving(session, queue)
-    shares = choose(session, queue, takers, giving.places, sink)
-    given = giving.give(takers, shares, answers)
+def receive(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], results: Results, sink: DeadLetterSink | None
+) -> None:
+    """Deliver messages to the ``requests`` of a group, in order; ``sink`` takes dead letters, if any are moved."""
+    delivery = Delivery(session, queue)
+    shares = distribute(session, queue, requests, delivery.capacity, sink)
+    leased = delivery.lease(requests, shares, results)
     if queue.has_groups:
-        fair.received(session, queue, given)
-    giving.answer(answers)
+        fair.received(session, queue, leased)
+    delivery.reply(results)
 
 
-def choose(
-    session: Session, queue: Queue, takers: list[Taker], places: int, sink: DeadLetterSink | None
+def distribute(
+    session: Session, queue: Queue, requests: list[ReceiveRequest], capacity: int, sink: DeadLetterSink | None
 ) -> list[list[Row]]:
-    """Return what each receive of a round gets while ``places`` more may be in flight, without what ``sink`` takes.
+    """Return the share of each receive, at most ``capacity`` in all, without messages that ``sink`` accepts.
 
-    So many dead letters, and expired messages, end the search. What a receive must not see may come before what it
-    gets, by its priority or as its group is quiet: the next receives get that.
+    A full sink and the limit of expired messages end the search. Messages that a receive must not see may precede its
+    own, by priority or because their group is quiet; the following receives get them.
     """
     shares: list[list[Row]] = []
-    behind: list[Row] = []  # what was sent behind the receives so far
-    bytes_left, passed, is_over = session.bytes_left, 0, False
+    unseen: list[Row] = []  # sent after the receives so far
+    bytes_left, skipped, ends = session.read_bytes_left, 0, False
     floor = queue.floor(session.now_ms) if session.now_ms >= queue.expires_at_ms else 0
-    offers = in_order(session, queue) if places > 0 else iter(())
-    for taker in takers:
-        bound, wanted = taker.bound, min(taker.command.count, places)
+    candidates = in_order(session, queue) if capacity > 0 else iter(())
+    for request in requests:
+        end_seq, wanted = request.end_seq, min(request.command.count, capacity)
         share: list[Row] = []
-        if behind:
-            share = [row for row in behind if row[0] < bound][:wanted]
-            behind = [row for row in behind if row not in share]
-        if len(share) < wanted and not is_over:
-            for row in offers:
+        if unseen:
+            share = [row for row in unseen if row[0] < end_seq][:wanted]
+            unseen = [row for row in unseen if row not in share]
+        if len(share) < wanted and not ends:
+            for row in candidates:
                 if row[0] < floor:
-                    passed += 1
-                elif sink is None or not sink.takes(row):
-                    (share if row[0] < bound else behind).append(row)
+                    skipped += 1
+                elif sink is None or not sink.accept(row):
+                    (share if row[0] < end_seq else unseen).append(row)
                     bytes_left -= len(row[6]) + len(row[7]) + BATCH_ROW_BYTES
-                is_over = bytes_left <= 0 or passed >= EXPIRED_PASSED_MAX or (sink is not None and sink.is_over)
-                if len(share) >= wanted or is_over:
+                ends = bytes_left <= 0 or skipped >= EXPIRED_SKIPPED_MAX or (sink is not None and sink.is_full)
+                if len(share) >= wanted or ends:
                     break
-        places -= len(share)
+        capacity -= len(share)
         shares.append(share)
-    del offers  # and with it its cursors
-    session.bytes_left = bytes_left
+    del candidates  # closes its cursors
+    session.read_bytes_left = bytes_left
     if sink is not None:
         sink.move()
     return shares
 
 
-def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, judges: bool = True) -> Iterator[Row]:
-    """Return the visible messages in the order of receives, by the statements ``sql``; ``judges`` is for ``fair``."""
+def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, mark_noisy: bool = True) -> Iterator[Row]:
+    """Return the visible messages in receive order, using the statements ``sql``; for ``mark_noisy`` see ``fair``."""
     if queue.has_groups:
-        return fair.in_order(session, queue, sql, judges=judges)
+        return fair.in_order(session, queue, sql, mark_noisy=mark_noisy)
     return chain.from_iterable(visible(session, queue, lane, -1, sql) for lane in queue.lanes)
 
 
@@ -427,9 +428,9 @@ def in_order(session: Session, queue: Queue, sql: Mapping[str, str] = SQL, *, ju
 
 
 def visible(session: Session, queue: Queue, lane: int, count: int, sql: Mapping[str, str] = SQL) -> Iterator[Row]:
-    """Yield the visible messages of a lane in the order of visibility, ``count`` of them or more; -1 for all."""
+    """Yield the visible messages of a lane in order of visibility, at least ``count`` if there are; -1: all."""
     now_ms, partition, seq = session.now_ms, queue.partition, queue.floor(session.now_ms)
-    # What has returned stands behind a backlog of older messages: one statement gives all that comes before it.
+    # One statement reads the backlog of older messages up to the first returned one.
     for row in session.execute(sql["ready_take"], (seq, partition, lane, now_ms, count)):
         yield row
         seq = row[0] + 1
@@ -440,17 +441,17 @@ def visible(session: Session, queue: Queue, lane: int, count: int, sql: Mapping[
         yield from merge(chain((first,), returned), waiting, key=by_visibility)
 
 
-def cut(session: Session, partition: int, runs: Iterable[Iterable[int]], *, in_front: bool = False) -> None:
-    """Take runs (lane, first and last seq) from the ready list; ``in_front``: they are the first messages of it."""
-    runs = sorted(map(tuple, runs), reverse=True)  # what stands before a later one is split off first
-    if not in_front:
-        session.many("split_ready", [(partition, lane, first) for lane, first, _ in runs])
+def remove_runs(session: Session, partition: int, runs: Iterable[Iterable[int]], *, at_front: bool = False) -> None:
+    """Remove runs (lane, first and last seq) from the ready list; ``at_front``: they are its first messages."""
+    runs = sorted(map(tuple, runs), reverse=True)  # splits off what precedes the later runs first
+    if not at_front:
+        session.run_many("split_ready", [(partition, lane, first) for lane, first, _ in runs])
     session.stage(SQL["cut_ready"], [(partition, *run) for run in runs])
     session.stage(SQL["cut_first_ready"], [(partition, lane, last) for lane, _, last in runs])
 
 
-def runs_of(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:
-    """Return the runs of messages (a lane or another place, and seq) that follow each other: it, first and last seq."""
+def to_runs(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:
+    """Group (key, seq) pairs with equal keys and consecutive seqs into runs: key, first and last seq."""
     runs: list[list[Any]] = []
     for place, seq in rows:
         if runs and runs[-1][0] == place and runs[-1][2] == seq - 1:

@@ -1,17 +1,17 @@
-"""The store on SQLite: commands in, one transaction and one sync a batch, then the answers; when a batch is made.
+"""The SQLite store: it forms batches of commands, commits each with one sync, and then delivers the results.
 
-Commands that arrive while a batch is being made durable form the next one; there is no timer and no knob. A batch is
-applied only after the one before it is durable, so every answer describes a state that is on disk.
+Commands that arrive while a batch is committed form the next one, without timers or tuning. A batch is applied only
+after the previous one is durable, so every result describes a state that is on disk.
 
-When a commit fails in a way that leaves open what is on disk (a failed sync above all), all pending commands get
-``OutcomeUnknown`` and the store stops for good; ``on_fatal`` ends the process, and the next start recovers.
+If a failed commit leaves the state on disk unknown (such as a failed sync), all pending commands fail with
+``OutcomeUnknown`` and the store stops; ``on_fatal`` ends the process, and the next start recovers.
 
-Where a commit is made is decided by the usual length of a sync. In a thread COMMIT releases the GIL, and the loop goes
-on parsing; but handing over costs two switches of threads: where syncs are quick, a batch in place was measured at 10 %
-more requests a second. A commit that moves the log always has the thread. Only commits in place tell the length (in the
-thread the wait for the GIL would count too), so a few are made there: a slow disk keeps the loop for one sync in many.
-A loop of many short turns takes the GIL again before the thread wakes up, for up to 100 ms. So the loop sleeps for a
-moment while a commit takes long.
+The usual duration of a sync decides where commits run. In a thread, COMMIT releases the GIL and the loop continues to
+parse, at the cost of two thread switches: with fast syncs, committing in place gave 10 % more requests per second. A
+commit that checkpoints the log always uses the thread. Only commits in place measure the duration (in the thread it
+would include the wait for the GIL), so a few are always made there: with a slow disk, one sync in many blocks the loop.
+A loop with many short callbacks reacquires the GIL before the thread wakes up, for up to 100 ms; therefore the loop
+sleeps briefly while a commit takes long.
 """
 
 import asyncio
@@ -39,16 +39,16 @@ from veilmq.store.sqlite.session import Session
 
 log = logging.getLogger(__name__)
 
-_MARKED_MS = SECOND_MS  # from one mark of the clock to the next
-_DELIVERY_S_MAX = 0.003  # in one turn of the loop: encoding takes some 3 ms a megabyte
-_DOUBT_MS = 10 * SECOND_MS  # from one look whether a doubted clock is synchronised to the next
+_MARK_INTERVAL_MS = SECOND_MS  # between marks of the clock
+_DELIVERY_S_MAX = 0.003  # per iteration of the loop: encoding takes about 3 ms per megabyte
+_DOUBT_INTERVAL_MS = 10 * SECOND_MS  # between checks whether a clock in doubt is synchronised
 
 _QUICK_S = 0.001
-_SYNCS_REMEMBERED = 8
+_SYNCS_AVERAGED = 8
 _COMMITS_PER_TRIAL = 64
-_COMMITS_PER_QUICK = 16  # so many more for each time that a trial took as long as a quick sync may
-_GIVES_AFTER_S = 0.005  # the loop gives the thread the GIL, each time that a commit has taken so much longer
-_GIVEN_S_MAX = 0.000_5
+_COMMITS_PER_QUICK = 16  # more commits between trials, per _QUICK_S that the last trial took
+_YIELD_INTERVAL_S = 0.005  # how often the loop yields the GIL to a commit in the thread
+_YIELD_S_MAX = 0.000_5
 
 _HELD_BACK = (
     "is held back: since the last run the wall clock advanced by more than an hour, and the kernel did not report it "
@@ -61,7 +61,7 @@ _UNTIL = {
 
 
 class Committer:
-    """Makes batches durable, one at a time: in place, or in a thread where syncs take longer than the hand-over."""
+    """Make batches durable, one at a time: in place, or in a thread if syncs take longer than a thread switch."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Committer:
         in_thread: bool,
         stopwatch: Callable[[], float] = stopwatch_s,
     ) -> None:
-        """``committed`` is called in the loop, once for each ``commit``, with what went wrong if anything did."""
+        """``committed`` is called in the loop once per ``commit``, with the error or ``None``."""
         self._database = database
         self._committed = committed
         self._loop = asyncio.get_running_loop()
@@ -81,24 +81,24 @@ class Committer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="veilmq-committer") if in_thread else None
 
     def commit(self) -> None:
-        """Make the batch durable; ``committed`` follows, before or after this returns."""
+        """Make the batch durable; ``committed`` is called before or after this returns."""
         if self._thread is None:
             self._committed(self._try())
         elif not self._database.moves_log and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
             started_s = self._stopwatch()
             error = self._try()
             took_s = self._stopwatch() - started_s
-            self._usual_s += (took_s - self._usual_s) / _SYNCS_REMEMBERED
+            self._usual_s += (took_s - self._usual_s) / _SYNCS_AVERAGED
             self._commits_to_trial = _COMMITS_PER_TRIAL + int(_COMMITS_PER_QUICK * took_s / _QUICK_S)
             self._committed(error)
         else:
             self._commits_to_trial -= 1
             work = self._thread.submit(self._try)
             work.add_done_callback(lambda work: self._loop.call_soon_threadsafe(self._committed, work.result()))
-            self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
+            self._loop.call_later(_YIELD_INTERVAL_S, self._yield_gil, work)
 
     def close(self) -> None:
-        """End the thread; nothing is under way."""
+        """End the thread; no commit is in progress."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -106,17 +106,17 @@ class Committer:
         try:
             self._database.commit()
             self._database.check_room()
-        except BaseException as error:  # noqa: BLE001 - the engine decides what it means, in its own thread
+        except BaseException as error:  # noqa: BLE001 - the store handles it in its own thread
             return error
         return None
 
-    def _give_gil(self, work: Future[BaseException | None]) -> None:
-        if wait([work], _GIVEN_S_MAX).not_done:
-            self._loop.call_later(_GIVES_AFTER_S, self._give_gil, work)
+    def _yield_gil(self, work: Future[BaseException | None]) -> None:
+        if wait([work], _YIELD_S_MAX).not_done:
+            self._loop.call_later(_YIELD_INTERVAL_S, self._yield_gil, work)
 
 
 class SqliteStore(Store):
-    """The store on one machine. Every method belongs to the event loop's thread."""
+    """The store on one machine. All methods must be called from the event loop's thread."""
 
     def __init__(
         self,
@@ -126,44 +126,44 @@ class SqliteStore(Store):
         options: EngineOptions | None = None,
         on_fatal: Callable[[BaseException], object] | None = None,
     ) -> None:
-        """Open the data folder, made if need be; ``None`` keeps everything in memory and nothing beyond ``close``.
+        """Open the data folder, created if missing; ``None`` keeps everything in memory until ``close``.
 
-        ``on_fatal`` is called when the store has failed and the process should end. Raises ``FolderError`` for a
-        folder that is in use, not veilmq's, of a newer format, or not writable.
+        ``on_fatal`` is called when the store has failed and the process should exit. Raises ``FolderError`` if the
+        folder is in use, not writable, of a newer format, or not a veilmq folder.
         """
         options = options or EngineOptions()
-        folder = self._folder = folder and folder.absolute()  # wherever the process goes
+        folder = self._folder = folder and folder.absolute()  # the process may change its directory
         self.clock = clock
         self._on_fatal = on_fatal or _nothing
         self._loop = asyncio.get_running_loop()
         self._pending: deque[Entry] = deque()
         self._refusal: VeilmqError | None = None
-        self._running = False  # a batch is arranged, or being made durable
-        self._rest = asyncio.Event()
+        self._running = False  # a batch is scheduled or in progress
+        self._idle = asyncio.Event()
         self._mark_due_ms = 0
-        self._mark_alone = False  # the next mark is written whether or not its batch changes anything
-        with ExitStack() as held, database.usable(folder):
+        self._mark_alone = False  # write the next mark even if its batch changes nothing
+        with ExitStack() as resources, database.usable(folder):
             if folder is not None:
-                held.enter_context(FolderLock(folder))
+                resources.enter_context(FolderLock(folder))
             connection = database.open_connection(folder, options)
-            held.callback(connection.close)  # moves the log into the database
+            resources.callback(connection.close)  # checkpoints the log
             self._database = Database(connection, folder, options=options)
             self._session = Session(connection, options=options, database=self._database)
-            self._token_key = self._session.kept_key("token_key")
+            self._token_key = self._session.secret_key("token_key")
             ((floor_ms, _, mark),) = self._session.rows("progress")
             clock.resume(mark, floor_ms=floor_ms)
             self._batch = Batch(self._session)
             self._database.check_room()
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
-            held.callback(self._end)
-            self._held = held.pop_all()
+            resources.callback(self._end)
+            self._resources = resources.pop_all()
         steps: tuple[type[Command], ...] = (Sweep, *STEPS)
         for step in steps:
             scheduler = self._session.schedulers[step] = Scheduler(step=partial(self._do_slice, step()), clock=clock)
             scheduler.schedule()
-        self._doubting = Scheduler(step=self._settle_clock, clock=clock)
+        self._doubt_check = Scheduler(step=self._settle_clock, clock=clock)
         if clock.doubt is not None:
-            self._doubting.schedule(_DOUBT_MS)
+            self._doubt_check.schedule(_DOUBT_INTERVAL_MS)
         for warning in self.warnings():
             log.warning("%s", warning)
 
@@ -199,11 +199,11 @@ class SqliteStore(Store):
             self._session.queues[queue].wake = None
 
     async def close(self) -> None:
-        """Finish what was submitted, refuse what comes, and let go of the folder."""
+        """Finish submitted commands, refuse new ones, and release the folder."""
         self._stop_background()
         self._refusal = self._refusal or ShuttingDown()
         await self.drain()
-        self._held.close()
+        self._resources.close()
 
     def _end(self) -> None:
         self._committer.close()
@@ -212,16 +212,16 @@ class SqliteStore(Store):
                 self._session.run("put_mark", self.clock.mark())
 
     def _stop_background(self) -> None:
-        self._doubting.stop()
+        self._doubt_check.stop()
         for each in self._session.schedulers.values():
             each.stop()
 
     def _do_slice(self, step: Command, done: Done) -> None:
-        """Have a slice done: it counts until the next one from its batch on, and is answered when that is durable."""
+        """Run a slice. Its pause counts from the start of its batch; ``done`` is called once the batch is durable."""
         begun_ms, now_ms = self.clock.now_ms(), self.clock.now_ms
         self.submit(step, lambda due: done(max(0, begun_ms + due - now_ms()) if isinstance(due, int) else due))
 
-    # What an operator asks.
+    # Status and operation.
 
     @property
     def location(self) -> str:
@@ -239,8 +239,8 @@ class SqliteStore(Store):
         if self.clock.doubt is None:
             return NOTHING_HELD_BACK
         applied_ms = self.clock.trust()
-        self._go_on(applied_ms)
-        await execute(self, ListQueues(account=""))  # which is answered behind what that has submitted
+        self._apply_clock(applied_ms)
+        await execute(self, ListQueues(account=""))  # waits for what ``_apply_clock`` has submitted
         return f"{_span(applied_ms)} that was held back is applied." if applied_ms else NOTHING_HELD_BACK
 
     def metrics(self) -> list[Metric]:
@@ -251,32 +251,32 @@ class SqliteStore(Store):
         ]
 
     async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
-        """Return what the data folder keeps in the file ``name``; raises ``FolderError``."""
+        """Return the content of the file ``name`` in the data folder, created if missing; raises ``FolderError``."""
         return create() if self._folder is None else database.kept_file(self._folder / name, create)
 
     async def drain(self) -> None:
         while self._running:
-            self._rest.clear()
-            await self._rest.wait()
+            self._idle.clear()
+            await self._idle.wait()
 
     @property
     def has_failed(self) -> bool:
-        """Whether the store failed and nothing more is accepted."""
+        """Return whether the store has failed and accepts no commands."""
         return isinstance(self._refusal, OutcomeUnknown)
 
     # The clock.
 
     def _settle_clock(self, done: Done) -> None:
-        """Apply what a doubted clock holds back if it is synchronised now and that is enough; else look again."""
+        """Apply the time held back if the kernel's report suffices to trust the clock; otherwise check again later."""
         doubt = self.clock.doubt
         if doubt is not None:
             applied_ms = self.clock.settle()
             if self.clock.doubt is None:
-                self._go_on(applied_ms)
-        done(_DOUBT_MS if self.clock.doubt is not None and self.clock.doubt.synchronised else None)
+                self._apply_clock(applied_ms)
+        done(_DOUBT_INTERVAL_MS if self.clock.doubt is not None and self.clock.doubt.synchronised else None)
 
-    def _go_on(self, applied_ms: int) -> None:
-        """Have a clock that is not doubted any more marked, and see what has become due by what was held back."""
+    def _apply_clock(self, applied_ms: int) -> None:
+        """Write a mark of the clock, which is trusted again, and run what the added time has made due."""
         if applied_ms:
             log.warning("the clock is trusted: %s that was held back is applied", _span(applied_ms))
         self._mark_due_ms, self._mark_alone = 0, True
@@ -291,9 +291,9 @@ class SqliteStore(Store):
             if now_ms >= self._mark_due_ms:
                 self._database.check_files()
                 mark = self.clock.mark()
-                self._mark_due_ms = now_ms + _MARKED_MS
+                self._mark_due_ms = now_ms + _MARK_INTERVAL_MS
             changed = self._batch.run(self._pending, now_ms, self.clock.ahead_ms(now_ms), mark, alone=alone)
-        except Exception as error:  # noqa: BLE001 - not even the way back worked
+        except Exception as error:  # noqa: BLE001 - the rollback failed, too
             self._fail(error)
             return
         if changed:
@@ -307,12 +307,12 @@ class SqliteStore(Store):
     def _committed(self, error: BaseException | None) -> None:
         try:
             if error is None:
-                self._session.deduplication_log.keep()
+                self._session.deduplication_log.confirm()
             elif database.ran_out_of_room(error):
                 self._batch.roll_back(self._pending, error)
             else:
                 raise error
-        except BaseException as worse:  # noqa: BLE001 - perhaps not even the way back worked
+        except BaseException as worse:  # noqa: BLE001 - the rollback may have failed, too
             self._fail(worse)
         else:
             self._deliver()
@@ -325,7 +325,7 @@ class SqliteStore(Store):
         if self._running:
             self._loop.call_soon(self._run)
         else:
-            self._rest.set()
+            self._idle.set()
 
     def _fail(self, error: BaseException) -> None:
         log.critical("the store failed; commands that were not acknowledged may or may not be durable", exc_info=error)
@@ -335,7 +335,7 @@ class SqliteStore(Store):
         while self._pending:
             self._loop.call_soon(self._pending.popleft()[1], self._refusal)
         self._running = False
-        self._rest.set()
+        self._idle.set()
         self._on_fatal(error)
 
 
@@ -344,4 +344,4 @@ def _span(ms: int) -> str:
 
 
 def _nothing(result: object) -> None:
-    """Do nothing: what counts is that the batch is durable."""
+    """Do nothing: the caller only needs the batch to be durable."""

@@ -1,9 +1,9 @@
-"""Cold commands on SQLite: the port of ``store.transaction`` on the open batch, and the janitor.
+"""Cold commands on SQLite, the janitor, and the port of ``store.transaction`` on the open batch.
 
-A cold command is driven inside the batch, in a savepoint if it changes something.
+A cold command runs inside the batch, in a savepoint if it changes something.
 """
 
-# A transaction is given the queues that it has found itself: its methods take those of this dialect alone.
+# The methods only take queues of this dialect: a transaction gets the queues that it has found itself.
 # mypy: disable-error-code="override"
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -25,22 +25,22 @@ from veilmq.store.events import EXPIRED_KEPT_S, Logged
 from veilmq.store.queue_commands import forget_cooldowns
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fifo, settling, standard
-from veilmq.store.sqlite.claims import SqliteClaimed
+from veilmq.store.sqlite.claims import SqliteClaims
 from veilmq.store.sqlite.database import BARE, SQL
 from veilmq.store.sqlite.event_log import KIND
 from veilmq.store.sqlite.session import Session
-from veilmq.store.sqlite.settling import settle_time
+from veilmq.store.sqlite.settling import advance_time
 from veilmq.store.transaction import InternalSendOptions, Lock, Row, StoredMessage, VisibleMessage
 
 _ROWS_PER_SWEEP = 1_000
 _QUEUES_PER_SWEEP = 200
-_PARTITION_ROWS = 5  # what a look at a partition takes, in rows
+_PARTITION_ROWS = 5  # the cost of inspecting a partition, in rows
 _PAUSE_MS = 10
 _SWEEP_MS = limits.RETENTION_S.minimum * limits.SECOND_MS
 
 
-class _Transaction(SqliteClaimed):
-    """The open transaction of a batch, at the instant of its commands. No method suspends."""
+class _Transaction(SqliteClaims):
+    """The open transaction of a batch, at the time of its commands. No method suspends."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -55,7 +55,7 @@ class _Transaction(SqliteClaimed):
         self._session.run(query, *values)
 
     async def run_many(self, query: str, rows: Sequence[Row]) -> None:
-        self._session.many(query, [tuple(row) for row in rows])
+        self._session.run_many(query, [tuple(row) for row in rows])
         self._session.write_bytes_left -= sum(len(each) for row in rows for each in row if isinstance(each, bytes))
 
     async def lock(self, kind: str, *key: Any) -> None: ...
@@ -76,8 +76,8 @@ class _Transaction(SqliteClaimed):
         self.schedule(Sweep)
 
     async def change(self, queue: Queue, settings: QueueSettings, modified_at_ms: int) -> None:
-        """What the old retention has ended is below the queue's floor from now on."""
-        settle_time(self._session, queue)
+        """Change the settings; messages that the old retention ended are below the queue's floor from now on."""
+        advance_time(self._session, queue)
         queue.floor_seq = queue.floor(self._session.now_ms)
         self._session.mark_dirty(queue)
         self._session.run("update_queue", queue.number, msgspec.json.encode(settings), modified_at_ms)
@@ -88,7 +88,7 @@ class _Transaction(SqliteClaimed):
         if not session.reload(queue):
             queue.notify(session.now_ms)
             return
-        settle_time(session, queue)  # what is past a shorter retention may block groups, or take places
+        advance_time(session, queue)  # messages past a shorter retention may block groups, or use capacity
         settling.notify_freed(session, queue)
 
     def require_room(self) -> None:
@@ -96,35 +96,35 @@ class _Transaction(SqliteClaimed):
             raise StoreFull
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
-        session, answers = self._session, [None]
-        settle_time(session, queue)
+        session, results = self._session, [None]
+        advance_time(session, queue)
         given = commands.Send(queue=queue.name, messages=tuple(messages), options=InternalSendOptions(ids=tuple(ids)))
-        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, given)], answers)
-        sent: Any = answers[0]
+        (fifo.send if queue.fifo else standard.send)(session, queue, [(0, given)], results)
+        sent: Any = results[0]
         assert all(type(each) is SentMessage for each in sent), "the queue takes them"
         for new in messages:
             session.write_bytes_left -= len(new.body) + len(new.properties) + limits.BATCH_ROW_BYTES
         return list(sent)
 
     async def select_visible(self, queue: Queue, count: int) -> tuple[list[VisibleMessage], bool]:
-        """Choose none while messages past their retention are being deleted."""
+        """Select none while expired messages are being deleted."""
         session = self._session
-        settle_time(session, queue)
+        advance_time(session, queue)
         if session.now_ms >= queue.expires_at_ms:
             return [], True
-        takers = [standard.Taker(0, commands.Receive(queue=queue.name, count=count))]
+        requests = [standard.ReceiveRequest(0, commands.Receive(queue=queue.name, count=count))]
         if queue.fifo:
-            (rows,), unsettled = fifo.choose(session, queue, takers, count, None)
-            fifo.refile(session, queue, unsettled)
+            (rows,), unsettled = fifo.distribute(session, queue, requests, count, None)
+            fifo.update_cursors(session, queue, unsettled)
         else:
-            (rows,) = standard.choose(session, queue, takers, count, None)
+            (rows,) = standard.distribute(session, queue, requests, count, None)
         messages = [VisibleMessage(row[0], row[8], len(row[6]) + len(row[7]), row) for row in rows]
-        return messages, len(rows) == count or session.bytes_left <= 0
+        return messages, len(rows) == count or session.read_bytes_left <= 0
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
         session, rows = self._session, [each.row for each in messages]
-        settle_time(session, target)
-        session.events.end(queue.log, queue.partition, [row[0] for row in rows if row[2]], fifo=queue.fifo)
+        advance_time(session, target)
+        session.events.end_receipts(queue.log, queue.partition, [row[0] for row in rows if row[2]], fifo=queue.fifo)
         settling.move(session, queue, target, rows, [(self.ids.next(), row[7], None, None, None) for row in rows])
         return len(rows)
 
@@ -156,18 +156,18 @@ class _Transaction(SqliteClaimed):
         self._session.schedulers[step].schedule()
 
     def notify(self, name: str) -> None:
-        """Have the watch look at once; what it submits is part of the batch."""
+        """Call the watch at once; commands that it submits are part of the batch."""
         wake = self._session.wakes.get(name)
         if wake is not None:
             wake(self._session.now_ms)
 
-    # Inspection: messages are found by seq and lane (one of the ready list has no row that has it), and read without
-    # their bodies. What claims have comes behind what else is in flight, past its retention too.
+    # Inspection: messages are found as seq and lane (those of the ready list have no row with the lane), and read
+    # without their bodies. Claimed messages follow other messages in flight, even past their retention.
 
     async def inspect(
         self, queue: Queue, state: MessageState | None, count: int, passed_max: int
     ) -> list[StoredMessage]:
-        settle_time(self._session, queue)
+        advance_time(self._session, queue)
         self._session.flush()
         found = self._unclaimed(queue, state, count, passed_max)
         if queue.claims and state in (None, MessageState.IN_FLIGHT):
@@ -180,18 +180,20 @@ class _Transaction(SqliteClaimed):
         return [each for each in self._at(queue, seqs) if each.receive_count > 0]
 
     def _at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
-        settle_time(self._session, queue)
+        advance_time(self._session, queue)
         self._session.flush()
         return self._stored(queue, [(seq, None) for seq in seqs if seq >= queue.floor(self._session.now_ms)])
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
         session = self._session
-        settle_time(session, queue)
+        advance_time(session, queue)
         if queue.fifo:
-            groups = fifo.ready(session, queue, count)
-            rows: Iterator[Any] = chain.from_iterable(fifo.given_by(session, queue, group, count) for group in groups)
+            groups = fifo.ready_groups(session, queue, count)
+            rows: Iterator[Any] = chain.from_iterable(
+                fifo.group_messages(session, queue, group, count) for group in groups
+            )
         else:
-            rows = standard.in_order(session, queue, BARE, judges=False)
+            rows = standard.in_order(session, queue, BARE, mark_noisy=False)
         return self._stored(queue, _first(rows, queue.floor(session.now_ms), count, limits.INSPECT_SCANNED_MAX))
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
@@ -203,78 +205,80 @@ class _Transaction(SqliteClaimed):
 
     def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
         session, now_ms = self._session, self._session.now_ms
-        floor, first = queue.floor(now_ms), passed_max + count
+        floor, scanned_max = queue.floor(now_ms), passed_max + count
         if state in (MessageState.IN_FLIGHT, MessageState.DELAYED):
-            rows = sorted(self._hidden(queue, state is MessageState.IN_FLIGHT, floor, count, first))
+            rows = sorted(self._hidden(queue, state is MessageState.IN_FLIGHT, floor, count, scanned_max))
             return [row[1:] for row in rows[:count]]
         if queue.fifo:
             until_ms = NEVER_MS if state is None else now_ms
-            return self._ordered(queue, floor, until_ms, count if state is None else first, count)
+            return self._ordered(queue, floor, until_ms, count if state is None else scanned_max, count)
         if state is None:
             lanes = [(floor, queue.partition, lane, -1, count) for lane in queue.lanes]
             waiting = [session.execute(BARE["ready_take"], lane) for lane in lanes]
             returned = session.rows("standard_between", queue.partition, floor, NEVER_MS, count)
             return _first(merge(returned, *waiting, key=itemgetter(0)), floor, count, count)
-        found = [standard.visible(session, queue, lane, first, BARE) for lane in queue.lanes]
-        return _first(merge(*found, key=standard.by_visibility), floor, count, first)
+        found = [standard.visible(session, queue, lane, scanned_max, BARE) for lane in queue.lanes]
+        return _first(merge(*found, key=standard.by_visibility), floor, count, scanned_max)
 
     def _ordered(
-        self, queue: Queue, floor: int, until_ms: int, first: int, count: int, *, floating: bool = False
+        self, queue: Queue, floor: int, until_ms: int, scanned_max: int, count: int, *, floating: bool = False
     ) -> list[Any]:
-        place = queue.partition, floor, NEVER_MS, first
+        place = queue.partition, floor, NEVER_MS, scanned_max
         return self._session.rows("ordered_visible", *place, queue.delay_ms, until_ms, floating, count)
 
-    def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, first: int) -> list[Any]:
-        """Return visible_at, seq and lane of what is in flight or delayed, the ``count`` first ones among them."""
+    def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, scanned_max: int) -> list[Any]:
+        """Return visible_at, seq and lane of messages in flight or delayed, including the first ``count``."""
         session, now_ms, partition = self._session, self._session.now_ms, queue.partition
         found: list[Any] = []
         places: list[Any] = [(lane, now_ms) for lane in queue.lanes]
         if queue.fifo:
-            if is_received:  # together with their groups
-                found = session.rows("ordered_in_flight", partition, now_ms, first, floor, count)
+            if is_received:  # those counted with their groups
+                found = session.rows("ordered_in_flight", partition, now_ms, scanned_max, floor, count)
             else:
                 start = max(floor, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
-                waiting = self._ordered(queue, start, NEVER_MS, first, count, floating=True)
+                waiting = self._ordered(queue, start, NEVER_MS, scanned_max, count, floating=True)
                 found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
-            places = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # what is behind does not count
+            places = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # later ones are not needed
         for place in places:
-            found += session.rows(f"{KIND[queue.fifo]}_hidden", partition, *place, first, is_received, floor, count)
+            found += session.rows(
+                f"{KIND[queue.fifo]}_hidden", partition, *place, scanned_max, is_received, floor, count
+            )
         return found
 
 
-def _first(rows: Iterable[Any], floor: int, count: int, first: int) -> list[Any]:
-    """Return up to ``count`` messages that are within their retention, of the ``first`` ones."""
-    return list(islice((row[:2] for row in islice(rows, first) if row[0] >= floor), count))
+def _first(rows: Iterable[Any], floor: int, count: int, scanned_max: int) -> list[Any]:
+    """Return seq and lane of up to ``count`` unexpired messages among the first ``scanned_max``."""
+    return list(islice((row[:2] for row in islice(rows, scanned_max) if row[0] >= floor), count))
 
 
 def driven(cold: Cold, *, changes: bool) -> Callable[[Session, Any], object]:
-    """Return the handler that drives a cold command to its end; an error undoes one that ``changes`` something."""
+    """Return a handler that runs a cold command; an error rolls it back if it ``changes`` something."""
 
     def handle(session: Session, command: Any) -> object:
         with session.savepoint() if changes else nullcontext():
-            return end(cold(_Transaction(session), command))
+            return run_to_end(cold(_Transaction(session), command))
 
     return handle
 
 
-def end(running: Coroutine[Any, Any, Any]) -> Any:
-    """Drive a function over the port to its end; return its result."""
+def run_to_end(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine over the port, which never suspends, and return its result."""
     try:
-        running.send(None)
+        coroutine.send(None)
     except StopIteration as ended:
         return ended.value
-    running.close()
-    raise AssertionError("a cold command waits for something that is not the store's")
+    coroutine.close()
+    raise AssertionError("a cold command must not suspend")
 
 
 # The janitor.
 
 
 def sweep(session: Session, command: Sweep) -> int:
-    """Do a slice of the janitor's work: what retention, purges and deletions have put out of reach; empty pages.
+    """Do a slice of the janitor's work: delete expired, purged and deleted messages, and free empty pages.
 
-    A slice is a thousand rows, a few milliseconds, and a pause follows. Retention is at least a minute, so a look a
-    minute misses no end of it; nothing is delivered late by that, since every command reckons with retention by itself.
+    A slice is 1,000 rows, a few milliseconds, followed by a pause. When all is done, it runs once a minute, the minimum
+    of retention. Expired messages are never delivered in the meantime, because all commands check retention themselves.
     """
     now_ms, left = session.now_ms, _ROWS_PER_SWEEP
     session.database.recheck_room()
@@ -284,7 +288,7 @@ def sweep(session: Session, command: Sweep) -> int:
     for number, name, *_ in inspected:
         queue = session.queue(name)
         messages = queue.messages
-        settle_time(session, queue)
+        advance_time(session, queue)
         left -= messages - queue.messages
         if left <= 0:
             break
@@ -293,31 +297,31 @@ def sweep(session: Session, command: Sweep) -> int:
         session.swept_to = 0
     changed_before = session.connection.total_changes()
     session.run("old_attempts", now_ms - limits.ATTEMPT_S * limits.SECOND_MS, _ROWS_PER_SWEEP)
-    named_s_max = limits.RETENTION_S.maximum + EXPIRED_KEPT_S  # by the receipt of a late delete
+    named_s_max = limits.RETENTION_S.maximum + EXPIRED_KEPT_S  # a late delete may still name it
     session.run("old_renumbered", (now_ms - named_s_max * limits.SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
-    end(forget_cooldowns(_Transaction(session)))
+    run_to_end(forget_cooldowns(_Transaction(session)))
     if session.rows("forget_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
-        session.deduplication_log.cut()
+        session.deduplication_log.refresh_first()
     many_unread = session.deduplication_log.read(_ROWS_PER_SWEEP // 4)
     many_forgotten = session.connection.total_changes() - changed_before >= _ROWS_PER_SWEEP
-    session.flush()  # groups have the rows that say whether they have messages
+    session.flush()  # writes the rows that decide whether groups have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
-    gave_back = session.database.give_back()
+    freed_pages = session.database.give_back()
     more = (
-        many_unread or many_forgotten or many_groups or many_expired or gave_back or left <= 0 or session.swept_to > 0
+        many_unread or many_forgotten or many_groups or many_expired or freed_pages or left <= 0 or session.swept_to > 0
     )
     return _PAUSE_MS if more or session.row("retired_parts", 1) is not None else _SWEEP_MS
 
 
 def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
-    """Delete a slice of a retired partition, and its row with the last one; return how many rows that were."""
+    """Delete a slice of a retired partition, finally the partition's row; return the number of rows."""
     count, (partition, logged_queue, retired_at_ms) = 0, retired
     log = None if logged_queue is None else Logged(logged_queue, 0, retired_at_ms)
     for lanes in (range(limits.PRIORITY.maximum + 1), None):
         count += len(settling.delete_below(session, partition, lanes, NEVER_MS, rows_max - count, log))
     if count:
-        return count  # an event of a message has its group, whose number goes after the cursor
+        return count  # keeps group numbers, which the messages' events need, until the next slice
     before = session.connection.total_changes()
     session.run("delete_cursors_of", partition, rows_max)
     session.run("delete_fair_groups_of", partition, rows_max)
@@ -327,8 +331,8 @@ def _sweep_partition(session: Session, retired: Row, rows_max: int) -> int:
     return session.connection.total_changes() - before
 
 
+# The handlers of all commands that are not hot.
 HANDLERS: dict[type[Command], Callable[[Session, Any], object]] = {
     Sweep: sweep,
     **{kind: driven(cold, changes=kind not in READS) for kind, cold in COLD.items()},
 }
-"""What applies a command that is not hot."""

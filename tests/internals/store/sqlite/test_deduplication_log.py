@@ -32,7 +32,7 @@ class Book:
 
     def keep(self) -> None:
         self.write()
-        self.log.keep()
+        self.log.confirm()
 
     def found(self, numbers: range, *, chain: int = 0) -> list[int]:
         found = [self.log.find(key(number, chain=chain)) for number in numbers]
@@ -72,7 +72,7 @@ def test_a_write_that_fails_is_taken_back() -> None:
     book.add(2)
     with pytest.raises(apsw.ReadOnlyError):
         book.write()
-    book.log.forget()
+    book.log.roll_back()
     book.connection.execute("PRAGMA query_only = OFF")
     assert book.found(range(3)) == [1]
     book.add(2)
@@ -103,7 +103,7 @@ def test_what_the_janitor_deletes_before_it_is_read_is_not_found(tmp_path: Path)
     book = Book(tmp_path)
     book.log.read(2)
     book.connection.execute("DELETE FROM accepted WHERE number < 4")
-    book.log.cut()
+    book.log.refresh_first()
     assert book.found(range(9)) == [3, 4]
     book.add(5)
     book.keep()
@@ -123,7 +123,7 @@ def test_numbers_beyond_those_of_the_slots_are_found(tmp_path: Path, bits: int) 
         assert [book.found(range(3), chain=chain << 11) for chain in range(4)] == [[0], [1], [2], []]
         book.add(9, chain=3 << 11)  # is staged alone
         assert book.found(range(10), chain=3 << 11) == [9]
-        book.log.forget()
+        book.log.roll_back()
 
 
 def test_what_is_sent_in_the_batch_in_which_the_janitor_empties_the_log_is_found(tmp_path: Path) -> None:
@@ -177,12 +177,12 @@ def test_a_batch_that_is_rolled_back_leaves_nothing(batches: list[tuple[int, boo
                 book.write()
         if count:
             book.connection.execute("ROLLBACK TO command")
-            book.log.forget(count)
+            book.log.roll_back(count)
             book.connection.execute("COMMIT")
-            book.log.keep()
+            book.log.confirm()
         else:
             book.connection.execute("ROLLBACK")
-            book.log.forget()
+            book.log.roll_back()
         kept.update(range(number, number + count))
         number += size
         for each in range(number):

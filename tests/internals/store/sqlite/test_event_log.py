@@ -56,7 +56,7 @@ def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention
     """Its message is out of reach, and not swept yet."""
     host.set_queue(retention_s=60)
     host.stop()
-    monkeypatch.setattr(settling, "_sweep", lambda *_: [])
+    monkeypatch.setattr(settling, "_delete_expired", lambda *_: [])
     host.send("a")
     first = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)

@@ -164,8 +164,8 @@ def test_a_receive_passes_over_so_many_messages_past_their_retention(
     brief.receive(30, timeout_s=0)
     brief.advance(59_000)
     brief.send("lives")
-    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 2)
-    monkeypatch.setattr(standard, "EXPIRED_PASSED_MAX", 10)
+    monkeypatch.setattr(settling, "_DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(standard, "EXPIRED_SKIPPED_MAX", 10)
     brief.stop()
     brief.advance(1_000)
     receives = 1
@@ -205,8 +205,8 @@ def test_groups_past_their_retention_are_passed_over(
     host.advance(59_999)
     new = [message(f"{group} lives", group=group, dedup_id=f"living {group}") for group in ("0", "149", "z")]
     host.put(*new)
-    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 4)
-    monkeypatch.setattr(fifo, "EXPIRED_PASSED_MAX", passed_max)
+    monkeypatch.setattr(settling, "_DELETED_AT_ONCE", 4)
+    monkeypatch.setattr(fifo, "EXPIRED_SKIPPED_MAX", passed_max)
     host.stop()
     host.advance(1)
     given: list[str] = []
@@ -304,7 +304,7 @@ def test_messages_past_their_retention_are_never_moved_however_many(
         dying.put(message(f"old {number}", group="g", dedup_id=str(number)), queue=source)
     dying.advance(59_995)
     dying.put(message("young", group="g", dedup_id="young"), queue=source)
-    monkeypatch.setattr(settling, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(settling, "_DELETED_AT_ONCE", 1)
     dying.stop()
     dying.advance(5)
     start(dying, target, source=source)
