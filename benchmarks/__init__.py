@@ -1,1 +1,1 @@
-"""What `make bench` runs: veilmq, its ceiling and its peers under the same load in the same run."""
+"""Benchmarks of `make bench`: veilmq, its ceiling and its peers under the same load in the same run."""

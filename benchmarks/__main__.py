@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print one table, write a JSON file and a picture."""
+"""`python -m benchmarks`: measure, print one table, write a JSON file and a chart."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -51,7 +51,7 @@ MEASUREMENTS: Mapping[str, Callable[[Bench], Iterator[Section]]] = {
 
 
 def run(bench: Bench, names: list[str]) -> list[Section]:
-    """The sections of what was asked for, in the order of the table."""
+    """Return the requested sections in the order of the table."""
     sections = [section for name in MEASUREMENTS if name in names for section in MEASUREMENTS[name](bench)]
     compared = rates.by_ten(sections)
     return [*sections, compared] if compared else sections
@@ -60,7 +60,7 @@ def run(bench: Bench, names: list[str]) -> list[Section]:
 def main() -> int:
     options = arguments(sys.argv[1:])
     if not wrk.installed():
-        print("wrk is not installed, rows that need it will say so: `apt-get install wrk`", file=sys.stderr)
+        print("wrk is not installed; rows that need it are not measured: `apt-get install wrk`", file=sys.stderr)
     bench = settings(options)
     here = machine.describe()
     if options.against:
@@ -71,13 +71,13 @@ def main() -> int:
     title = " · ".join(f"{name} {value}" for name, value in here.items())
     sections = run(bench, names)
     options.out.mkdir(parents=True, exist_ok=True)
-    asked = {
+    used = {
         "seconds": bench.seconds,
         "connections": bench.connections,
         "backlog": bench.backlog_max,
         "only": names,
     }
-    report.write(report.document(sections, machine=here, settings=asked), path=options.out / "bench.json")
+    report.write(report.document(sections, machine=here, settings=used), path=options.out / "bench.json")
     chart.draw(sections, path=options.out / "bench.png", title=title)
     table.show(sections, title=title)
     print(f"written: {options.out / 'bench.json'} and {options.out / 'bench.png'}")

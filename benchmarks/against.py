@@ -1,9 +1,8 @@
-"""This checkout against another commit: both in turns, A B A B …, and the median of the ratios of the pairs.
+"""Compare this checkout with another commit in alternating turns, A B A B …, by the median of the ratios of the pairs.
 
-The other commit is checked out into a temporary git worktree, which is removed at the end, and runs with the packages
-of this environment. Every turn is a new server on an empty folder, so that what differs from process to process (the
-layout of its memory, its hash seed) is averaged too. The load is that of this checkout on both sides, with the heads
-that an AWS SDK writes. A workload is a row of `WORKLOADS`.
+The other commit is checked out into a temporary git worktree and uses the packages of this environment. Every turn is
+a new server on an empty folder, which averages differences between processes (memory layout, hash seed). Both sides get
+the load of this checkout, with the headers of an AWS SDK. A workload is a row of `WORKLOADS`.
 """
 
 import json
@@ -32,12 +31,12 @@ FIFO_GROUPS = 1_000
 
 
 class AgainstError(Exception):
-    """The other commit cannot be checked out, or is not what would run."""
+    """The other commit cannot be checked out, or a server would not run its sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What runs one after another on one server in a turn."""
+    """Workloads that run one after another on the same server in a turn."""
 
     workloads: tuple[Workload, ...]
     scene: Scene = field(default_factory=lambda: Scene(environment=SDK))
@@ -61,7 +60,7 @@ WORKLOADS: Mapping[str, Comparison] = {
         ),
     ),
 }
-USUAL = ("send", "receive", "cycle", "batch")
+DEFAULT_ROWS = ("send", "receive", "cycle", "batch")
 
 FIGURES: Mapping[str, Callable[[Measured], float]] = {
     "requests/s": lambda measured: measured.load.requests_per_s,
@@ -73,7 +72,7 @@ FIGURES: Mapping[str, Callable[[Measured], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One figure of one workload on both sides, a number for each turn; `trouble` says why there is none."""
+    """One figure of one workload on both sides, a number per turn; `trouble` is the reason if there is none."""
 
     row: str
     workload: str
@@ -83,14 +82,14 @@ class Compared:
     trouble: str = ""
 
     def ratio(self) -> float | None:
-        """The median of here ÷ there over the pairs; None where a pair has no ratio."""
+        """Return the median of here ÷ there over the pairs, or None if a pair has no ratio."""
         pairs = list(zip(self.here, self.there, strict=True))
         return median(here / there for here, there in pairs) if pairs and all(self.there) else None
 
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """The folder of `revision`, removed afterwards. Raises `AgainstError` where git does not know it."""
+    """Check `revision` out into a temporary folder. Raises `AgainstError` if git does not have it."""
     with tempfile.TemporaryDirectory(prefix="veilmq-against-") as folder:
         path = Path(folder) / "checkout"
         _git("worktree", "add", "--quiet", "--detach", str(path), f"{revision}^{{commit}}")
@@ -118,7 +117,6 @@ def _verify(checkout: Path) -> None:
 
 
 def compare(bench: Bench, revision: str, *, names: Sequence[str], turns: int) -> list[Compared]:
-    """Each named row in `turns` pairs of turns."""
     with checked_out(revision) as checkout:
         there, here = (veilmq(*ROOMY, checkout=each) for each in (checkout, CHECKOUT))
         return [each for name in names for each in _row(bench, name, there, here, revision, turns)]
@@ -129,7 +127,7 @@ def _row(bench: Bench, name: str, there: Server, here: Server, revision: str, tu
     found: dict[Server, list[Mapping[str, Measured]]] = {there: [], here: []}
     for turn in range(turns):
         for server, called in ((there, revision), (here, "here")):
-            bench.say(f"{name}, turn {turn + 1} of {turns}, {called}")
+            bench.log(f"{name}, turn {turn + 1} of {turns}, {called}")
             outcome = rates.outcome_on(bench, server, row.workloads, seconds=bench.seconds, scene=row.scene)
             if isinstance(outcome, str):
                 yield Compared(row=name, workload=row.workloads[0].figure, figure="", trouble=f"{called}: {outcome}")
@@ -143,7 +141,7 @@ def _row(bench: Bench, name: str, there: Server, here: Server, revision: str, tu
 
 
 def render(compared: Sequence[Compared], *, revision: str, title: str) -> Table:
-    """The table: medians of both sides, the median of the ratios, and the least and the largest of them."""
+    """Return the table: medians of both sides, and median, minimum and maximum of the ratios."""
     table = Table(title=title, title_justify="left")
     for column in ("row", "workload", "figure"):
         table.add_column(column, no_wrap=True)
@@ -170,8 +168,8 @@ def _cells(each: Compared) -> tuple[str, ...]:
 def run(
     bench: Bench, revision: str, *, names: Sequence[str], turns: int, out: Path, machine: Mapping[str, object]
 ) -> int:
-    """Measure, print the table, write `against.json`; 1 where a row has no figure."""
-    compared = compare(bench, revision, names=names or USUAL, turns=turns)
+    """Measure, print the table and write `against.json`; return 1 if a row has no figure."""
+    compared = compare(bench, revision, names=names or DEFAULT_ROWS, turns=turns)
     title = " · ".join(f"{name} {value}" for name, value in machine.items())
     console = Console()
     if not console.is_terminal:

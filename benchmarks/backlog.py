@@ -1,13 +1,11 @@
-"""What a backlog costs: receive + delete, memory, restart, and the calls that must not depend on it.
+"""The cost of a backlog: receive + delete, memory, restart, and calls that must not depend on it.
 
-Beside the queue with the backlog stands a reference queue with 1,000 messages in the same server, and
-rounds alternate between the two, so that both costs are from the same minute. A round first sends what it
-will take (untimed), then times `ROUND` receives and deletes one by one: each queue keeps its backlog for
-ever. The fillers are batches of ten.
+The same server has a reference queue with 1,000 messages. Rounds alternate between the two queues, so both costs are
+from the same minute. A round first sends the messages that it will receive (untimed), then times `ROUND` receives and
+deletes one by one, so each queue keeps its backlog. Queues are filled in batches of ten.
 
-Kinds: *waiting* (just sent), *delayed* (sent with the longest delay; the rounds take fresh messages past
-them), *released* (each received once and made visible again), and *fifo* (in 100,000 groups, or as many as there are
-messages).
+Kinds: *waiting* (just sent), *delayed* (sent with the longest delay; the rounds receive new messages), *released*
+(received once and made visible again), *fifo* (in 100,000 groups, or as many as there are messages).
 """
 
 import secrets
@@ -36,9 +34,7 @@ RETRY_EVERY_S = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One size of backlog. `pair_us` is the wall time of one receive + delete under load, `pair_cpu_us` the
-    server's.
-    """
+    """One size of backlog; `pair_us` is the wall time of a receive + delete under load, `pair_cpu_us` its CPU time."""
 
     kind: str
     messages: int
@@ -52,25 +48,24 @@ class Point:
 
     @property
     def ratio(self) -> float:
-        """The cost with this backlog over the cost with 1,000 messages."""
         return self.pair_us / self.reference_us
 
 
 def sizes(most: int) -> list[int]:
-    """1,000, then ten times as many each, and `most` itself."""
+    """Return 1,000, then powers of ten below `most`, and `most`."""
     powers = [10**power for power in range(3, 8) if 10**power < most]
     return [*powers, most]
 
 
 def measure(bench: Bench) -> Iterator[Section]:
-    """One section per kind; only *waiting* unless the whole run was asked for."""
+    """Yield one section per kind; only *waiting* unless the whole run was requested."""
     for kind in KINDS if bench.whole else KINDS[:1]:
-        bench.say(f"backlog, {kind} …")
+        bench.log(f"backlog, {kind} …")
         yield _section(bench, kind)
 
 
 def curves(sections: Sequence[Section]) -> Mapping[str, list[tuple[int, float]]]:
-    """Per kind of backlog: (messages, µs of one receive + delete)."""
+    """Return (messages, µs of one receive + delete) for each kind of backlog."""
     found: dict[str, list[tuple[int, float]]] = {}
     for section in sections:
         points = section.raw.get("points")
@@ -93,7 +88,7 @@ def _section(bench: Bench, kind: str) -> Section:
                 end.update(item)
     except rates.FAILURES as failure:
         trouble = failed(failure)
-        bench.say(f"  {failure}")
+        bench.log(f"  {failure}")
     rows = tuple(_rows(kind, points, end, trouble))
     raw = {"points": [{**asdict(point), "ratio": point.ratio} for point in points], **end}
     return Section(name=f"backlog, {kind}", rows=rows, raw=raw)
@@ -112,11 +107,13 @@ def _measure_kind(bench: Bench, kind: str) -> Iterator[Point | dict[str, float]]
             filled, began = 0, time.monotonic()
             for size in sizes(bench.backlog_max):
                 fill_s = _grow(opened, kind, queue_url, messages=size - filled)
-                bench.say(f"  {size:,} {kind}, filled in {fill_s:.1f} s")
+                bench.log(f"  {size:,} {kind}, filled in {fill_s:.1f} s")
                 yield _point(opened, kind, queue_url, reference_url, size, (size - filled) / fill_s)
                 filled = size
                 if kind == "delayed" and time.monotonic() - began > DELAY_S:
-                    raise ServerError(f"the delays of {DELAY_S} s ended before the measurement: ask for less")
+                    raise ServerError(
+                        f"the delays of {DELAY_S} s ended before the measurement: choose a smaller backlog"
+                    )
             process.kill()
         yield {"restart_s": _restart_s(place, queue_url if kind != "delayed" else reference_url)}
         with running(place.command), Sqs(port=place.port) as sqs:
@@ -124,7 +121,7 @@ def _measure_kind(bench: Bench, kind: str) -> Iterator[Point | dict[str, float]]
 
 
 def _grow(opened: Opened, kind: str, queue_url: str, *, messages: int) -> float:
-    """Add `messages` of this kind; the seconds the sends took."""
+    """Add `messages` of this kind; return the seconds that the sends took."""
     delay_s = DELAY_S if kind == "delayed" else 0
     fill_s = _fill(opened, queue_url, messages=messages, delay_s=delay_s)
     if kind == "released":
@@ -168,7 +165,7 @@ def _round_s(opened: Opened, queue_url: str) -> float:
 
 
 def _refilled(opened: Opened, queue_url: str) -> float:
-    """Send what the round will take; the server's CPU seconds so far."""
+    """Send the messages of the round; return the server's CPU seconds so far."""
     _fill(opened, queue_url, messages=ROUND)
     return opened.process.usage().cpu_s
 
@@ -184,7 +181,7 @@ def _timed_ms(call: Callable[[], object]) -> float:
 
 
 def _to_zero_ms(sqs: Sqs, queue_url: str) -> float:
-    """One message sent, received and released, over and over; the median time of the release."""
+    """Return the median time of a release (a change of the visibility timeout to 0)."""
     times = []
     for n in range(CALLS):
         fifo = {"MessageGroupId": "zero", "MessageDeduplicationId": str(n)} if queue_url.endswith(".fifo") else {}
@@ -198,13 +195,13 @@ def _to_zero_ms(sqs: Sqs, queue_url: str) -> float:
 
 
 def _restart_s(place: Place, queue_url: str) -> float:
-    """From the start of the process, after SIGKILL, to the first message that it hands out."""
+    """Return the time from the start of the process, after SIGKILL, to the first delivered message."""
     began = time.perf_counter()
     with started(place.command) as process:
         for _ in range(TRIES * 10):
             if _receives(place.port, queue_url):
                 return time.perf_counter() - began
-            _still_there(process)
+            _check_running(process)
             time.sleep(RETRY_EVERY_S)
     raise ServerError("no message was received after the restart")
 
@@ -217,9 +214,9 @@ def _receives(port: int, queue_url: str) -> bool:
         return False
 
 
-def _still_there(process: Process) -> None:
+def _check_running(process: Process) -> None:
     if process.ended():
-        raise ServerError(f"the server ended after its restart: {process.said()}")
+        raise ServerError(f"the server ended after its restart: {process.output()}")
 
 
 def _rows(kind: str, points: list[Point], end: dict[str, float], trouble: str) -> Iterator[Row]:

@@ -1,8 +1,8 @@
-"""Batches of the store on SQLite without a server: pages in the log, CPU, and time with the sync.
+"""Batches of the SQLite store without a server: pages in the log, CPU, and time with the sync.
 
-`python -m benchmarks.batches fifo --batches 200`. What a batch holds is said by the kind: `send`, `send-ten`, `cycle`
-and `fifo` (22 sends, receives and deletes each; 1,000 groups), `fifo-steps` (64 sends, then their receives, then their
-deletes). A loop has warm caches: it says which pages are written, and not how many requests a server answers.
+`python -m benchmarks.batches fifo --batches 200`. The kind determines the batch: `send`, `send-ten`, `cycle` and `fifo`
+(22 sends, receives and deletes each; 1,000 groups), `fifo-steps` (64 sends, then their receives, then their deletes).
+A loop has warm caches: it shows which pages are written, not how many requests a server results.
 """
 
 import argparse
@@ -32,7 +32,7 @@ OPTIONS = EngineOptions(in_flight_max=1_000_000, fifo_in_flight_max=1_000_000)
 
 @dataclass(slots=True)
 class Load:
-    """What a store is asked, and what its batches took."""
+    """Submits batches of one kind to a store and records their costs."""
 
     kind: str
     engine: Any
@@ -45,24 +45,24 @@ class Load:
     _receipts: list[tuple[str, ...]] = field(default_factory=list)
 
     async def batch(self) -> None:
-        """Ask for one batch and wait for its answers."""
+        """Submit one batch and wait for its results."""
         commands = self._commands()
         pages = self._log_pages()
         started_s, cpu_s = time.perf_counter(), time.thread_time()
-        answers = await self.ask(commands)
+        results = await self.submit(commands)
         self.cpu_s.append((time.thread_time() - cpu_s) / len(commands))
         self.took_s.append(time.perf_counter() - started_s)
         grown = self._log_pages() - pages
         self.pages.append(grown if grown >= 0 else self._log_pages())
-        for command, answer in zip(commands, answers, strict=True):
+        for command, result in zip(commands, results, strict=True):
             if isinstance(command, Receive):
-                assert answer.messages, "what was sent is received"
-                self._receipts.append(tuple(message.receipt for message in answer.messages))
+                assert result.messages, "what was sent is received"
+                self._receipts.append(tuple(message.receipt for message in result.messages))
             elif isinstance(command, Send):
                 self._ready += 1
 
-    async def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """Return the answers of commands that are submitted together."""
+    async def submit(self, commands: Sequence[Command]) -> list[Any]:
+        """Submit commands together and return their results."""
         futures: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in commands]
         for command, future in zip(commands, futures, strict=True):
             self.engine.submit(command, future.set_result)
@@ -101,17 +101,16 @@ class Load:
         return NewMessage(body="x" * 256, size_bytes=256, group=f"g{self._sent % GROUPS}", dedup_id=str(self._sent))
 
     def line(self) -> str:
-        """Return the figures."""
         pages = sum(self.pages) / len(self.pages)
         took_ms, cpu_us = median(self.took_s) * 1e3, median(self.cpu_s) * 1e6
         return f"{self.kind}: {pages:.1f} pages and {took_ms:.2f} ms a batch, {cpu_us:.1f} µs CPU a command"
 
 
 async def measure(kind: str, batches: int, folder: Path) -> str:
-    """Run so many batches on an empty store; return the figures."""
+    """Run `batches` on an empty store; return the figures."""
     store = SqliteStore(folder, clock=SystemClock(), options=OPTIONS)
     load = Load(kind, store)
-    await load.ask([CreateQueue(queue=QUEUE, settings={"fifo": True} if kind.startswith("fifo") else {})])
+    await load.submit([CreateQueue(queue=QUEUE, settings={"fifo": True} if kind.startswith("fifo") else {})])
     for _ in range(WARM_UP):
         await load.batch()
     load.cpu_s, load.took_s, load.pages = [], [], []
@@ -122,7 +121,6 @@ async def measure(kind: str, batches: int, folder: Path) -> str:
 
 
 def main() -> None:
-    """Measure what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batches")
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--batches", type=int, default=200)

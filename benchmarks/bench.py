@@ -1,6 +1,4 @@
-"""What every measurement shares: how long, where the data lies, and servers opened on fresh ports and fresh
-folders.
-"""
+"""Settings shared by all measurements, and servers on fresh ports and folders."""
 
 import shutil
 import sys
@@ -16,7 +14,7 @@ from benchmarks.servers import Server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The settings of one run. `work` has to lie on a real disk: a sync to memory would measure nothing."""
+    """The settings of one run. `work` must be on a real disk: a sync to memory would measure nothing."""
 
     seconds: float
     connections: int
@@ -25,13 +23,13 @@ class Bench:
     peers: bool
     work: Path
 
-    def say(self, text: str) -> None:
-        """Progress, on standard error, so that standard output holds the table alone."""
+    def log(self, text: str) -> None:
+        """Print progress to standard error; standard output has only the table."""
         print(text, file=sys.stderr, flush=True)
 
     @contextmanager
     def folder(self) -> Iterator[Path]:
-        """An empty folder under `work`, removed afterwards."""
+        """Make an empty folder under `work`, removed afterwards."""
         self.work.mkdir(parents=True, exist_ok=True)
         (self.work / ".gitignore").write_text("*\n", encoding="utf-8")
         path = Path(tempfile.mkdtemp(dir=self.work))
@@ -44,7 +42,7 @@ class Bench:
 
     @contextmanager
     def opened(self, server: Server) -> Iterator["Opened"]:
-        """`server`, ready, on ports and in a folder of its own."""
+        """Run `server` on its own ports and folder until the end of the block."""
         with self.folder() as data:
             place = Place.fresh(server, data=data)
             with running(place.command) as process:
@@ -53,7 +51,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a server runs; the same place twice is the same server restarted."""
+    """Port and command of a server; the same place again is the same server restarted."""
 
     port: int
     command: Command
@@ -66,8 +64,6 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A server that is ready."""
-
     process: Process
     port: int
 

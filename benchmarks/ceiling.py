@@ -1,9 +1,8 @@
-"""The ceiling: the least that a Python server on this machine can do for a request.
+"""The ceiling: the least work that a Python server on this machine can do per request.
 
-uvloop carries the sockets, httptools parses, and the only parser callback is `on_message_complete`, which
-writes a constant reply with a body of two bytes. No header is looked at, no body is read, nothing is kept.
-Every figure of a real server is shown as a share of what this does under the same load script in the same
-run.
+uvloop handles the sockets, httptools parses, and the only parser callback, `on_message_complete`, writes a constant
+reply with a body of two bytes. No header or body is read. Figures of real servers are shown as a share of this one,
+under the same load script in the same run.
 """
 
 import argparse
@@ -36,7 +35,6 @@ class Ceiling(asyncio.Protocol):
 
 
 async def serve(*, port: int) -> None:
-    """Listen on loopback until the process is ended."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Ceiling, "127.0.0.1", port, backlog=1024)
     await server.serve_forever()

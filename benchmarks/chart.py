@@ -1,6 +1,4 @@
-"""The picture: rates against ceiling and peers on a log axis, and the cost of a receive + delete over the
-backlog.
-"""
+"""The chart: rates against ceiling and peers on a log axis, and the cost of a receive + delete over the backlog."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,7 +16,7 @@ from matplotlib import pyplot as plt
 
 
 def draw(sections: Sequence[Section], *, path: Path, title: str) -> None:
-    """Write a PNG with both charts; a chart without data says so."""
+    """Write a PNG with both charts."""
     figure, (rates, flatness) = plt.subplots(2, 1, figsize=(11, 10), layout="constrained")
     figure.suptitle(title, fontsize=9)
     _rates(rates, [row for section in sections for row in section.rows if row.compare])

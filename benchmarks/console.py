@@ -1,8 +1,8 @@
-"""What the console costs: its first page with very many queues, and open pages beside the cycle.
+"""The cost of the console: its first page with very many queues, and of open pages during the cycle.
 
-The store is filled, and the server started anew, so that the first look finds nothing counted. Half of the open pages
-are lists, of five different pages of fifty queues, half are timelines of five queues, in which something goes on. The
-cycle without them and with them is measured in turns, on the same server.
+The store is filled and the server restarted, so that no queue is counted before the first request. Half of the open
+pages are lists (five different pages of fifty queues), half are timelines of five busy queues. The cycle is measured
+with and without them in alternating turns on the same server.
 """
 
 import http.client
@@ -28,12 +28,12 @@ QUEUES = 10_000
 MESSAGES = 100  # in each queue
 TOGETHER = 10
 WRITERS = 16
-LOOKS = 15
+REQUESTS = 15
 PAGES = 50
 SHOWN = 50
 BUSY = 5
-TURNS = 16  # a turn alone is some per cent off, either way
-CPU_LOOKS = 5
+TURNS = 16  # a single turn is off by some per cent, either way
+CPU_SAMPLES = 5
 WARM_S = 3.0
 SETTLE_S = 2.0
 WATCH_S = 5.0
@@ -43,7 +43,7 @@ BY_COUNT = f"{BY_NAME}&sort=visible&descending=true"
 
 
 class Pages:
-    """Open pages that read what they are told, in a thread of their own."""
+    """Open pages whose live updates are read in a thread."""
 
     def __init__(self, port: int, queries: Sequence[str]) -> None:
         self._port = port
@@ -84,14 +84,14 @@ class Pages:
 
 
 def measure(bench: Bench) -> Section:
-    """The first page by name and by counts, cold and warm, and the cycle with open pages over without."""
-    bench.say(f"console: {QUEUES:,} queues, {QUEUES * MESSAGES:,} messages …")
+    """Measure the first page by name and by counts, cold and warm, and the cycle with and without open pages."""
+    bench.log(f"console: {QUEUES:,} queues, {QUEUES * MESSAGES:,} messages …")
     if missing := VEILMQ.missing():
         return Section(name="console", rows=(alone("first page", "", missing),))
     try:
         rows = tuple(_rows(bench))
     except (*rates.FAILURES, OSError) as failure:
-        bench.say(f"  {failure}")
+        bench.log(f"  {failure}")
         rows = (alone("first page", "", failed(failure)),)
     return Section(name="console", rows=rows)
 
@@ -109,7 +109,7 @@ def _rows(bench: Bench) -> Iterator[Row]:
 
 
 def _fill(port: int) -> None:
-    """Make the queues with their messages, over several connections."""
+    """Create the queues with their messages, over several connections."""
     converse(port=port, dialogues=[_filling(f"http://127.0.0.1:{port}", each) for each in range(WRITERS)])
 
 
@@ -124,15 +124,15 @@ def _filling(endpoint: str, writer: int) -> Dialogue:
 
 def _first_page(words: str, path: str, admin_port: int) -> Iterator[Row]:
     connection = http.client.HTTPConnection("127.0.0.1", admin_port, timeout=60.0)
-    cold_ms = _look_ms(connection, path)
+    cold_ms = _request_ms(connection, path)
     time.sleep(WARM_S)
-    looks_ms = [_look_ms(connection, path) for _ in range(LOOKS)]
+    warm_ms = [_request_ms(connection, path) for _ in range(REQUESTS)]
     connection.close()
-    note = f"worst of {LOOKS}: {max(looks_ms):.0f} ms, the very first {cold_ms:.0f} ms"
-    yield alone(f"first page of {QUEUES:,} queues, {words}", "ms", median(looks_ms), note=note)
+    note = f"worst of {REQUESTS}: {max(warm_ms):.0f} ms, the very first {cold_ms:.0f} ms"
+    yield alone(f"first page of {QUEUES:,} queues, {words}", "ms", median(warm_ms), note=note)
 
 
-def _look_ms(connection: http.client.HTTPConnection, path: str) -> float:
+def _request_ms(connection: http.client.HTTPConnection, path: str) -> float:
     began_s = time.perf_counter()
     connection.request("GET", path)
     reply = connection.getresponse()
@@ -155,7 +155,7 @@ def _open_pages(bench: Bench, command: Command, port: int, admin_port: int) -> I
             share = _turn(opened, admin_port, url, bench, pages_first=bool(turn % 2))
             without.append(share[0])
             shares.append(share[1] / share[0])
-        cpu = [_cpu_share(opened, admin_port) for _ in range(CPU_LOOKS)]
+        cpu = [_cpu_share(opened, admin_port) for _ in range(CPU_SAMPLES)]
     yield alone(f"{PAGES} open pages: processor", "% of a core", median(cpu))
     note = f"{len(shares)} turns: {', '.join(f'{share:.3f}' for share in shares)}"
     yield alone(f"cycle with {PAGES} open pages ÷ without", "times", median(shares), note=note)
@@ -163,7 +163,7 @@ def _open_pages(bench: Bench, command: Command, port: int, admin_port: int) -> I
 
 
 def _turn(opened: Opened, admin_port: int, url: str, bench: Bench, *, pages_first: bool) -> tuple[float, float]:
-    """The cycle without pages and with them, in whichever order: neither is always the one on the larger store."""
+    """Measure the cycle with and without pages, in the given order: neither is always on the larger store."""
     figures = {}
     for has_pages in (pages_first, not pages_first):
         with ExitStack() as pages:
@@ -174,7 +174,7 @@ def _turn(opened: Opened, admin_port: int, url: str, bench: Bench, *, pages_firs
 
 
 def _cpu_share(opened: Opened, admin_port: int) -> float:
-    """What open pages add to the server's use of a core, in per cent, while next to nothing else is done."""
+    """Return the CPU use that open pages add to an idle server, in per cent of a core."""
     without_s = _cpu_s(opened)
     with Pages(admin_port, _queries()):
         time.sleep(SETTLE_S)
@@ -201,7 +201,7 @@ def _queries() -> list[str]:
 
 @contextmanager
 def _working(port: int, name: str) -> Iterator[None]:
-    """A consumer of a queue, in a thread: twenty messages a second, of which it holds some for a while."""
+    """Run a consumer in a thread: twenty messages a second, some of which it holds for a while."""
     over = threading.Event()
 
     def work() -> None:

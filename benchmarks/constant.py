@@ -1,7 +1,6 @@
-"""veilmq's own HTTP class with a handler that answers a constant: what HTTP costs before any queue is asked.
+"""veilmq's own HTTP class with a handler that returns a constant: the cost of HTTP without a queue.
 
-Everything else is the server's: the class, its limits, the date in each reply, the table of connections with its
-deadlines.
+Everything else is the server's: the class, its limits, the date in each reply, the table of connections with deadlines.
 """
 
 import argparse
@@ -16,13 +15,12 @@ HEADERS = b"Content-Type: application/x-amz-json-1.0\r\n"
 
 
 def answer(request: Request) -> Pending | None:
-    """Answer at once, whatever was asked."""
+    """Reply to any request at once."""
     request.respond(200, HEADERS, b"{}")
     return None
 
 
 async def serve(*, port: int) -> None:
-    """Listen on loopback until the process is ended."""
     loop = asyncio.get_running_loop()
     connections = Connections(handler=answer)
     server = await loop.create_server(connections.protocol, "127.0.0.1", port, backlog=1024)

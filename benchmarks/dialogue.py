@@ -1,9 +1,8 @@
-"""A small load client: many keep-alive connections, each holding a dialogue that is a Python generator.
+"""A small load client: many keep-alive connections, each driven by a Python generator (a dialogue).
 
-A dialogue yields a finished request and is sent the body of the answer; when it returns, its connection is
-done. Where wrk only repeats, a dialogue can stop at an exact number of messages. It does little per answer
-(one search for the length), so that the server stays the busier of the two. Any answer but 200 ends the
-whole conversation with an error.
+A dialogue yields an encoded request and receives the body of the reply; when it returns, its connection is done. wrk
+only repeats; a dialogue can stop at an exact number of messages. It does little work per reply (one search for the
+length), so that the server remains the bottleneck. A reply other than 200 ends all dialogues with an error.
 """
 
 import asyncio
@@ -18,11 +17,11 @@ Dialogue = Generator[bytes, bytes, None]
 
 
 class DialogueError(Exception):
-    """An answer other than 200, a connection lost, or not finished in time."""
+    """A reply other than 200, a lost connection, or a timeout."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection; `finished` is done when its dialogue returned, or failed."""
+    """One connection; `finished` completes when its dialogue returns or fails."""
 
     __slots__ = ("_buffer", "_dialogue", "_transport", "finished")
 
@@ -84,14 +83,14 @@ def _content_length(head: bytes) -> int:
 
 
 async def connect(*, port: int, dialogue: Dialogue) -> Connection:
-    """Open a connection for `dialogue`; nothing is sent before `start`."""
+    """Open a connection for `dialogue`, which sends nothing before `start`."""
     loop = asyncio.get_running_loop()
     _, connection = await loop.create_connection(lambda: Connection(dialogue), "127.0.0.1", port)
     return connection
 
 
 async def hold(*, port: int, dialogues: Sequence[Dialogue], timeout_s: float) -> float:
-    """Hold all dialogues at once; the seconds from the first request to the last answer."""
+    """Run all dialogues at once; return the seconds from the first request to the last reply."""
     connections = [await connect(port=port, dialogue=dialogue) for dialogue in dialogues]
     began = time.perf_counter()
     try:
@@ -108,13 +107,13 @@ async def hold(*, port: int, dialogues: Sequence[Dialogue], timeout_s: float) ->
 
 
 def converse(*, port: int, dialogues: Sequence[Dialogue], timeout_s: float = 600.0) -> float:
-    """`hold` in an event loop of its own."""
+    """Run `hold` in a new event loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(hold(port=port, dialogues=dialogues, timeout_s=timeout_s))
 
 
 def request(action: str, **members: object) -> bytes:
-    """The bytes of one SQS action in AWS JSON 1.0."""
+    """Encode one SQS action as AWS JSON 1.0."""
     return framed(action, json.dumps(members, separators=(",", ":")).encode())
 
 

@@ -1,6 +1,6 @@
-"""The statements of two queues on PostgreSQL, driven without HTTP: the engine's own, and those of pgmq.
+"""The statements of two queues on PostgreSQL without HTTP: the store's own, and those of pgmq.
 
-Both send ten, receive ten and delete them. A queue is filled by statements of its own, which nobody measures.
+Both send ten, receive ten and delete them. Filling a queue is not measured.
 """
 
 from types import TracebackType
@@ -63,33 +63,27 @@ SELECT clock_timestamp() + make_interval(secs => $2), $3::jsonb FROM generate_se
 class Direct(Protocol):
     """A queue that can be filled and driven."""
 
-    async def __aenter__(self) -> Self:
-        """Connect."""
+    async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Disconnect."""
+    ) -> None: ...
 
     async def begin(self, *, waiting: int, in_flight: int) -> None:
-        """Empty the queue, and have so many messages in it."""
+        """Replace the contents of the queue with this many messages."""
 
     async def cycle(self, messages: int) -> None:
-        """Send so many, receive as many, delete these."""
+        """Send, receive and delete this many messages."""
 
     async def take(self, messages: int) -> None:
-        """Receive so many, delete these."""
+        """Receive and delete this many messages."""
 
 
 class Ours:
-    """The engine."""
-
     def __init__(self, url: str) -> None:
-        """Use it as a context manager."""
         self._url = url
 
     async def __aenter__(self) -> Self:
-        """Connect."""
         options = PostgresOptions(purge_pause_s=0, in_flight_max=1_000_000)
         self._engine = await Shards.open([self._url], clock=SystemClock(), options=options)
         self._connection = await asyncpg.connect(self._url)
@@ -99,12 +93,11 @@ class Ours:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnect."""
         await self._connection.close()
         await self._engine.close()
 
     async def begin(self, *, waiting: int, in_flight: int) -> None:
-        """Empty the queue, and have so many messages in it; what the janitor would clean up is not for this measure."""
+        """Fill the queue; TRUNCATE keeps the janitor's work out of the measurement."""
         await execute(self._engine, commands.PurgeQueue(queue=QUEUE))
         await self._connection.execute("TRUNCATE mq.msg")
         for first, count, delay_ms, receives in ((0, waiting, 0, 0), (waiting, in_flight, TIMEOUT_S * 1_000, 1)):
@@ -115,13 +108,11 @@ class Ours:
         return NewMessage(body=BODY, properties=b"", size_bytes=len(BODY))
 
     async def cycle(self, messages: int) -> None:
-        """Send so many, receive as many, delete these."""
         new = tuple(self._message() for _ in range(messages))
         await execute(self._engine, commands.Send(queue=QUEUE, messages=new))
         await self.take(messages)
 
     async def take(self, messages: int) -> None:
-        """Receive so many, delete these."""
         received: Received = await execute(
             self._engine, commands.Receive(queue=QUEUE, count=messages, timeout_s=TIMEOUT_S)
         )
@@ -131,7 +122,7 @@ class Ours:
 
 
 class OursWithGroups(Ours):
-    """The engine with messages that each name one of many groups, one after another."""
+    """The store with messages of many groups, in turn."""
 
     _sent = 0
 
@@ -141,14 +132,13 @@ class OursWithGroups(Ours):
 
 
 class PgmqStyle:
-    """What pgmq's functions run inside, as prepared statements."""
+    """The statements of pgmq's functions, prepared."""
 
     def __init__(self, url: str) -> None:
         """Use it as a context manager."""
         self._url = url
 
     async def __aenter__(self) -> Self:
-        """Connect, and make the table."""
         self._connection: asyncpg.Connection[Any] = await asyncpg.connect(self._url)
         await self._connection.execute(_PGMQ)
         return self
@@ -156,23 +146,20 @@ class PgmqStyle:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Disconnect."""
         await self._connection.close()
 
     async def begin(self, *, waiting: int, in_flight: int) -> None:
-        """Empty the queue, and have so many messages in it: those in flight came first."""
+        """Fill the queue; the messages in flight are the oldest."""
         await self._connection.execute("TRUNCATE pgmq.q_bench")
         for count, delay_s in ((in_flight, TIMEOUT_S), (waiting, 0)):
             await self._connection.execute(_PGMQ_FILL, count, delay_s, f'"{BODY}"', timeout=600)
         await self._connection.execute("VACUUM ANALYZE pgmq.q_bench", timeout=600)
 
     async def cycle(self, messages: int) -> None:
-        """Send so many, receive as many, delete these."""
         await self._connection.fetch(_PGMQ_SEND, [f'"{BODY}"'] * messages)
         await self.take(messages)
 
     async def take(self, messages: int) -> None:
-        """Receive so many, delete these."""
         rows = await self._connection.fetch(_PGMQ_READ, messages, TIMEOUT_S)
         assert len(rows) == messages, "too few were received"
         await self._connection.fetch(_PGMQ_DELETE, [row["msg_id"] for row in rows])

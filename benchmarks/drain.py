@@ -1,8 +1,8 @@
-"""What one worker process gets out of a full queue with an empty handler, each message deleted and confirmed.
+"""Messages per second that one worker process with an empty handler takes from a full queue, each delete confirmed.
 
-Our consumer beside the loop that people write around boto3, and beside Celery (kombu's SQS transport, solo pool), each
-in turn on a server of its own in the same run. The rate is that from the first message in flight to the last one
-deleted, as the queue's own counters tell, and CPU time is what the worker used in between.
+Our consumer, the usual loop around boto3, and Celery (kombu's SQS transport, solo pool), one after another, each with
+its own server. The rate covers the time from the first message in flight to the last delete, by the queue's counters;
+CPU time is that of the worker meanwhile.
 """
 
 import os
@@ -22,7 +22,7 @@ from veilmq.client import HttpQueueClient, NewMessage
 MESSAGES = 10_000
 MESSAGES_SLOW = 2_000
 QUEUE = "drain"
-LOOK_S = 0.02
+POLL_S = 0.02
 DRAIN_S_MAX = 120.0
 CELERY = CHECKOUT / ".clients" / "celery_sqs"
 
@@ -33,7 +33,7 @@ class DrainError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """How to start a worker, and how many messages it is given; `sends` is the program that sends one of its kind."""
+    """How to start a worker, and its number of messages; `sends` is a program that sends one message in its format."""
 
     figure: str
     words: tuple[str, ...]
@@ -44,8 +44,6 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What a worker did."""
-
     per_s: float
     cpu_us: float
 
@@ -72,10 +70,10 @@ WORKERS = (
 
 
 def measure(bench: Bench) -> Section:
-    """All workers, in turn."""
+    """Measure all workers in turn."""
     rows: list[Row] = []
     for worker in WORKERS:
-        bench.say(f"drain: {worker.figure} …")
+        bench.log(f"drain: {worker.figure} …")
         rows += _rows(bench, worker)
     return Section(name="drain: one worker, empty handler", rows=tuple(rows))
 
@@ -102,7 +100,7 @@ def _drained(bench: Bench, worker: Worker) -> Drained:
 
 
 def _fill(client: HttpQueueClient, worker: Worker, environment: Mapping[str, str]) -> None:
-    """Fill the queue with messages that the worker understands."""
+    """Fill the queue with messages that the worker can decode."""
     message = NewMessage(body="x" * 200)
     if worker.sends:
         subprocess.run(worker.sends, env={**os.environ, **environment}, check=True, capture_output=True, timeout=60)
@@ -125,7 +123,7 @@ def _watch(client: HttpQueueClient, worker: Worker, environment: Mapping[str, st
             if began_s and not status.visible and not status.in_flight:
                 break
             if process.ended() or now_s > deadline_s:
-                raise DrainError(f"{worker.figure} did not drain the queue: {process.said()}")
-            time.sleep(LOOK_S)
+                raise DrainError(f"{worker.figure} did not drain the queue: {process.output()}")
+            time.sleep(POLL_S)
         used_s = process.usage().cpu_s - cpu_s
     return Drained(per_s=worker.messages / (now_s - began_s), cpu_us=used_s / worker.messages * 1e6)

@@ -1,4 +1,4 @@
-"""This checkout and another commit in turns, A B A B …: the rows that decide whether a change of the store is taken.
+"""Compare this checkout with another commit in alternating turns: the rows that decide on a change of the store.
 
 `python -m benchmarks.gate --against REV --only send --processes 2 --turns 5 --seconds 3`.
 """
@@ -45,9 +45,9 @@ QUEUES_CYCLE = Workload(figure="cycle", script="queues", per_s=lambda result: re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What runs one after another on one server in a turn; `slow` for a disk with slow syncs.
+    """Workloads that run one after another on one server in a turn; `slow`: on a disk with slow syncs.
 
-    `postgres`: a node on a PostgreSQL of its own; the first turn of each process warms it up and does not count.
+    `postgres`: a node with its own PostgreSQL; the first turn of each process is a warm-up and does not count.
     """
 
     workloads: tuple[Workload, ...]
@@ -105,7 +105,7 @@ ROWS: Mapping[str, Row] = {
 
 
 def server(checkout: Path, *, slow: bool, database: PostgresServer | None) -> Server:
-    """veilmq of a checkout, on a disk with slow syncs if need be, or on a database."""
+    """Return veilmq of a checkout, optionally with slow syncs or on a database."""
     options = (*ROOMY, "--fifo-in-flight-max", "1000000")
     if database is not None:
         return veilmq_on(database.url, *options, checkout=checkout)
@@ -122,7 +122,7 @@ def server(checkout: Path, *, slow: bool, database: PostgresServer | None) -> Se
 
 
 class Figure(NamedTuple):
-    """Messages or requests a second, p50 and p99; for each of them the processor of the server and of the database."""
+    """Messages or requests per second, p50 and p99, and the CPU time of server and database per message."""
 
     per_s: float
     cpu_us: float
@@ -136,7 +136,7 @@ Figures = dict[str, Figure]
 
 
 class Side:
-    """A server of one checkout, on an empty folder, with what the row needs."""
+    """A server of one checkout on an empty folder, prepared for the row."""
 
     def __init__(self, bench: Bench, row: Row, opened: Opened, handles: Path, database: PostgresServer | None) -> None:
         self._bench, self._row, self._opened, self._database = bench, row, opened, database
@@ -149,7 +149,6 @@ class Side:
         row.prepare(bench, opened.port, self._url)
 
     def turn(self, number: int) -> Figures:
-        """Return what one turn gave."""
         if self._row.polls:
             return {"polls": _polls(self._bench, self._opened, self._url)}
         self._row.each_turn(self._bench, self._opened.port, self._url)
@@ -203,9 +202,9 @@ def _polls(bench: Bench, opened: Opened, url: str) -> Figure:
 
 
 def compare(bench: Bench, name: str, processes: int, turns: int, checkouts: tuple[Path, Path]) -> Iterator[str]:
-    """A line for each workload of a row: medians of both, and the ratios of the pairs.
+    """Yield a line for each workload of a row: medians of both sides and the ratios of the pairs.
 
-    Two servers run side by side and are asked in turns; after so many turns come two new ones.
+    Two servers run side by side in alternating turns; after `turns` turns, two new ones replace them.
     """
     row = ROWS[name]
     found: list[tuple[Figures, Figures]] = []
@@ -223,7 +222,7 @@ def compare(bench: Bench, name: str, processes: int, turns: int, checkouts: tupl
                 order = checkouts if turn % 2 == pair % 2 else checkouts[::-1]
                 got = {checkout: sides[checkout].turn(turn) for checkout in order}
                 found.append((got[checkouts[0]], got[checkouts[1]]))
-                bench.say(f"{name} {pair + 1}.{turn + 1} " + _short(*found[-1]))
+                bench.log(f"{name} {pair + 1}.{turn + 1} " + _short(*found[-1]))
     for figure in found[0][0]:
         yield _line(name, figure, [(old[figure], new[figure]) for old, new in found])
 

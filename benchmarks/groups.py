@@ -1,4 +1,4 @@
-"""What fills queues with message groups: blocked ones, noisy ones, and the few that go on."""
+"""Fill queues with message groups: blocked, noisy and free ones."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ NOISY_IN_FLIGHT = 40
 
 
 def block(*, port: int, queue_url: str, groups: int) -> None:
-    """Send two messages of each of so many groups, and receive the first of each."""
+    """Send two messages of each group, and receive the first of each."""
     names = [f"blocked-{n}" for n in range(groups)]
     for turn in range(2):
         _send(port, queue_url, names, run=f"block-{turn}")
@@ -22,31 +22,31 @@ def block(*, port: int, queue_url: str, groups: int) -> None:
 
 
 def hold(*, port: int, queue_url: str, messages: int, connections: int = 8) -> None:
-    """Receive so many messages by ten, and keep them."""
+    """Receive messages by ten and keep them in flight."""
     each = messages // connections
     converse(port=port, dialogues=[_receiving(queue_url, each) for _ in range(connections)], timeout_s=3_600.0)
 
 
 def feed(*, port: int, queue_url: str, groups: int, messages: int, run: str, connections: int = 1) -> float:
-    """Send `messages` to a FIFO queue, going round `groups` free groups; the seconds it took."""
+    """Send `messages` to a FIFO queue over `groups` free groups in turn; return the seconds it took."""
     names = [f"free-{n % groups}" for n in range(messages)]
     dialogues = [_sending(queue_url, names[n::connections], f"feed-{run}-{n}") for n in range(connections)]
     return converse(port=port, dialogues=dialogues, timeout_s=3_600.0)
 
 
 def feed_fair(*, port: int, queue_url: str, groups: int, messages: int, run: str) -> None:
-    """Send `messages` to a standard queue, going round `groups` quiet groups."""
+    """Send `messages` to a standard queue over `groups` quiet groups in turn."""
     _send(port, queue_url, [f"quiet-{run}-{n % groups}" for n in range(messages)], run=None)
 
 
 def crowd(*, port: int, queue_url: str, messages: int) -> None:
-    """Send `messages` of one group to a standard queue, and receive so many that the group is noisy."""
+    """Send `messages` of one group to a standard queue, and receive enough to make the group noisy."""
     _send(port, queue_url, [NOISY] * messages, run=None)
     converse(port=port, dialogues=[_receiving(queue_url, NOISY_IN_FLIGHT)])
 
 
 def quiet_is_next(sqs: Sqs, queue_url: str, turn: int) -> bool:
-    """Send a message of a group of its own; tell whether the next receive gives it, and delete it."""
+    """Send a message of a new group; return whether the next receive delivers it, and delete what it delivers."""
     body = f"quiet-{turn}"
     sqs.call("SendMessage", QueueUrl=queue_url, MessageBody=body, MessageGroupId=f"once-{turn}")
     (message,) = sqs.call("ReceiveMessage", QueueUrl=queue_url)["Messages"]

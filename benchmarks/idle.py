@@ -1,8 +1,7 @@
-"""What waiting costs: 100 long polls parked on an empty queue, and how fast a send wakes one of them.
+"""The cost of waiting: 100 long polls parked on an empty queue, and how fast a send wakes one of them.
 
-CPU is measured over the same wall time without and with the polls. A wake-up counts from just before the
-send is written to the arrival of the message on one of the polls; how many polls got something is counted
-too.
+CPU is measured over the same wall time with and without the polls. A wake-up lasts from just before the send is written
+to the arrival of the message at a poll; the number of polls that get a message is counted too.
 """
 
 import asyncio
@@ -40,8 +39,8 @@ class Idle:
 
 
 def measure(bench: Bench) -> Section:
-    """Three rows: CPU, wake-up, polls woken by one send."""
-    bench.say(f"{POLLS} parked long polls …")
+    """Return three rows: CPU, wake-up time, polls woken by one send."""
+    bench.log(f"{POLLS} parked long polls …")
     if missing := VEILMQ.missing():
         return Section(name="idle", rows=(alone("parked long polls", "", missing),))
     try:
@@ -82,7 +81,7 @@ async def _cpu_s(opened: Opened) -> float:
 
 
 def _poll(queue_url: str, woken: list[float]) -> Dialogue:
-    """Poll for ever; note the instant of each message and leave it in flight."""
+    """Poll for ever; record the arrival of each message and leave it in flight."""
     receive = request("ReceiveMessage", QueueUrl=queue_url, WaitTimeSeconds=WAIT_S)
     while True:
         if stock.first_handle((yield receive)) is not None:
@@ -94,7 +93,7 @@ def _one_send(queue_url: str) -> Dialogue:
 
 
 async def _wake(opened: Opened, queue_url: str, woken: list[float], polls: list[Connection]) -> tuple[float, int]:
-    """One send: milliseconds to the first wake-up, and how many polls got a message."""
+    """Send once; return the milliseconds to the first wake-up and the number of polls that got a message."""
     woken.clear()
     sender = await connect(port=opened.port, dialogue=_one_send(queue_url))
     began = time.perf_counter()

@@ -1,7 +1,7 @@
-"""What a server keeps after `kill -9`: sends that it acknowledged, a SIGKILL, a restart, and a count.
+"""What a server keeps after `kill -9`: acknowledged sends, a SIGKILL, a restart, and a count.
 
-SIGKILL leaves the page cache alone, so "everything acknowledged" here is no proof against power loss (the
-crash tests are); "nothing" is proof enough.
+SIGKILL keeps the page cache, so "everything acknowledged" does not prove anything about power loss (the crash tests
+do); "nothing" is conclusive.
 """
 
 from benchmarks.bench import Bench, Place
@@ -18,8 +18,8 @@ QUEUE = "keeps"
 
 
 def measure(bench: Bench) -> Section:
-    """One row: what each server still has."""
-    bench.say("kept after kill -9 …")
+    """Return one row: the count of each server."""
+    bench.log("kept after kill -9 …")
     servers = (VEILMQ, *PEERS) if bench.peers else (VEILMQ,)
     values = {SUBJECT if server is VEILMQ else server.name: _kept(bench, server) for server in servers}
     row = Row(figure="kept after kill -9", unit=f"of {MESSAGES} acknowledged sends", values=values)
@@ -27,7 +27,7 @@ def measure(bench: Bench) -> Section:
 
 
 def verdict(*, kept: int, acknowledged: int) -> str:
-    """The words for `kept` of `acknowledged` messages."""
+    """Describe `kept` of `acknowledged` messages."""
     if kept == 0:
         return NOTHING
     return EVERYTHING if kept >= acknowledged else f"{kept} of {acknowledged}"
@@ -55,11 +55,11 @@ def _send_and_kill(place: Place) -> None:
 
 
 def _count(place: Place) -> int:
-    """Messages in the queue; none when the queue itself is gone."""
+    """Return the number of messages in the queue; 0 if the queue no longer exists."""
     with Sqs(port=place.port) as sqs:
         try:
             return sqs.messages(str(sqs.call("GetQueueUrl", QueueName=QUEUE)["QueueUrl"]))
-        except SqsError as gone:
-            if "NonExistentQueue" in str(gone) or "QueueDoesNotExist" in str(gone):
+        except SqsError as error:
+            if "NonExistentQueue" in str(error) or "QueueDoesNotExist" in str(error):
                 return 0
             raise

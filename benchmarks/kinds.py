@@ -1,7 +1,6 @@
-"""What the other kinds of queues cost beside the standard one: FIFO queues, fair queues, many blocked groups.
+"""The cost of other kinds of queues relative to a standard one: FIFO, fair, many blocked groups.
 
-Every figure is a quotient of two that were measured in turn on the same server, so that a minute in which the machine
-was busy weighs on both.
+Every figure is a ratio of two measurements in alternating turns on the same server, so a busy minute affects both.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ EXPORTING = veilmq("--events-to", "{data}/events", "--events-period-s", "1", "--
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One kind of queue under the cycle; `groups` are the message groups that its sends go round in."""
+    """A kind of queue for the cycle; its sends use `groups` message groups in turn."""
 
     figure: str
     attributes: Mapping[str, str] = field(default_factory=dict)
@@ -39,7 +38,7 @@ class Kind:
     connections: int | None = None
 
     def queue(self, turn: int) -> str:
-        """A name of its own for each turn: what the end of a load leaves in flight would block groups of the next."""
+        """Return a new name for each turn: messages left in flight would block groups of the next turn."""
         words = "".join(c if c.isalnum() else "-" for c in self.figure)
         return f"kind-{turn}-{words}" + (".fifo" if self.is_fifo else "")
 
@@ -65,8 +64,8 @@ LOGGED_PAIRS = ((Kind(figure="logged and exported", attributes={"VeilmqEventLog"
 
 
 def measure(bench: Bench) -> Iterator[Section]:
-    """Cycles of each kind against the standard one, then what blocked and noisy groups cost."""
-    bench.say("kinds …")
+    """Measure cycles of each kind against the standard one, then blocked and noisy groups."""
+    bench.log("kinds …")
     parts = (
         ("cycle by kind of queue", partial(_cycles, server=VEILMQ, pairs=PAIRS)),
         ("cycle with the event log", partial(_cycles, server=EXPORTING, pairs=LOGGED_PAIRS)),
@@ -74,7 +73,7 @@ def measure(bench: Bench) -> Iterator[Section]:
         ("noisy group", _noisy),
     )
     for name, rows in parts:
-        bench.say(f"  {name}")
+        bench.log(f"  {name}")
         yield Section(name=name, rows=tuple(_safely(bench, name, rows)))
 
 
@@ -82,7 +81,7 @@ def _safely(bench: Bench, name: str, rows: Callable[[Bench], Iterator[Row]]) -> 
     try:
         yield from rows(bench)
     except rates.FAILURES as failure:
-        bench.say(f"  {failure}")
+        bench.log(f"  {failure}")
         yield alone(name, "", failed(failure))
 
 
@@ -107,7 +106,7 @@ def _cycle_per_s(bench: Bench, opened: Opened, kind: Kind, turn: int) -> float:
 def per_s(
     opened: Opened, workload: Workload, url: str, seconds: float, connections: int, environment: Mapping[str, str]
 ) -> float:
-    """Requests a second of `workload` on the queue at `url`. Raises `LoadError` for what is no work done."""
+    """Return the requests per second of `workload` on the queue at `url`. Raises `LoadError` if they did no work."""
     load = Load(
         script=workload.script,
         seconds=seconds,
@@ -121,7 +120,7 @@ def per_s(
 
 
 def _blocked(bench: Bench) -> Iterator[Row]:
-    """Receives in a queue with many groups of which all but a few are blocked, against one with the few alone."""
+    """Compare receives from a queue with mostly blocked groups to one that has only the free ones."""
     most = min(GROUPS_MOST, bench.backlog_max)
     with bench.opened(ROOMY) as opened, Sqs(port=opened.port) as sqs:
         crowded = sqs.create_queue("crowded.fifo", attributes=FIFO)
@@ -134,7 +133,7 @@ def _blocked(bench: Bench) -> Iterator[Row]:
 
 
 def _noisy(bench: Bench) -> Iterator[Row]:
-    """A quiet group's messages behind the backlog of a noisy one."""
+    """Measure the messages of a quiet group behind the backlog of a noisy one."""
     most = min(NOISY_MOST, bench.backlog_max)
     with bench.opened(ROOMY) as opened, Sqs(port=opened.port) as sqs:
         crowded, empty = sqs.create_queue("crowded"), sqs.create_queue("empty")
@@ -147,7 +146,7 @@ def _noisy(bench: Bench) -> Iterator[Row]:
 
 
 def _in_turn(opened: Opened, here: str, there: str, *, send: Callable[..., object]) -> tuple[float, float]:
-    """The wall time (µs) of a receive and a delete in both queues, by rounds in turn."""
+    """Return the wall time (µs) of a receive and a delete in both queues, in alternating rounds."""
     times: dict[str, list[float]] = {here: [], there: []}
     for turn in range(groups.ROUNDS):
         for url in (there, here):

@@ -1,4 +1,4 @@
-"""Which machine, which Python, which commit: a figure means nothing without them."""
+"""The machine, Python and commit of a run."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from benchmarks.servers import CHECKOUT
 
 
 def describe() -> dict[str, str | int]:
-    """Cores, processor, kernel, Python, commit (`+` when the tree differs from it) and date in UTC."""
+    """Return cores, processor, kernel, Python, commit (`+` for uncommitted changes) and date in UTC."""
     return {
         "cores": os.cpu_count() or 0,
         "processor": _processor(),

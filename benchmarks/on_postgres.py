@@ -1,9 +1,8 @@
-"""veilmq on PostgreSQL: through HTTP with one node and with two, and what its statements cost the database.
+"""veilmq on PostgreSQL: over HTTP with one and two nodes, and the cost of its statements in the database.
 
-One server of PostgreSQL for all, of the version in the wheel, with durable settings. The second part drives the engine
-itself, ten messages at a time, one cycle after another, beside the statements that pgmq would run (its extension is not
-needed for that): what a message costs the database in processor time and in WAL, on an empty queue, behind a backlog,
-and with many in flight.
+All measurements use one PostgreSQL server, from the wheel, with durable settings. The second part drives the store
+directly, ten messages per cycle, next to the statements of pgmq (without its extension): processor time of the database
+and WAL per message, on an empty queue, behind a backlog, and with many messages in flight.
 """
 
 import asyncio
@@ -45,7 +44,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What the database has used so far."""
+    """Processor time and WAL of the database so far."""
 
     cpu_s: float
     wal_bytes: int
@@ -53,7 +52,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a message cost from its sending to its deletion."""
+    """The cost of a message from send to delete."""
 
     messages_per_s: float
     cpu_us: float
@@ -61,8 +60,8 @@ class Cost:
 
 
 def measure(bench: Bench) -> Iterator[Section]:
-    """Rates through HTTP, then the costs in the database."""
-    bench.say("postgres …")
+    """Yield the rates over HTTP, then the costs in the database."""
+    bench.log("postgres …")
     try:
         with database(bench) as server:
             for nodes in NODES:
@@ -75,21 +74,21 @@ def measure(bench: Bench) -> Iterator[Section]:
 
 @contextmanager
 def database(bench: Bench) -> Iterator[PostgresServer]:
-    """A new server, in a folder on the disk of the bench."""
+    """Run a new server in a folder on the disk of the bench."""
     with bench.folder() as folder:
         for path in (folder.parent, folder):
-            path.chmod(0o755)  # root has it run by another user
+            path.chmod(0o755)  # started by root, it runs as another user
         with PostgresServer(folder / "postgres", settings=SETTINGS) as server:
             yield server
 
 
 def spent(server: PostgresServer) -> Spent:
-    """What all processes of the server have used, those that have ended among them."""
+    """Return the usage of all processes of the server, including those that have ended."""
     leader = psutil.Process(server.pid)
     times = leader.cpu_times()
     cpu_s = times.user + times.system + times.children_user + times.children_system
     for child in leader.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # it ended after it was listed; the next figure has its time by the leader
+        with suppress(psutil.NoSuchProcess):  # ended after the listing; the leader reports its time in the next figure
             with_child = child.cpu_times()
             cpu_s += with_child.user + with_child.system
     return Spent(cpu_s=cpu_s, wal_bytes=int(server.sql("SELECT pg_current_wal_insert_lsn() - '0/0'")))
@@ -103,12 +102,12 @@ def cost(before: Spent, after: Spent, *, messages: int, seconds: float) -> Cost:
     )
 
 
-# Through HTTP.
+# Over HTTP.
 
 
 def _served(bench: Bench, server: PostgresServer, workload: Workload, nodes: int) -> Section:
     figure = f"{workload.figure}, {nodes} {'node' if nodes == 1 else 'nodes'}"
-    bench.say(f"  {figure}")
+    bench.log(f"  {figure}")
     try:
         result, node_us = _load(bench, server, workload, nodes)
     except FAILURES as failure:
@@ -123,7 +122,7 @@ def _served(bench: Bench, server: PostgresServer, workload: Workload, nodes: int
 
 
 def _load(bench: Bench, server: PostgresServer, workload: Workload, nodes: int) -> tuple[Cost, float]:
-    """Drive so many nodes at once, each with its share of the connections; also what they used a message."""
+    """Drive the nodes at once, each with its share of the connections; return also their CPU time per message."""
     with ExitStack() as stack:
         opened = [_node(stack, bench, server) for _ in range(nodes)]
         with Sqs(port=opened[0].port) as sqs:
@@ -166,9 +165,9 @@ def _costs(bench: Bench, server: PostgresServer) -> Section:
     rows: list[Row] = []
     found: dict[str, dict[str, Cost]] = {}
     for name, kind in ((SUBJECT, Ours), (PEER, PgmqStyle)):
-        bench.say(f"  statements: {name}")
+        bench.log(f"  statements: {name}")
         found[name] = asyncio.run(_measured(server, kind(server.url), points, held=True))
-    bench.say("  statements: veilmq, with groups")
+    bench.log("  statements: veilmq, with groups")
     (grouped,) = asyncio.run(_measured(server, OursWithGroups(server.url), points[:1])).values()
     first, *others = found[SUBJECT]
     for at in found[SUBJECT]:
@@ -190,7 +189,7 @@ def _costs(bench: Bench, server: PostgresServer) -> Section:
 async def _measured(
     server: PostgresServer, kind: Direct, points: list[tuple[int, int]], *, held: bool = False
 ) -> dict[str, Cost]:
-    """Return the cost at each of `points` (so many waiting, so many in flight), and while a snapshot is `held`."""
+    """Return the cost at each of `points` (messages waiting, in flight), and while a snapshot is `held`."""
     costs: dict[str, Cost] = {}
     async with kind as direct:
         for waiting, in_flight in points:
@@ -212,10 +211,10 @@ def _raw(costs: dict[str, Cost]) -> dict[str, object]:
 
 
 def _held(bench: Bench, server: PostgresServer) -> Section:
-    """The rate of the last part of a drain, beside one while a transaction is open that has everything kept."""
+    """Compare the rate at the end of a drain with one while an open transaction prevents all cleanup."""
     rates: dict[str, dict[bool, float]] = {}
     for name, kind in ((SUBJECT, Ours), (PEER, PgmqStyle)):
-        bench.say(f"  a transaction held open: {name}")
+        bench.log(f"  a transaction held open: {name}")
         rates[name] = {held: asyncio.run(_drained(kind(server.url), server.url, held=held)) for held in (False, True)}
     return Section(
         name=f"{DRAINED:,} messages drained, the last third",
@@ -238,7 +237,7 @@ async def _drained(kind: Direct, url: str, *, held: bool) -> float:
         try:
             async with connection.transaction(isolation="repeatable_read"):
                 if held:
-                    await connection.execute("SELECT count(*) FROM pg_class")  # from here on everything is kept for it
+                    await connection.execute("SELECT count(*) FROM pg_class")  # from here on nothing is cleaned up
                 for _ in range(DRAINED * 2 // 3 // BATCH):
                     await direct.take(BATCH)
                 began_s = time.perf_counter()

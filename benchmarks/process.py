@@ -1,7 +1,7 @@
-"""A server as a process: started, waited for, measured, stopped, killed.
+"""A server as a process: start, wait, measure, stop, kill.
 
-Waiting is bounded by a number of tries. Whatever happens inside `running`, the process and its children are
-gone afterwards; only processes started here are ever ended.
+Waits are bounded by a number of tries. After `running`, the process and its children have ended; only processes that
+were started here are ended.
 """
 
 import os
@@ -26,12 +26,12 @@ SAID_BYTES = 1500
 
 
 class ServerError(Exception):
-    """The server did not start, or is gone."""
+    """The server did not start, or has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How to start a server, and the test that says it is ready."""
+    """How to start a server, and the test for its readiness."""
 
     name: str
     arguments: Sequence[str]
@@ -42,15 +42,13 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """CPU time used so far and memory resident now, children included."""
+    """CPU time so far and resident memory now, including children."""
 
     cpu_s: float
     rss_bytes: int
 
 
 class Process:
-    """A started server."""
-
     def __init__(self, command: Command, *, log: "tempfile._TemporaryFileWrapper[bytes]") -> None:
         self.command = command
         self._log = log
@@ -66,20 +64,20 @@ class Process:
         self._ps = psutil.Process(self._popen.pid)
 
     def wait_ready(self) -> None:
-        """Return when the server answers; `ServerError` when it ended or did not answer in time."""
+        """Wait until the server is ready; raise `ServerError` if it ends or is not ready in time."""
         for _ in range(TRIES):
             if self._popen.poll() is not None:
-                raise ServerError(f"{self.command.name} ended with status {self._popen.returncode}: {self.said()}")
+                raise ServerError(f"{self.command.name} ended with status {self._popen.returncode}: {self.output()}")
             if self.command.ready():
                 return
             time.sleep(TRY_EVERY_S)
-        raise ServerError(f"{self.command.name} was not ready after {TRIES * TRY_EVERY_S:.0f} s: {self.said()}")
+        raise ServerError(f"{self.command.name} was not ready after {TRIES * TRY_EVERY_S:.0f} s: {self.output()}")
 
     def ended(self) -> bool:
         return self._popen.poll() is not None
 
-    def said(self) -> str:
-        """The end of what the server printed."""
+    def output(self) -> str:
+        """Return the end of the server's output."""
         self._log.flush()
         text = Path(self._log.name).read_bytes()[-SAID_BYTES:]
         return text.decode(errors="replace").strip()
@@ -93,7 +91,7 @@ class Process:
         return Usage(cpu_s=cpu_s, rss_bytes=rss_bytes)
 
     def stop(self) -> None:
-        """Ask it to end; kill it when it does not."""
+        """Terminate the process; kill it if it does not end."""
         if self._popen.poll() is None:
             self._popen.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -101,7 +99,7 @@ class Process:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to the process and to what it started (its own session, so nothing else can be hit)."""
+        """Send SIGKILL to the process and its children (its own session, so no other process is affected)."""
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         self._popen.wait(timeout=STOP_S)
@@ -127,21 +125,21 @@ def running(command: Command) -> Iterator[Process]:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listened at a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def accepts(port: int) -> bool:
-    """Whether something on loopback accepts connections at `port`."""
+    """Return whether `port` on loopback accepts connections."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answers(url: str) -> bool:
-    """Whether `url` answers 200."""
+    """Return whether `url` answers 200."""
     try:
         with urllib.request.urlopen(url, timeout=2.0) as reply:
             return bool(reply.status == 200)

@@ -1,8 +1,8 @@
-"""Requests and messages per second under wrk, beside the ceiling and the peers.
+"""Requests and messages per second under wrk, next to the ceiling and the peers.
 
-Each group of workloads runs on one fresh server, in the order ceiling, own class, veilmq, the same in memory, ceiling,
-peers. The ceiling is driven with the same script as the thing compared, before and after it, and averaged, so that a
-machine that grows slower or faster during the run does not flatter anyone.
+Each group of workloads runs on one fresh server, in the order ceiling, own class, veilmq, veilmq in memory, ceiling,
+peers. The ceiling runs the same script before and after, and the two are averaged, so a change of the machine's speed
+during the run favours no server.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,9 +32,7 @@ FAILURES = (LoadError, ServerError, SqsError, DialogueError, OSError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One script. `share` is its part of `--seconds`; `per_s` its messages per second; `short` its empty
-    receives.
-    """
+    """One script. `share` is its part of `--seconds`, `per_s` its messages per second, `short` its empty receives."""
 
     figure: str
     script: str
@@ -48,9 +46,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What the queue is, what is done to it (`prepare(bench, port, queue_url)`) before the load, and what the scripts
-    are given beside it.
-    """
+    """Attributes of the queue, a step before the load (`prepare(bench, port, queue_url)`), and the environment."""
 
     attributes: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +55,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One workload on one server. `trouble` names everything that was not a plain success; empty is good."""
+    """One workload on one server. `trouble` lists everything but plain success; empty is good."""
 
     load: LoadResult
     messages_per_s: float
@@ -118,17 +114,17 @@ Outcome = Mapping[str, Measured] | str
 
 
 def measure(bench: Bench, name: str) -> Iterator[Section]:
-    """The sections of one named group."""
+    """Yield the sections of one named group."""
     for group in GROUPS[name]:
         figures = ", ".join(workload.figure for workload in group)
-        bench.say(f"{figures} …")
+        bench.log(f"{figures} …")
         outcomes = dict(_outcomes(bench, group))
         rows = tuple(row for workload in group for row in _rows(workload, outcomes))
         yield Section(name=figures, rows=rows, raw={server: _raw(outcome) for server, outcome in outcomes.items()})
 
 
 def by_ten(sections: Sequence[Section]) -> Section | None:
-    """Messages per second by ten over messages per second one by one, where both were measured."""
+    """Return messages/s by ten over messages/s one by one, if both were measured."""
     found = {(row.figure, row.unit): row for section in sections for row in section.rows}
     rows = []
     for ten, one, unit in ((SEND_TEN, SEND, "requests/s"), (CYCLE_TEN, CYCLE, "messages/s")):
@@ -160,12 +156,12 @@ def _outcomes(bench: Bench, group: tuple[Workload, ...]) -> Iterator[tuple[str, 
 
 
 def _peer_outcome(bench: Bench, peer: Server, group: tuple[Workload, ...]) -> Outcome:
-    """A peer with all connections, or with fewer when it fails with all."""
+    """Measure a peer with all connections, or with fewer if it fails with all."""
     seconds = min(bench.seconds, PEER_SECONDS_MAX)
     found = outcome_on(bench, peer, group, seconds=seconds)
     if isinstance(found, str) or all(_error_share(measured.load) <= PEER_ERRORS_MAX for measured in found.values()):
         return found
-    bench.say(f"  {peer.name} fails with {bench.connections} connections; again with {PEER_CONNECTIONS_FEWER}")
+    bench.log(f"  {peer.name} fails with {bench.connections} connections; again with {PEER_CONNECTIONS_FEWER}")
     return outcome_on(bench, peer, group, seconds=seconds, connections=PEER_CONNECTIONS_FEWER)
 
 
@@ -182,10 +178,10 @@ def outcome_on(
     connections: int | None = None,
     scene: Scene = Scene(),
 ) -> Outcome:
-    """The group on a fresh `server`, or why it could not be measured."""
+    """Measure the group on a fresh `server`; return the reason if that fails."""
     if missing := server.missing():
         return missing
-    bench.say(f"  {server.name}")
+    bench.log(f"  {server.name}")
     try:
         with bench.opened(server) as opened, bench.folder() as scratch:
             run = _Run(opened, server, scratch / "handles", connections or bench.connections, scene)
@@ -193,12 +189,12 @@ def outcome_on(
                 scene.prepare(bench, opened.port, run.queue_url)
             return {workload.figure: run.measure(workload, seconds=seconds * workload.share) for workload in group}
     except FAILURES as failure:
-        bench.say(f"  {server.name}: {failure}")
+        bench.log(f"  {server.name}: {failure}")
         return failed(failure)
 
 
 def refusal(workload: Workload, result: LoadResult, *, connections: int) -> str | None:
-    """Why what wrk counted is not a figure of this workload, or None when it is."""
+    """Return why the counts of wrk are no valid figure of this workload, or None."""
     if workload.per_s(result) <= 0:
         return f"no message was moved by {result.requests} requests"
     if spent := result.counts["spent"]:
@@ -238,7 +234,7 @@ class _Run:
         before = self._opened.process.usage()
         result = wrk.run(load, url=self._opened.url)
         after = self._opened.process.usage()
-        self._believe(workload, result)
+        self._check(workload, result)
         return Measured(
             load=result,
             messages_per_s=workload.per_s(result),
@@ -254,8 +250,8 @@ class _Run:
         if short := workload.short(result, self._connections):
             yield f"{short} empty receives"
 
-    def _believe(self, workload: Workload, result: LoadResult) -> None:
-        """Refuse a figure that is no work done: see `refusal`, and acknowledged sends that are not there."""
+    def _check(self, workload: Workload, result: LoadResult) -> None:
+        """Raise if the figure is invalid: see `refusal`, and acknowledged sends that are missing."""
         if why := refusal(workload, result, connections=self._connections):
             raise LoadError(f"{workload.figure}: {why}")
         if workload.stored is None or self._server.constant:
@@ -313,7 +309,7 @@ def _notes(workload: Workload, outcomes: Mapping[str, Outcome]) -> Iterator[str]
 
 
 def _limited(workload: Workload, outcomes: Mapping[str, Outcome]) -> list[str]:
-    """The servers for which the load generator had no time left: they may do more than the figure says."""
+    """Name the servers at which wrk was the bottleneck: they may be faster than the figure."""
     measured = {name: outcome[workload.figure] for name, outcome in outcomes.items() if not isinstance(outcome, str)}
     return [name for name, one in measured.items() if one.load.load_cores > WRK_CORES_MAX]
 
@@ -324,8 +320,9 @@ def _ceilings(workload: Workload, outcomes: Mapping[str, Outcome]) -> list[Measu
 
 
 def quiet(ceilings: Sequence[Measured]) -> Iterator[str]:
-    """What says that the ceiling was not one, so that a share of it would flatter: something else used the
-    machine. The ceiling and wrk do nothing but work, so each gets a core or was kept from it.
+    """Return why the ceiling is invalid, if another program used the machine.
+
+    The ceiling and wrk are always busy, so each either had a core or was kept from it.
     """
     if not ceilings:
         return

@@ -1,4 +1,4 @@
-"""Streaming sources of Arrow batches that are there already: the most that a Python source can bring into Spark."""
+"""Spark sources of ready-made Arrow batches: the maximum that a Python source can deliver."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ BODY = "x" * 100
 
 
 def batch(rows: int) -> pa.RecordBatch:
-    """Rows like those of a queue: an id, a body of 100 bytes, times, and nothing that a plain message lacks."""
+    """Return rows like those of a queue: an id, a body of 100 bytes, times, and the columns of a plain message."""
     text = pa.map_(pa.string(), pa.string())
     instant = pa.timestamp("us", tz="UTC")
     columns: Mapping[str, pa.Array] = {

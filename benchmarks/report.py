@@ -1,4 +1,4 @@
-"""The JSON file: the machine, the settings, every row with its ratios, and the raw results behind it."""
+"""The JSON file: machine, settings, every row with its ratios, and the raw results."""
 
 import json
 from collections.abc import Mapping, Sequence

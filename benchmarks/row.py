@@ -1,4 +1,4 @@
-"""One row of the result: one figure, and what each server reached in it."""
+"""A row of the result: one figure for each server."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ NOT_PEERS = (CEILING, "own HTTP class", SUBJECT, "veilmq --memory")
 class Row:
     """`values` maps a server's name to its number in `unit`, or to the reason why there is none.
 
-    `compare` says that a bigger number is better and that ratios between servers mean something.
+    `compare`: a larger number is better, and ratios between servers are meaningful.
     """
 
     figure: str
@@ -23,11 +23,11 @@ class Row:
     note: str = ""
 
     def of_ceiling(self) -> float | None:
-        """veilmq's share of the ceiling, 1.0 being the ceiling itself."""
+        """Return veilmq's share of the ceiling (1.0)."""
         return self._ratio(SUBJECT, CEILING)
 
     def over_peers(self) -> Mapping[str, float]:
-        """How many times as much as each peer veilmq does."""
+        """Return veilmq ÷ each peer."""
         ratios = {name: self._ratio(SUBJECT, name) for name in self.values if name not in NOT_PEERS}
         return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
@@ -39,13 +39,13 @@ class Row:
 
 
 def alone(figure: str, unit: str, value: float | str, *, note: str = "") -> Row:
-    """A figure of veilmq alone, or the reason why there is none."""
+    """Return a row with a figure of veilmq only, or the reason why there is none."""
     return Row(figure=figure, unit=unit, values={SUBJECT: value}, note=note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Rows that were measured together, and the raw results behind them for the JSON file."""
+    """Rows that were measured together, and their raw results for the JSON file."""
 
     name: str
     rows: tuple[Row, ...]
@@ -53,7 +53,7 @@ class Section:
 
 
 def failed(error: Exception) -> str:
-    """The text of a cell without a figure: what failed, and the last line of it, where a traceback says why."""
+    """Return the text of a cell without a figure: first and last line of the failure (the cause, in a traceback)."""
     lines = str(error).splitlines() or [type(error).__name__]
     return "failed: " + " … ".join(dict.fromkeys((lines[0][:100], lines[-1][:100])))
 

@@ -1,7 +1,6 @@
-"""The servers under test: veilmq, two that answer a constant, and the peers from the registries.
+"""The servers under test: veilmq, two that reply with a constant, and the peers from the registries.
 
-Each is a `Server`: how to start it on a port, and what to ask of it. A server that is not installed says so
-in `missing`, and its rows say so in the table.
+A `Server` defines how to start it on a port and how to address it. If it is not installed, `missing` has the reason.
 """
 
 import importlib.util
@@ -18,11 +17,10 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """A kind of server. `command(port, admin_port, data)` says how to start it; `modules` is what has to be
-    there.
+    """A kind of server. `command(port, admin_port, data)` starts it; `modules` must be installed.
 
-    `authorization`: it finds the service in the `Authorization` header alone. moto takes a request without
-    one for S3, and answers 200 to a SendMessage with a list of buckets.
+    `authorization`: the server finds the service only in the `Authorization` header. Without one, moto assumes S3, and
+    answers a SendMessage with 200 and a list of buckets.
     """
 
     name: str
@@ -33,7 +31,7 @@ class Server:
     connections: int = 64
 
     def missing(self) -> str | None:
-        """Why it cannot be started, or None."""
+        """Return why it cannot be started, or None."""
         for module in self.modules:
             if not _found(module):
                 return f"not installed: no module {module}"
@@ -48,18 +46,18 @@ def _found(module: str) -> bool:
 
 
 def paths(checkout: Path = CHECKOUT) -> Mapping[str, str]:
-    """A checkout and its sources on the path, so that the benchmark runs with and without an installed veilmq."""
+    """Return the paths of a checkout and its sources: the benchmark runs with and without an installed veilmq."""
     parts = (str(checkout), str(checkout / "src"), os.environ.get("PYTHONPATH", ""))
     return {"PYTHONPATH": os.pathsep.join(part for part in parts if part)}
 
 
 def veilmq(*options: str, checkout: Path = CHECKOUT) -> Server:
-    """A veilmq that is started with `options` beside those that say where it runs; `{data}` in one is its folder."""
+    """Return veilmq with additional `options`; `{data}` in an option is its folder."""
     return _serving("veilmq", ("veilmq.__main__",), "--data", "{data}", *options, checkout=checkout)
 
 
 def veilmq_on(url: str, *options: str, checkout: Path = CHECKOUT) -> Server:
-    """A node on the database at `url`; it keeps nothing in its folder."""
+    """Return a node on the database at `url`, which stores nothing in its folder."""
     modules = ("veilmq.__main__", "asyncpg")
     return _serving("veilmq on PostgreSQL", modules, "--store", url, *options, checkout=checkout)
 
@@ -109,7 +107,7 @@ def _moto(port: int, admin_port: int, data: Path) -> Command:
 
 
 def _ministack(port: int, admin_port: int, data: Path) -> Command:
-    """Its folders go under `data`; with its persistence switched on, which is the best it can do."""
+    """Run it with its folders under `data` and persistence on, its most durable mode."""
     environment = {
         "GATEWAY_PORT": str(port),
         "BIND_HOST": "127.0.0.1",
@@ -131,7 +129,7 @@ def _ministack(port: int, admin_port: int, data: Path) -> Command:
     )
 
 
-ROOMY = ("--in-flight-max", "1000000")  # a load of receives alone leaves more in flight than the quota
+ROOMY = ("--in-flight-max", "1000000")  # receives without deletes exceed the in-flight limit
 VEILMQ = veilmq(*ROOMY)
 IN_MEMORY = _serving("veilmq --memory", ("veilmq.__main__",), "--memory", *ROOMY)
 CEILING = Server(

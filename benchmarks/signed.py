@@ -1,4 +1,4 @@
-"""What signatures and a queue's policy cost: the cycle on a server that asks who it is, against one that does not."""
+"""The cost of signatures and a queue's policy: the cycle on a server with credentials and on one without."""
 
 import json
 from collections.abc import Iterator
@@ -38,12 +38,12 @@ STATEMENTS = (
 
 
 def measure(bench: Bench) -> Section:
-    """Cycles without and with signatures and a policy, in turn."""
-    bench.say("signed …")
+    """Measure cycles with and without signatures and a policy in turn."""
+    bench.log("signed …")
     try:
         rows = tuple(_rows(bench))
     except (*rates.FAILURES, ImportError) as failure:
-        bench.say(f"  {failure}")
+        bench.log(f"  {failure}")
         rows = (alone("cycle, signed, with a policy", "", failed(failure)),)
     return Section(name="signed", rows=rows)
 
@@ -53,12 +53,12 @@ def _rows(bench: Bench) -> Iterator[Row]:
         file = folder / "keys.toml"
         file.touch(mode=0o600)
         file.write_text(CREDENTIALS, encoding="utf-8")
-        with bench.opened(VEILMQ) as plain, bench.opened(veilmq("--credentials", str(file))) as asking:
-            plain_url, signed_url = _plain_queue(plain), _queue_with_policy(asking)
+        with bench.opened(VEILMQ) as plain, bench.opened(veilmq("--credentials", str(file))) as signing:
+            plain_url, signed_url = _plain_queue(plain), _queue_with_policy(signing)
             signed, shares = [], []
             for _ in range(TURNS):
                 unsigned = per_s(plain, CYCLE, plain_url, bench.seconds / 2, bench.connections, {})
-                signed.append(per_s(asking, CYCLE, signed_url, bench.seconds / 2, bench.connections, _signing()))
+                signed.append(per_s(signing, CYCLE, signed_url, bench.seconds / 2, bench.connections, _signing()))
                 shares.append(signed[-1] / unsigned)
     yield alone("cycle, signed, with a policy", "requests/s", median(signed))
     yield alone("cycle, signed, with a policy ÷ without", "times", median(shares))
@@ -90,5 +90,5 @@ def _queue_with_policy(opened: Opened) -> str:
 
 
 def _signing() -> dict[str, str]:
-    """What `load/sign.lua` signs with; signatures of one instant are good for the minutes that a load takes."""
+    """Return the variables of `load/sign.lua`; signatures of one instant are valid for the minutes of a load."""
     return {"BENCH_KEY": f"{KEY}:{SECRET}", "BENCH_SIGNED_AT": datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")}

@@ -1,6 +1,6 @@
-"""veilmq on a disk whose sync takes longer: `python benchmarks/slow_sync.py MS serve …`.
+"""veilmq on a disk with slow syncs: `python benchmarks/slow_sync.py MS serve …`.
 
-It is run by its path, so that it slows down whichever checkout is imported.
+It is run by path, so it slows down whichever checkout is imported.
 """
 
 import sys
@@ -15,7 +15,7 @@ MODULES = ("veilmq.store.sqlite.database", "veilmq.engines.embedded.database")
 
 
 def slow_down(sync_s: float) -> None:
-    """Have each commit sleep for `sync_s`, without the GIL as a sync does."""
+    """Make each commit sleep for `sync_s`, without the GIL, as a sync does."""
     for name in MODULES:
         try:
             database: Any = import_module(name).Database

@@ -1,4 +1,4 @@
-"""What the second protocol reaches beside the first: SMQ against SQS JSON, in turn on one server and one queue each."""
+"""SMQ against SQS JSON, in alternating turns on one server, with a queue each."""
 
 from collections.abc import Iterator
 from statistics import median
@@ -23,19 +23,19 @@ PAIRS = (
 
 
 def measure(bench: Bench) -> Section:
-    """Each workload over both protocols, in turn."""
-    bench.say("smq …")
+    """Measure each workload over both protocols in turn."""
+    bench.log("smq …")
     try:
         with bench.opened(VEILMQ) as opened:
             rows = tuple(row for pair in PAIRS for row in _rows(bench, opened, *pair))
     except rates.FAILURES as failure:
-        bench.say(f"  {failure}")
+        bench.log(f"  {failure}")
         rows = (alone("SMQ", "", failed(failure)),)
     return Section(name="SMQ beside SQS JSON", rows=rows)
 
 
 def _rows(bench: Bench, opened: Opened, sqs: Workload, smq: Workload) -> Iterator[Row]:
-    bench.say(f"  {smq.figure}")
+    bench.log(f"  {smq.figure}")
     measured, shares = [], []
     for turn in range(TURNS):
         base = _per_s(bench, opened, sqs, turn)
@@ -46,7 +46,7 @@ def _rows(bench: Bench, opened: Opened, sqs: Workload, smq: Workload) -> Iterato
 
 
 def _per_s(bench: Bench, opened: Opened, workload: Workload, turn: int) -> float:
-    """Requests a second, on a queue that nobody used; both protocols reach it by its name."""
+    """Return the requests per second on a new queue, which both protocols address by name."""
     with Sqs(port=opened.port) as sqs:
         url = sqs.create_queue(f"{workload.script.replace('_', '-')}-{turn}")
     return per_s(opened, workload, url, bench.seconds / 2, bench.connections, {})

@@ -1,7 +1,6 @@
-"""A small blocking client of the AWS JSON 1.0 protocol, for what is done beside the load.
+"""A small blocking client of the AWS JSON 1.0 protocol for set-up, not part of any measured rate.
 
-It is no part of any measured rate. It signs nothing; the peers want an `Authorization` header to find
-region and service in, and get one that proves nothing.
+It signs nothing; the peers read region and service from an `Authorization` header, and get a made-up one.
 """
 
 import http.client
@@ -15,7 +14,7 @@ TIMEOUT_S = 60.0
 
 
 class SqsError(Exception):
-    """The server answered something other than 200."""
+    """The server replied with a status other than 200."""
 
 
 class Sqs:
@@ -31,7 +30,7 @@ class Sqs:
         self._connection.close()
 
     def call(self, action: str, **members: object) -> dict[str, Any]:
-        """One action by its SQS name with members by theirs; the decoded answer. Raises `SqsError`."""
+        """Call an SQS action and return the decoded reply. Raises `SqsError`."""
         headers = {
             "Content-Type": "application/x-amz-json-1.0",
             "X-Amz-Target": f"AmazonSQS.{action}",
@@ -47,13 +46,11 @@ class Sqs:
     def create_queue(
         self, name: str, *, visibility_timeout_s: int = 3600, attributes: Mapping[str, str] | None = None
     ) -> str:
-        """Make a queue whose received messages stay hidden for the whole benchmark; its URL as the server
-        gives it.
-        """
+        """Create a queue whose received messages stay hidden for the whole benchmark; return its URL."""
         every = {"VisibilityTimeout": str(visibility_timeout_s), **(attributes or {})}
         return str(self.call("CreateQueue", QueueName=name, Attributes=every)["QueueUrl"])
 
     def messages(self, queue_url: str) -> int:
-        """Messages that are in the queue, in whatever state."""
+        """Return the number of messages in the queue, in any state."""
         attributes = self.call("GetQueueAttributes", QueueUrl=queue_url, AttributeNames=["All"])["Attributes"]
         return sum(int(value) for name, value in attributes.items() if name.startswith("ApproximateNumberOfMessages"))

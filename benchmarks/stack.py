@@ -1,9 +1,9 @@
-"""Where the microseconds of a request go, without sockets and without a load generator: ``python -m benchmarks.stack``.
+"""The cost of each step of a request, without sockets and load generator: ``python -m benchmarks.stack``.
 
-The real parts are driven a step at a time: 64 connections are handed one request each, the engine's batch applies them
-and writes its rows, the journal commits, the batch delivers. What a step costs a request is the least of many rounds,
-which other work on the machine disturbs little. The kernel's part (sockets, about five microseconds a request on the
-machine of ``docs/performance.md``) comes on top.
+The real parts run one step at a time: 64 connections get one request each, the store's batch applies them and writes
+its rows, the database commits, the batch delivers. The cost of a step per request is the minimum of many rounds, which
+other work on the machine hardly affects. The kernel's share (sockets, about five microseconds per request on the
+machine of ``docs/performance.md``) is not included.
 """
 
 import argparse
@@ -37,10 +37,9 @@ _HANDLE = re.compile(rb'"ReceiptHandle":"([^"]+)"')
 
 
 class SteppedEngine:
-    """The engine port over the parts of the store on SQLite; a batch runs when it is due."""
+    """The engine port over the parts of the SQLite store; a batch runs when the caller runs it."""
 
     def __init__(self, folder: Path) -> None:
-        """Open a store in ``folder``."""
         options = EngineOptions()
         connection = open_connection(folder, options)
         self.database = Database(connection, folder, options=options)
@@ -52,37 +51,29 @@ class SteppedEngine:
         """Keep the command for the next batch."""
         self.pending.append((command, done))
 
-    def withdraw(self, done: Done) -> None:
-        """Not asked here: no client goes."""
+    def withdraw(self, done: Done) -> None: ...
 
-    def watch(self, queue: str, wake: Wake) -> None:
-        """Not asked here: nobody waits."""
+    def watch(self, queue: str, wake: Wake) -> None: ...
 
-    def unwatch(self, queue: str) -> None:
-        """Not asked here."""
+    def unwatch(self, queue: str) -> None: ...
 
     @property
     def token_key(self) -> bytes:
-        """Return any key: nothing is listed here."""
         return bytes(32)
 
 
 class Sink:
-    """A transport that keeps what is written."""
+    """A transport that stores what is written."""
 
     def __init__(self) -> None:
-        """Nothing is written yet."""
         self.written: list[bytes] = []
 
     def write(self, data: bytes) -> None:
-        """Keep ``data``."""
         self.written.append(data)
 
-    def set_write_buffer_limits(self, *, high: int, low: int) -> None:
-        """Everything is taken at once."""
+    def set_write_buffer_limits(self, *, high: int, low: int) -> None: ...
 
     def is_closing(self) -> bool:
-        """The client stays."""
         return False
 
 
@@ -90,7 +81,7 @@ class Stack:
     """Everything between the socket and the disk."""
 
     def __init__(self, folder: Path) -> None:
-        """Make it, with its connections open."""
+        """Create the parts and open the connections."""
         clock = SystemClock()
         self._clock = clock
         self._engine = SteppedEngine(folder)
@@ -104,11 +95,10 @@ class Stack:
         self.costs_us: dict[str, list[list[float]]] = {}
 
     def close(self) -> None:
-        """Close the store."""
         self._engine.session.connection.close()
 
     def round(self, action: str, bodies: list[str]) -> list[bytes]:
-        """Hand each connection a request; keep what each step cost, and return the replies."""
+        """Give each connection a request, record the cost of each step, and return the replies."""
         requests = [_request(action, body) for body in bodies]
         engine, instants = self._engine, [time.perf_counter()]
         for connection, request in zip(self._connections, requests, strict=False):
@@ -141,8 +131,8 @@ def _delete(reply: bytes) -> str:
 
 
 async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
-    """Return what each step costs a request of each action, in microseconds."""
-    gc.disable()  # the server collects so seldom that most of its rounds have none, and so has the least of these
+    """Return the cost of each step per request of each action, in microseconds."""
+    gc.disable()  # most rounds of the server have no garbage collection, and neither does the minimum
     stack = Stack(folder)
     stack.round("CreateQueue", ['{"QueueName":"bench"}'])
     for _ in range(rounds):
@@ -161,7 +151,6 @@ def _show(costs_us: dict[str, list[Any]]) -> None:
 
 
 def main() -> None:
-    """Measure on a real disk and print one table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stack", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--work", type=Path, default=Path("veilmq-bench"), help="folder of the data: a real disk")

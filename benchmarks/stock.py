@@ -1,4 +1,4 @@
-"""What fills, drains and releases a queue: dialogues that together move an exact number of messages.
+"""Fill, drain and release a queue with dialogues that together move an exact number of messages.
 
 The dialogues of one task share a `Budget`; each takes its next piece from it until nothing is left.
 """
@@ -16,19 +16,19 @@ EMPTY_MAX = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Messages still to be moved, and the answers that moved none."""
+    """The number of messages still to move, and the number of replies that moved none."""
 
     left: int
     empty: int = 0
 
     def take(self, most: int) -> int:
-        """Up to `most` of what is left; 0 when nothing is."""
+        """Take up to `most` of the rest; 0 at the end."""
         taken = min(most, self.left)
         self.left -= taken
         return taken
 
     def put_back(self, messages: int) -> None:
-        """What an answer did not move. Raises when that happens for ever."""
+        """Return messages that a reply did not move. Raises if that never stops."""
         self.left += messages
         self.empty += 1
         if self.empty > EMPTY_MAX:
@@ -36,31 +36,31 @@ class Budget:
 
 
 def fill(*, port: int, queue_url: str, messages: int, delay_s: int = 0, connections: int = 8) -> float:
-    """Send `messages` of 256 bytes by batches of ten; the seconds it took."""
+    """Send `messages` of 256 bytes in batches of ten; return the seconds it took."""
     budget = Budget(left=messages)
     return _all(port, connections, lambda: _filling(budget, queue_url, delay_s))
 
 
 def drain(*, port: int, queue_url: str, messages: int, connections: int) -> float:
-    """Receive and delete `messages`, one by one; the seconds it took."""
+    """Receive and delete `messages` one by one; return the seconds it took."""
     budget = Budget(left=messages)
     return _all(port, connections, lambda: _draining(budget, queue_url))
 
 
 def release(*, port: int, queue_url: str, messages: int, connections: int = 8) -> float:
-    """Receive `messages` by ten and make each visible again at once; the seconds it took."""
+    """Receive `messages` by ten and make each visible again at once; return the seconds it took."""
     budget = Budget(left=messages)
     return _all(port, connections, lambda: _releasing(budget, queue_url))
 
 
 def handles(answer: bytes) -> list[str]:
-    """The receipt handles in the answer to a receive."""
+    """Return the receipt handles in the reply to a receive."""
     found = json.loads(answer).get("Messages") if answer else None
     return [message["ReceiptHandle"] for message in found or ()]
 
 
 def first_handle(answer: bytes) -> bytes | None:
-    """The first receipt handle in the answer to a receive, without decoding it."""
+    """Return the first receipt handle in the reply to a receive, without decoding it."""
     name = answer.find(b'"ReceiptHandle"')
     if name < 0:
         return None

@@ -1,7 +1,7 @@
-"""What Spark gets out of a queue: rows a second and the price of a micro-batch, beside sources without a queue.
+"""Spark on a queue: rows per second and the cost of a micro-batch, next to sources without a queue.
 
-Every query runs alone in a session with two threads and writes to nowhere; a figure is of its micro-batches, the
-first of which (they start Python) do not count.
+Every query runs alone in a session with two threads and writes nowhere. Figures are of its micro-batches without the
+first ones, which start Python.
 """
 
 import os
@@ -39,14 +39,14 @@ CONFIGURATION = {
 }
 _UNIX = "spark.python.unix.domain.socket.enabled"
 UNIX_SOCKETS = {_UNIX: "true"}
-"""What docs/spark.md advises."""
+"""The setting that docs/spark.md recommends."""
 TCP = {_UNIX: "false"}
-"""Spark's default, which delays each Python task by 40 ms; said aloud, as the JVM keeps what it was started with."""
+"""Spark's default, which delays each Python task by 40 ms. Set explicitly, because the JVM keeps its first value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A streaming source whose micro-batches have `rows` rows, and how many of them are measured."""
+    """A streaming source with micro-batches of `rows` rows, and how many of them are measured."""
 
     format: str
     rows: int
@@ -56,7 +56,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """One micro-batch: rows, and how long it took whole and in its query, in seconds."""
+    """One micro-batch: its rows, and the seconds of the whole batch and of its query."""
 
     rows: int
     whole_s: float
@@ -64,12 +64,12 @@ class Batch:
 
 
 def measure(bench: Bench) -> Section:
-    """All rows of the section; the reason where there is no Spark or no Java."""
-    bench.say("spark …")
+    """Return all rows of the section, or the reason if there is no Spark or Java."""
+    bench.log("spark …")
     try:
         rows = tuple(_rows(bench))
     except (*rates.FAILURES, ImportError, RuntimeError) as failure:
-        bench.say(f"  {failure}")
+        bench.log(f"  {failure}")
         rows = (alone("spark", "", failed(failure)),)
     return Section(name="spark", rows=rows)
 
@@ -121,7 +121,7 @@ def _rate(rows: int, batches: int) -> Source:
 
 
 def _ready_made(rows: int, shards: int, batches: int) -> Source:
-    """A source in Python that has its rows at hand: what Spark's Python costs by itself."""
+    """Return a Python source with ready-made rows: the cost of Spark's Python."""
     options = {"rows": str(rows), "shards": str(shards)}
     return Source(format="ready_made", rows=rows, batches=batches, options=options)
 
@@ -140,7 +140,7 @@ def _whole_per_s(batches: list[Batch]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stage:
-    """One session, one server, and a place for checkpoints."""
+    """One session, one server, and a folder for checkpoints."""
 
     bench: Bench
     spark: "SparkSession"
@@ -148,10 +148,10 @@ class _Stage:
     opened: Opened
 
     def queue(self, name: str, rows: int, batches: int, *, mode: str = "claims") -> Source:
-        """A queue with as many messages as are wanted."""
+        """Make a queue with the needed number of messages."""
         with Sqs(port=self.opened.port) as sqs:
             sqs.create_queue(name)
-        self.bench.say(f"  filling {name} …")
+        self.bench.log(f"  filling {name} …")
         fill(self.opened.url, name, rows * (batches + WARM_UP))
         options = {
             "endpoint": self.opened.url,
@@ -159,12 +159,12 @@ class _Stage:
             "mode": mode,
             "maxMessagesPerBatch": str(rows),
             "wait": "0",
-        }  # and the shards of everyone who says nothing of them: two of a large batch, one of a small one
+        }  # and default shards: two for a large batch, one for a small one
         return Source(format="veilmq", rows=rows, batches=batches, options=options)
 
     def run(self, source: Source) -> list[Batch]:
-        """The micro-batches of a query on `source`, without the first ones."""
-        self.bench.say(f"  {source.format}, {source.rows:,} rows a batch …")
+        """Return the micro-batches of a query on `source`, without the first ones."""
+        self.bench.log(f"  {source.format}, {source.rows:,} rows a batch …")
         frame = self.spark.readStream.format(source.format).options(**source.options).load()
         checkpoint = self.folder / f"{source.format}-{source.rows}-{source.options.get('queue', '')}"
         query = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
@@ -191,7 +191,7 @@ def _full(progress: list[Any], rows: int) -> list[Batch]:
 
 
 def fill(endpoint: str, queue: str, messages: int) -> None:
-    """Send so many messages of 100 bytes, as one publication."""
+    """Send messages of 100 bytes as one publication."""
     import pyarrow as pa  # noqa: PLC0415 (an extra)
 
     publications = Publications(endpoint, queue)

@@ -1,4 +1,4 @@
-"""The table in the terminal: one row per figure, one column per server, and under it why a cell is empty."""
+"""The table in the terminal: one row per figure, one column per server, and below it why a cell is empty."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +13,7 @@ KEPT = "kept after kill -9"
 
 
 def columns(sections: Sequence[Section]) -> list[str]:
-    """The servers that occur: ceiling, own class and veilmq first, then the peers in order of rows."""
+    """Return the servers of the rows: ceiling, own class and veilmq first, then the peers in order of rows."""
     seen: dict[str, None] = {}
     for section in sections:
         for row in section.rows:
@@ -22,7 +22,7 @@ def columns(sections: Sequence[Section]) -> list[str]:
 
 
 def cell(value: float | str | None) -> str:
-    """A number with as many digits as it deserves; a reason as its first words, the rest stands below."""
+    """Format a number with suitable precision, or the first words of a reason."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -33,7 +33,7 @@ def cell(value: float | str | None) -> str:
 
 
 def reasons(sections: Sequence[Section]) -> list[str]:
-    """Why cells have no number, each reason once."""
+    """Return the reasons of empty cells, each once."""
     found: dict[str, None] = {}
     for section in sections:
         for row in section.rows:
@@ -49,7 +49,7 @@ def _reason(value: float | str) -> bool:
 
 
 def kept(sections: Sequence[Section]) -> Mapping[str, str]:
-    """What each server keeps after kill -9, where it was measured."""
+    """Return what each server keeps after kill -9, if measured."""
     rows = [row for section in sections for row in section.rows if row.figure == KEPT]
     return {name: cell(value) for row in rows for name, value in row.values.items() if not _reason(value)}
 
@@ -59,7 +59,7 @@ def over_peers(row: Row) -> str:
 
 
 def cells(row: Row, servers: Sequence[str]) -> list[str]:
-    """The texts of one row: figure, unit, a value per server, share of the ceiling, ratios and note."""
+    """Return the texts of a row: figure, unit, a value per server, share of the ceiling, ratios and note."""
     return [
         row.figure,
         row.unit,
@@ -88,7 +88,7 @@ def render(sections: Sequence[Section], *, title: str) -> Table:
 
 
 def _lines(section: Section, servers: Sequence[str]) -> Iterator[list[str]]:
-    """The rows of a section; a figure that repeats is named once."""
+    """Yield the rows of a section; a repeated figure is shown once."""
     last = ""
     for row in section.rows:
         figure, *others = cells(row, servers)
@@ -97,7 +97,7 @@ def _lines(section: Section, servers: Sequence[str]) -> Iterator[list[str]]:
 
 
 def show(sections: Sequence[Section], *, title: str) -> None:
-    """Print the table; to a file or a pipe it is plain text of a fixed width."""
+    """Print the table; in a file or a pipe as plain text of fixed width."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)

@@ -1,8 +1,7 @@
-"""One run of `wrk` with one of the scripts under `load/`, and what it reported.
+"""One run of `wrk` with a script of `load/`, and its report.
 
-The scripts print their report as one line `BENCH {…}`; nothing else of wrk's output is read. What the load
-generator itself cost is measured too (`load_cores`): where it comes near 1.0 wrk, which runs one thread,
-was the limit and not the server.
+The scripts print their report as one line `BENCH {…}`; the rest of wrk's output is ignored. The CPU time of the load
+generator is measured too (`load_cores`): near 1.0 wrk, which runs one thread, was the bottleneck, not the server.
 """
 
 import json
@@ -25,7 +24,7 @@ class LoadError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What wrk is to do: which script, how long, over how many connections."""
+    """Script, duration and connections of a run."""
 
     script: str
     seconds: float
@@ -35,7 +34,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
-    """What wrk saw. `counts` holds the script's own counters (see `load/sqs.lua`)."""
+    """The report of wrk. `counts` has the script's own counters (see `load/sqs.lua`)."""
 
     requests: int
     duration_s: float
@@ -47,12 +46,12 @@ class LoadResult:
 
     @property
     def succeeded(self) -> int:
-        """Requests that were answered with a success."""
+        """Return the number of requests that succeeded."""
         return self.requests - self.errors["status"]
 
     @property
     def requests_per_s(self) -> float:
-        """Successful requests per second; a refusal is no work done."""
+        """Successful requests per second; a refused request is no work done."""
         return self.succeeded / self.duration_s if self.duration_s else 0.0
 
     def count_per_s(self, name: str) -> float:
@@ -64,7 +63,7 @@ def installed() -> bool:
 
 
 def run(load: Load, *, url: str) -> LoadResult:
-    """Drive `url` with `load`. Raises `LoadError` with what to do about it."""
+    """Run `load` against `url`. Raises `LoadError` with what to do about it."""
     if not installed():
         raise LoadError("wrk is not installed: `apt-get install wrk` or `brew install wrk`")
     before = _children_cpu_s()
@@ -74,10 +73,10 @@ def run(load: Load, *, url: str) -> LoadResult:
 
 
 def parse(output: str, *, cpu_s: float) -> LoadResult:
-    """The report in wrk's `output`; `cpu_s` is the CPU time that wrk used."""
+    """Return the report in wrk's `output`; `cpu_s` is the CPU time of wrk."""
     lines = [line for line in output.splitlines() if line.startswith("BENCH ")]
     if len(lines) != 1:
-        raise LoadError(f"wrk printed {len(lines)} reports, expected one. It said:\n{output[-2000:]}")
+        raise LoadError(f"wrk printed {len(lines)} reports, expected one. Its output:\n{output[-2000:]}")
     report: dict[str, int] = json.loads(lines[0].removeprefix("BENCH "))
     duration_s = report.pop("duration_us") / 1e6
     return LoadResult(

@@ -1,8 +1,9 @@
--- The cycle, unbatched: send → receive → delete of what was received.
+-- The cycle, unbatched: send → receive → delete.
 --
--- A handle that waits is deleted first; else a message whose send was acknowledged is received; else one is sent. So
--- there is never a receive without an acknowledged message to take, and an empty answer is the server's doing. An empty
--- answer and a delete's look alike: `short` is what was asked for and never came, less what may be under way at the end.
+-- A pending handle is deleted first; otherwise a message whose send was acknowledged is received; otherwise one is
+-- sent. So every receive has an acknowledged message to take, and an empty reply is the server's fault. The replies to
+-- an empty receive and to a delete look the same: `short` counts the receives without a message, less those that may be
+-- in progress at the end.
 
 local sqs = require("sqs")
 local handles, first, last = {}, 1, 0

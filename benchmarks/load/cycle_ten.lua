@@ -1,8 +1,8 @@
--- The cycle by ten: SendMessageBatch of ten → ReceiveMessage of ten → DeleteMessageBatch of what was received.
+-- The cycle by ten: SendMessageBatch of ten → ReceiveMessage of ten → DeleteMessageBatch.
 --
--- As cycle.lua, with messages for credit: a receive of ten is asked for when ten acknowledged messages wait, and what a
--- receive did not give stays to be received (`short` counts the receives that gave fewer than ten, which the protocol
--- allows). `refused` counts the entries that failed inside an answer that succeeded.
+-- As cycle.lua, counting messages: a receive of ten is sent when ten acknowledged messages wait; messages that it does
+-- not return are received later (`short` counts the receives that return fewer than ten, which the protocol allows).
+-- `refused` counts the failed entries of successful replies.
 
 local sqs = require("sqs")
 local deletions, first, last = {}, 1, 0

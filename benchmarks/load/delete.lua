@@ -1,5 +1,5 @@
--- DeleteMessage, each with the next handle of the file that receive.lua wrote. When the file is used up the last one is
--- deleted again and again, which `spent` counts: a run with `spent` above zero is refused.
+-- DeleteMessage, each with the next handle of the file that receive.lua wrote. At the end of the file the last one is
+-- deleted again and again, which `spent` counts: a run with `spent` above zero is rejected.
 
 local sqs = require("sqs")
 

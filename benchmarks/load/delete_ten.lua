@@ -1,5 +1,5 @@
--- DeleteMessageBatch of ten, each with the next handles of the file that receive_ten.lua wrote. When the file is used up
--- the last batch is deleted again and again, which `spent` counts: a run with `spent` above zero is refused.
+-- DeleteMessageBatch of ten, each with the next handles of the file that receive_ten.lua wrote. At the end of the file
+-- the last batch is deleted again and again, which `spent` counts: a run with `spent` above zero is rejected.
 
 local sqs = require("sqs")
 

@@ -1,4 +1,4 @@
--- Long polls of 20 s and deletes of what they bring: beside it, send.lua wakes them.
+-- Long polls of 20 s and deletes of the received messages, while send.lua wakes the polls.
 
 local sqs = require("sqs")
 local receive, delete

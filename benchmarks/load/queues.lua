@@ -1,5 +1,5 @@
 -- The cycle over BENCH_QUEUES queues in turn, whose URLs are BENCH_QUEUE_URL and a number: send → receive → delete, as
--- cycle.lua has it, with credit for each queue.
+-- in cycle.lua, with counts for each queue.
 
 local sqs = require("sqs")
 local count = tonumber(os.getenv("BENCH_QUEUES"))

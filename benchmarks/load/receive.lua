@@ -1,5 +1,5 @@
--- ReceiveMessage of one message from a filled queue: one constant request where it can be. A full answer's handle goes
--- to the file BENCH_HANDLES, from which delete.lua takes them; an answer without a message counts as `short`.
+-- ReceiveMessage of one message from a filled queue: one constant request if possible. The handles go to the
+-- file BENCH_HANDLES, which delete.lua reads; a reply without a message counts as `short`.
 
 local sqs = require("sqs")
 local file

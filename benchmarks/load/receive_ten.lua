@@ -1,5 +1,5 @@
--- ReceiveMessage of ten messages from a filled queue. Handles go to the file BENCH_HANDLES, one per line, from which
--- delete_ten.lua takes them; an answer without a message counts as `short`.
+-- ReceiveMessage of ten messages from a filled queue. Handles go to the file BENCH_HANDLES, one per line, which
+-- delete_ten.lua reads; a reply without a message counts as `short`.
 
 local sqs = require("sqs")
 local file

@@ -1,5 +1,5 @@
--- SendMessage, unbatched, 256 bytes: one constant request where it can be, so that wrk costs as little as it can. wrk
--- itself counts the answers that are not a success (errors_status).
+-- SendMessage, unbatched, 256 bytes: one constant request if possible, so that wrk costs little. wrk itself counts
+-- unsuccessful replies (errors_status).
 
 local sqs = require("sqs")
 

@@ -1,5 +1,5 @@
--- SendMessageBatch of ten messages of 256 bytes: one constant request where it can be. `refused` counts the entries
--- that failed inside an answer that succeeded.
+-- SendMessageBatch of ten messages of 256 bytes: one constant request if possible. `refused` counts the failed
+-- entries of successful replies.
 
 local sqs = require("sqs")
 

@@ -1,6 +1,6 @@
--- Signature version 4 for the load scripts, with the cryptography of the library that wrk itself is linked with.
+-- Signature version 4 for the load scripts, with the crypto library that wrk is linked with.
 --
--- BENCH_KEY is `<access key id>:<secret>`, BENCH_SIGNED_AT the instant (ISO 8601, basic) that all requests of a run bear.
+-- BENCH_KEY is `<access key id>:<secret>`, BENCH_SIGNED_AT the time (ISO 8601, basic) of all requests of a run.
 
 local ffi = require("ffi")
 
@@ -39,7 +39,7 @@ local function derived(key, data)
   return ffi.string(digest, 32)
 end
 
--- A function that gives the two header lines for a body of `action`, or nil where nothing is to be signed.
+-- A function that returns the two header lines for a body of `action`, or nil without a key.
 function sign.signer(action)
   local pair = os.getenv("BENCH_KEY")
   if not pair then return nil end

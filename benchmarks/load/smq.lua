@@ -1,5 +1,5 @@
--- What the load scripts of SMQ share: requests as finished strings, and what tells an answer. Counters and report are
--- those of sqs.lua.
+-- What the load scripts of SMQ share: requests as finished strings, and the recognition of replies. Counters and report
+-- are those of sqs.lua.
 
 local sqs = require("sqs")
 local smq = { body = sqs.body, count = sqs.count }
@@ -9,13 +9,13 @@ local namespace = ' xmlns="http://mns.aliyuncs.com/doc/v1/"'
 local prolog = '<?xml version="1.0" encoding="utf-8"?>\n'
 local known
 
--- What stands between the target and the headers of a body; wrk knows its host when `init` is called, and not before.
+-- The part between the target and the headers of a body; wrk sets its host before it calls `init`.
 local function headers()
   known = known or " HTTP/1.1\r\nHost: " .. wrk.headers["Host"] .. "\r\nx-mns-version: 2015-06-06\r\n"
   return known
 end
 
--- A request without a body; `query` is what follows the path.
+-- A request without a body; `query` follows the path.
 function smq.bare(method, query)
   return method .. " " .. path .. query .. headers() .. "\r\n"
 end

@@ -1,4 +1,4 @@
--- The cycle of SMQ, unbatched: send → receive → delete of what was received. The order is that of cycle.lua.
+-- The cycle of SMQ, unbatched: send → receive → delete. The order is that of cycle.lua.
 
 local smq = require("smq")
 local handles, first, last = {}, 1, 0

@@ -1,5 +1,5 @@
--- The cycle of SMQ by ten: BatchSendMessage → BatchReceiveMessage → BatchDeleteMessage of what was received. The order
--- and the counters are those of cycle_ten.lua.
+-- The cycle of SMQ by ten: BatchSendMessage → BatchReceiveMessage → BatchDeleteMessage. The order and the counters
+-- are those of cycle_ten.lua.
 
 local smq = require("smq")
 local deletions, first, last = {}, 1, 0

@@ -1,14 +1,14 @@
--- What every load script shares: requests of the AWS JSON 1.0 protocol as finished strings, counters, and the report.
+-- Shared by every load script: requests of the AWS JSON 1.0 protocol as finished strings, counters, and the report.
 --
--- wrk runs `request` and `response` per thread, not per connection, and does not say which request a response answers.
--- So a script counts what it asked for and recognises an answer by what only that answer can contain. Everything that
--- can be built once is built in `init`; searches are plain, so that the load generator stays cheaper than the server.
+-- wrk runs `request` and `response` per thread, not per connection, and does not match responses to requests. So a
+-- script counts its requests and recognises a response by its content. Everything that can be built once is built in
+-- `init`; searches are plain, so that the load generator stays cheaper than the server.
 --
--- Environment: BENCH_QUEUE_URL (a QueueUrl as the server gave it), BENCH_CONSTANT=1 (the server answers a constant, so
--- answers are taken to be what the real ones would have been), BENCH_HANDLES (a file of receipt handles, one per line),
--- BENCH_AUTHORIZATION (a header for servers that find the service in it and in nothing else), BENCH_KEY (requests are
--- signed, see sign.lua), BENCH_GROUPS (sends go round so many message groups), BENCH_FIFO=1 (each send brings a
--- deduplication id of its own), BENCH_HEADS=sdk (requests have the head that an AWS SDK writes; no two are alike).
+-- Environment: BENCH_QUEUE_URL (a QueueUrl of the server), BENCH_CONSTANT=1 (the server replies with a constant, which is
+-- counted as the real reply), BENCH_HANDLES (a file of receipt handles, one per line), BENCH_AUTHORIZATION (a header for
+-- servers that find the service only there), BENCH_KEY (requests are signed, see sign.lua), BENCH_GROUPS (number of
+-- message groups of the sends, in turn), BENCH_FIFO=1 (each send has a new deduplication id), BENCH_HEADS=sdk (requests
+-- have the headers of an AWS SDK; no two are alike).
 
 local sign = require("sign")
 local sqs = {}
@@ -33,8 +33,8 @@ end
 local format = string.format
 local built, date, signatures = 0, nil, nil
 
--- What differs between two requests of an SDK: date, signature and invocation id. A signature is 64 hex digits that
--- prove nothing; 256 of them go round, so that their making costs wrk nothing.
+-- Two requests of an SDK differ in date, signature and invocation id. A signature is 64 invalid hex digits; 256 of them
+-- are used in turn, so that they cost wrk nothing.
 local function next_request()
   if built % 256 == 0 then date = os.date("!%Y%m%dT%H%M%SZ") end
   if not signatures then
@@ -46,7 +46,7 @@ local function next_request()
   return date, signatures[built % 256], format("6f1c2b0e-93d4-4a57-8c1e-%012x", built)
 end
 
--- A function that gives the head of a request as boto3 writes it, up to the value of Content-Length.
+-- A function that returns the headers of a request as boto3 writes them, up to the value of Content-Length.
 local function sdk_head(action)
   local opening = "POST / HTTP/1.1\r\nHost: " .. wrk.headers["Host"] .. "\r\nAccept-Encoding: identity"
     .. "\r\nX-Amz-Target: AmazonSQS." .. action .. "\r\nContent-Type: application/x-amz-json-1.0"

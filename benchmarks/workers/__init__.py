@@ -1,1 +1,1 @@
-"""Workers with an empty handler, each a program of its own: `drain` gives them a full queue."""
+"""Workers with an empty handler, each a program; `drain` gives them a full queue."""

@@ -1,4 +1,4 @@
-"""A Celery application with an empty task, on kombu's SQS transport; run as a program it sends one task."""
+"""A Celery application with an empty task, on kombu's SQS transport; run as a program, it sends one task."""
 
 import os
 
@@ -14,8 +14,7 @@ app.conf.update(
 
 
 @app.task(name="nothing")  # type: ignore[untyped-decorator]
-def nothing() -> None:
-    """Do nothing."""
+def nothing() -> None: ...
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ app = Consumer(os.environ["QUEUE"], endpoint=os.environ["VEILMQ_ENDPOINT"])
 
 
 @app.handler(concurrency=64)
-async def nothing(body: bytes) -> None:
-    """Do nothing."""
+async def nothing(body: bytes) -> None: ...
 
 
 if __name__ == "__main__":
