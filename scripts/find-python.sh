@@ -1,7 +1,7 @@
 #!/bin/sh
-# Prints the Python that makes the environment: $PYTHON if set, else the newest that works.
-# "Works" means: it runs (a version manager's shim may be on the path and run nothing), it is 3.11 or newer,
-# and it can make a virtual environment with pip in it. When none does, says what to install.
+# Prints the Python for the environment: $PYTHON if set, else the newest that works. "Works" means: it runs (a version
+# manager's shim may run nothing), is 3.11 or newer, and can make a virtual environment with pip. If none works, prints what
+# to install.
 set -eu
 
 new_enough='import sys; sys.exit(sys.version_info < (3, 11))'

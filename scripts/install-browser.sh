@@ -1,14 +1,14 @@
 #!/bin/sh
-# Installs what the browser tests of the console need, where that needs no password: Chromium by the system's package
-# manager, and axe, which looks for barriers in a page, as tests/console/axe/package-lock.json pins it.
-# Does nothing for what is there. Never fails: it says what is missing, and those tests then skip on a laptop and fail in CI.
+# Installs Chromium for the browser tests of the console, with the system's package manager if that needs no password, and
+# axe, which finds accessibility barriers, as pinned in tests/console/axe/package-lock.json. Skips what is installed.
+# Never fails: it reports what is missing; those tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/packages.sh"
 cd "${0%/*}/.."
 
 axe=tests/console/axe
 
-# A Python that knows where the tests look; the folders of applications of macOS, too.
+# The tests' own search for a browser, which includes the application folders of macOS.
 python=$(scripts/find-python.sh)
 has_browser() { "$python" tests/console/chromium.py >/dev/null 2>&1; }
 
@@ -19,7 +19,7 @@ if ! has_browser; then
 fi
 if ! has_browser; then
     {
-        echo "veilmq: the browser tests of the console need Chromium or Chrome; without, they do not run."
+        echo "veilmq: the browser tests of the console need Chromium or Chrome; without it, they do not run."
         echo "  Debian, Ubuntu:  sudo apt-get install chromium"
         echo "  Fedora:          sudo dnf install chromium"
         echo "  Alpine:          apk add chromium"
@@ -30,7 +30,7 @@ fi
 wanted=$(cksum <"$axe/package-lock.json")
 if ! has_axe; then
     if ! command -v npm >/dev/null 2>&1; then
-        echo "veilmq: the tests of the console's accessibility need npm, to install axe-core; without, they do not run." >&2
+        echo "veilmq: the tests of the console's accessibility need npm to install axe-core; without it, they do not run." >&2
     elif npm --prefix "$axe" ci --ignore-scripts --no-audit --no-fund --silent; then
         echo "$wanted" >"$axe/node_modules/.of"
     else

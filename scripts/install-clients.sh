@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs the queue clients that tests/clients runs against a real server, each apart from .venv and from the others:
-# what tests/clients/python/<client>.txt pins into .clients/<client>, what tests/clients/javascript/package-lock.json pins
-# into node_modules beside it. With the argument `all` also those that make test-all alone runs, some of which are compiled.
-# Does nothing for a client that is there as pinned. Never fails: it says what is missing and why, and the tests
-# of that client then skip on a laptop and fail in CI.
+# Installs the queue clients that tests/clients runs against a real server, each separate from .venv and from the others:
+# tests/clients/python/<client>.txt into .clients/<client>, and tests/clients/javascript/package-lock.json into node_modules
+# next to it. The argument `all` adds the clients of make test-all, some of which are compiled. Skips a client that is
+# installed as pinned. Never fails: it reports what is missing and why; the tests of that client then skip on a laptop and
+# fail in CI.
 set -eu
 . "${0%/*}/pinned.sh"
 cd "${0%/*}/.."
@@ -31,7 +31,7 @@ javascript_client() {
     if ! command -v npm >/dev/null 2>&1 || ! node -e "$node_is_new" 2>/dev/null; then
         rm -f .clients/javascript.stamp
         {
-            echo "veilmq: the tests of the JavaScript clients need node 20 or newer and npm; without, they do not run."
+            echo "veilmq: the tests of the JavaScript clients need node 20 or newer and npm; without them, they do not run."
             echo "  Debian, Ubuntu:  sudo apt-get install nodejs npm"
             echo "  macOS:           brew install node"
             echo "  elsewhere:       https://nodejs.org"
@@ -41,7 +41,7 @@ javascript_client() {
     install javascript tests/clients/javascript/node_modules "$(cksum <tests/clients/javascript/package-lock.json)" node_modules
 }
 
-# A client that PROGRAM builds from tests/clients/FOLDER: compiled_client NAME PLACE FOLDER PROGRAM COMMAND...
+# Build a client with PROGRAM from tests/clients/FOLDER: compiled_client NAME PLACE FOLDER PROGRAM COMMAND...
 compiled_client() {
     name=$1 place=$2 source=tests/clients/$3 program=$4
     shift 4

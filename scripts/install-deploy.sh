@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what the tests of deploy/ need, where that needs no password: systemd-analyze, and of Prometheus promtool alone,
-# into .clients/promtool, as Debian's package has a service and 200 MB beside it. Does nothing for what is there.
-# Never fails: it says what is missing, and those tests then skip on a laptop and fail in CI.
+# Installs the dependencies of the tests of deploy/ if that needs no password: systemd-analyze, and promtool into
+# .clients/promtool (Debian's package of Prometheus also has a service and 200 MB). Skips what is installed.
+# Never fails: it reports what is missing; those tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/packages.sh"
 cd "${0%/*}/.."
@@ -26,7 +26,7 @@ if ! has_promtool; then
 fi
 if ! has_promtool; then
     {
-        echo "veilmq: the tests of alerts need promtool; without, they do not run."
+        echo "veilmq: the tests of alerts need promtool; without it, they do not run."
         echo "  Debian, Ubuntu:  sudo apt-get install prometheus"
         echo "  macOS:           brew install prometheus"
         echo "  elsewhere:       https://prometheus.io/download"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs libfaketime for the tests of clocks that step, where that needs no password. Does nothing where it is there.
-# Never fails: it says what to install, and the tests then skip on a laptop and fail in CI.
+# Installs libfaketime for the tests of clock steps if that needs no password. Does nothing if it is installed.
+# Never fails: it reports what to install; the tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/packages.sh"
 
@@ -14,7 +14,7 @@ install_package libfaketime "libfaketime faketime" libfaketime libfaketime
 
 if ! is_there; then
     {
-        echo "veilmq: the tests of clocks that step need libfaketime, on Linux; without, they do not run."
+        echo "veilmq: the tests of clock steps need libfaketime, on Linux; without it, they do not run."
         echo "  Debian, Ubuntu:  sudo apt-get install libfaketime"
         echo "  Fedora:          sudo dnf install libfaketime"
         echo "  Alpine:          apk add libfaketime"

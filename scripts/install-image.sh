@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what `make prove-image` needs, where that needs no password: buildah and podman, and a base for the image from
-# Debian's packages, .clients/image/base.tar, as a machine that reaches no registry of images has none to start from.
-# Does nothing for what is there. Never fails: it says what is missing, and those tests then skip on a laptop and fail in CI.
+# Installs the dependencies of `make prove-image` if that needs no password: buildah and podman, and a base for the image
+# from Debian's packages, .clients/image/base.tar, so that no registry of images is needed. Skips what is installed.
+# Never fails: it reports what is missing; those tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/packages.sh"
 cd "${0%/*}/.."
@@ -13,7 +13,7 @@ for program in buildah podman crun mmdebstrap; do
     command -v "$program" >/dev/null 2>&1 || install_package "$program" "$program" "$program" "$program"
 done
 
-# What slim images leave out, too: manuals and translations.
+# Leave out manuals and translations, as slim images do.
 if [ ! -f "$base" ] && command -v mmdebstrap >/dev/null 2>&1 && may_be_root; then
     mkdir -p "${base%/*}"
     echo "veilmq: making a base for the image from Debian's packages"

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs a Java runtime for the tests on Spark where that needs no password. Does nothing where Java 17 or newer runs.
-# Never fails: it says what to install, and those tests then skip on a laptop and fail in CI.
+# Installs a Java runtime for the tests on Spark if that needs no password. Does nothing if Java 17 or newer runs.
+# Never fails: it reports what to install; those tests then skip on a laptop and fail in CI.
 set -eu
 . "${0%/*}/packages.sh"
 
-# Spark takes the Java of JAVA_HOME where that is set, else the one on the path.
+# Spark uses the Java of JAVA_HOME if set, otherwise the one on the path.
 new_enough() {
     java=${JAVA_HOME:+$JAVA_HOME/bin/}java
     major=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1) || return 1
@@ -19,7 +19,7 @@ install_package openjdk@21 "openjdk-21-jre-headless openjdk-17-jre-headless" jav
 
 if ! new_enough; then
     {
-        echo "veilmq: the tests on Spark need Java 17 or newer (and JAVA_HOME, where set, must be it); without, they do not run."
+        echo "veilmq: the tests on Spark need Java 17 or newer (JAVA_HOME, if set, must name it); without it, they do not run."
         echo "  Debian, Ubuntu:  sudo apt-get install openjdk-21-jre-headless   (or openjdk-17-jre-headless)"
         echo "  Fedora:          sudo dnf install java-21-openjdk-headless"
         echo "  Alpine:          apk add openjdk21-jre-headless"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs PHP with the SQS client of Debian (AsyncAws) for the test of that client. Does nothing where it is installed.
-# Never fails: it says what to install, and the test then skips on a laptop and fails in CI.
+# Installs PHP with the SQS client of Debian (AsyncAws) for the test of that client. Does nothing if it is installed.
+# Never fails: it reports what to install; the test then skips on a laptop and fails in CI.
 set -eu
 . "${0%/*}/packages.sh"
 

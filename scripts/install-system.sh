@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the programs of the system that the tests need, one after another, as package managers hold a lock; apt's lists
-# are updated once. Never fails: each script says what is missing, and its tests then skip on a laptop and fail in CI.
+# Installs the system programs of the tests, one after another, because package managers hold a lock; apt's lists are updated
+# once. Never fails: each script reports what is missing; its tests then skip on a laptop and fail in CI.
 set -eu
 cd "${0%/*}/.."
 

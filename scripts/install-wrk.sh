@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs wrk, the load generator of `make bench`, where that needs no password; else says what to install.
+# Installs wrk, the load generator of `make bench`, if that needs no password; otherwise reports what to install.
 set -eu
 . "${0%/*}/packages.sh"
 

@@ -1,4 +1,4 @@
-"""Write docs/limits.md from core/limits.py: ``python scripts/limits_page.py``. A test fails when it was forgotten."""
+"""Write docs/limits.md from core/limits.py: ``python scripts/limits_page.py``. A test fails if the page is outdated."""
 
 import ast
 from pathlib import Path

@@ -1,7 +1,7 @@
-# Sourced by the scripts that install a program of the system for tests, where that needs no password:
+# Sourced by the scripts that install a system program for tests if that needs no password:
 #   install_package BREW APT DNF APK
-# Each word is what that package manager calls it; of several the first that it knows. It never fails: whoever calls it
-# looks whether the program is there afterwards, and says what to install where it is not.
+# Each argument has the names of the package for that package manager; the first available one is installed. It never fails:
+# the caller checks for the program afterwards and reports what to install.
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then
@@ -13,7 +13,7 @@ as_root() {
 
 may_be_root() { [ "$(id -u)" = 0 ] || { command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; }; }
 
-# $APT_UPDATED, where it is set, names a file that says that the lists are new.
+# $APT_UPDATED, if set, names a file that exists once the lists are updated.
 with_apt() {
     if [ ! -e "${APT_UPDATED:-}" ]; then
         as_root apt-get update -qq
@@ -30,7 +30,7 @@ with_apt() {
 
 install_package() {
     if command -v brew >/dev/null 2>&1; then
-        # shellcheck disable=SC2086 # an option may stand before the name
+        # shellcheck disable=SC2086 # an option may precede the name
         brew install $1 || true
     elif command -v apt-get >/dev/null 2>&1 && may_be_root; then
         with_apt "$2" || true

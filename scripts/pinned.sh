@@ -1,8 +1,8 @@
-# Sourced by the scripts that install what tests need into a folder under .clients, in the version that is pinned. Before:
+# Sourced by the scripts that install pinned dependencies of tests into a folder under .clients. Set before:
 #   folder=$PWD/.clients/... tests="the tests of ..."
 
-# install NAME PLACE WANTED COMMAND...: makes PLACE anew by COMMAND, unless it is there in the version WANTED. A stamp in the
-# folder says which is there; a half-finished one has none. It never fails: it says what is missing and why.
+# install NAME PLACE WANTED COMMAND...: recreate PLACE with COMMAND, unless a stamp in the folder names the version WANTED. An
+# interrupted installation has no stamp. It never fails: it reports what is missing and why.
 install() {
     name=$1 place=$2 wanted=$3 stamp=$folder/$1.stamp
     shift 3
@@ -19,11 +19,11 @@ install() {
     fi
 }
 
-# has_go WHAT: whether Go is there, which builds WHAT; says where to get it if not.
+# has_go WHAT: succeed if Go, which builds WHAT, is installed; otherwise report where to get it.
 has_go() {
     command -v go >/dev/null 2>&1 && return 0
     {
-        echo "veilmq: $tests need Go 1.26 or newer, to build $1; without, they do not run."
+        echo "veilmq: $tests need Go 1.26 or newer, to build $1; without it, they do not run."
         echo "  macOS:           brew install go"
         echo "  elsewhere:       https://go.dev/dl"
     } >&2

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS [FOLDER], for example "all,dev". What does not
-# go together with the rest of development has a folder of its own instead of .venv. Where the extras have pytest, the
-# fixtures of packages/pytest-veilmq come along.
-# Does nothing when that was done for these pyproject.toml, in this folder, with a Python that still runs, so it may be
-# called before every command. A half-finished set-up leaves no stamp and is done again.
+# Makes .venv and installs veilmq into it, editable: scripts/setup.sh EXTRAS [FOLDER], for example "all,dev". Extras that
+# conflict with the development environment use another folder. If the extras include pytest, the fixtures of
+# packages/pytest-veilmq are installed too.
+# Does nothing if pyproject.toml and the folder are unchanged and the Python still runs, so every command may call it. An
+# interrupted set-up leaves no stamp and is repeated.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ python=$folder/bin/python
 stamp=$folder/set-up-$(echo "$extras" | tr ',' '-')
 wanted=$(cat pyproject.toml packages/*/pyproject.toml | cksum)
 
-# The scripts in bin name the folder that they were made in, so a moved one is made anew.
+# The scripts in bin contain the path of their folder, so a moved folder is recreated.
 runs() { [ "$(cat "$folder/made-in" 2>/dev/null)" = "$(pwd)" ] && "$python" -c '' 2>/dev/null; }
 
 if runs && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; then

@@ -1,6 +1,6 @@
 """Write the tables of options in docs/spark.md from the code: ``python scripts/spark_options.py``.
 
-A test fails when it was forgotten. A table stands between ``<!-- options: NAME -->`` and ``<!-- end -->``.
+A test fails if they are outdated. A table is between ``<!-- options: NAME -->`` and ``<!-- end -->``.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The reference page of this protocol, generated from its tables: ``python scripts/sqs_page.py``.
+"""Write ``docs/protocols/sqs.md`` from the tables of the protocol: ``python scripts/sqs_page.py``.
 
-``docs/protocols/sqs.md`` is its output, and a test compares the two, so the page cannot fall behind the code.
+A test fails if the page is outdated.
 """
 
 import inspect

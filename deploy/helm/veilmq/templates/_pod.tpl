@@ -37,7 +37,7 @@ spec:
   # A Service called veilmq would set VEILMQ_PORT, which is a setting.
   enableServiceLinks: false
   automountServiceAccountToken: false
-  # Requests that run get drain_s_max, after the 5 s in which the pod is taken out of the Service; then the store is closed.
+  # Running requests get drain_s_max, after the 5 s in which the pod leaves the Service; then the store is closed.
   terminationGracePeriodSeconds: {{ add 40 (.Values.settings.drain_s_max | default 20) }}
   securityContext:
     runAsNonRoot: true
@@ -73,7 +73,7 @@ spec:
         readOnlyRootFilesystem: true
         capabilities: {drop: [ALL]}
       env:
-        # The console is for `kubectl port-forward`, which comes from the pod itself.
+        # The console is for `kubectl port-forward`, which connects from the pod itself.
         - {name: VEILMQ_ADMIN_HOST, value: 127.0.0.1}
         - {name: VEILMQ_METRICS_HOST, value: 0.0.0.0}
         - {name: VEILMQ_METRICS_PORT, value: "9326"}
@@ -97,7 +97,7 @@ spec:
       ports:
         - {name: queues, containerPort: 9324}
         - {name: metrics, containerPort: 9326}
-      # A start may convert a data folder of an earlier version.
+      # A start may convert the data folder of an earlier version.
       startupProbe:
         httpGet: {path: /health/live, port: metrics}
         periodSeconds: 2
@@ -129,7 +129,7 @@ spec:
         {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
   volumes:
     {{- if .Values.postgres.existingSecret }}
-    # The list of its databases alone, for a start while they are down.
+    # Only the list of its databases, for a start while they are down.
     - {name: data, emptyDir: {sizeLimit: 16Mi}}
     {{- end }}
     {{- with .Values.credentials }}
