@@ -1,12 +1,11 @@
-"""Queue policies: what a document says, read once, and its verdict on a request.
+"""Queue policies: a document is parsed once and evaluated for each request.
 
-The language is that of the SQS Developer Guide ("Using custom policies with the Amazon SQS access policy language")
-and of the IAM User Guide ("IAM JSON policy elements reference"), the limits those of "Amazon SQS policy quotas". A
-statement speaks of a request when principal, action, resource and every condition fit. A statement that denies wins;
-without one a statement that allows is needed by callers of other accounts alone.
+The language is that of the SQS Developer Guide ("Using custom policies with the Amazon SQS access policy language") and
+of the IAM User Guide ("IAM JSON policy elements reference"), the limits those of "Amazon SQS policy quotas". A
+statement matches a request if principal, action, resource and all conditions match. A matching Deny wins. Callers of
+other accounts need a matching Allow; those of the queue's account do not.
 
-Reading does what does not depend on the request: statements on other queues are dropped, actions with wildcards become
-the set of those that they cover, and statements are filed under their actions.
+Parsing drops statements on other queues, expands wildcards in actions, and indexes the statements by action.
 """
 
 import enum
@@ -33,21 +32,21 @@ _NUMBER = re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?")
 
 
 class PolicyError(ValueError):
-    """A policy cannot be used; ``str()`` says which part and why."""
+    """The policy is invalid; ``str()`` names the part and the reason."""
 
 
 class Source(Protocol):
-    """Where a request came from."""
+    """The client of a request."""
 
     def source_ip(self) -> str | None:
-        """Return the address of the client, ``None`` where it has none."""
+        """Return the IP address, if any."""
 
     def user_agent(self) -> str | None:
-        """Return what program the client says that it is."""
+        """Return the ``User-Agent``, if any."""
 
 
 class PolicyRequest(msgspec.Struct, gc=False):
-    """One request, as far as conditions depend on it; ``action`` is in lower case, ``owner`` is the queue's account."""
+    """The properties of a request that a policy uses; ``action`` is in lower case, ``owner`` is the queue's account."""
 
     caller: Caller
     owner: str
@@ -77,7 +76,7 @@ KEYS: dict[str, ReadKey] = {
     "aws:principalisawsservice": lambda request: "false",
     "aws:viaawsservice": lambda request: "false",
 }
-"""Key, in lower case → what it is of a request."""
+"""Condition key, in lower case → its value for a request."""
 
 SOURCE_IP = "aws:sourceip"
 _CONSTANT_KEYS = frozenset(
@@ -86,11 +85,11 @@ _CONSTANT_KEYS = frozenset(
     | {"aws:viaawsservice"}
 )
 VARYING = frozenset(KEYS) - _CONSTANT_KEYS - {SOURCE_IP}
-"""The keys whose values may differ between requests of a caller from one address; a new one is among them."""
+"""The keys whose values may differ between requests of a caller from one address; includes new keys by default."""
 
 
 class Condition(NamedTuple):
-    """One line of a condition: the value that ``value_of`` returns is compared with each of ``wanted``."""
+    """One condition: ``test`` compares the value of a key with each of ``wanted``."""
 
     key: str
     value_of: ReadKey
@@ -100,7 +99,7 @@ class Condition(NamedTuple):
     when_absent: bool
 
     def is_met(self, request: PolicyRequest) -> bool:
-        """Return whether the request is as it must be."""
+        """Return whether the request meets the condition."""
         value = self.value_of(request)
         if value is None:
             return self.when_absent
@@ -108,7 +107,7 @@ class Condition(NamedTuple):
 
 
 class _Operator(NamedTuple):
-    """How values are read, raising ``ValueError`` for one that is ``refused``, and compared with those of requests."""
+    """A condition operator: ``read`` parses a value of a policy, or raises ``ValueError`` because it is ``refused``."""
 
     read: Callable[[str], Any]
     test: Test
@@ -116,7 +115,7 @@ class _Operator(NamedTuple):
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """Return what matches ``pattern``, in which ``*`` is any text and ``?`` any character; never backtracks."""
+    """Compile ``pattern``, in which ``*`` is any text and ``?`` any character; does not backtrack."""
     return re.compile(translate(pattern.replace("[", "[[]")))
 
 
@@ -136,7 +135,7 @@ def _read_number(text: str) -> float:
 
 
 def _read_instant(text: str) -> float:
-    """Return seconds since the epoch, which may be given as they are."""
+    """Return seconds since the epoch, from a number of them or an ISO 8601 date."""
     if _NUMBER.fullmatch(text):
         return float(text)
     instant = datetime.fromisoformat(text)
@@ -149,7 +148,7 @@ def _read_bool(text: str) -> str:
     return text.lower()
 
 
-@lru_cache(maxsize=4_096)  # clients ask again and again, and reading an address takes longer than comparing it
+@lru_cache(maxsize=4_096)  # addresses repeat, and parsing one takes longer than comparing it
 def _ip_test(value: str, wanted: Any) -> bool:
     return ip_address(value) in wanted
 
@@ -269,12 +268,12 @@ OWNER_ONLY = (
     "TagQueue",
     "UntagQueue",
 )
-"""The actions that are the owner's, whatever a policy says; it may deny them to the owner's users."""
+"""The actions that only the owner may perform; a policy may deny them to users of the owner."""
 
 BATCH = "Batch"
 _ACTIONS = frozenset(name.lower() for name in (*GRANTABLE, *OWNER_ONLY))
 _GRANTABLE = frozenset(name.lower() for name in GRANTABLE)
-_ALSO_REQUIRED = {"startmessagemovetask": ("receivemessage", "deletemessage")}  # which it does for its caller
+_ALSO_REQUIRED = {"startmessagemovetask": ("receivemessage", "deletemessage")}  # done on behalf of the caller
 _ALWAYS_FOR_ROOT = frozenset({"setqueueattributes", "getqueueattributes", "addpermission", "removepermission"})
 
 _VERSIONS = ("2008-10-17", "2012-10-17")
@@ -289,7 +288,7 @@ _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:(iam|sts)::([0-9]{12}):(root|[a-z-]+/[^
 
 
 class Verdict(enum.Enum):
-    """What a policy says of a request."""
+    """The result of a policy for a request."""
 
     ALLOW = "allow"
     DENY = "deny"
@@ -297,7 +296,7 @@ class Verdict(enum.Enum):
 
 
 class _Statement(NamedTuple):
-    """One statement; ``any_principal``, ``accounts`` and ``arns`` are its principals, or ``negated`` all others."""
+    """One statement; its principals are ``any_principal``, ``accounts`` and ``arns``, or if ``negated`` all others."""
 
     denies: bool
     actions: frozenset[str]
@@ -314,12 +313,11 @@ class _Statement(NamedTuple):
 
 
 class Policy:
-    """One document, read for one queue."""
+    """A parsed policy of one queue; ``uses_address`` if a verdict may depend on the address of the client."""
 
     __slots__ = ("_by_action", "_varying", "uses_address")
 
     def __init__(self, statements: Iterable[_Statement]) -> None:
-        """``statements`` are those on the queue."""
         ordered = sorted(statements, key=lambda statement: not statement.denies)
         self._by_action = {
             action: tuple(statement for statement in ordered if action in statement.actions) for action in _ACTIONS
@@ -330,10 +328,9 @@ class Policy:
         }
         self._varying = frozenset(action for action, found in keys.items() if not VARYING.isdisjoint(found))
         self.uses_address = any(SOURCE_IP in found for found in keys.values())
-        """Whether the verdict may depend on where a request comes from."""
 
     def verdict(self, request: PolicyRequest) -> Verdict:
-        """Return what the policy says of a request."""
+        """Evaluate the policy for a request."""
         for statement in self._by_action[request.action]:
             if statement.matches(request):
                 return Verdict.DENY if statement.denies else Verdict.ALLOW
@@ -345,22 +342,19 @@ class Policy:
 
 
 DENY_ALL = Policy([_Statement(denies=True, actions=_ACTIONS, any_principal=True)])
-"""The policy that denies everything."""
+"""A policy that denies everything."""
 
 
 def actions_of(name: str) -> tuple[str, ...]:
-    """Return the actions of policies that all must be permitted for the action ``name``.
-
-    In lower case and without ``Batch``; the first is the action itself.
-    """
+    """Return the actions that must be permitted for ``name``: itself first, lower-case, without ``Batch``."""
     action = name.removesuffix(BATCH).lower()
     return (action, *_ALSO_REQUIRED.get(action, ()))
 
 
 def permits(policy: Policy | None, request: PolicyRequest) -> bool:
-    """Return whether a request may be carried out on a queue with ``policy``, or with none.
+    """Return whether a request is permitted on a queue with ``policy``, if any.
 
-    The owner itself may always read and set the policy, so that no policy can lock the owner out.
+    The owner account itself may always read and set the policy, so that no policy can lock it out.
     """
     caller = request.caller
     if caller.account != request.owner:
@@ -371,21 +365,21 @@ def permits(policy: Policy | None, request: PolicyRequest) -> bool:
 
 
 def read_policy(text: str, arn: str) -> Policy:
-    """Return the policy ``text`` of the queue ``arn``; raises ``PolicyError`` where AWS refuses one."""
+    """Parse the policy of the queue ``arn``; raises ``PolicyError`` like AWS."""
     document = decode(text)
     variables = document.get("Version") == _VERSION_WITH_VARIABLES
     read = [(element, _read_statement(element, variables=variables)) for element in statements(document)]
     on_queue = []
     for element, statement in read:
         name = _element_name(element, "Resource")
-        resources = _texts(name, element.get(name, "*"))  # a statement without a resource is on the queue
+        resources = _texts(name, element.get(name, "*"))  # a statement without a resource applies to the queue
         if any(glob(text).match(arn) for text in resources) is not (name == "NotResource"):
             on_queue.append(statement)
     return Policy(on_queue)
 
 
 def decode(text: str) -> dict[str, Any]:
-    """Return the document that ``text`` is; raises ``PolicyError`` for what is none."""
+    """Decode a policy document; raises ``PolicyError``."""
     if len(text.encode()) > limits.SQS_POLICY_BYTES_MAX:
         raise PolicyError(f"it has more than {limits.SQS_POLICY_BYTES_MAX} bytes")
     try:
@@ -404,7 +398,7 @@ def decode(text: str) -> dict[str, Any]:
 
 
 def statements(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the statements of a document; raises ``PolicyError`` for what are none, too many or two of one Sid."""
+    """Return the statements of a document; raises ``PolicyError`` for invalid ones, too many, or a repeated Sid."""
     given: Any = document.get("Statement")
     found: list[Any] = given if isinstance(given, list) else [given]
     if not found or not all(isinstance(element, dict) for element in found):
@@ -436,7 +430,7 @@ def _read_statement(element: Mapping[str, Any], *, variables: bool) -> _Statemen
     named = {kind: _texts(f"Principal {kind}", texts) for kind, texts in kinds.items()}
     if sum(map(len, named.values())) > limits.SQS_POLICY_PRINCIPALS_MAX:
         raise PolicyError(f"a statement has more than {limits.SQS_POLICY_PRINCIPALS_MAX} principals")
-    principals = named.get("AWS", [])  # the others are of services of AWS, which do not come here
+    principals = named.get("AWS", [])  # other principals are services of AWS, which are not callers here
     accounts = {text for text in principals if _ACCOUNT.fullmatch(text)}
     arns = {text for text in principals if text != "*" and text not in accounts}
     for arn in arns:
@@ -468,7 +462,7 @@ def _check_names(given: Mapping[str, Any], known: Collection[str]) -> None:
 
 
 def _element_name(element: Mapping[str, Any], name: str) -> str:
-    """Return what ``name``, which may be negated, is called in a statement."""
+    """Return ``name`` or its negation, whichever the statement has."""
     return f"Not{name}" if f"Not{name}" in element else name
 
 

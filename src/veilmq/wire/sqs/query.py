@@ -1,15 +1,15 @@
-"""The Query protocol: the codec of older AWS SDKs, of curl, and of URLs.
+"""The Query protocol, of older AWS SDKs, curl and plain URLs.
 
-The parameters ``Action``, ``Version`` and the members of the request come in the query string, in a form, or in both;
-the reply is XML. The queue is the one in ``QueueUrl``, or else the one at whose URL the request was made; of the
-actions that are about no queue only GetQueueUrl is valid there. ``Version`` may be left out. Parameters that the action
-does not know are ignored, as are those of signatures (``AWSAccessKeyId``, ``Signature``, ``X-Amz-…``).
+The parameters (``Action``, ``Version`` and the members of the request) are in the query string, in a form, or in both;
+the reply is XML. The queue is ``QueueUrl``, by default the path of the request; at the path of a queue, GetQueueUrl is
+the only valid action that is not on a queue. ``Version`` is optional. Unknown parameters are ignored, as are those of
+signatures (``AWSAccessKeyId``, ``Signature``, ``X-Amz-…``).
 
-What does not fit is MalformedInput: that is what SQS's users report for names that are no list
-(``MessageAttributeNames.member.1``: "Start of list found where not expected") and numbers that are no index
-("0 is not a valid index"). Values that cannot be converted get the same code and the words of the JSON protocol, as
-the same framework of AWS's is behind both. A query string that cannot be read is MalformedQueryString, another
-version NoSuchVersion (API Reference, "Common Errors").
+Errors of structure are MalformedInput, with the texts that users of SQS report: "Start of list found where not
+expected" for a name that is not a list (``MessageAttributeNames.member.1``), "0 is not a valid index" for an index.
+Values that cannot be converted have the same code and the texts of the JSON protocol, which has the same framework of
+AWS. A query string that cannot be decoded is MalformedQueryString, another version NoSuchVersion (API Reference,
+"Common Errors").
 """
 
 import re
@@ -40,34 +40,32 @@ _ELEMENTS = {
 _KEYS = {"Tag": "Key"}
 
 LEGACY_NAMES = frozenset({"Tags"})
-"""Maps that Java's older SDKs send under the member's own name: ``Tags.1.Key`` of TagQueue."""
+"""Maps that older SDKs for Java send by the name of the member: ``Tags.1.Key`` of TagQueue."""
 
 VALUE = "Value"
-"""What the value of a map's entry is called."""
+"""The name of the value in an entry of a map."""
 
 
 def element_name(member: str, action: str) -> str:
-    """Return the name of the elements of ``member``, a list or a map in a request or a reply of ``action``."""
+    """Return the name of the elements of ``member``, a list or a map of ``action``."""
     singular = member[:1].upper() + member[1:].removesuffix("s")
     return _ELEMENTS.get(member, singular).format(action=action)
 
 
 def key_name(element: str) -> str:
-    """Return what the key is called in an entry ``element`` of a map."""
+    """Return the name of the key in an entry ``element`` of a map."""
     return _KEYS.get(element, "Name")
 
 
-# The parameters of a Query request, from the query string, the form or both, as a tree of their names.
-#
-# ``Attribute.1.Name=x`` becomes ``{"Attribute": {"1": {"Name": "x"}}}``. The work is bounded before it begins: by the
-# number of parameters, which are counted before they are split, and by the depth of their names. Nothing is guessed: a
-# percent sign without two digits, bytes that are not UTF-8 and a name with two values are refused.
+# Parameters become a tree: ``Attribute.1.Name=x`` is ``{"Attribute": {"1": {"Name": "x"}}}``. Their number, counted
+# before they are split, and the depth of their names are limited. Invalid percent escapes, invalid UTF-8 and a name
+# with two values are errors.
 
 Node = Union[str, "Tree"]
-"""The value of a parameter, or what is below a part of a name."""
+"""The value of a parameter, or a subtree."""
 
 Tree = dict[str, Node]
-"""Part of a name → what is below it."""
+"""Parameters by the first part of their names."""
 
 _TARGET = re.compile(rb"(?:[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*)?([^?#]*)(?:\?([^#]*))?")
 _ACTION = re.compile(rb"(?:^|&)Action=([^&]*)")
@@ -76,7 +74,7 @@ _UNREADABLE = "A parameter of the request cannot be read"
 
 
 class Form(msgspec.Struct, frozen=True, gc=False):
-    """Where the parameters are: the ``path`` of the request's target, its query string ``query``, and ``body``."""
+    """The undecoded parts of a request: the path and the query string of its target, and its body."""
 
     path: bytes
     query: bytes
@@ -84,20 +82,20 @@ class Form(msgspec.Struct, frozen=True, gc=False):
 
 
 def form_of(target: bytes, body: bytes) -> Form:
-    """Return the form of a request for ``target``, a path or (from a proxy's client) a whole URL."""
+    """Return the form of a request; ``target`` is a path or, from a client of a proxy, a URL."""
     match = _TARGET.match(target)
     assert match is not None, "every part of the pattern may be empty"
     return Form(match[1], match[2] or b"", body)
 
 
 def action_of(form: Form) -> bytes | None:
-    """Return the action that ``form`` names, as it stands there; ``None`` if it names none."""
+    """Return the undecoded value of ``Action``, if any."""
     match = _ACTION.search(form.query) or _ACTION.search(form.body)
     return match[1] if match else None
 
 
 def parameters(form: Form) -> Tree:
-    """Return all parameters of ``form``; raises MalformedInput and MalformedQueryString."""
+    """Return all parameters of ``form``; raises MalformedInput or MalformedQueryString."""
     if form.query.count(b"&") + form.body.count(b"&") + 2 > QUERY_PARAMETERS_MAX:
         raise malformed(f"The request has more than {QUERY_PARAMETERS_MAX} parameters; send fewer.")
     tree: Tree = {}
@@ -109,15 +107,15 @@ def parameters(form: Form) -> Tree:
 
 
 def malformed(reason: str) -> SqsError:
-    """Return the error for parameters that do not fit together, or not the action."""
+    """Return the error for parameters with a wrong structure."""
     return SqsError(errors.MALFORMED_INPUT, reason)
 
 
 def _decoded(raw: bytes) -> str:
-    """Return ``raw`` without its percent escapes.
+    """Decode percent escapes, with the decoder of quoted-printable, which differs in the sign only and is written in C.
 
-    Quoted-printable differs from them by the sign only, and its decoder is written in C: 8 MiB of escapes take it some
-    milliseconds and no memory beside the result, where ``urllib.parse.unquote`` makes a list of three million pieces.
+    For 8 MiB of escapes it takes some milliseconds and no memory beside the result; ``urllib.parse.unquote`` makes a
+    list of three million parts.
     """
     raw = raw.replace(b"+", b" ")
     if b"%" in raw:
@@ -140,14 +138,14 @@ def _insert(tree: Tree, name: str, value: str) -> None:
         raise malformed(f"The parameter {truncated(name)} has two values; send it once.")
 
 
-# From a tree of parameters to the members of a request, by the types of its struct.
+# From the tree of parameters to the members of a request, by the types of its struct. Only names and nesting change
+# here; msgspec checks the values, as for JSON.
 #
-# Only names and nesting are changed here; whether the values fit is for the struct to say, as in JSON. A list is in
-# the order of its numbers, which begin at 1 and may leave some out. One attribute may go without its number
-# (``Attribute.Name=…``, ``AttributeName=All``), as the API Reference has it in its examples. An empty value is a list
-# or a map without members, as older SDKs write it. What has a number must have one that is valid, and a member must be
-# called by its name in this protocol: a list under the name that it has in JSON, or with ``.member.`` in it, would be
-# lost, so it is refused in the words that Amazon SQS has for it.
+# - A list is in the order of its indices, which begin at 1 and may have gaps. A single element may have no index
+#   (``Attribute.Name=…``, ``AttributeName=All``), as in examples of the API Reference.
+# - An empty value is an empty list or map, as older SDKs write it.
+# - A list with its JSON name, or with ``.member.`` in its name, is an error with the text of SQS; ignoring it would
+#   lose the list.
 
 _NUMBER = re.compile("[+-]?[0-9]{1,18}")
 _INDEX = re.compile("[1-9][0-9]{0,8}")
@@ -156,7 +154,7 @@ _UNEXPECTED_LIST = "Start of list found where not expected"
 
 @cache
 def _members_of(request: type[msgspec.Struct], action: str) -> list[tuple[str, str, Any, bool]]:
-    """Return the members of ``request``: name, parameter, type, and whether it is one that is left out if empty."""
+    """Return (name, parameter, type, whether it is a list of structs) for each member of ``request``."""
     members = []
     for field in msgspec.structs.fields(request):
         kind: Any = inspect.type_info(field.type)
@@ -169,7 +167,7 @@ def _members_of(request: type[msgspec.Struct], action: str) -> list[tuple[str, s
 
 
 def read_members(request: type[msgspec.Struct], node: Tree, action: str) -> dict[str, Any]:
-    """Return what the parameters ``node`` of ``action`` have for the members of ``request``."""
+    """Return the members of ``request`` in the parameters ``node`` of ``action``."""
     members = _members_of(request, action)
     for name, parameter, _, _ in members:
         if name in node and name != parameter and isinstance(node[name], dict):
@@ -178,13 +176,13 @@ def read_members(request: type[msgspec.Struct], node: Tree, action: str) -> dict
             node = {**node, parameter: node[name]}
     return {
         name: _read(kind, node.get(parameter, {}), parameter, action)
-        for name, parameter, kind, always in members
-        if always or parameter in node
+        for name, parameter, kind, is_struct_list in members
+        if is_struct_list or parameter in node
     }
 
 
 def _read(kind: Any, node: Node, element: str, action: str) -> Any:
-    """Return what a member is converted from, whose elements are called ``element``; as it is where it cannot fit."""
+    """Return the value of a member of type ``kind``, for msgspec to convert; a value of another type is unchanged."""
     if isinstance(kind, inspect.StrType):
         return node
     if isinstance(kind, inspect.StructType):
@@ -218,22 +216,20 @@ def _read_map(kind: inspect.DictType, node: Node, element: str, action: str) -> 
 
 
 def _indices(node: Tree) -> list[str]:
-    """Return the numbers of the elements of a list, in their order."""
+    """Return the indices of the elements of a list, sorted."""
     for index in node:
         if not _INDEX.fullmatch(index):
             raise malformed(f"{truncated(index)} is not a valid index")
     return sorted(node, key=int)
 
 
-# Replies to Query requests: XML, or JSON for a GET that accepts JSON and nothing else, as Amazon SQS answers it.
+# Replies are XML, or JSON for a GET that accepts only JSON, as on AWS.
 #
-# Both are made of the same tree: a list is a list, a map is a list of its entries, and a member without a value is
-# ``None``. The lists of messages and of queue URLs have names of their own in JSON.
+# Both are made from the same tree: a map becomes a list of its entries, a member without a value is ``None``. In JSON,
+# the lists of messages and of queue URLs have names of their own.
 #
-# In XML, lists and maps are flattened, and everything is escaped. What XML 1.0 cannot carry is replaced by U+FFFD,
-# whether it came from an error that repeats the client's text or from anywhere else: a reply is always well-formed.
-# (Message bodies with such characters are refused when they are sent.) A carriage return is written as a reference,
-# because a parser would read a line feed.
+# In XML, lists and maps are flattened and all text is escaped (``members.escaped``), so a reply is always well-formed,
+# also if it repeats text of the client. (Message bodies with characters that are not in XML are refused when sent.)
 
 _PROLOGUE = '<?xml version="1.0"?>'
 _NAMESPACE = ' xmlns="http://queue.amazonaws.com/doc/2012-11-05/"'
@@ -242,13 +238,13 @@ _JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}
 
 @cache
 def _names(shape: type[Shape]) -> list[tuple[str, str]]:
-    """Return the fields of ``shape``, each with its name in the tree."""
+    """Return (field, name in the tree) for each field of ``shape``."""
     names = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
     return [(field, _JSON_NAMES.get(name, name)) for field, name in names]
 
 
 def _members(shape: Shape, action: str) -> dict[str, Any]:
-    """Return the tree of the members of ``shape``."""
+    """Return the members of ``shape`` as a tree."""
     return {
         name: value if (value := getattr(shape, field)) is None else _content(value, name, action)
         for field, name in _names(type(shape))
@@ -269,7 +265,7 @@ def _content(value: Any, name: str, action: str) -> Any:
 
 
 def _xml(tree: dict[str, Any], action: str) -> str:
-    """Return the elements of ``tree``."""
+    """Return ``tree`` as XML elements."""
     parts = []
     for name, value in tree.items():
         if isinstance(value, list):
@@ -303,7 +299,7 @@ _ERROR = "ErrorResponse"
 
 
 class ReplyFormat(NamedTuple):
-    """How replies are written: ``headers`` with the place of the request's id, and an error's empty detail."""
+    """The format of replies; ``headers`` has a placeholder for the request id, ``detail`` is that of errors."""
 
     headers: bytes
     write: Callable[[str, dict[str, Any], str], bytes]
@@ -311,10 +307,10 @@ class ReplyFormat(NamedTuple):
 
 
 XML = ReplyFormat(b"Content-Type: text/xml\r\nx-amzn-RequestId: %b\r\n", _write_xml, "")
-"""What clients get."""
+"""The default format."""
 
 JSON = ReplyFormat(b"Content-Type: application/json\r\nx-amzn-RequestId: %b\r\n", _write_json, None)
-"""What they get for a GET that accepts JSON and nothing else."""
+"""The format for a GET that accepts only JSON."""
 
 
 def _reply(respond: Callable[[Any], Any], action: str, reply_format: ReplyFormat, result: Any) -> Reply:
@@ -329,10 +325,7 @@ def _reply(respond: Callable[[Any], Any], action: str, reply_format: ReplyFormat
 
 
 def decode(action: bytes, form: Form, context: RequestContext, reply_format: ReplyFormat = XML) -> Plan:
-    """Return the plan of ``action`` for ``form``, which responds with a ``Reply``.
-
-    Raises ``SqsError``, and nothing else, whatever the bytes are.
-    """
+    """Decode a request of ``action``; ``Plan.respond`` returns a ``Reply``. Raises only ``SqsError``, for any bytes."""
     name = action.decode("ascii", "replace")
     row = ACTIONS.get(name)
     if row is None:
@@ -358,7 +351,7 @@ def decode(action: bytes, form: Form, context: RequestContext, reply_format: Rep
 
 
 def encode_error(error: SqsError | VeilmqError, reply_format: ReplyFormat = XML) -> Reply:
-    """Return the reply for a request that was refused."""
+    """Return an error reply."""
     if isinstance(error, VeilmqError):
         error = errors.from_core(error)
     identifier = new_request_id()

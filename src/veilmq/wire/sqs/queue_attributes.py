@@ -1,7 +1,6 @@
-"""Queue attributes: which exist, which may be set, and how each maps to fields of ``QueueSettings``.
+"""Queue attributes: the table ``SETTINGS`` maps them to fields of ``QueueSettings``, ``READ_ONLY`` to a ``QueueView``.
 
-One table per kind. A setting has a kind, which reads and writes it; a read-only attribute has a function that returns
-it. Attributes of FIFO queues are unknown to the others. Those that Amazon does not have begin with ``Veilmq``.
+Standard queues do not have the attributes of FIFO queues. Attributes that SQS does not have begin with ``Veilmq``.
 """
 
 import re
@@ -25,20 +24,19 @@ from veilmq.wire.sqs.names import is_fifo, queue_arn, queue_of_arn
 from veilmq.wire.sqs.policies import read_policy
 
 Values = dict[str, SettingValue]
-"""Values by field of ``QueueSettings``."""
+"""Settings by field of ``QueueSettings``."""
 
 _WHOLE_NUMBER = re.compile("[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """An attribute that may be set: how it is read and written.
+    """An attribute that can be set, stored in ``fields`` of ``QueueSettings``.
 
-    ``fields`` are those of ``QueueSettings`` that keep it. ``read`` gets the attribute's name and text, the queue and
-    the context, and returns what that sets or raises ``SqsError``; ``write`` returns what GetQueueAttributes shows,
-    ``None`` for nothing. ``allowed`` and ``default`` are for the reference page; the default is empty where a queue
-    that never set the attribute shows nothing. ``is_number`` holds for plain numbers. ``fifo``: only FIFO queues have
-    it; it is not shown while the field ``only_with`` is empty.
+    ``read(attribute name, text, queue, context)`` returns settings or raises ``SqsError``. ``write`` returns the text
+    that GetQueueAttributes shows, if any. ``allowed`` and ``default`` are for the reference page; ``default`` is empty
+    if GetQueueAttributes does not show the default. ``fifo``: only FIFO queues have the attribute. It is shown only if
+    the field ``only_with``, if given, is set.
     """
 
     fields: tuple[str, ...]
@@ -52,7 +50,7 @@ class Setting:
 
 
 def number(field: str, allowed: Range) -> Setting:
-    """Return the setting of a whole number within ``allowed``, which has the default, too."""
+    """Return the setting of a whole number in the range ``allowed``, with its default."""
 
     def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
         if not _WHOLE_NUMBER.fullmatch(given) or not allowed.holds(int(given)):
@@ -70,9 +68,9 @@ def number(field: str, allowed: Range) -> Setting:
 
 
 def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = False) -> Setting:
-    """Return the setting of one of several words, each with the value that it stands for; the first is the default.
+    """Return the setting of one of several ``words``, each with its value; the first is the default.
 
-    ``any_case``: the words, which are lower-case, may be given in any case.
+    With ``any_case`` the words are lower-case, but may be given in any case.
     """
     shown_as = {value: word for word, value in words.items()}
 
@@ -92,12 +90,12 @@ def choice(field: str, words: Mapping[str, SettingValue], *, any_case: bool = Fa
 
 
 def flag(field: str, *, default: bool = False) -> Setting:
-    """Return the setting of an attribute that is ``true`` or ``false``, in any case."""
+    """Return the setting of a boolean, ``true`` or ``false`` in any case."""
     return choice(field, {str(value).lower(): value for value in (default, not default)}, any_case=True)
 
 
 def override(own: Setting) -> Setting:
-    """Return the setting of a value of the queue's own in place of the server's setting; empty for the server's."""
+    """Return ``own`` as an optional setting that overrides one of the server; an empty text removes it."""
     (field,) = own.fields
     return Setting(
         fields=own.fields,
@@ -108,14 +106,14 @@ def override(own: Setting) -> Setting:
 
 
 def _unless_default(own: Setting) -> Setting:
-    """Return the setting that is not shown while it is 0 or false."""
+    """Return ``own``, not shown if it is 0 or false."""
     return replace(own, only_with=own.fields[0])
 
 
 def text(field: str, allowed: str, check: Callable[[str, str, RequestContext], object]) -> Setting:
-    """Return the setting of a text that is kept as it was given; empty for none, which shows nothing.
+    """Return the setting of a text that is stored unchanged and not shown if empty.
 
-    ``check`` gets the text, the queue and the context, and raises ``ValueError`` with what is wrong.
+    ``check(text, queue, context)`` raises ``ValueError`` for an invalid text.
     """
 
     def read(name: str, given: str, queue: str, context: RequestContext) -> Values:
@@ -147,14 +145,13 @@ def _check_key(given: str, queue: str, context: RequestContext) -> None:
 
 
 def invalid_attribute(name: str, reason: str) -> SqsError:
-    """Return the error for a value of the queue attribute ``name`` that breaks the rule ``reason``."""
+    """Return the error for an invalid value of the queue attribute ``name``."""
     return SqsError(errors.INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}. Reason: {reason}")
 
 
-# RedrivePolicy and RedriveAllowPolicy: where dead letters go, and which queues may name a queue as their target.
-#
-# Both are texts in JSON. A text of another form is InvalidAttributeValue, as for the plain attributes; a policy that
-# breaks a rule is InvalidParameterValue, with the policy and AWS's reason. An empty text removes a policy.
+# RedrivePolicy (the dead-letter queue) and RedriveAllowPolicy (the queues that may use this one as dead-letter queue)
+# are JSON; an empty text removes them. Invalid JSON is InvalidAttributeValue, as for other attributes; an invalid
+# policy is InvalidParameterValue, with the policy and the text of AWS.
 
 _OTHER_ARN = re.compile("arn:[^:]*:(?!sqs:).*")
 _PERMISSIONS = {"allowAll": "all", "denyAll": "none", "byQueue": "listed"}
@@ -235,7 +232,6 @@ def _read_allow(name: str, given: str, queue: str, context: RequestContext) -> V
 
 
 def _write_allow(settings: QueueSettings, context: RequestContext) -> str | None:
-    """Return the policy; a queue without one shows none, and allows all."""
     if not settings.redrive_permission:
         return None
     sources = [queue_arn(source, context) for source in settings.redrive_sources] or None
@@ -308,10 +304,10 @@ READ_ONLY: dict[str, Callable[[QueueView, RequestContext], str]] = {
 }
 
 COUNTED = frozenset(name for name in READ_ONLY if name.startswith("Approximate"))
-"""The attributes that need the queue's counters."""
+"""The attributes that need the counts of the queue."""
 
 NAMES = frozenset({ALL, *SETTINGS, *READ_ONLY})
-"""Every name that GetQueueAttributes knows."""
+"""All names that GetQueueAttributes accepts."""
 
 
 _CONFLICTS: dict[str, tuple[Code | None, str]] = {
@@ -325,7 +321,7 @@ _CONFLICTS: dict[str, tuple[Code | None, str]] = {
         "You can use one type of server-side encryption (SSE) at one time. You can either enable KMS SSE or SQS SSE.",
     ),
 }
-"""Field to correct → the service's words, and their code where that is not InvalidAttributeValue."""
+"""Field to correct → the code, if it is not InvalidAttributeValue, and the text of SQS."""
 
 ATTRIBUTE_OF: dict[str, str] = {field: name for name, setting in SETTINGS.items() for field in setting.fields}
 """Field of ``QueueSettings`` → the attribute that sets it."""
@@ -334,8 +330,8 @@ ATTRIBUTE_OF: dict[str, str] = {field: name for name, setting in SETTINGS.items(
 def read_settings(attributes: Mapping[str, str], queue: str, context: RequestContext) -> Values:
     """Return ``attributes`` of ``queue`` as changes of ``QueueSettings``.
 
-    Raises InvalidAttributeName for one that does not exist or cannot be set, InvalidAttributeValue for a value out of
-    range, InvalidParameterValue for a bad redrive policy.
+    Raises InvalidAttributeName for an attribute that does not exist or cannot be set, InvalidAttributeValue for an
+    invalid value, InvalidParameterValue for an invalid redrive policy.
     """
     values: Values = {}
     for name, given in attributes.items():
@@ -350,7 +346,7 @@ def read_settings(attributes: Mapping[str, str], queue: str, context: RequestCon
 
 
 def unwrap_setting_result(result: Any, attributes: Mapping[str, str], queue: str) -> Any:
-    """Return the result of the command that was to set ``attributes`` of ``queue``; raises the ``SqsError``."""
+    """Like ``unwrap``, for a command that sets ``attributes`` of ``queue``."""
     if isinstance(result, SettingsConflict):
         code, why = _CONFLICTS.get(result.setting, (None, str(result)))
         raise invalid_attribute(ATTRIBUTE_OF[result.setting], why) if code is None else SqsError(code, why)
@@ -365,9 +361,9 @@ def unwrap_setting_result(result: Any, attributes: Mapping[str, str], queue: str
 
 
 def write_settings(settings: Mapping[str, SettingValue], context: RequestContext) -> dict[str, str]:
-    """Return settings (fields of ``QueueSettings``) as queue attributes; ``context`` has the region of other queues.
+    """Return settings by field of ``QueueSettings`` as queue attributes; ``context`` has the region for ARNs.
 
-    Raises ``ValueError`` for a field that no queue has.
+    Raises ``ValueError`` for an unknown field.
     """
     for field in settings:
         if field not in ATTRIBUTE_OF:
@@ -383,7 +379,7 @@ def write_settings(settings: Mapping[str, SettingValue], context: RequestContext
 
 
 def describe(view: QueueView, names: Iterable[str], context: RequestContext) -> dict[str, str]:
-    """Return the attributes of a queue that ``names`` ask for (``All``: every one that it has)."""
+    """Return the attributes ``names`` of a queue (``All``: every attribute that it has)."""
     named, has = frozenset(names), view.settings
     wanted = NAMES if ALL in named else named
     values: dict[str, str | None] = {}

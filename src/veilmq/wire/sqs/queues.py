@@ -1,4 +1,4 @@
-"""The actions on queues: making, finding, listing, purging and deleting them; attributes, tags and permissions."""
+"""The actions on queues, their attributes, tags and permissions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -34,7 +34,7 @@ class ListQueuesResult(Shape):
 
 
 class GetQueueAttributesResult(Shape):
-    """GetQueueAttributes; every value is a string."""
+    """The result of GetQueueAttributes; all values are strings."""
 
     attributes: dict[str, str] | None = None
 
@@ -44,16 +44,15 @@ class ListQueueTagsResult(Shape):
 
 
 class ListDeadLetterSourceQueuesResult(Shape):
-    """ListDeadLetterSourceQueues; the service model begins its first member with a small letter."""
+    """The result of ListDeadLetterSourceQueues; in the service model, the first member begins with a small letter."""
 
     queue_urls: list[str] = msgspec.field(name="queueUrls")
     next_token: str | None = None
 
 
-# TagQueue, UntagQueue, ListQueueTags, and the tags of CreateQueue.
-#
-# A key has 1 to 128 characters and does not begin with ``aws:``, a value has up to 256; both are letters, digits,
-# spaces and ``_ . : / = + - @`` (SQS Developer Guide, "Cost allocation tags"; AWS General Reference, "Tagging").
+# Tags. A key has 1 to 128 characters and does not begin with ``aws:``; a value has up to 256. Both have only letters,
+# digits, spaces and ``_ . : / = + - @`` (SQS Developer Guide, "Cost allocation tags"; AWS General Reference,
+# "Tagging").
 
 _ALLOWED = "letters, digits, spaces and _ . : / = + - @"
 _CHARACTERS = r"[\w .:/=+@-]"
@@ -101,7 +100,7 @@ class ListQueueTags(members.QueueRequest):
 
 
 def read_tags(tags: Mapping[str, str], queue: str) -> dict[str, str]:
-    """Return the tags that ``queue`` is to have; raises InvalidParameterValue for a bad one, or for too many."""
+    """Check and return the tags for ``queue``; raises InvalidParameterValue."""
     if len(tags) > limits.SQS_TAGS_MAX:
         raise errors.too_many_tags(queue)
     for key, value in tags.items():
@@ -125,7 +124,7 @@ def _check_key(key: str) -> None:
         )
 
 
-# The actions on queues: making, finding, listing and deleting them, PurgeQueue, Get- and SetQueueAttributes.
+# CreateQueue, GetQueueUrl, ListQueues, DeleteQueue, PurgeQueue, GetQueueAttributes and SetQueueAttributes.
 
 
 class CreateQueue(Request):
@@ -184,7 +183,7 @@ class ListQueues(Request):
             urls = [queue_url(f"{context.account}/{name}", context) for name in page.names]
             return ListQueuesResult(queue_urls=urls or None, next_token=_next_token(self, listing, page))
 
-        found = prefix if not prefix or LOOSE_NAME.fullmatch(prefix) else "/"  # with which no name begins, either
+        found = prefix if not prefix or LOOSE_NAME.fullmatch(prefix) else "/"  # no name has either prefix
         return Plan(commands.ListQueues(account=context.account, prefix=found, **wanted), respond)
 
 
@@ -208,7 +207,7 @@ class ListDeadLetterSourceQueues(members.QueueRequest):
 
 
 def _page(request: ListQueues | ListDeadLetterSourceQueues, listing: Listing) -> dict[str, Any]:
-    """Return which page of ``listing`` is wanted, as commands of listings have it."""
+    """Return the page that a request selects, as fields of a list command."""
     check_number("MaxResults", request.max_results)
     count = request.max_results or limits.SQS_LIST_RESULTS.default
     return {"after": listing.name_of(request.next_token), "count": count}
@@ -273,11 +272,9 @@ def _url_response(context: RequestContext) -> Callable[[Any], members.QueueUrlRe
     return lambda result: members.QueueUrlResult(queue_url=queue_url(unwrap(result).queue, context))
 
 
-# AddPermission and RemovePermission, and the attribute ``Policy`` that both of them edit.
-#
-# A permission is a statement whose ``Sid`` is the label. AddPermission writes what AWS writes, so that
-# tools that read a policy find what they expect; the other statements stay as they were given. Both are one command
-# that reads and writes, so that of two at once neither is lost.
+# AddPermission and RemovePermission edit the attribute ``Policy``: a permission is a statement whose ``Sid`` is the
+# label. AddPermission writes the statement as AWS does, for tools that read policies; other statements do not change.
+# Each is one command that reads and writes, so concurrent changes are not lost.
 
 _LABEL = re.compile(rf"[A-Za-z0-9_-]{{1,{limits.SQS_POLICY_LABEL_CHARACTERS_MAX}}}")
 
@@ -328,12 +325,12 @@ class RemovePermission(members.QueueRequest):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The edit that adds ``statement`` to a policy, or begins one."""
+    """Add ``statement`` to a policy, or to a new one."""
 
     statement: dict[str, Any]
 
     def __call__(self, text: str) -> str:
-        """Return the new document; raises ``EditRefused`` where the label is there already, or it would be too long."""
+        """Return the new document; raises ``EditRefused`` if the label exists or the policy would be too long."""
         label, arn = self.statement["Sid"], self.statement["Resource"]
         document = decode(text) if text else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy"}
         found = statements(document) if text else []
@@ -352,12 +349,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """The edit that removes the statement ``label`` from a policy; without any left there is none."""
+    """Remove the statement ``label`` from a policy, and the policy with its last statement."""
 
     label: str
 
     def __call__(self, text: str) -> str:
-        """Return the new document; raises ``EditRefused`` where there is no such statement."""
+        """Return the new document; raises ``EditRefused`` if there is no such statement."""
         document = decode(text) if text else {}
         found = statements(document) if text else []
         left = [statement for statement in found if statement.get("Sid") != self.label]
@@ -383,7 +380,7 @@ def _label(label: str | None) -> str:
 
 
 def _single(texts: list[str]) -> str | list[str]:
-    """Return a statement's texts as AWS writes them: each once, and one alone without a list."""
+    """Return texts as AWS writes them in a statement: without repetitions, a single one without a list."""
     once = list(dict.fromkeys(texts))
     return once[0] if len(once) == 1 else once
 

@@ -1,13 +1,12 @@
-"""AWS Signature Version 4: the caller that signed a request, by its header or its query ("presigned").
+"""AWS Signature Version 4, in the header ``Authorization`` or in the query ("presigned").
 
-Nothing is read but the request and the keys; the present instant comes in. The rules are those of the IAM User Guide
-("AWS Signature Version 4 for API requests") and of AWS's published examples, the codes those of the service's API
-Reference ("Common Errors").
+The rules are those of the IAM User Guide ("AWS Signature Version 4 for API requests") and of the published examples of
+AWS, the codes those of the API Reference ("Common Errors").
 
-What a client repeats is done once: the part of the header before the signature stands for a ``_Scope``, which has the
-key of the day, the names of the signed headers and the seconds of the day's start. It is remembered after a request of
-that kind was genuine, so that only a holder of a key can fill the cache. The rest is one pass over the
-signed headers and four runs of SHA-256, all in C.
+A ``_Scope`` caches what is the same for all requests of a client on one day: the signing key, the names of the signed
+headers, the start of the day. The cache key is the part of the header before the signature. A scope is cached only
+after a valid request, so only holders of a key can fill the cache. All other work is one pass over the signed headers
+and four runs of SHA-256, in C.
 """
 
 import re
@@ -62,12 +61,12 @@ def canonical_query(decoded: Iterable[Pair]) -> bytes:
 
 
 def single_spaced(value: bytes) -> bytes:
-    """Return a header's value without white space around it, and with single spaces inside."""
+    """Return the value of a header with white space trimmed and collapsed."""
     return b" ".join(value.split())
 
 
 def uri_encoded(value: bytes) -> str:
-    """Return a name or value as a canonical query has it."""
+    """Return a name or value encoded for a canonical query."""
     return quote_from_bytes(value, "~")
 
 
@@ -80,13 +79,13 @@ def signing_key(secret: bytes, scope: bytes, prefix: bytes = b"AWS4") -> bytes:
 
 
 def split_pair(item: bytes) -> Pair:
-    """Return name and value of one part of an Authorization header."""
+    """Return the name and the value of one ``name=value`` of an Authorization header."""
     name, _, value = item.strip().partition(b"=")
     return name, value
 
 
 def parse_http_date(date: bytes) -> datetime:
-    """Return the instant of an HTTP date, which is in UTC where it names no zone; raises ValueError, OverflowError."""
+    """Parse an HTTP date, in UTC without a zone; raises ``ValueError`` or ``OverflowError``."""
     read = parsedate_to_datetime(date.decode("ascii"))
     return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).astimezone(UTC)
 
@@ -117,10 +116,7 @@ class Verifier:
     def __init__(
         self, keys: Mapping[str, AccessKey], *, region: str, service: str = "sqs", secure: bool = False
     ) -> None:
-        """``keys`` are by id; ``secure`` means that requests come over TLS, where a body may go unsigned.
-
-        An empty ``region`` stands for any.
-        """
+        """``keys`` are by id; an empty ``region`` accepts any; with ``secure`` (TLS) bodies may be unsigned."""
         self._keys = keys
         self._region = region.encode()
         self._service = service.encode()
@@ -130,9 +126,9 @@ class Verifier:
     def verify(
         self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
     ) -> Caller:
-        """Return the caller that signed the request; raises ``SqsError``. ``now_s`` is the wall clock's, in seconds.
+        """Return the caller that signed the request; raises ``SqsError``. ``now_s`` is wall clock time.
 
-        ``digest`` is the SHA-256 of the body in hexadecimal, where it is known already.
+        ``digest`` is the SHA-256 of the body in hexadecimal, if it is known.
         """
         authorization = headers.get(b"authorization")
         if authorization is None:
@@ -158,16 +154,16 @@ class Verifier:
             payload = sha256(body).hexdigest().encode()
         start = method + b"\n/\n\n" if target == b"/" else _start(method, *_split(target))
         scope.check(signature, start, headers, payload)
-        if is_new and authorization.endswith(_SIGNATURE + signature):  # else there is more in it than what is before
+        if is_new and authorization.endswith(_SIGNATURE + signature):  # nothing after the signature
             if len(self._scopes) >= _CACHED_SCOPES_MAX:
                 self._scopes.clear()
             self._scopes[header_prefix] = scope
         return scope.key.caller
 
     def inspect(self, method: bytes, target: bytes, headers: Headers, now_s: float) -> str:
-        """Return the id of the key that a request names, before its body is read; raises ``SqsError``.
+        """Return the key id of a request whose body is not read yet; raises ``SqsError``.
 
-        All is checked that ``verify`` checks, but the signature.
+        Checks the same as ``verify``, except the signature.
         """
         authorization = headers.get(b"authorization")
         if authorization is None:
@@ -182,7 +178,7 @@ class Verifier:
         return scope.key.id
 
     def _read_presigned(self, target: bytes, now_s: float) -> "tuple[_Scope, bytes, bytes, list[Pair]]":
-        """Return scope and signature of a presigned request, its path, and all of its parameters."""
+        """Return the scope, the signature, the path and the parameters of a presigned request."""
         path, given = _split(target)
         parameters = dict(given)
         if b"X-Amz-Algorithm" not in parameters:
@@ -206,7 +202,7 @@ class Verifier:
         return scope, signature, path, given
 
     def _digest(self, headers: Headers, body: bytes, digest: bytes | None) -> bytes:
-        """Return what is signed of the body: its digest, or the word for nothing."""
+        """Return the signed hash of the payload, or ``UNSIGNED-PAYLOAD``."""
         if self._secure and headers.get(b"x-amz-content-sha256") == UNSIGNED:
             return UNSIGNED
         return digest or sha256(body).hexdigest().encode()
@@ -238,7 +234,7 @@ class Verifier:
                 why = f"Credential should be scoped to {what}: '{wanted.decode()}', not '{_text(place)}'."
                 raise _mismatch(why)
         signed = names.split(b";")
-        if len(set(signed)) < len(signed):  # else a long value could be signed thousands of times over
+        if len(set(signed)) < len(signed):  # a repeated long value could make the signed text huge
             raise _incomplete("'SignedHeaders' must name each header once.")
         if b"host" not in signed:
             raise _mismatch("'Host' must be a 'SignedHeader' in the AWS Authorization.")
@@ -246,7 +242,7 @@ class Verifier:
 
 
 class _Scope:
-    """What a client's requests of one day have in common, and the last instant that one of them bore."""
+    """The common part of the signatures of a client on one day, prepared, and the date of its last request."""
 
     __slots__ = (
         "_day_s",
@@ -281,7 +277,7 @@ class _Scope:
         self._inner_dated = self._inner
 
     def set_date(self, date: bytes) -> None:
-        """Take the date of a request: ``20260131T235959Z``; raises ``SqsError`` for another form or day."""
+        """Set the date of a request (``20260131T235959Z``); raises ``SqsError`` for another format or day."""
         if not _DATE.fullmatch(date):
             raise _incomplete("Date must be in ISO-8601 'basic format', like 20260131T235959Z.")
         if date[:_DAY_CHARACTERS] != self.day:
@@ -292,10 +288,10 @@ class _Scope:
         self._inner_dated.update(b"%b\n%b\n%b\n" % (ALGORITHM, date, self._text))
 
     def check(self, signature: bytes, start: bytes, headers: Headers, payload: bytes) -> None:
-        """Raise SignatureDoesNotMatch unless ``signature`` is that of a request of this date.
+        """Raise SignatureDoesNotMatch unless ``signature`` is valid for the request at this date.
 
-        ``start`` is the canonical request up to its headers. Few headers have white space that does not count, so it is
-        looked for only where the signature is not right.
+        ``start`` is the canonical request up to its headers. Few headers have white space to collapse, so that is tried
+        only if the signature does not match without it.
         """
         if not self._signs_target and _TARGET in headers:
             raise _mismatch("'X-Amz-Target' must be a 'SignedHeader' in the AWS Authorization.")
@@ -310,7 +306,7 @@ class _Scope:
             raise _mismatch()
 
     def _sign(self, request: bytes) -> bytes:
-        """Return the signature of a canonical request, in hexadecimal: HMAC-SHA-256 whose beginning is prepared."""
+        """Return the signature of a canonical request in hexadecimal: HMAC-SHA-256 from the prepared states."""
         inner, outer = self._inner_dated.copy(), self._outer.copy()
         inner.update(sha256(request).hexdigest().encode())
         outer.update(inner.digest())
@@ -319,7 +315,7 @@ class _Scope:
 
 
 def credential_of(authorization: bytes, target: bytes) -> bytes:
-    """Return the credential that a request names (``keyid/date/region/service/term``), unverified; empty for none."""
+    """Return the unverified credential of a request (``keyid/date/region/service/term``), empty if there is none."""
     if authorization:
         if not authorization.startswith(ALGORITHM):
             return b""
@@ -330,7 +326,7 @@ def credential_of(authorization: bytes, target: bytes) -> bytes:
 
 
 def _single_values(given: list[Pair], names: Sequence[bytes], why: str) -> list[bytes]:
-    """Return the values of ``names``, each of which must be given once and not be empty; ``why`` has a place for it."""
+    """Return the values of ``names``, which must occur once and not be empty; ``why`` has a ``{}`` for a name."""
     values = []
     for name in names:
         found = [value for each, value in given if each == name]
@@ -341,9 +337,9 @@ def _single_values(given: list[Pair], names: Sequence[bytes], why: str) -> list[
 
 
 def _split(target: bytes) -> tuple[bytes, list[Pair]]:
-    """Return path and parameters; refuses a fragment, which no target has (RFC 9112, 3.2).
+    """Return the path and the parameters of ``target``; a fragment is refused, as no target has one (RFC 9112, 3.2).
 
-    The dots behind one would free the signed path of what stands before it, and that is what the queue is read from.
+    Dot segments after a ``#`` would remove the part before it, which names the queue, from the signed path.
     """
     if b"#" in target:
         raise _mismatch("The target of a signed request must not have a fragment (#...).")
@@ -356,7 +352,7 @@ def _start(method: bytes, path: bytes, query: list[Pair]) -> bytes:
 
 
 def _check_key(key: AccessKey, token: bytes | None, now_s: float) -> None:
-    """Refuse a key that has run out, or whose session token is not the one given."""
+    """Raise ``SqsError`` for an expired key or a wrong session token."""
     if key.session_token is None:
         if token is not None:
             raise _unknown_key()
