@@ -1,8 +1,7 @@
-"""The errors of SMQ: one row per code, and which of them answers an error of core or of what both protocols share.
+"""The error codes of SMQ, and which of them the errors of core and of the shared server code become.
 
-Codes, statuses and texts are those of the reference, section 7, its English included: SDKs branch on the code, and
-people search for the text. What the texts leave open (which member, which range) is said in the form that they have for
-it.
+Codes, statuses and texts are those of the reference, section 7, including its English: SDKs branch on the code, and
+users search for the text. Details (which member, which range) are in the format that the texts have for them.
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from veilmq.wire.sqs.errors import truncated
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One error: its ``name`` is what SDKs branch on, ``text`` the message where no other is given."""
+    """One error code; ``text`` is its default message."""
 
     name: str
     status: int
@@ -83,21 +82,20 @@ SUBSCRIPTION_NAME_INVALID = Code(
 ENDPOINT_INVALID = Code("EndpointInvalid", 400, "The endpoint you provided is invalid.")
 
 CODES: tuple[Code, ...] = tuple(value for value in globals().values() if isinstance(value, Code))
-"""Every code that this package answers with."""
+"""All codes of this package."""
 
 
 class SmqError(Exception):
-    """A request that is answered with an error; ``str()`` is the text that the client shows."""
+    """An error reply; ``message``, by default the text of the code, is for the user of the client."""
 
     def __init__(self, code: Code, message: str = "") -> None:
-        """``message`` is that of the code where none is given."""
         self.code = code
         self.message = message or code.text
         super().__init__(self.message)
 
 
 def invalid_argument(cause: str) -> SmqError:
-    """Return the error for something of the request that may not be so; ``cause`` names it, and says what to do."""
+    """Return the error for an invalid part of the request; ``cause`` names it and its rule."""
     return SmqError(INVALID_ARGUMENT, f"{INVALID_ARGUMENT.text[:-1]}, cause by {truncated(cause)}.")
 
 
@@ -110,7 +108,7 @@ _CAUSE = invalid_argument("{cause}").message
 _NO_GROUP = invalid_argument("MessageGroupId: a FIFO queue needs one for each message").message
 _UNAVAILABLE = INTERNAL_SERVER_ERROR.text + " {error}"
 
-# Where the text needs the request, the route answers and the row is for what is left.
+# Routes make the errors whose text needs the request; these rows cover all other cases.
 CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.QueueNotFound: (QUEUE_NOT_EXIST, ""),
     core.QueueExists: (QUEUE_ALREADY_EXIST, ""),
@@ -134,21 +132,20 @@ CORE_ERRORS: dict[type[core.VeilmqError], tuple[Code, str]] = {
     core.ShuttingDown: (INTERNAL_SERVER_ERROR, _UNAVAILABLE),
     core.InternalError: (INTERNAL_ERROR, ""),
 }
-"""Error of core → its code, and its text (empty: that of the code)."""
+"""Error of core → its code and text (empty: that of the code)."""
 
 SQS_ERRORS: dict[sqs.Code, Code] = {
     sqs.ACCESS_DENIED: ACCESS_DENIED,
     sqs.INTERNAL_FAILURE: INTERNAL_ERROR,
     sqs.SERVICE_UNAVAILABLE: INTERNAL_SERVER_ERROR,
 }
-"""What refuses a request of any protocol says so in a code of SQS: what it is here."""
-
+"""Code of an ``SqsError``, which the shared server code raises → the code here."""
 
 STATUS_ERRORS: dict[int, Code] = {403: ACCESS_DENIED, 413: INVALID_ARGUMENT}
-"""What refuses a request before any protocol has read it, by its HTTP status; the others are about the request line."""
+"""HTTP status of a request that was refused before decoding → its code; for others, InvalidRequestURL."""
 
 
 def from_core(error: core.VeilmqError) -> SmqError:
-    """Return the answer to ``error``; one that no row knows is a defect of ours and says no more than that."""
+    """Return ``error`` as a ``SmqError``; one without a row is a bug and becomes InternalError without details."""
     code, text = CORE_ERRORS.get(type(error), (INTERNAL_ERROR, ""))
     return SmqError(code, text.format(error=error, cause=truncated(str(error).rstrip("."))))

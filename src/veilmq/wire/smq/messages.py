@@ -1,4 +1,4 @@
-"""The actions on messages: send, receive, peek, delete, change (reference, sections 4.6 to 4.13)."""
+"""The actions on messages (reference, sections 4.6 to 4.13)."""
 
 import re
 from base64 import b64decode, b64encode
@@ -44,12 +44,12 @@ from veilmq.wire.sqs.members import GROUP, ILLEGAL, checked_id, is_number
 
 
 def body_md5(text: str) -> str:
-    """Return the digest of a body as it is on the wire."""
+    """Return the MD5 of a body in the format of the protocol."""
     return md5(text.encode(), usedforsecurity=False).hexdigest().upper()
 
 
 def decoded(message: NewMessage) -> NewMessage:
-    """Return what to keep of ``message`` where the queue keeps bodies decoded; raises ``BodyUnreadable``."""
+    """Return ``message`` with its body decoded from base64; raises ``BodyUnreadable``."""
     try:
         data = b64decode(message.body, validate=True)
         body = data.decode()
@@ -61,10 +61,9 @@ def decoded(message: NewMessage) -> NewMessage:
     return replace(message, body=body, size_bytes=message.size_bytes - wire_bytes + len(data))
 
 
-# Message properties: those of users, which SQS knows as message attributes, and the system's (reference, section 6).
+# Message properties (reference, section 6): those of users, which are message attributes over SQS, and of the system.
 #
-# One table says how the types of both protocols become each other. Three types are the same on both sides; a truth
-# value is text for SQS, with a suffix to its type by which it is known again. A suffix that only SQS knows is not
+# A boolean is a string over SQS, with a suffix to its type by which it is recognised. Other suffixes of types are not
 # written to SMQ.
 
 SOURCE_ARN = "DLQSourceArn"
@@ -72,24 +71,23 @@ ORIGIN_MESSAGE_ID = "DLQOriginMessageId"
 DEAD_LETTER_TYPE = "DLQMessageType"
 
 SYSTEM_NAMES = frozenset({"traceparent", "tracestate", "baggage", DEAD_LETTER_TYPE, SOURCE_ARN, ORIGIN_MESSAGE_ID})
-"""The system properties that SDKs know; one of them fails on any other."""
+"""The system properties of the SDKs; one SDK fails on any other."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _STRING = "String"
 _ENTRIES = {"User": "PropertyValue", "System": "SystemPropertyValue"}
-"""Kind of properties → the element around each of them."""
+"""Kind of properties → the element of each."""
 
 _TYPES = {"STRING": _STRING, "NUMBER": "Number", "BOOLEAN": "String.boolean", "BINARY": "Binary"}
-"""Type of SMQ → what it is for SQS."""
+"""Type of SMQ → type of SQS."""
 
 _TYPE_OF_LABEL = {label: name for name, label in _TYPES.items()}
 
 
 def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
-    """Return the properties of a ``kind`` (``User`` or ``System``) that ``message`` has, in order.
+    """Return the properties of a ``kind`` (``User`` or ``System``) of ``message``, in order.
 
-    Raises ``SmqError`` (InvalidArgument); of the system's, a name that SDKs do not know, and a type but STRING, is
-    refused.
+    Raises ``SmqError`` (InvalidArgument), also for a system property that is not in ``SYSTEM_NAMES`` or not a STRING.
     """
     outers = children(message, f"{kind}Properties")
     entries = [texts(entry) for outer in outers for entry in children(outer, _ENTRIES[kind])]
@@ -115,7 +113,7 @@ def read_properties(message: Element, kind: str) -> dict[str, Attribute]:
 
 
 def written_properties(attributes: Mapping[str, Attribute], kind: str) -> str:
-    """Return the element with ``attributes``, in their order; of the system's, those that SDKs know."""
+    """Return the element with ``attributes``, in order, without system properties that SDKs do not have."""
     entries = [
         smq.container(_ENTRIES[kind], _entry(name, value))
         for name, value in attributes.items()
@@ -151,19 +149,18 @@ def _invalid(name: str, why: str) -> SmqError:
     return invalid_argument(f"the property '{name}', which {why}")
 
 
-# SendMessage and BatchSendMessage (reference, sections 4.6 and 4.7).
-#
-# A batch is stored as a whole or not at all: what is wrong with one message is the error of the request.
+# SendMessage and BatchSendMessage (reference, sections 4.6 and 4.7). A batch is stored as a whole or not at all: an
+# error of one message is the error of the request.
 
 _ONE = SendOptions(receipts=True, all_or_nothing=True, dedup_id_optional=True, decode=decoded)
 _SEVERAL = SendOptions(all_or_nothing=True, dedup_id_optional=True, decode=decoded)
 _UNSET = "0"
-"""What an SDK sends as the priority where its user set none."""
+"""The priority that an SDK sends if its user set none."""
 _BODY = "MessageBody"
 
 
 class _Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """A message to send, the digest of its body, and how many bytes that has, on the wire."""
+    """A message to send, with the digest and the size of its body in the request."""
 
     message: NewMessage
     body_md5: str
@@ -171,7 +168,7 @@ class _Outgoing(msgspec.Struct, frozen=True, gc=False):
 
 
 def send_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """SendMessage: one message; of a delayed one the sender gets a receipt, too."""
+    """SendMessage: stores one message; the reply for a delayed message has a receipt."""
     outgoing = _outgoing(body_of(request, "Message"), context.caller)
 
     def respond(results: Any) -> Reply:
@@ -186,7 +183,7 @@ def send_message(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def batch_send_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """BatchSendMessage: up to sixteen messages, all or none of them."""
+    """BatchSendMessage: stores up to sixteen messages, all or none."""
     entries = children(body_of(request, "Messages"), "Message")
     if not 1 <= len(entries) <= limits.SMQ_BATCH_ENTRIES_MAX:
         raise invalid_argument(f"Messages, of which there are 1 to {limits.SMQ_BATCH_ENTRIES_MAX}")
@@ -212,15 +209,15 @@ def _outgoing(message: Element, caller: Caller | None) -> _Outgoing:
     given = texts(message)
     body = given.get(_BODY)
     if not body:
-        raise no_body(message)
+        raise missing_body(message)
     body_bytes = len(body) if body.isascii() else len(body.encode())
     delay, priority = given.get("DelaySeconds"), given.get("Priority", _UNSET)
     group = read_group(given.get(GROUP))
-    carried, carried_bytes = carried_by(message, group, caller)
+    properties, properties_bytes = message_properties(message, group, caller)
     new = NewMessage(
         body=body,
-        size_bytes=body_bytes + carried_bytes,
-        properties=carried,
+        size_bytes=body_bytes + properties_bytes,
+        properties=properties,
         delay_s=None if delay is None else smq.whole_number("DelaySeconds", delay, limits.SMQ_DELAY_S, smq.SECONDS),
         priority=limits.PRIORITY.default
         if priority.strip() == _UNSET
@@ -230,15 +227,15 @@ def _outgoing(message: Element, caller: Caller | None) -> _Outgoing:
     return _Outgoing(new, body_md5(body), body_bytes)
 
 
-def no_body(message: Element) -> SmqError:
-    """Return the error for a message without a text as its body; one SDK sends markup as its user wrote it."""
+def missing_body(message: Element) -> SmqError:
+    """Return the error for a message without a body, or with elements in it: one SDK does not escape bodies."""
     if any(body.children for body in children(message, _BODY)):
         return invalid_argument(f"{_BODY}, which is a text: write < as &lt; and & as &amp; in it")
     return invalid_argument(f"{_BODY}, which is required")
 
 
 def read_group(value: str | None) -> str | None:
-    """Return the message group, which is as the other protocol has them."""
+    """Return the message group, checked by the rules of SQS."""
     try:
         return checked_id(GROUP, value or None)
     except SqsError:
@@ -247,8 +244,8 @@ def read_group(value: str | None) -> str | None:
         ) from None
 
 
-def carried_by(message: Element, group: str | None, caller: Caller | None) -> tuple[bytes, int]:
-    """Return what the message carries beside its body, and how many bytes of it count towards its size."""
+def message_properties(message: Element, group: str | None, caller: Caller | None) -> tuple[bytes, int]:
+    """Return the encoded properties of the message, and how many bytes of them count towards its size."""
     user: dict[str, Attribute] = {}
     system: dict[str, Attribute] = {}
     if len(message.children) > 1 and any(member.children for member in message.children):
@@ -256,42 +253,41 @@ def carried_by(message: Element, group: str | None, caller: Caller | None) -> tu
     if not user and not system and group is None:
         return (b"" if caller is None else caller.sender_properties), 0
     kept = system if caller is None else system | {SENDER_ID: caller.sender}
-    carried = Properties(attributes=user, system=kept, group=group)
-    return encode_properties(carried), attributes_bytes(user) + attributes_bytes(system)
+    properties = Properties(attributes=user, system=kept, group=group)
+    return encode_properties(properties), attributes_bytes(user) + attributes_bytes(system)
 
 
-# ReceiveMessage, PeekMessage and their batches (reference, sections 4.8, 4.9 and 4.12).
-#
-# There being nothing is an error here, also where too many messages are in flight.
+# ReceiveMessage, PeekMessage and their batches (reference, sections 4.8, 4.9 and 4.12). Without a message the reply is
+# the error MessageNotExist, also if too many messages are in flight.
 
 _RECEIVED_TOO_OFTEN = "MaxReceiveCountExceeded"
 
 
 def receive_message(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
-    """ReceiveMessage: one message, hidden for as long as its queue says; waits for one as long as the request says.
+    """ReceiveMessage: returns one message, hidden for the timeout of its queue; may wait for it.
 
-    With ``several`` BatchReceiveMessage: up to sixteen, as soon as there is one.
+    With ``several``, BatchReceiveMessage: up to sixteen messages, as soon as there is one.
     """
     count, wait = _count(request) if several else 1, request.query.get("waitseconds")
     wait_s = None if wait is None else smq.whole_number("waitseconds", wait, limits.SMQ_RECEIVE_WAIT_S, smq.SECONDS)
     command = Receive(queue=queue_of(request, context), count=count, lease_s_max=None)
-    return Plan(command, _responding(context, several), wait_s)
+    return Plan(command, _messages_response(context, several), wait_s)
 
 
 def peek_message(request: SmqRequest, context: RequestContext, *, several: bool = False) -> Plan:
-    """PeekMessage: the message that a receive would return now, which stays as it is.
+    """PeekMessage: returns the message that a receive would return now, unchanged.
 
-    With ``several`` BatchPeekMessage: up to sixteen of them.
+    With ``several``, BatchPeekMessage: up to sixteen messages.
     """
     count = _count(request) if several else 1
-    return Plan(Peek(queue=queue_of(request, context), count=count), _responding(context, several))
+    return Plan(Peek(queue=queue_of(request, context), count=count), _messages_response(context, several))
 
 
 def _count(request: SmqRequest) -> int:
     return smq.whole_number("numOfMessages", request.query["numofmessages"], limits.SMQ_RECEIVE_COUNT)
 
 
-def _responding(context: RequestContext, several: bool) -> Callable[[Any], Reply]:
+def _messages_response(context: RequestContext, several: bool) -> Callable[[Any], Reply]:
     def respond(result: Any) -> Reply:
         found: Received | Peeked = unwrap(result)
         messages = [_message(message, found.smq_base64, context) for message in found.messages]
@@ -307,9 +303,9 @@ def _responding(context: RequestContext, several: bool) -> Callable[[Any], Reply
 
 
 def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context: RequestContext) -> str:
-    """Return a message; its first receive is its sending if it was never received.
+    """Return the elements of a message; before its first receive, ``FirstDequeueTime`` is the time of sending.
 
-    The SDK for PHP reads none of the elements behind ``UserProperties``.
+    ``UserProperties`` are last, because the SDK for PHP ignores all elements after them.
     """
     receipt = visible = more = ""
     if isinstance(message, ReceivedMessage):
@@ -317,9 +313,9 @@ def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context
         visible = f"<NextVisibleTime>{message.visible_at_ms}</NextVisibleTime>\n"
     first_ms = message.sent_at_ms if message.first_received_at_ms is None else message.first_received_at_ms
     if message.properties or message.source is not None:
-        carried = decode_properties(message.properties)
-        system = carried.system
-        if message.source is not None:  # a dead letter, which has kept its id
+        properties = decode_properties(message.properties)
+        system = properties.system
+        if message.source is not None:  # a dead letter keeps its id
             account, _, name = message.source.partition("/")
             content = {
                 DEAD_LETTER_TYPE: _RECEIVED_TOO_OFTEN,
@@ -327,8 +323,8 @@ def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context
                 ORIGIN_MESSAGE_ID: message.id.hex().upper(),
             }
             system = system | {name: Attribute(type=_STRING, text=text) for name, text in content.items()}
-        more = smq.optional(GROUP, carried.group) + written_properties(system, "System")
-        more += written_properties(carried.attributes, "User")
+        more = smq.optional(GROUP, properties.group) + written_properties(system, "System")
+        more += written_properties(properties.attributes, "User")
     text = b64encode(message.body.encode()).decode() if smq_base64 else message.body
     return (
         f"<MessageId>{message.id.hex().upper()}</MessageId>\n{receipt}"
@@ -341,15 +337,14 @@ def _message(message: ReceivedMessage | PeekedMessage, smq_base64: bool, context
 
 # DeleteMessage, BatchDeleteMessage and ChangeMessageVisibility (reference, sections 4.10, 4.11, 4.13 and 5).
 #
-# A receipt acts once, and only until its message is visible: each receive and each change issues a new one, and the
-# one before is dead. A server that is lenient still takes the receipts of the same receive that only a change
-# superseded.
+# A receipt acts only until its message is visible. Each receive and each change issues a new receipt and invalidates
+# the previous one. A lenient server also accepts earlier receipts of the same receive, superseded only by changes.
 
 RECEIPT = "receipthandle"
 
 
 def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """DeleteMessage: with a live receipt, of a receive, a change, or the send of a message that is still delayed."""
+    """DeleteMessage: takes a live receipt of a receive, of a change, or of the send of a message still delayed."""
 
     def respond(results: Any) -> Reply:
         _check(smq.unwrap_single(results))
@@ -359,7 +354,7 @@ def delete_message(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """BatchDeleteMessage: up to sixteen receipts, each alone; those that did not act are answered."""
+    """BatchDeleteMessage: takes up to sixteen receipts, each alone; the reply lists those that failed."""
     if not request.body:
         raise SmqError(errors.MISSING_RECEIPT_HANDLE)
     receipts = tuple(each.text for each in children(body_of(request, "ReceiptHandles"), "ReceiptHandle"))
@@ -383,7 +378,7 @@ def batch_delete_message(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def change_message_visibility(request: SmqRequest, context: RequestContext) -> Plan:
-    """ChangeMessageVisibility: hides a message for that long from now on, and issues another receipt."""
+    """ChangeMessageVisibility: changes the timeout of a lease, from now, and issues a new receipt."""
     receipt = _receipt(request)
     timeout = request.query.get("visibilitytimeout")
     if not timeout:

@@ -17,13 +17,13 @@ from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.sqs.queue_attributes import Values
 
 Read = Callable[[str, str, RequestContext], Values]
-"""Name and text of an element → what it sets; raises ``SmqError`` (InvalidArgument)."""
+"""(name of an element, its text, context) → the settings; raises ``SmqError`` (InvalidArgument)."""
 
 Write = Callable[[QueueSettings], str]
 
 
 class Attribute(NamedTuple):
-    """One attribute; ``write`` is ``None`` where it is never shown."""
+    """One attribute; ``write`` is ``None`` if it is never shown."""
 
     read: Read
     write: Write | None = None
@@ -49,7 +49,7 @@ def _queue_type(name: str, text: str, context: RequestContext) -> Values:
 
 
 def _dead_letter_queue(name: str, text: str, context: RequestContext) -> Values:
-    """Set a queue of the same account; no text ends the policy."""
+    """Read the name of a queue of the same account; an empty text removes the dead-letter queue."""
     target = text.strip()
     if not target:
         return {"dead_letter_queue": "", "receives_max": 0}
@@ -71,14 +71,14 @@ ATTRIBUTES: dict[str, Attribute] = {
     "MaxReceiveCount": Attribute(_number("receives_max", limits.SQS_RECEIVES_MAX).read),
     "MaxReceivesPerSecond": Attribute(_number("receives_per_s_max", limits.RECEIVES_PER_S).read),
 }
-"""Element → how it is read and written."""
+"""Element → its attribute."""
 
 DEFAULTS: Mapping[str, SettingValue] = {"message_bytes_max": limits.SMQ_MESSAGE_BYTES.default}
-"""The settings of a queue made through SMQ that have other defaults over SQS, unless the request names them."""
+"""The defaults of new queues that differ between SMQ and SQS."""
 
 
 def read_settings(queue: Element, context: RequestContext) -> Values:
-    """Return what the children of ``queue`` set; raises ``SmqError`` (InvalidArgument) for a value that cannot be."""
+    """Return the settings in the children of ``queue``; raises ``SmqError`` (InvalidArgument)."""
     values: Values = {}
     for name, text in smq.texts(queue).items():
         attribute = ATTRIBUTES.get(name)
@@ -88,7 +88,7 @@ def read_settings(queue: Element, context: RequestContext) -> Values:
 
 
 def described(view: QueueView) -> str:
-    """Return the elements of a queue, as GetQueueAttributes and a listing with them have them."""
+    """Return the attributes of a queue as elements, for GetQueueAttributes and listings."""
     counts = view.counts
     assert counts is not None, "the command asks for counts"
     content = {
@@ -107,7 +107,7 @@ def described(view: QueueView) -> str:
 
 
 def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
-    """CreateQueue: makes the queue (201), or finds it when every attribute given has the value that it has (204)."""
+    """CreateQueue: creates the queue (201), or returns it if it has the given attributes (204)."""
     queue = queue_of(request, context, smq.NEW_QUEUE_NAME)
     supplied = read_settings(smq.optional_body_of(request, "Queue"), context)
     if is_fifo(queue) and not supplied.setdefault("fifo", True):
@@ -117,7 +117,7 @@ def create_queue(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """SetQueueAttributes: those given; the others, and leases in flight, stay as they are."""
+    """SetQueueAttributes: changes the given attributes; current leases keep their deadlines."""
     changes = read_settings(body_of(request, "Queue"), context)
     queue = queue_of(request, context)
     if changes.get("dead_letter_queue") == queue:
@@ -126,21 +126,21 @@ def set_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def get_queue_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """GetQueueAttributes: all of them."""
+    """GetQueueAttributes: returns all attributes."""
     command = commands.ShowQueue(queue=queue_of(request, context), counts=True)
     return Plan(command, smq.document_response("Queue", described))
 
 
 def delete_queue(request: SmqRequest, context: RequestContext) -> Plan:
-    """DeleteQueue: with all its messages; a queue that is not there is as good as deleted."""
+    """DeleteQueue: deletes a queue and its messages; a missing queue is no error."""
     return Plan(commands.DeleteQueue(queue=queue_of(request, context)), smq.deletion_response(QueueNotFound))
 
 
-# ListQueue: the caller's queues by name, a page at a time (reference, section 4.5).
-
-
 def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListQueue: their URLs, and with ``x-mns-with-meta`` the attributes of each queue that the caller may see."""
+    """ListQueue: lists the caller's queues by name, in pages (reference, section 4.5).
+
+    ``x-mns-with-meta`` adds the attributes of each queue that the caller may see.
+    """
     page, detailed = smq.read_listing(request.headers)
 
     def entries(page: QueuePage) -> list[tuple[str, str, str]]:
@@ -150,19 +150,19 @@ def list_queue(request: SmqRequest, context: RequestContext) -> Plan:
     return Plan(ListQueues(account=context.account, views=detailed, **page), smq.listing_response("Queue", entries))
 
 
-# The account's own attributes, and the stub of opening the service (reference, section 4.14).
+# The attributes of the account, and OpenService, which is a stub (reference, section 4.14).
 
 _BUCKET = "LoggingBucket"
 
 
 def get_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """GetAccountAttributes: the bucket, which is there also when it is empty."""
+    """GetAccountAttributes: returns the logging bucket, also if it is empty."""
     written = smq.document_response("Account", lambda settings: element(_BUCKET, settings.logging_bucket))
     return Plan(ShowAccount(account=context.account), written)
 
 
 def set_account_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """SetAccountAttributes: the bucket; a body that does not name one changes nothing."""
+    """SetAccountAttributes: changes the logging bucket, if given."""
     bucket = smq.texts(body_of(request, "Account")).get(_BUCKET)
     if bucket is None:
         return Plan(ShowAccount(account=context.account), smq.no_content)

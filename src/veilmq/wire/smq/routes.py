@@ -1,6 +1,6 @@
-"""The table of routes: method, path and further conditions; and the codec that finds a request's row in it.
+"""The table of routes, by method, path and further conditions, and the codec.
 
-A new route is a row. Rows that share method and path are tried in their order; the last one needs no condition.
+A new route is a row. Rows with the same method and path are tried in order; the last one needs no condition.
 """
 
 from base64 import b64encode
@@ -19,7 +19,7 @@ from veilmq.wire.sqs.errors import SqsError
 
 
 def check_content_md5(headers: Mapping[bytes, bytes], body: bytes) -> None:
-    """Raise ``SmqError`` (InvalidDegist) when the header is there and is not that of ``body``."""
+    """Raise ``SmqError`` (InvalidDegist) if ``Content-MD5`` is present and does not match ``body``."""
     given = headers.get(b"content-md5")
     if not given:
         return
@@ -29,14 +29,13 @@ def check_content_md5(headers: Mapping[bytes, bytes], body: bytes) -> None:
 
 
 When = Callable[[SmqRequest], bool]
-"""Tells whether a request, of the method and path of a row, is the row's."""
+"""The condition of a route, for requests with its method and path."""
 
 
 class Route(NamedTuple):
-    """One route; in ``path`` a name is ``*``. ``plan`` raises ``SmqError`` for what it cannot take.
+    """One route; in ``path`` a name is ``*``. ``plan`` raises ``SmqError``.
 
-    ``permission`` is the SQS action on which a queue's policy decides; empty where none does. ``when`` is ``None``
-    where method and path say it all.
+    ``permission`` is the SQS action to check in the policy of the queue, if any.
     """
 
     name: str
@@ -48,17 +47,17 @@ class Route(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Return the name under which requests are counted."""
+        """Return the label of requests in metrics."""
         return f"smq.{self.name}"
 
 
-def says(parameter: str) -> When:
-    """Return the condition that a ``parameter``, in lower case, is true."""
+def is_true(parameter: str) -> When:
+    """Return the condition that a ``parameter`` (lower-case) is true."""
     return lambda request: request.query.get(parameter, "").lower() == "true"
 
 
-def has(parameter: str) -> When:
-    """Return the condition that there is a ``parameter``, in lower case, whatever it is."""
+def is_given(parameter: str) -> When:
+    """Return the condition that a ``parameter`` (lower-case) is present."""
     return lambda request: parameter in request.query
 
 
@@ -66,12 +65,12 @@ _GET, _PUT, _POST, _DELETE = b"GET", b"PUT", b"POST", b"DELETE"
 _QUEUE, _MESSAGES = "queues/*", "queues/*/messages"
 _TOPIC, _PUBLISHED = "topics/*", "topics/*/messages"
 _SUBSCRIPTIONS, _SUBSCRIPTION = "topics/*/subscriptions", "topics/*/subscriptions/*"
-_override = says("metaoverride")
+_override = is_true("metaoverride")
 
 # fmt: off
 _ROWS = (
-    Route("GetAccountAttributes", _GET, "", queues.get_account_attributes, when=says("accountmeta")),
-    Route("SetAccountAttributes", _PUT, "", queues.set_account_attributes, when=says("accountmeta")),
+    Route("GetAccountAttributes", _GET, "", queues.get_account_attributes, when=is_true("accountmeta")),
+    Route("SetAccountAttributes", _PUT, "", queues.set_account_attributes, when=is_true("accountmeta")),
     Route("OpenService", _POST, "commonbuy/*", queues.open_service, when=lambda it: it.path[1] == "openservice"),
     Route("ListQueue", _GET, "queues", queues.list_queue),
     Route("SetQueueAttributes", _PUT, _QUEUE, queues.set_queue_attributes, "SetQueueAttributes", _override),
@@ -82,12 +81,12 @@ _ROWS = (
           lambda it: it.root == "Messages"),
     Route("SendMessage", _POST, _MESSAGES, messages.send_message, "SendMessage"),
     Route("BatchPeekMessage", _GET, _MESSAGES, partial(messages.peek_message, several=True), "ReceiveMessage",
-          lambda it: says("peekonly")(it) and has("numofmessages")(it)),
-    Route("PeekMessage", _GET, _MESSAGES, messages.peek_message, "ReceiveMessage", says("peekonly")),
+          lambda it: is_true("peekonly")(it) and is_given("numofmessages")(it)),
+    Route("PeekMessage", _GET, _MESSAGES, messages.peek_message, "ReceiveMessage", is_true("peekonly")),
     Route("BatchReceiveMessage", _GET, _MESSAGES, partial(messages.receive_message, several=True), "ReceiveMessage",
-          has("numofmessages")),
+          is_given("numofmessages")),
     Route("ReceiveMessage", _GET, _MESSAGES, messages.receive_message, "ReceiveMessage"),
-    Route("DeleteMessage", _DELETE, _MESSAGES, messages.delete_message, "DeleteMessage", has(messages.RECEIPT)),
+    Route("DeleteMessage", _DELETE, _MESSAGES, messages.delete_message, "DeleteMessage", is_given(messages.RECEIPT)),
     Route("BatchDeleteMessage", _DELETE, _MESSAGES, messages.batch_delete_message, "DeleteMessage"),
     Route("ChangeMessageVisibility", _PUT, _MESSAGES, messages.change_message_visibility, "ChangeMessageVisibility"),
     Route("ListTopic", _GET, "topics", topics.list_topic),
@@ -105,7 +104,7 @@ _ROWS = (
 # fmt: on
 
 ROUTES: dict[bytes, Route] = {row.label.encode(): row for row in _ROWS}
-"""Every route, by its label."""
+"""Routes by label."""
 
 _BY_PATH: dict[tuple[bytes, str], list[tuple[bytes, Route]]] = {}
 for _action, _row in ROUTES.items():
@@ -113,14 +112,12 @@ for _action, _row in ROUTES.items():
 
 
 def route_of(request: SmqRequest) -> bytes:
-    """Return under which key of ``ROUTES`` the route of ``request`` is; another one where there is none."""
+    """Return the key of the route of ``request`` in ``ROUTES``, empty if there is none."""
     for action, row in _BY_PATH.get((request.method, request.shape), ()):
         if row.when is None or row.when(request):
             return action
     return b""
 
-
-# From a request to its call, by the table of routes, and from an answer to the bytes of the reply.
 
 _XML = frozenset({b"text/xml", b"application/xml"})
 
@@ -133,9 +130,9 @@ def _reply(respond: Callable[[Any], Reply], base_url: str, result: Any) -> Reply
 
 
 def decode(action: bytes, request: SmqRequest, context: RequestContext) -> Plan:
-    """Return the plan of the route ``action`` for ``request``, which responds with a ``Reply``.
+    """Return the plan of ``request`` for the route ``action``; ``Plan.respond`` returns a ``Reply``.
 
-    Raises ``SmqError``, and nothing else.
+    Raises only ``SmqError``.
     """
     if request.error is not None:
         raise request.error
@@ -153,7 +150,7 @@ def decode(action: bytes, request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def encode_error(error: SmqError | SqsError | VeilmqError, base_url: str) -> Reply:
-    """Return the reply for a request that was refused at ``base_url``, perhaps by what all protocols share."""
+    """Return an error reply for a request at ``base_url``; ``SqsError`` is raised by the shared server code."""
     if isinstance(error, VeilmqError):
         error = errors.from_core(error)
     if isinstance(error, SqsError):
@@ -166,7 +163,7 @@ def encode_error(error: SmqError | SqsError | VeilmqError, base_url: str) -> Rep
 
 
 def encode_refusal(status: int, text: str, base_url: str) -> Reply:
-    """Return the reply for a request that was refused with an HTTP status before it was read as one of SMQ."""
+    """Return the reply for a request that was refused with an HTTP status before decoding."""
     return encode_error(
         SmqError(replace(errors.STATUS_ERRORS.get(status, errors.INVALID_REQUEST_URL), status=status), text), base_url
     )

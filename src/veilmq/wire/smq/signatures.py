@@ -1,4 +1,4 @@
-"""The caller that signed a request of SMQ: the header ``Authorization``, by the keys of the credentials file."""
+"""The signatures of SMQ, in the header ``Authorization``: version 2, and version 4 with its private variant."""
 
 import itertools
 import re
@@ -24,16 +24,16 @@ Headers = Mapping[bytes, bytes]
 
 
 class Date(NamedTuple):
-    """A date as it was sent, in seconds since the epoch, and as ``20260131T235959Z``."""
+    """A date: the text of the client, seconds since the epoch, and the format ``20260131T235959Z``."""
 
     text: bytes
     at_s: float
     basic: bytes
 
 
-@lru_cache(256)  # all clients send the same for a second
+@lru_cache(256)  # all clients send the same date within a second
 def read_date(text: bytes) -> Date:
-    """Return an HTTP date; raises ``SmqError`` (InvalidDateHeader)."""
+    """Parse an HTTP date; raises ``SmqError`` (InvalidDateHeader)."""
     try:
         if len(text) > _DATE_BYTES_MAX:
             raise ValueError
@@ -44,29 +44,29 @@ def read_date(text: bytes) -> Date:
 
 
 class Claim(NamedTuple):
-    """What the header says after its scheme; ``scope`` (``day/region/mns/…``) is of version 4."""
+    """The parsed header after the scheme; ``scope`` (``day/region/mns/…``) is only in version 4."""
 
     key_id: str
     signature: bytes
     scope: bytes = b""
 
 
-# Version 2 of SMQ's signature, the default of every SDK: HMAC-SHA1 over a few lines (reference, section 3.1).
+# Version 2, the default of every SDK: HMAC-SHA1 over method, Content-MD5, Content-Type, date, the ``x-mns-`` headers
+# and the target of the request (reference, section 3.1).
 #
-# The lines are method, Content-MD5, Content-Type, date, the ``x-mns-`` headers and the target of the request. SDKs
-# differ in how they write the target that they sign: as it is sent, decoded, or with its parameters sorted (section
-# 3.3). So where the target as it was sent does not fit, the other ways are tried, but only those that a reader would
-# take for the same request: else a man in the middle could choose between two readings of one signature.
+# SDKs sign the target in different forms: as sent, decoded, or with sorted parameters (section 3.3). If the target as
+# sent does not match, the other forms are tried, but only if they mean the same request: otherwise a man in the middle
+# could use one signature for two requests.
 
-_MARKS = re.compile(rb"[\x00-\x20%&?#]")
-"""What is read as something else once it is decoded."""
+_DELIMITERS = re.compile(rb"[\x00-\x20%&?#]")
+"""Characters that have another meaning after decoding."""
 
 
 class SignatureV2:
     """The scheme ``MNS``."""
 
     def read(self, text: bytes) -> Claim:
-        """Return the claim of ``key:signature``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
+        """Parse ``key:signature``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
         key_id, _, signature = text.rpartition(b":")
         if not key_id or not signature:
             raise SmqError(errors.INVALID_AUTHORIZATION_HEADER)
@@ -75,7 +75,7 @@ class SignatureV2:
     def signatures(
         self, claim: Claim, secret: bytes, method: bytes, target: bytes, headers: Headers, dates: tuple[Date, ...]
     ) -> Iterator[bytes]:
-        """Yield the signatures that fit; ``dates`` has what may have been signed, ours first."""
+        """Yield the valid signatures of a request; ``dates`` may have been signed, ``x-mns-date`` first."""
         names = sorted([name for name in headers if name.startswith(PREFIX)])
         lines = b"".join([b"%b:%b\n" % (name, headers[name]) for name in names])
         start = b"%b\n%b\n%b\n" % (method, headers.get(b"content-md5", b""), headers.get(b"content-type", b""))
@@ -84,21 +84,21 @@ class SignatureV2:
             return b64encode(hmac_digest(secret, b"%b%b\n%b%b" % (start, date.text, lines, target), "sha1"))
 
         yield signature(dates[0], lines, target)
-        # one SDK signs single spaces where there are runs of white space
+        # one SDK collapses white space in the signed headers
         spaced = b"".join([b"%b:%b\n" % (name, single_spaced(headers[name])) for name in names])
         targets = [target, *dict.fromkeys(_other_targets(target))]
         yield from itertools.starmap(signature, itertools.product(dates, dict.fromkeys((lines, spaced)), targets))
 
 
 def _other_targets(target: bytes) -> Iterator[bytes]:
-    """Yield the ways to write ``target``, none where one could be read otherwise than it."""
+    """Yield other forms of ``target``, none if a form could mean another request."""
     path, mark, query = target.partition(b"?")
     parts = [unquote_to_bytes(part) for part in path.split(b"/")]
     pairs = [pair.partition(b"=") for pair in query.split(b"&")]
     decoded = [(unquote_to_bytes(name), equals, unquote_to_bytes(value)) for name, equals, value in pairs]
     if any(b"/" in part for part in parts) or any(b"=" in name for name, _, _ in decoded):
         return
-    if _MARKS.search(b"".join(parts)) or _MARKS.search(b"".join(map(b"".join, decoded))):
+    if _DELIMITERS.search(b"".join(parts)) or _DELIMITERS.search(b"".join(map(b"".join, decoded))):
         return
     plain = b"&".join(map(b"".join, decoded))
     in_order = b"&".join(map(b"".join, sorted(decoded)))
@@ -108,11 +108,11 @@ def _other_targets(target: bytes) -> Iterator[bytes]:
             yield decoded_path + mark + decoded_query
 
 
-# Version 4 of SMQ's signature: HMAC-SHA256 with a key of the day (reference, section 3.2), and its private variant.
+# Version 4: HMAC-SHA256 with a key of the day (reference, section 3.2), and its private variant.
 #
-# The canonical request has the path and the parameters decoded and encoded anew, so each way to write them fits; names
-# of parameters are case-insensitive. A value with white space around it never fits, as the signature leaves that away
-# and a reader does not. Any region is taken from the header.
+# In the canonical request, path and parameters are decoded and encoded again, so every form of them matches; names of
+# parameters are case-insensitive. A value with white space around it never matches: the signature trims it, but the
+# codec does not. Any region in the header is accepted.
 
 _SERVICE = b"mns"
 _HEADERS = (b"content-md5", b"content-type")
@@ -121,14 +121,14 @@ _key_of_day = lru_cache(64)(signing_key)
 
 
 class SignatureV4(NamedTuple):
-    """The scheme of one cloud: its name, what the secret begins with, and where the scope ends."""
+    """The scheme of one cloud: its name, the prefix of the secret, and the end of the scope."""
 
     scheme: bytes
     prefix: bytes
     end: bytes
 
     def read(self, text: bytes) -> Claim:
-        """Return the claim of ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
+        """Parse ``Credential=…,Signature=…``; raises ``SmqError`` (InvalidAuthorizationHeader)."""
         given = [split_pair(item) for item in text.split(b",")]
         parts = dict(given)
         key_id, *scope = parts.get(b"Credential", b"").rsplit(b"/", 4)
@@ -141,7 +141,7 @@ class SignatureV4(NamedTuple):
     def signatures(
         self, claim: Claim, secret: bytes, method: bytes, target: bytes, headers: Headers, dates: tuple[Date, ...]
     ) -> Iterator[bytes]:
-        """Yield the signatures that fit, in hexadecimal, on the day of the scope."""
+        """Yield the valid signatures, in hexadecimal, for ``dates`` on the day of the scope."""
         key = _key_of_day(secret, claim.scope, self.prefix)
         canonical = _canonical(method, target, headers)
         for date in dates:
@@ -163,10 +163,8 @@ def _canonical(method: bytes, target: bytes, headers: Headers) -> bytes:
     return b"%b\n%b\n%b\n%b\n" % (method, parts.encode(), written.encode(), lines)
 
 
-# The order of the checks is the one that the SDKs' error codes suggest (reference, section 3.4). Nothing is read but
-# the request and the keys; the present instant comes in. The body is signed through Content-MD5 alone, where that is
-# sent: ``routes.check_content_md5`` checks it.
-
+# The order of the checks follows the error codes of the SDKs (reference, section 3.4). The body is signed only through
+# Content-MD5, if sent; ``routes.check_content_md5`` checks that header.
 
 PUBLIC = SignatureV4(b"MNS4-HMAC-SHA256", b"aliyun_v4", b"aliyun_v4_request")
 PRIVATE = SignatureV4(b"APSARA-MNS4-HMAC-SHA256", b"apsara_v4", b"apsara_v4_request")
@@ -178,7 +176,7 @@ _SCHEMES: dict[bytes, SignatureV2 | SignatureV4] = {
 
 
 class Verifier:
-    """The keys of one credentials file, for SMQ."""
+    """Verifies signatures with the keys of a credentials file."""
 
     signs_body = False
 
@@ -193,11 +191,11 @@ class Verifier:
     def verify(
         self, method: bytes, target: bytes, headers: Headers, body: bytes, now_s: float, digest: bytes | None = None
     ) -> Caller:
-        """Return the caller that signed the request; raises ``SmqError``. ``now_s`` is the wall clock's, in seconds."""
+        """Return the caller that signed the request; raises ``SmqError``. ``now_s`` is wall clock time."""
         authorization = headers.get(b"authorization")
         if not authorization:
             raise SmqError(errors.MISSING_AUTHORIZATION_HEADER)
-        texts = [text for name in (b"x-mns-date", b"date") if (text := headers.get(name))]  # the clock's first
+        texts = [text for name in (b"x-mns-date", b"date") if (text := headers.get(name))]  # the first is the time
         if not texts:
             raise SmqError(errors.MISSING_DATE_HEADER)
         if not headers.get(b"x-mns-version"):
@@ -213,7 +211,7 @@ class Verifier:
         key = self._keys.get(claim.key_id)
         if key is None or (key.expires_at_s is not None and now_s >= key.expires_at_s):
             raise SmqError(errors.INVALID_ACCESS_KEY_ID)
-        token = headers.get(b"security-token", b"")  # which no signature covers
+        token = headers.get(b"security-token", b"")  # not covered by the signature
         if key.session_token is not None and not compare_digest(token, key.session_token):
             raise SmqError(errors.INVALID_ACCESS_KEY_ID)
         fitting = scheme.signatures(claim, key.secret, method, target, headers, dates)

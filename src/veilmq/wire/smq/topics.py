@@ -1,4 +1,4 @@
-"""Topics, their subscriptions, and what subscriptions get of a message (reference, section 9)."""
+"""Topics, their subscriptions, and the notifications that subscriptions get (reference, section 9)."""
 
 import re
 from base64 import b64encode
@@ -30,7 +30,7 @@ from veilmq.wire.exchange import Plan, Reply, RequestContext, md5
 from veilmq.wire.smq import errors
 from veilmq.wire.smq import request as smq
 from veilmq.wire.smq.errors import SmqError, invalid_argument
-from veilmq.wire.smq.messages import body_md5, carried_by, no_body, read_group
+from veilmq.wire.smq.messages import body_md5, message_properties, missing_body, read_group
 from veilmq.wire.smq.queues import ATTRIBUTES
 from veilmq.wire.smq.request import Element, SmqRequest, body_of, checked_name, element, texts, unwrap
 from veilmq.wire.sqs.members import GROUP, escaped
@@ -51,32 +51,31 @@ SUBSCRIPTION_NAME = smq.NameRule(
 
 
 topic_of = partial(smq.queue_of, rule=TOPIC_NAME)
-"""Returns the store's name (``account/name``) of the topic in the path; raises ``SmqError`` for what is no name."""
+"""Return the full name of the topic in the path; raises ``SmqError`` for an invalid name."""
 
 
 def subscription_of(request: SmqRequest) -> str:
-    """Return the name of the subscription in the path; raises ``SmqError`` for what is no name."""
+    """Return the name of the subscription in the path; raises ``SmqError`` for an invalid name."""
     return checked_name(request.path[3], SUBSCRIPTION_NAME)
 
 
-def own_name(full: str) -> str:
+def plain_name(full: str) -> str:
     """Return the name of a topic without its account."""
     return full.partition("/")[2]
 
 
 def topic_url(topic: str, context: RequestContext) -> str:
-    """Return the URL of a topic, as the caller reaches it."""
-    return f"{context.base_url}/topics/{own_name(topic)}"
+    """Return the URL of a topic at the address that the caller uses."""
+    return f"{context.base_url}/topics/{plain_name(topic)}"
 
 
 def subscription_url(topic: str, name: str, context: RequestContext) -> str:
-    """Return the URL of a subscription, as the caller reaches it."""
+    """Return the URL of a subscription at the address that the caller uses."""
     return f"{topic_url(topic, context)}/subscriptions/{name}"
 
 
-# Endpoints of subscriptions: a queue of the same account, or a URL that is pushed to (reference, section 9).
-#
-# Which URLs may be pushed to is the server's to say: here it is seen that it is one.
+# Endpoints of subscriptions: a queue of the same account, or a URL for pushes (reference, section 9). URLs are only
+# parsed here; the server decides whether pushes to them are allowed.
 
 QUEUE_ENDPOINT = re.compile(r"acs:mns:(?P<where>[A-Za-z0-9._-]{0,64}:.*?):/?queues/(?P<name>.*)", re.DOTALL)
 _ACCOUNT = re.compile(r"[0-9]{12,}")
@@ -85,9 +84,9 @@ _MAIL_OR_SMS = re.compile(r"mail(?:to)?:|sms:", re.IGNORECASE)
 
 
 def read_endpoint(text: str, context: RequestContext) -> tuple[str, str]:
-    """Return the queue or the URL that ``text`` names, and an empty text for the other; raises ``SmqError``.
+    """Return (full name of a queue, "") or ("", URL) for an endpoint.
 
-    EndpointInvalid, and AccessDenied for a queue of another account.
+    Raises ``SmqError``: EndpointInvalid, or AccessDenied for a queue of another account.
     """
     queue = QUEUE_ENDPOINT.fullmatch(text)
     if queue is not None:
@@ -110,10 +109,10 @@ def read_endpoint(text: str, context: RequestContext) -> tuple[str, str]:
 
 
 def _of_address(context: RequestContext) -> set[str]:
-    """Return ``region:account`` as SDKs take them from the address of this server.
+    """Return each ``region:account`` that SDKs derive from the address of this server.
 
-    They expect ``<account>.mns.<region>[-internal].aliyuncs.com``, and of ``127.0.0.1`` make the account 127 and the
-    region 0; some leave the port out, some do not.
+    They expect ``<account>.mns.<region>[-internal].aliyuncs.com``; from ``127.0.0.1`` they derive the account 127 and
+    the region 0. Some omit the port, some do not.
     """
     authority = context.base_url.partition("//")[2]
     return {
@@ -129,41 +128,41 @@ _LOGGED = "LoggingEnabled"
 
 
 def create_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """CreateTopic: makes the topic (201), or finds it when every attribute given has the value that it has (204)."""
+    """CreateTopic: creates the topic (201), or returns it if it has the given attributes (204)."""
     topic = topic_of(request, context)
     supplied = _settings(smq.optional_body_of(request, "Topic"), context)
     return Plan(topics.CreateTopic(topic=topic, settings=supplied), smq.creation_response(topic_url(topic, context)))
 
 
 def set_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """SetTopicAttributes: those given; the others stay as they are."""
+    """SetTopicAttributes: changes the given attributes."""
     changes = _settings(body_of(request, "Topic"), context)
     return Plan(topics.SetTopic(topic=topic_of(request, context), settings=changes), smq.no_content)
 
 
 def get_topic_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """GetTopicAttributes: all of them."""
+    """GetTopicAttributes: returns all attributes."""
     return Plan(topics.ShowTopic(topic=topic_of(request, context)), smq.document_response("Topic", _topic_elements))
 
 
 def delete_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """DeleteTopic: with its subscriptions; a topic that is not there is as good as deleted."""
+    """DeleteTopic: deletes a topic and its subscriptions; a missing topic is no error."""
     return Plan(topics.DeleteTopic(topic=topic_of(request, context)), smq.deletion_response(TopicNotFound))
 
 
 def list_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListTopic: their URLs, and with ``x-mns-with-meta`` the attributes of each."""
+    """ListTopic: lists the URLs of topics, and with ``x-mns-with-meta`` their attributes."""
     page, detailed = smq.read_listing(request.headers)
 
     def entries(page: TopicPage) -> list[tuple[str, str, str]]:
         written = _topic_elements if detailed else lambda view: ""
-        return [(own_name(view.topic), topic_url(view.topic, context), written(view)) for view in page.topics]
+        return [(plain_name(view.topic), topic_url(view.topic, context), written(view)) for view in page.topics]
 
     return Plan(topics.ListTopics(account=context.account, **page), smq.listing_response("Topic", entries))
 
 
 def _settings(topic: Element, context: RequestContext) -> Values:
-    """Return what the children of ``topic`` set: two attributes that a queue has, too."""
+    """Return the settings in the children of ``topic``; queues have the same two attributes."""
     given, values = texts(topic), Values()
     for name in (_SIZE, _LOGGED):
         if name in given:
@@ -173,7 +172,7 @@ def _settings(topic: Element, context: RequestContext) -> Values:
 
 def _topic_elements(view: TopicView) -> str:
     content = {
-        "TopicName": own_name(view.topic),
+        "TopicName": plain_name(view.topic),
         "CreateTime": str(view.created_at_ms // limits.SECOND_MS),
         "LastModifyTime": str(view.modified_at_ms // limits.SECOND_MS),
         _SIZE: str(view.settings.message_bytes_max),
@@ -197,7 +196,7 @@ _NAMES = {value: name for names in (STRATEGIES, FORMATS) for name, value in name
 
 
 def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
-    """Subscribe: makes the subscription (201), or finds one that is the same in all (204)."""
+    """Subscribe: creates the subscription (201), or returns it if an equal one exists (204)."""
     topic, name = topic_of(request, context), subscription_of(request)
     given = texts(body_of(request, "Subscription"))
     text = given.get("Endpoint", "").strip()
@@ -217,7 +216,7 @@ def subscribe(request: SmqRequest, context: RequestContext) -> Plan:
 
 
 def set_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """SetSubscriptionAttributes: the strategy; a body that does not name one changes nothing."""
+    """SetSubscriptionAttributes: changes the retry strategy, if given."""
     topic, name = topic_of(request, context), subscription_of(request)
     strategy = _one_of(_STRATEGY, texts(body_of(request, "Subscription")), STRATEGIES)
     if strategy is None:
@@ -226,19 +225,19 @@ def set_subscription_attributes(request: SmqRequest, context: RequestContext) ->
 
 
 def get_subscription_attributes(request: SmqRequest, context: RequestContext) -> Plan:
-    """GetSubscriptionAttributes: all of them."""
+    """GetSubscriptionAttributes: returns all attributes."""
     command = topics.ShowSubscription(topic=topic_of(request, context), name=subscription_of(request))
     return Plan(command, smq.document_response("Subscription", _subscription_elements))
 
 
 def unsubscribe(request: SmqRequest, context: RequestContext) -> Plan:
-    """Unsubscribe: a subscription that is not there is as good as ended, where there is the topic."""
+    """Unsubscribe: deletes a subscription; a missing one is no error, a missing topic is."""
     command = topics.Unsubscribe(topic=topic_of(request, context), name=subscription_of(request))
     return Plan(command, smq.deletion_response(SubscriptionNotFound))
 
 
 def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> Plan:
-    """ListSubscriptionByTopic: their URLs."""
+    """ListSubscriptionByTopic: lists the URLs of the subscriptions of a topic."""
     topic, (page, _) = topic_of(request, context), smq.read_listing(request.headers)
 
     def entries(page: SubscriptionPage) -> list[tuple[str, str, str]]:
@@ -249,7 +248,7 @@ def list_subscription_by_topic(request: SmqRequest, context: RequestContext) -> 
 
 
 def read_tag(name: str, given: Mapping[str, str]) -> str:
-    """Return the tag called ``name``, empty where there is none; raises ``SmqError`` (InvalidArgument)."""
+    """Return the tag in the member ``name``, empty if there is none; raises ``SmqError`` (InvalidArgument)."""
     tag = given.get(name, "")
     if len(tag) > limits.SMQ_TAG_CHARACTERS_MAX or not tag.isprintable():
         raise invalid_argument(f"{name}, which has {limits.SMQ_TAG_CHARACTERS_MAX} printable characters at the most")
@@ -265,7 +264,7 @@ def _one_of(name: str, given: Mapping[str, str], values: Mapping[str, Value]) ->
     return values[text]
 
 
-def _particulars(subscription: Subscription) -> dict[str, str]:
+def _subscription_names(subscription: Subscription) -> dict[str, str]:
     owner, _, name = subscription.topic.partition("/")
     return {
         "TopicOwner": owner,
@@ -278,7 +277,7 @@ def _particulars(subscription: Subscription) -> dict[str, str]:
 def _subscription_elements(view: SubscriptionView) -> str:
     subscription = view.subscription
     content = {
-        **_particulars(subscription),
+        **_subscription_names(subscription),
         "Endpoint": subscription.endpoint,
         _FILTER: subscription.filter_tag,
         _STRATEGY: _NAMES[subscription.strategy],
@@ -289,22 +288,21 @@ def _subscription_elements(view: SubscriptionView) -> str:
     return smq.elements({name: text for name, text in content.items() if text})
 
 
-# What subscriptions get of a message: a document about it in XML or JSON, or its body alone (reference, section 9).
-#
-# A document is stored as it is delivered, so a queue's reader and a receiver of pushes see the same. Its frame does
-# not count towards the size of the message, which its sender knows nothing of.
+# Notifications: a document in XML or JSON, or only the body (reference, section 9). The document is stored as it is
+# delivered, so consumers of queues and receivers of pushes get the same. It does not count towards the size of the
+# message, because publishers cannot see it.
 
 TAG = "MessageTag"
-"""The name of a message's tag in documents, and in what a subscription that is pushed keeps beside the body."""
+"""The name of the tag in documents, and in the properties of messages to push."""
 
 
 def _written(body: str, tag: str, notification: Notification) -> str:
-    """Return what a subscription gets of the message ``body``, in its format."""
+    """Return the notification of a message, in the format of the subscription."""
     subscription = notification.subscription
     if subscription.format is NotificationFormat.SIMPLIFIED:
         return body
     content = {
-        **_particulars(subscription),
+        **_subscription_names(subscription),
         "MessageId": notification.id.hex().upper(),
         "Message": body,
         "MessageMD5": body_md5(body),
@@ -318,28 +316,25 @@ def _written(body: str, tag: str, notification: Notification) -> str:
     return f'<?xml version="1.0"?>\n<Notification xmlns="{smq.NAMESPACE}">{inner}</Notification>'
 
 
-# PublishMessage: to every subscription of a topic that wants the message's tag (reference, section 9).
-
-
 def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
-    """PublishMessage: what is for mail and text messages alone (``MessageAttributes``) is passed over."""
+    """PublishMessage: publishes a message; ``MessageAttributes``, for mail and SMS, are ignored."""
     message = body_of(request, "Message")
     given = texts(message)
     body = given.get("MessageBody")
     if not body:
-        raise no_body(message)
+        raise missing_body(message)
     group, tag = read_group(given.get(GROUP)), read_tag(TAG, given)
-    carried, carried_bytes = carried_by(message, group, context.caller)
-    size_bytes = len(body.encode()) + carried_bytes
+    properties, properties_bytes = message_properties(message, group, context.caller)
+    size_bytes = len(body.encode()) + properties_bytes
     pushed = encode_properties(Properties(system={TAG: Attribute("String", tag)} if tag else {}))
 
     def make(notification: Notification) -> NewMessage:
-        """Return what the queue of a subscription is to store; a pushed one keeps the tag instead of properties."""
+        """Return the message for one subscription; a message to push has the tag instead of properties."""
         is_pushed = notification.subscription.push_url
         return NewMessage(
             body=_written(body, tag, notification),
             size_bytes=size_bytes,
-            properties=pushed if is_pushed else carried,
+            properties=pushed if is_pushed else properties,
             group=None if is_pushed else group,
         )
 
@@ -352,14 +347,12 @@ def publish_message(request: SmqRequest, context: RequestContext) -> Plan:
     return Plan(command, respond)
 
 
-# The request by which a message is pushed to a subscription's URL (reference, section 9).
-#
-# Its signature covers what that of a client's request covers (section 3.1), so that receivers of the real service
-# verify it as they do; only the certificate is another one. A body without a document around it has its particulars in
-# headers.
+# Requests that push a message to a URL (reference, section 9). The signature covers the same as that of a client's
+# request (section 3.1), so receivers written for the service can verify it; only the certificate differs. If the body
+# is not a document, the fields of a document are in headers.
 
 Sign = Callable[[bytes], bytes]
-"""Text → its signature (RSASSA-PKCS1-v1_5 with SHA-1)."""
+"""Sign a text (RSASSA-PKCS1-v1_5 with SHA-1)."""
 
 _METHOD = b"POST"
 _NO_TAG = Attribute("String")
@@ -373,7 +366,7 @@ _CONTENT_TYPES = {
 def push_request(
     subscription: Subscription, message: ReceivedMessage, url: PushUrl, *, date: str, certificate_url: str, sign: Sign
 ) -> bytes:
-    """Return the whole request; ``date`` is that of the attempt, as HTTP has it."""
+    """Return the bytes of a push request; ``date`` is the HTTP date of the attempt."""
     body = message.body.encode()
     digest = b64encode(md5(body, usedforsecurity=False).hexdigest().encode())
     kind, path = _CONTENT_TYPES[subscription.format], url.path.encode()
@@ -385,7 +378,7 @@ def push_request(
     if subscription.format is NotificationFormat.SIMPLIFIED:
         tag = decode_properties(message.properties).system.get(TAG, _NO_TAG)
         content = {
-            **_particulars(subscription),
+            **_subscription_names(subscription),
             "MessageId": message.id.hex().upper(),
             TAG: tag.text,
             "PublishTime": str(message.sent_at_ms),
