@@ -1,4 +1,4 @@
-"""What the tests of the commands run on: a server, and `veilmq` with its output caught."""
+"""Fixtures for tests of the commands: a server, and `veilmq` with captured output."""
 
 import os
 import re
@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import pydantic  # noqa: F401 - where it is loaded, the library for commands checks with it what it makes
+import pydantic  # noqa: F401 - cyclopts validates with pydantic where it is loaded
 import pytest
 
 from tests.proofs.forking import run
@@ -18,23 +19,30 @@ from veilmq.testing import RunningServer
 
 SETTINGS = ("VEILMQ_", "AWS_")
 PROFILES = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
-"""No profile of this machine takes part."""
 COMMAND = (sys.executable, "-m", "veilmq")
+PIPES: dict[str, Any] = {
+    "stdin": subprocess.DEVNULL,
+    "stdout": subprocess.PIPE,
+    "stderr": subprocess.PIPE,
+    "text": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a command ended, and what it printed."""
-
     code: int
     out: str
     err: str
 
     def fails(self, code: int, *words: str) -> None:
-        """Assert that it ended with this code, printed nothing, and says these words among others."""
+        """Assert the exit code, an empty output, and that the error contains these words."""
         assert (self.code, self.out) == (code, ""), self.err
         for each in words:
             assert each in self.err
+
+    def prints(self, out: str) -> None:
+        """Assert that the command succeeded and printed exactly this."""
+        assert (self.code, self.out, self.err) == (0, out, "")
 
 
 Veilmq = Callable[..., Outcome]
@@ -45,20 +53,18 @@ def without_passwords(url: str) -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a command of its own process: this source tree, no settings but `variables`."""
+    """Return the environment of a command in a separate process: this source tree, and no settings but `variables`."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
     return plain | PROFILES | {"PYTHONPATH": str(SRC), "COLUMNS": "100"} | variables
 
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    words, variables = [*COMMAND, *arguments], environment(**variables)
-    return run(words, env=variables, stdin=nothing, stdout=pipe, stderr=pipe, text=True, timeout=60)
+    return run([*COMMAND, *arguments], env=environment(**variables), timeout=60, **PIPES)
 
 
 @pytest.fixture(autouse=True)
 def clean_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work in an empty folder and without settings in the environment."""
+    """Run each test in an empty folder without settings in the environment."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
         if name.startswith(SETTINGS):

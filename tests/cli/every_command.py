@@ -1,4 +1,4 @@
-"""Every command that the application has, found by walking it."""
+"""Find every command of the application."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ from veilmq.cli.app import build
 
 
 def every_command() -> Iterator[tuple[str, App]]:
-    """Yield (words, application) of each command that does something, such as "queue create"."""
+    """Yield the words, such as "queue create", and the application of each command."""
     yield from _below(build(), "")
 
 
 def options(app: App) -> set[str]:
-    """Return the long options of one command, without those that every command has."""
+    """Return the long options of a command, without those of every command."""
     return {
         name
         for argument in app.assemble_argument_collection()

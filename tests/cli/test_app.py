@@ -1,6 +1,5 @@
-"""The application: its help, its exit codes, and its one line when something is wrong."""
+"""The command line application: help, exit codes, one-line errors, completion, profiles and start-up cost."""
 
-import contextlib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from cyclopts import App
 
-from tests.cli.conftest import COMMAND, Veilmq, command, environment
+from tests.cli.conftest import COMMAND, PIPES, Veilmq, command, environment
 from tests.cli.every_command import every_command, options
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.conftest import EVERYTHING
@@ -29,17 +28,15 @@ from veilmq.testing import RunningServer
 COMMANDS = [name for name, _ in every_command()]
 
 
-def test_the_process_answers_help() -> None:
-    answer = subprocess.run(
-        [*COMMAND, "--help"], env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (answer.returncode, answer.stderr) == (0, "")
-    assert {name.split()[0] for name in COMMANDS} <= set(answer.stdout.split())
-    assert command().stdout == answer.stdout
+def test_the_process_prints_help() -> None:
+    result = subprocess.run([*COMMAND, "--help"], env=environment(), timeout=60, check=False, **PIPES)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert {name.split()[0] for name in COMMANDS} <= set(result.stdout.split())
+    assert command().stdout == result.stdout
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_answers_help(name: str, veilmq: Veilmq) -> None:
+def test_every_command_prints_help(name: str, veilmq: Veilmq) -> None:
     answer = veilmq(*name.split(), "--help")
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.startswith(f"Usage: veilmq {name}")
@@ -47,7 +44,7 @@ def test_every_command_answers_help(name: str, veilmq: Veilmq) -> None:
     assert marks == sorted(marks, reverse=True), "an option that is required is behind others"
 
 
-def test_the_version_is_that_of_the_package(veilmq: Veilmq) -> None:
+def test_version_is_that_of_the_package(veilmq: Veilmq) -> None:
     assert veilmq("--version").out == f"veilmq {__version__}\n"
 
 
@@ -93,7 +90,7 @@ WRONG: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize(("command", "words"), WRONG, ids=[command for command, _ in WRONG])
 def test_a_wrong_command_is_a_usage_error(command: str, words: str, veilmq: Veilmq) -> None:
-    """Exit code 2 and one line, before anything is opened or asked."""
+    """The exit code is 2 and the error is one line; no file is opened and no request sent."""
     answer = veilmq(*command.split())
     answer.fails(2, words)
     assert answer.err.startswith("veilmq: ")
@@ -102,26 +99,22 @@ def test_a_wrong_command_is_a_usage_error(command: str, words: str, veilmq: Veil
 
 
 @pytest.mark.parametrize("arguments", [["send", "q"], ["serve", "--data"]], ids=["text", "path"])
-def test_bytes_that_are_no_text_are_a_usage_error(arguments: list[str], veilmq: Veilmq) -> None:
-    answer = veilmq(*arguments, b"\xff".decode(errors="surrogateescape"))  # as Python gives them
-    assert (answer.code, answer.out) == (2, "")
+def test_an_argument_that_is_not_text_is_a_usage_error(arguments: list[str], veilmq: Veilmq) -> None:
+    answer = veilmq(*arguments, b"\xff".decode(errors="surrogateescape"))  # how Python decodes such bytes
+    answer.fails(2, "is not text in the encoding of this locale (")
     assert answer.err.startswith("veilmq: The argument '")
-    assert "is not text in the encoding of this locale (" in answer.err
     assert answer.err.count("\n") == 1
 
 
-def test_text_that_is_none_in_the_locale_is_a_usage_error() -> None:
-    """Of a process that has the locale C."""
+def test_arguments_must_be_text_in_the_encoding_of_the_locale() -> None:
     variables = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     words: list[str | bytes] = [*COMMAND, "queue", "create", "été".encode()]
-    answer = subprocess.run(words, env=environment(**variables), capture_output=True, timeout=60, check=False)
-    assert (answer.returncode, answer.stdout) == (2, b"")
-    assert answer.stderr.startswith(b"veilmq: The argument '")
-    assert b"is not text in the encoding of this locale (" in answer.stderr
-    assert answer.stderr.count(b"\n") == 1
+    result = subprocess.run(words, env=environment(**variables), capture_output=True, timeout=60, check=False)
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert re.fullmatch(rb"veilmq: The argument '.*is not text in the encoding of this locale \(.*\n", result.stderr)
 
 
-def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
+def test_the_error_of_an_unreachable_server_explains_how_to_start_one(veilmq: Veilmq) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
     answer = veilmq("queue", "list", "--endpoint", endpoint)
@@ -132,76 +125,57 @@ def test_no_server_says_how_to_start_one(veilmq: Veilmq) -> None:
     )
 
 
-def test_something_else_than_a_queue_server_is_called_that(veilmq: Veilmq) -> None:
+def test_a_reply_that_no_queue_server_sends_is_an_error(veilmq: Veilmq) -> None:
     with ScriptedServer(reply(404, b"<html>\nnot here")) as server:
         answer = veilmq("queue", "list", "--endpoint", server.endpoint)
     answer.fails(1, "not that of a queue server")
     assert answer.err.endswith("Name the endpoint of a queue server with --endpoint.\n")
 
 
-def test_the_option_beats_the_variable(server: RunningServer, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_endpoint_option_overrides_the_variable(
+    server: RunningServer, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert veilmq("queue", "list").code == 0
     monkeypatch.setenv("VEILMQ_ENDPOINT", "http://127.0.0.1:1")
     assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
 
 
-def test_a_reader_that_goes_away_is_no_error(server: RunningServer, client: HttpQueueClient) -> None:
-    """`veilmq queue list | head -1`: quiet, with the exit code of SIGPIPE."""
+def test_a_closed_output_pipe_ends_a_command_silently(server: RunningServer, client: HttpQueueClient) -> None:
+    """`veilmq queue list | head -1` prints no error; the exit code is that of SIGPIPE."""
     client.create_queue("orders")
     reading, writing = os.pipe()
     os.close(reading)
-    try:
-        answer = run(
-            [*COMMAND, "queue", "list", "--endpoint", server.endpoint],
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=subprocess.PIPE,
-            timeout=60,
-        )
-    finally:
-        os.close(writing)
-    assert (answer.returncode, answer.stderr) == (141, b"")
+    with os.fdopen(writing, "wb") as pipe:
+        words = [*COMMAND, "queue", "list", "--endpoint", server.endpoint]
+        result = run(words, env=environment(), timeout=60, **PIPES | {"stdout": pipe})
+    assert (result.returncode, result.stderr) == (141, "")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize("words", [["queue", "list", "--json"], ["queue", "--help"]], ids=["result", "help"])
-def test_an_output_that_is_full_is_an_error_of_one_line(
-    server: RunningServer, words: list[str], unbuffered: str
-) -> None:
-    where = environment(VEILMQ_ENDPOINT=server.endpoint, PYTHONUNBUFFERED=unbuffered)
+def test_a_full_output_device_is_a_one_line_error(server: RunningServer, words: list[str], unbuffered: str) -> None:
+    variables = environment(VEILMQ_ENDPOINT=server.endpoint, PYTHONUNBUFFERED=unbuffered)
     with Path("/dev/full").open("wb") as full:
-        answer = subprocess.run(
-            [*COMMAND, *words], env=where, stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
-        )
-    told = b"veilmq: The output cannot be written: No space left on device.\n"
-    assert (answer.returncode, answer.stderr) == (1, told)
+        streams = PIPES | {"stdout": full}
+        result = subprocess.run([*COMMAND, *words], env=variables, timeout=60, check=False, **streams)
+    error = "veilmq: The output cannot be written: No space left on device.\n"
+    assert (result.returncode, result.stderr) == (1, error)
 
 
 def test_an_interrupt_is_quiet(server: RunningServer, client: HttpQueueClient) -> None:
     client.create_queue("orders")
-    with Forked(
-        [*COMMAND, "receive", "orders", "--wait", "20", "--endpoint", server.endpoint],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        for _ in range(1_200):
-            if server.parked:
-                break
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0.05)
-        assert server.parked == 1, "the receive did not come to wait"
+    words = [*COMMAND, "receive", "orders", "--wait", "20", "--endpoint", server.endpoint]
+    with Forked(words, env=environment(), **PIPES) as process:
+        server.wait_until(lambda: server.parked or process.poll() is not None)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (130, b"", b"")
+    assert (process.returncode, out, err) == (130, "", "")
 
 
-# Values that nobody can mean: every command answers them with one line, and does nothing.
+# Invalid numbers: every option refuses them with one line.
 
 
 NO_NUMBERS = ("abc", "", "1.5.5", "nan", "-1", "1e400", "9" * 30, "0x10")
-"""What no option for a number takes."""
 
 
 def _is_number(argument: Any) -> bool:
@@ -209,7 +183,7 @@ def _is_number(argument: Any) -> bool:
 
 
 def _line(app: App, argument: Any, value: str) -> list[str]:
-    """Return the words of a command: all that it needs, and ``value`` for ``argument``."""
+    """Return the required arguments of a command, and ``value`` for ``argument``."""
     words = []
     for each in app.assemble_argument_collection():
         given = value if each is argument or each.names == argument.names else "1"
@@ -227,25 +201,25 @@ NUMBERS = [
 ]
 IDS = [f"{name} {argument.names[0]}" for name, _, argument in NUMBERS]
 FEW = 3
-"""Of those, how many each option is given in a commit: by turns, so that numbers of each kind have all."""
+"""How many values `make test` gives each option; the options of one type take turns, so that all values are tested."""
 
 
-def _by_turns() -> Iterator[Any]:
-    turns = Counter[Any]()
+def _round_robin() -> Iterator[Any]:
+    used = Counter[Any]()
     for each, option in zip(IDS, NUMBERS, strict=True):
         kind = option[2].hint
-        few = {(turns[kind] + place) % len(NO_NUMBERS) for place in range(FEW)}
-        turns[kind] += FEW
+        few = {(used[kind] + place) % len(NO_NUMBERS) for place in range(FEW)}
+        used[kind] += FEW
         others = set(range(len(NO_NUMBERS))) - few
         yield pytest.param(*option, [NO_NUMBERS[place] for place in sorted(few)], id=each)
         yield pytest.param(*option, [NO_NUMBERS[place] for place in sorted(others)], id=f"{each} ...", marks=EVERYTHING)
 
 
-OPTIONS = list(_by_turns())
+OPTIONS = list(_round_robin())
 
 
 @pytest.mark.parametrize(("name", "app", "argument", "values"), OPTIONS)
-def test_what_is_no_number_is_refused_with_the_range(
+def test_an_invalid_number_is_refused_with_the_valid_range(
     name: str, app: App, argument: Any, values: list[str], veilmq: Veilmq
 ) -> None:
     place = argument.names[0]
@@ -257,7 +231,7 @@ def test_what_is_no_number_is_refused_with_the_range(
         assert answer.err.count("\n") == 1
 
 
-def test_there_are_such_options() -> None:
+def test_the_invalid_numbers_cover_every_type_of_option() -> None:
     found = {"queue create --delay", "pipeline tune --quantile", "worker --metrics-port", "claims release NUMBER"}
     assert found <= set(IDS)
     for kind in {argument.hint for _, _, argument in NUMBERS}:
@@ -279,40 +253,34 @@ def test_there_are_such_options() -> None:
         "postgresql://x[::1]/q",
     ],
 )
-def test_a_port_that_is_none_in_the_url_of_a_database(command: str, url: str, veilmq: Veilmq) -> None:
-    """The setting is named, and where it came from: the driver knows neither, and speaks of its own code."""
+def test_an_invalid_port_in_the_url_of_a_database_is_a_usage_error(command: str, url: str, veilmq: Veilmq) -> None:
+    """The error names the setting and its source; the driver's own error has neither."""
     answer = veilmq(command, "--store", url)
-    assert (answer.code, answer.out) == (2, "")
-    assert answer.err.startswith(
-        f"veilmq: store = '{url}' (flag --store): must be a URL that begins with postgresql://"
-    )
+    answer.fails(2, f"veilmq: store = '{url}' (flag --store): must be a URL that begins with postgresql://")
     assert answer.err.endswith("each port from 1 to 65535\n")
 
 
-def test_an_endpoint_of_the_environment_is_said_to_be_from_there(
-    veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS", "VEILMQ_ENDPOINT"):  # each beats those before it
+def test_the_error_of_an_endpoint_names_its_source(veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_SQS", "VEILMQ_ENDPOINT"):  # in ascending precedence
         monkeypatch.setenv(variable, f"here:{variable}")
         assert veilmq("queue", "list").err.startswith(f"veilmq: {variable}: 'here:{variable}' is not an endpoint")
-    monkeypatch.setenv("VEILMQ_ENDPOINT", "")  # empty, it names none
+    monkeypatch.setenv("VEILMQ_ENDPOINT", "")  # an empty variable is ignored
     assert veilmq("queue", "list").err.startswith("veilmq: AWS_ENDPOINT_URL_SQS: ")
     assert veilmq("queue", "list", "--endpoint", "there").err.startswith("veilmq: --endpoint: 'there' is not")
 
 
-# `veilmq pipeline` and `veilmq demo`: what they say when something is missing or the usage is wrong.
+# `veilmq pipeline` and `veilmq demo`: missing extras, missing Java and usage errors.
 
 
 WITHOUT = "import sys; sys.modules[sys.argv.pop(1)] = None; from veilmq.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run `veilmq` where `module` is not installed; what a fork has imported is there."""
+    """Run `veilmq` as if `module` were not installed; a module that a fork has imported needs a new process."""
     command = [sys.executable, "-c", WITHOUT, module, *words]
     if module not in IMPORTED:
-        pipe = subprocess.PIPE
-        return run(command, env=environment(), stdout=pipe, stderr=pipe, text=True, timeout=60)
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        return run(command, env=environment(), timeout=60, **PIPES)
+    return subprocess.run(command, env=environment(), timeout=60, check=False, **PIPES)
 
 
 @pytest.mark.parametrize(
@@ -323,23 +291,23 @@ def without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
         ("apsw", "demo", "server"),
     ],
 )
-def test_an_extra_that_is_missing_is_named(module: str, command: str, extra: str) -> None:
+def test_the_error_of_a_missing_extra_names_it(module: str, command: str, extra: str) -> None:
     done = without(module, *command.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert f"pip install 'veilmq[{extra}]'" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
-def test_a_worker_that_cannot_export_names_the_extra(module: str, tmp_path: Path) -> None:
+def test_a_worker_without_the_exporter_names_the_extra(module: str, tmp_path: Path) -> None:
     text = "from veilmq.consumer import Consumer\napp = Consumer('q')\n@app.handler\n"
     (tmp_path / "shop.py").write_text(f"{text}async def handle(body: str) -> None: ...\n")
     done = without(module, "worker", "shop:app", "--opentelemetry")
-    told = "veilmq: opentelemetry=True needs pip install 'veilmq[otlp]'.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+    error = "veilmq: opentelemetry=True needs pip install 'veilmq[otlp]'.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
 
 
 @pytest.mark.parametrize("command", ["demo", "pipeline report --state s --to r.html"])
-def test_java_that_is_missing_is_told_in_one_line(
+def test_missing_java_is_a_one_line_error(
     veilmq: Veilmq, command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
@@ -349,7 +317,7 @@ def test_java_that_is_missing_is_told_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
+def test_route_refuses_a_table_without_queues(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
     client.create_queue("orders")
     table = tmp_path / "table.json"
     table.write_text('{"version": 1, "default": 0, "classes": [{"name": "x", "visibility_timeout_s": 1}]}')
@@ -358,7 +326,7 @@ def test_a_table_that_cannot_forward_is_refused(veilmq: Veilmq, client: HttpQueu
     assert client.list_queues() == ["orders"]
 
 
-def test_wrong_options_make_no_queues(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
+def test_route_with_invalid_options_creates_no_queues(veilmq: Veilmq, client: HttpQueueClient, tmp_path: Path) -> None:
     client.create_queue("orders")
     classes = [{"name": "x", "visibility_timeout_s": 1, "queue": "orders-x"}]
     table = tmp_path / "table.json"
@@ -372,27 +340,18 @@ def test_wrong_options_make_no_queues(veilmq: Veilmq, client: HttpQueueClient, t
     ("options", "words"),
     [("--master local --remote sc://x", "give only one of them"), ("--conf spark.x", "must look like NAME=VALUE")],
 )
-def test_a_session_asked_wrongly_is_a_usage_error(
+def test_invalid_options_of_a_spark_session_are_a_usage_error(
     veilmq: Veilmq, client: HttpQueueClient, options: str, words: str
 ) -> None:
-    """The queues have been looked for then."""
-    client.create_queue("orders")
+    client.create_queue("orders")  # checked before the session
     veilmq(*f"pipeline archive orders --table t {options}".split()).fails(2, words)
 
 
-# What a start costs: a command imports what it needs, and no more.
+# A command imports only the modules that it needs.
 
 
-HEAVY: tuple[str, ...] = (
-    "asyncio",
-    "rich",
-    "veilmq.server",
-    "veilmq.store",
-    "veilmq.consumer",
-    "veilmq.pipeline",
-    "veilmq.testing",
-)
-HEAVY += ("apsw", "botocore", "configparser", "pyspark", "tomllib", "uvloop", "wsgiref")
+HEAVY = {"asyncio", "rich", "apsw", "botocore", "configparser", "pyspark", "tomllib", "uvloop", "wsgiref"}
+HEAVY |= {f"veilmq.{package}" for package in ("server", "store", "consumer", "pipeline", "testing")}
 LOADED = "import sys; from veilmq.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
 
 
@@ -407,26 +366,25 @@ LOADED = "import sys; from veilmq.cli import main; main(sys.argv[1:]); print(*sy
         ("pipeline tune --help", {"rich", "veilmq.pipeline"}),
     ],
 )
-def test_a_start_imports_what_the_command_needs(
+def test_a_command_imports_only_the_modules_that_it_needs(
     command: str, allowed: set[str], server: RunningServer, client: HttpQueueClient
 ) -> None:
     client.create_queue("orders")
     words = [sys.executable, "-c", LOADED, *command.split()]
     variables = environment(VEILMQ_ENDPOINT=server.endpoint)
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, env=variables, timeout=60, check=True, **PIPES)
     loaded = set(done.stderr.split())
     assert "cyclopts" in loaded
-    assert loaded & set(HEAVY) == allowed
+    assert loaded & HEAVY == allowed
     assert ("urllib3" in loaded) == (command != "--help")
 
 
-def test_a_command_on_a_store_imports_no_client(tmp_path: Path) -> None:
-    """Nor does a server, which would keep it as long as it runs."""
+def test_neither_a_command_on_a_store_nor_a_server_imports_a_client(tmp_path: Path) -> None:
     with RunningServer(data=tmp_path / "store"):
         pass
     program = f"{LOADED}; import veilmq.server.app; print(*sys.modules, file=sys.stderr)"
     words = [sys.executable, "-c", program, "doctor", "--data", str(tmp_path / "store")]
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(words, env=environment(), timeout=60, check=True, **PIPES)
     assert done.stdout.endswith("Every check is ok.\n")
     loaded = set(done.stderr.split())
     assert "veilmq.server.app" in loaded
@@ -447,7 +405,7 @@ def test_completion_is_installed_for_a_shell(shell: str, veilmq: Veilmq, tmp_pat
 
 
 def test_bash_completes_the_values_of_an_option(veilmq: Veilmq, tmp_path: Path) -> None:
-    """Those that are words: '' is for the server's setting, and nothing to offer."""
+    """It omits the value '', which stands for the server's setting."""
     script = tmp_path / "completion"
     assert veilmq("--install-completion", "--shell", "bash", "--output", str(script)).code == 0
     typed = "COMP_WORDS=(veilmq queue create --event-log ''); COMP_CWORD=4"
@@ -456,7 +414,7 @@ def test_bash_completes_the_values_of_an_option(veilmq: Veilmq, tmp_path: Path) 
     assert done.stdout == "<off><closed>"
 
 
-def test_completion_goes_where_the_shell_looks_for_it(
+def test_completion_is_installed_in_the_folder_of_the_shell(
     veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -474,10 +432,8 @@ def test_completion_goes_where_the_shell_looks_for_it(
     veilmq("--install-completion").fails(2, "Name the shell with --shell.")
 
 
-def test_every_command_that_prints_a_result_prints_it_as_json_on_request() -> None:
-    """All but the worker, whose log is its output."""
-    without = {name for name, app in every_command() if "--json" not in options(app)}
-    assert without == {"worker"}
+def test_every_command_but_the_worker_has_a_json_option() -> None:
+    assert {name for name, app in every_command() if "--json" not in options(app)} == {"worker"}
 
 
 PROFILES = """
@@ -537,7 +493,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_profile_names_the_endpoint(
     variables: dict[str, str], words: str, profiles: Path, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of SQS before that for all services; each variable beats it."""
+    """The endpoint of SQS has precedence over that of all services, and a variable over both."""
     (profiles.parent / "conftest.py").write_text("import no\nprofile\n", encoding="utf-8")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -546,7 +502,7 @@ def test_a_profile_names_the_endpoint(
     assert words in answer.err
 
 
-def test_the_endpoint_of_a_profile_can_be_ignored(
+def test_a_variable_disables_the_endpoints_of_profiles(
     profiles: Path, veilmq: Veilmq, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("VEILMQ_ENDPOINT")
@@ -556,10 +512,10 @@ def test_the_endpoint_of_a_profile_can_be_ignored(
     assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 0
 
 
-def test_a_profile_has_the_key_that_signs(
+def test_a_profile_contains_the_signing_key(
     profiles: Path, veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A key of the variables beats it as a whole, also a wrong one."""
+    """A key in the variables replaces it, even if that key is unknown."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region="eu-west-1") as server:
         monkeypatch.setenv("AWS_REGION", "eu-west-1")
         assert veilmq("queue", "list", "--endpoint", server.endpoint).code == 1
@@ -570,7 +526,7 @@ def test_a_profile_has_the_key_that_signs(
         veilmq("queue", "list", "--endpoint", server.endpoint).fails(1, "UnrecognizedClientException")
 
 
-def test_closed_streams_are_empty_ones(server: RunningServer, client: HttpQueueClient) -> None:
+def test_closed_standard_streams_are_treated_as_empty(server: RunningServer, client: HttpQueueClient) -> None:
     client.create_queue("a")
     shell, variables = 'exec "$@" <&- >&- 2>&-', environment(VEILMQ_ENDPOINT=server.endpoint)
     for words, code in ((["queue", "list"], 0), (["queue", "purge", "a"], 2), (["send", "a", "--stdin-lines"], 0)):

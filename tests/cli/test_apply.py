@@ -1,4 +1,4 @@
-"""`veilmq apply` against real servers: queues and topics that a file declares."""
+"""`veilmq apply` against real servers: the queues and topics that a file declares."""
 
 import json
 import os
@@ -21,12 +21,10 @@ from veilmq.core.settings import QueueSettings
 from veilmq.testing import RunningServer, faults
 
 QUEUE = "arn:aws:sqs:us-east-1:000000000000"
-OTHER = "arn:aws:sqs:eu-west-1:111111111111"
-"""Of an ARN the name counts."""
-
+OTHER = "arn:aws:sqs:eu-west-1:111111111111"  # only the name of an ARN matters
 POLICY = {"Effect": "Allow", "Principal": {"AWS": "111111111111"}, "Action": "SQS:SendMessage"}
 TOML = f"""
-port = 9324  # a setting of the server, which is passed over
+port = 9324  # a setting of the server, which `apply` ignores
 
 [queues.orders]
 visibility_timeout_s = 60
@@ -108,8 +106,8 @@ def server(
 
 
 @pytest.fixture
-def here(veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpQueueClient]:
-    """A client of one server in memory, where the store does not matter."""
+def memory_client(veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpQueueClient]:
+    """A client of a server in memory, for tests that do not depend on the store."""
     monkeypatch.setenv("VEILMQ_ENDPOINT", veilmq_server.endpoint)
     with HttpQueueClient(veilmq_server.endpoint) as opened:
         yield opened
@@ -128,8 +126,11 @@ def settings_of(server: RunningServer, queue: str) -> QueueSettings:
         return settings.show().settings
 
 
-def test_fifty_queues_twice(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """The second time nothing changes; a change by hand is shown, and put right."""
+def counted(created: int, changed: int, deleted: int, unchanged: int) -> str:
+    return f"{created} created, {changed} changed, {deleted} deleted, {unchanged} unchanged\n"
+
+
+def test_apply_creates_queues_and_reverts_manual_changes(client: HttpQueueClient, veilmq: Veilmq) -> None:
     queues = [
         f"[queues.q{number}]\nvisibility_timeout_s = {number}\n"
         f'dead_letter_queue = "q{number + 1}"\ntags = {{ n = "{number}" }}'
@@ -139,14 +140,13 @@ def test_fifty_queues_twice(client: HttpQueueClient, veilmq: Veilmq) -> None:
     first = veilmq("apply", file)
     assert (first.code, first.err) == (0, "")
     lines = first.out.splitlines()
-    assert lines[:2] == ["+ queue q49", "+ queue q48"]  # what others name comes first
-    assert lines[2:6] == [
-        *("    visibility_timeout_s: 48", "    dead_letter_queue: q49", "    receives_max: 10", "    tags.n: 48")
-    ]
-    assert lines[-1] == "50 created, 0 changed, 0 deleted, 0 unchanged"
+    assert lines[:2] == ["+ queue q49", "+ queue q48"]  # targets first
+    settings = ["visibility_timeout_s: 48", "dead_letter_queue: q49", "receives_max: 10", "tags.n: 48"]
+    assert [line.strip() for line in lines[2:6]] == settings
+    assert first.out.endswith("\n" + counted(50, 0, 0, 0))
     shown = {name: client.show(name) for name in client.list_queues()}
     assert len(shown) == 50
-    unchanged = "0 created, 0 changed, 0 deleted, 50 unchanged\n"
+    unchanged = counted(0, 0, 0, 50)
     assert veilmq("apply", file).out == unchanged
     assert {name: client.show(name) for name in shown} == shown
     found = veilmq("apply", file, "--dry-run")
@@ -156,18 +156,17 @@ def test_fifty_queues_twice(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.tag("q7", {"n": "x", "by": "hand"})
     difference = "~ queue q7\n    visibility_timeout_s: 300 -> 7\n    tags.by: hand -> none\n    tags.n: x -> 7\n"
     found = veilmq("apply", file, "--dry-run")
-    counted = "0 created, 1 changed, 0 deleted, 49 unchanged\n"
-    assert (found.code, found.out) == (3, f"{difference}Would be: {counted}")
+    assert (found.code, found.out) == (3, f"{difference}Would be: {counted(0, 1, 0, 49)}")
     assert client.show("q7").settings.visibility_timeout_s == 300
-    assert veilmq("apply", file).out == difference + counted
-    assert client.show("q7").settings == shown["q7"].settings.changed({"retention_s": 60})  # the file does not name it
+    assert veilmq("apply", file).out == difference + counted(0, 1, 0, 49)
+    assert client.show("q7").settings == shown["q7"].settings.changed({"retention_s": 60})  # not in the file
     assert client.tags("q7") == {"n": "7"}
 
 
-def test_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """By their names of SQS and by ours, in tables and texts; once they are there, nothing is left to do."""
+def test_apply_sets_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """The file has names of SQS and of veilmq, in tables and texts."""
     file = declare(TOML, "veilmq.toml")
-    assert veilmq("apply", file).out.endswith("8 created, 0 changed, 0 deleted, 0 unchanged\n")
+    assert veilmq("apply", file).out.endswith(counted(8, 0, 0, 0))
     orders = settings_of(server, "orders")
     policy = {"Version": "2012-10-17", "Statement": POLICY}
     assert json.loads(orders.policy) == policy
@@ -194,38 +193,37 @@ def test_every_kind_of_attribute(server: RunningServer, client: HttpQueueClient,
     assert subscription is not None
     assert subscription["Endpoint"] == "acs:mns::000000000000:queues/orders"
     assert (subscription["FilterTag"], subscription["NotifyContentFormat"]) == ("Urgent", "JSON")
-    # a policy that another client wrote with other spaces is the same
     with Settings(server.endpoint, "orders") as settings:
-        settings.set({"policy": json.dumps(policy, indent=2)})
-    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 8 unchanged\n"
+        settings.set({"policy": json.dumps(policy, indent=2)})  # the same policy with other white space
+    assert veilmq("apply", file).out == counted(0, 0, 0, 8)
     topics.set("news", {"MaximumMessageSize": "1024"})
     topics.create("news/subscriptions/other", {"Endpoint": "acs:mns::000000000000:queues/orders"})
     topics.create("old", {})
     lines = veilmq("apply", file, "--prune", "--yes").out.splitlines()
     assert lines[:2] == ["~ topic news", "    MaximumMessageSize: 1024 -> 2048"]
-    assert lines[2:] == ["- subscription news/other", "- topic old", "0 created, 1 changed, 2 deleted, 7 unchanged"]
+    assert lines[2:] == ["- subscription news/other", "- topic old", counted(0, 1, 2, 7).strip()]
     assert (topics.names(), topics.names("news")) == (["news", "plain"], ["to-orders"])
     assert veilmq("apply", file, "--prune", "--dry-run").code == 0
 
 
 @pytest.mark.parametrize("order", ["source first", "target first"])
-def test_dead_letter_queues_come_first(order: str, here: HttpQueueClient, veilmq: Veilmq) -> None:
-    """Also one that lets its sources in by the same file, and one that is on the server alone."""
-    here.create_queue("there")
+def test_apply_orders_changes_by_dead_letter_queues(order: str, memory_client: HttpQueueClient, veilmq: Veilmq) -> None:
+    """A dead-letter queue may get its permissions in the same file, or exist on the server only."""
+    memory_client.create_queue("there")
     tables = [
         '[queues.a]\ndead_letter_queue = "b"\nreceives_max = 2',
         '[queues.b]\ndead_letter_queue = "there"\nredrive_permission = "listed"\nredrive_sources = ["a"]',
     ]
     file = declare("\n".join(tables if order == "source first" else tables[::-1]))
     assert veilmq("apply", file).code == 0
-    assert here.dead_letter_sources("b") == ["a"]
-    assert here.dead_letter_sources("there") == ["b"]
-    # the other way round: each of the two changes before the other allows it
+    assert memory_client.dead_letter_sources("b") == ["a"]
+    assert memory_client.dead_letter_sources("there") == ["b"]
+    # reversed: each of the two queues must change before the other
     closed = 'redrive_permission = "none"\nredrive_sources = []'
     declare(f'[queues.b]\ndead_letter_queue = "a"\n{closed}\n[queues.a]\ndead_letter_queue = ""')
     assert veilmq("apply", file).code == 0
-    assert (here.dead_letter_sources("a"), here.dead_letter_sources("b")) == (["b"], [])
-    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 2 unchanged\n"
+    assert (memory_client.dead_letter_sources("a"), memory_client.dead_letter_sources("b")) == (["b"], [])
+    assert veilmq("apply", file).out == counted(0, 0, 0, 2)
 
 
 @pytest.mark.parametrize(
@@ -242,15 +240,15 @@ def test_dead_letter_queues_come_first(order: str, here: HttpQueueClient, veilmq
     ],
     ids=["fifo", "no-fifo", "missing", "type", "permission", "half", "not-fifo", "target"],
 )
-def test_what_is_refused_changes_nothing(text: str, words: str, here: HttpQueueClient, veilmq: Veilmq) -> None:
-    here.create_queue("plain")
+def test_a_refused_file_changes_nothing(text: str, words: str, memory_client: HttpQueueClient, veilmq: Veilmq) -> None:
+    memory_client.create_queue("plain")
     answer = veilmq("apply", declare(text))
     assert (answer.code, answer.out) == (2 if ".fifo: A name" in words else 1, "")
     assert words in answer.err
-    assert here.list_queues() == ["plain"]
+    assert memory_client.list_queues() == ["plain"]
 
 
-def test_an_endpoint_of_a_subscription_stays(here: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_the_endpoint_of_a_subscription_cannot_be_changed(memory_client: HttpQueueClient, veilmq: Veilmq) -> None:
     text = '[queues.a]\n[queues.b]\n[topics.t.subscriptions.s]\nstrategy = "BACKOFF_RETRY"\n'
     assert veilmq("apply", declare(text + 'queue = "a"')).code == 0
     answer = veilmq("apply", declare(text + 'queue = "b"'))
@@ -258,35 +256,28 @@ def test_an_endpoint_of_a_subscription_stays(here: HttpQueueClient, veilmq: Veil
     changed = text.replace("BACKOFF", "EXPONENTIAL_DECAY") + 'Endpoint = "acs:mns:x:000000000000:queues/a"'
     lines = veilmq("apply", declare(changed)).out.splitlines()
     assert lines[:2] == ["~ subscription t/s", "    NotifyStrategy: BACKOFF_RETRY -> EXPONENTIAL_DECAY_RETRY"]
-    assert veilmq("apply", declare(changed)).out == "0 created, 0 changed, 0 deleted, 4 unchanged\n"
+    assert veilmq("apply", declare(changed)).out == counted(0, 0, 0, 4)
 
 
-def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_prune_deletes_undeclared_queues_after_confirmation(memory_client: HttpQueueClient, veilmq: Veilmq) -> None:
     file = declare("[queues.kept]")
-    here.create_queue("by-hand")
-    here.create_queue("kept", {"dead_letter_queue": "by-hand", "receives_max": 3})
+    memory_client.create_queue("by-hand")
+    memory_client.create_queue("kept", {"dead_letter_queue": "by-hand", "receives_max": 3})
     Topics(Transport(os.environ["VEILMQ_ENDPOINT"])).create("news", {})
     veilmq("apply", file, "--prune", "--yes").fails(
         1, "queue kept: its dead-letter queue by-hand would be deleted; declare it, too. Nothing was changed."
     )
-    here.set("kept", {"dead_letter_queue": "", "receives_max": 0})
-    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 1 unchanged\n"
+    memory_client.set("kept", {"dead_letter_queue": "", "receives_max": 0})
+    assert veilmq("apply", file).out == counted(0, 0, 0, 1)
     found = veilmq("apply", file, "--prune", "--dry-run")
     assert (found.code, found.out.splitlines()[0]) == (3, "- queue by-hand")
-    asked = veilmq("apply", file, "--prune")
-    assert (asked.code, "add --yes to go on without it" in asked.err) == (2, True)
-    assert here.list_queues() == ["by-hand", "kept"]
-    done = veilmq("apply", file, "--prune", "--yes", "--json")
+    unconfirmed = veilmq("apply", file, "--prune")
+    assert (unconfirmed.code, "add --yes to go on without it" in unconfirmed.err) == (2, True)
+    assert memory_client.list_queues() == ["by-hand", "kept"]
+    done = json.loads(veilmq("apply", file, "--prune", "--yes", "--json").out)
     step = {"action": "delete", "kind": "queue", "name": "by-hand", "differences": []}
-    assert json.loads(done.out) == {
-        "steps": [step],
-        "created": 0,
-        "changed": 0,
-        "deleted": 1,
-        "unchanged": 1,
-        "applied": True,
-    }
-    assert here.list_queues() == ["kept"]
+    assert done == {"steps": [step], "created": 0, "changed": 0, "deleted": 1, "unchanged": 1, "applied": True}
+    assert memory_client.list_queues() == ["kept"]
     assert Topics(Transport(os.environ["VEILMQ_ENDPOINT"])).names() == ["news"]
 
 
@@ -326,40 +317,46 @@ def test_what_is_not_in_the_file_is_deleted_if_that_is_confirmed(here: HttpQueue
         ('[topics.a.subscriptions.s]\nqueue = "q"\nformat = "CSV"', "NotifyContentFormat: must be one of XML, JSON,"),
     ],
 )  # fmt: skip
-def test_bad_files(text: str, words: str, here: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_an_invalid_file_is_a_usage_error(
+    text: str, words: str, memory_client: HttpQueueClient, veilmq: Veilmq
+) -> None:
     answer = veilmq("apply", declare(text))
     answer.fails(2, "veilmq: queues.toml: ")
     assert words.lower() in answer.err.lower()
-    assert here.list_queues() == []
+    assert memory_client.list_queues() == []
 
 
 @pytest.mark.parametrize(("kind", "unchanged"), [("toml", 6), ("text", 4)])
-def test_the_files_on_the_page(kind: str, unchanged: int, here: HttpQueueClient, veilmq: Veilmq) -> None:
-    """The diff on the page is that of its own example, after the change by hand that it describes."""
+def test_the_examples_of_the_documentation_work(
+    kind: str, unchanged: int, memory_client: HttpQueueClient, veilmq: Veilmq
+) -> None:
+    """The page shows the diff of its own example after the manual change that it describes."""
     (text,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     file = declare(text, "queues.toml" if kind == "toml" else "elasticmq.conf")
     assert veilmq("apply", file).code == 0
-    assert veilmq("apply", file).out == f"0 created, 0 changed, 0 deleted, {unchanged} unchanged\n"
+    assert veilmq("apply", file).out == counted(0, 0, 0, unchanged)
     if kind == "toml":
         (shown,) = re.findall(r"--dry-run\n(.*?)\$ echo", PAGE, re.DOTALL)
-        here.set("orders", {"visibility_timeout_s": 30})
-        here.tag("orders", {"team": "mail"})
+        memory_client.set("orders", {"visibility_timeout_s": 30})
+        memory_client.tag("orders", {"team": "mail"})
         assert veilmq("apply", file, "--dry-run").out == shown
 
 
-def test_a_server_that_stops_replying(here: HttpQueueClient, veilmq_server: RunningServer, veilmq: Veilmq) -> None:
-    """The error says how far it came; the next run does the rest."""
-    here.create_queue("a")
+def test_apply_continues_after_a_connection_error(
+    memory_client: HttpQueueClient, veilmq_server: RunningServer, veilmq: Veilmq
+) -> None:
+    """The error reports the completed steps; the next run does the rest."""
+    memory_client.create_queue("a")
     veilmq_server.faults.script("TagQueue", faults.REQUEST_DROPPED, times=3)
     file = declare('[queues.b]\n[queues.a]\ntags = { team = "shop" }\n[queues.c]')
     answer = veilmq("apply", file)
     assert answer.code == 1
     assert "at queue a (1 of 3 steps are done)." in answer.err
-    assert here.list_queues() == ["a", "b"]
-    assert veilmq("apply", file).out.endswith("1 created, 1 changed, 0 deleted, 1 unchanged\n")
+    assert memory_client.list_queues() == ["a", "b"]
+    assert veilmq("apply", file).out.endswith(counted(1, 1, 0, 1))
 
 
-def test_a_file_that_cannot_be_read(veilmq: Veilmq) -> None:
+def test_an_unreadable_file_is_a_usage_error(veilmq: Veilmq) -> None:
     Path("latin.conf").write_bytes(b"queues { \xe9 {} }")
     veilmq("apply", "latin.conf").fails(2, "latin.conf: 'utf-8' codec can't decode byte 0xe9 in position 9")
     veilmq("apply", "none.toml").fails(2, "none.toml: cannot be read: No such file or directory.")
@@ -367,12 +364,12 @@ def test_a_file_that_cannot_be_read(veilmq: Veilmq) -> None:
     veilmq("apply", declare("[queues.a]"), "--endpoint", "here").fails(2, "--endpoint: 'here' is not an endpoint")
 
 
-def test_a_file_of_elasticmq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
-    """All keys that its README has; what has no effect is said."""
+def test_apply_reads_a_configuration_file_of_elasticmq(server: RunningServer, veilmq: Veilmq) -> None:
+    """It reads all keys in ElasticMQ's README, and warns of those without effect."""
     file = declare(ELASTICMQ, "elasticmq.conf")
     done = veilmq("apply", file)
     assert done.code == 0, done.err
-    assert done.out.endswith("6 created, 0 changed, 0 deleted, 0 unchanged\n")
+    assert done.out.endswith(counted(6, 0, 0, 0))
     assert settings_of(server, "work") == QueueSettings(
         visibility_timeout_s=10,
         delay_s=5,
@@ -391,11 +388,13 @@ def test_a_file_of_elasticmq(server: RunningServer, client: HttpQueueClient, vei
         "veilmq: queues.moved: moveTo = audit",
         "veilmq: aws, generate-node-address, node-address, queues-storage, rest-sqs:",
     ]
-    assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 6 unchanged\n"
+    assert veilmq("apply", file).out == counted(0, 0, 0, 6)
 
 
-def test_what_elasticmq_writes_itself(here: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own file of queues: empty texts are none. Variables are texts; without queues nothing is declared."""
+def test_apply_reads_a_file_that_elasticmq_wrote(
+    memory_client: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Empty texts count as absent and variables as texts; a file without queues declares nothing."""
     monkeypatch.setenv("RECEIVES", "3")
     monkeypatch.setenv("FIFO", "true")
     text = """queues {
@@ -405,11 +404,11 @@ def test_what_elasticmq_writes_itself(here: HttpQueueClient, veilmq: Veilmq, mon
     }"""
     done = veilmq("apply", declare(text, "queues.conf"))
     assert (done.code, done.err) == (0, "")
-    assert here.list_queues() == ["dead.fifo", "test.fifo"]
-    settings = here.show("test.fifo").settings
+    assert memory_client.list_queues() == ["dead.fifo", "test.fifo"]
+    settings = memory_client.show("test.fifo").settings
     assert (settings.visibility_timeout_s, settings.delay_s, settings.receives_max) == (3, 0, 3)
     pruned = veilmq("apply", declare("node-address { port = 1 }", "queues.conf"), "--prune", "--yes")
-    assert pruned.out == "0 created, 0 changed, 0 deleted, 0 unchanged\n"
+    assert pruned.out == counted(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -418,10 +417,7 @@ def test_what_elasticmq_writes_itself(here: HttpQueueClient, veilmq: Veilmq, mon
         ('queues { a { fifo = true }, "a.fifo" { fifo = true } }', "queues.a: is given twice, as a.fifo is the same"),
         ("queues { a { x = ", "is not a HOCON file (at line 1, column 18)."),
         ("queues { a { visibilityTimeout = 3 s } }", "queues.a: unknown key visibilityTimeout; there are defaultVisi"),
-        (
-            "queues { a { deadLettersQueue { name = b } } }",
-            "queues.a.deadLettersQueue: needs name and maxRec",
-        ),
+        ("queues { a { deadLettersQueue { name = b } } }", "queues.a.deadLettersQueue: needs name and maxRec"),
         ("queues { a { deadLettersQueue { to = b } } }", "queues.a.deadLettersQueue: unknown key to; there are name,"),
         ("queues { a { delay = 10 } }", "queues.a.delay: must be whole seconds, such as 10 seconds; a bare number"),
         ("queues { a { delay = soon } }", "queues.a.delay: must be whole seconds"),
@@ -432,7 +428,7 @@ def test_what_elasticmq_writes_itself(here: HttpQueueClient, veilmq: Veilmq, mon
         ("queues = ${none}", "is not a readable HOCON file: Cannot resolve variable ${none}"),
     ],
 )
-def test_bad_files_of_elasticmq(text: str, words: str, veilmq: Veilmq) -> None:
+def test_an_invalid_file_of_elasticmq_is_a_usage_error(text: str, words: str, veilmq: Veilmq) -> None:
     veilmq("apply", declare(text, "bad.conf")).fails(2, "veilmq: bad.conf: ", words)
 
 
@@ -442,29 +438,25 @@ def test_a_file_of_elasticmq_needs_an_extra(veilmq: Veilmq, monkeypatch: pytest.
     veilmq("apply", declare(ELASTICMQ, "elasticmq.conf")).fails(2, words)
 
 
-def test_with_accounts(veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queues by the signature of SQS, topics by that of SMQ; what the server refuses says how far it got."""
+def test_apply_signs_its_requests(veilmq: Veilmq, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests for queues have the signature of SQS, those for topics that of SMQ."""
     file = declare(TOML)
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         monkeypatch.setenv("VEILMQ_ENDPOINT", server.endpoint)
         monkeypatch.setenv("AWS_REGION", REGION)
-        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-            monkeypatch.delenv(name, raising=False)
         veilmq("apply", file).fails(1, "(MissingAuthenticationToken)")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDOWNER")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS["AKIDOWNER"])
-        assert veilmq("apply", file).out.endswith("8 created, 0 changed, 0 deleted, 0 unchanged\n")
-        assert veilmq("apply", file).out == "0 created, 0 changed, 0 deleted, 8 unchanged\n"
+        assert veilmq("apply", file).out.endswith(counted(8, 0, 0, 0))
+        assert veilmq("apply", file).out == counted(0, 0, 0, 8)
         key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
         found = Topics(Transport(server.endpoint), key=key).show("news/subscriptions/to-orders")
         assert found is not None
         assert found["Endpoint"] == f"acs:mns::{OWNER}:queues/orders"
         wrong = SigningKey(id="AKIDOWNER", secret="wrong", region=REGION)
-        with pytest.raises(ClientError) as caught:
+        with pytest.raises(ClientError, check=lambda error: error.code == "SignatureDoesNotMatch"):
             Topics(Transport(server.endpoint), key=wrong).names()
-        assert caught.value.code == "SignatureDoesNotMatch"
-        url = '[queues.a]\n[topics.t.subscriptions.s]\nurl = "http://127.0.0.1:1/"'
-        answer = veilmq("apply", declare(url))
+        answer = veilmq("apply", declare('[queues.a]\n[topics.t.subscriptions.s]\nurl = "http://127.0.0.1:1/"'))
         assert answer.code == 1
         for words in ("subscription t/s: ", "push_allow", "(2 of 3 steps are done.) (EndpointInvalid)"):
             assert words in answer.err

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -42,12 +43,11 @@ def test_create_and_set_take_every_setting(option: str, client: HttpQueueClient,
     assert veilmq("queue", "create", "made", option, value).code == 0
     assert client.show("made").settings == expected
     client.create_queue("changed")
-    answer = veilmq("queue", "set", "changed", option, value)
-    assert (answer.code, answer.out) == (0, "Changed changed.\n")
+    veilmq("queue", "set", "changed", option, value).prints("Changed changed.\n")
     assert client.show("changed").settings == expected
 
 
-def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_a_queue_has_its_own_in_flight_limit(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("orders", {"in_flight_max": 1_000_000})
     assert "in flight max       1000000" in veilmq("queue", "show", "orders").out.splitlines()
     for wrong in ("0", "1000001", "-1", "x"):
@@ -58,14 +58,13 @@ def test_a_quota_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> N
     assert "in flight max" not in veilmq("queue", "show", "orders").out
 
 
-def test_visibility_rules_come_from_a_file(client: HttpQueueClient, veilmq: Veilmq, tmp_path: Path) -> None:
+def test_visibility_rules_are_read_from_a_file(client: HttpQueueClient, veilmq: Veilmq, tmp_path: Path) -> None:
     classes = [{"name": "short", "visibility_timeout_s": 5}, {"name": "long", "visibility_timeout_s": 900}]
     table = {"version": 1, "classes": classes, "keys": {"mail": 0, "video": 1}, "default": 1}
     rules = tmp_path / "rules.json"
     rules.write_text(json.dumps(table, indent=2))
     client.create_queue("orders")
-    answer = veilmq("queue", "set", "orders", "--visibility-rules", str(rules))
-    assert (answer.code, answer.out) == (0, "Changed orders.\n")
+    veilmq("queue", "set", "orders", "--visibility-rules", str(rules)).prints("Changed orders.\n")
     kept = read_table(client.show("orders").settings.visibility_rules)
     assert kept == read_table(rules.read_bytes())
     shown = "visibility rules    2 keys of Type; short 5 s, long 900 s"
@@ -73,13 +72,12 @@ def test_visibility_rules_come_from_a_file(client: HttpQueueClient, veilmq: Veil
     assert veilmq("queue", "set", "orders", "--visibility-rules", "").out == "Changed orders.\n"
     assert client.show("orders").settings == QueueSettings()
     rules.write_text(json.dumps(table | {"default": 7}))
-    answer = veilmq("queue", "create", "other", "--visibility-rules", str(rules))
-    answer.fails(2, f"--visibility-rules {rules}: The default is 7, and the classes are 0 to 1.")
-    answer = veilmq("queue", "set", "orders", "--visibility-rules", str(tmp_path / "none"))
-    answer.fails(2, "none: No such file or directory.")
+    error = f"--visibility-rules {rules}: The default is 7, and the classes are 0 to 1."
+    veilmq("queue", "create", "other", "--visibility-rules", str(rules)).fails(2, error)
+    veilmq("queue", "set", "orders", "--visibility-rules", "none").fails(2, "none: No such file or directory.")
 
 
-def test_an_event_log_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_a_queue_has_its_own_event_log(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("orders")
     assert veilmq("queue", "set", "orders", "--event-log", "closed").out == "Changed orders.\n"
     assert client.show("orders").settings == QueueSettings(event_log="closed")
@@ -89,7 +87,7 @@ def test_an_event_log_of_the_queues_own(client: HttpQueueClient, veilmq: Veilmq)
     assert veilmq("queue", "set", "orders", "--event-log", "on").code == 2
 
 
-def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_create_and_set_take_the_settings_of_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
     answer = veilmq("queue", "create", "a.fifo", "--fifo", "--content-deduplication", "--tag", "team=a", "--tag", "x=")
     assert answer.code == 0
     assert client.show("a.fifo").settings == QueueSettings(fifo=True, content_deduplication=True)
@@ -103,7 +101,7 @@ def test_a_fifo_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
         assert line in shown.splitlines()
 
 
-def test_a_dead_letter_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_create_and_set_take_a_dead_letter_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("dead")
     assert veilmq("queue", "create", "jobs", "--dead-letter-queue", "dead").code == 0
     assert client.show("jobs").settings == QueueSettings(dead_letter_queue="000000000000/dead", receives_max=10)
@@ -116,48 +114,52 @@ def test_a_dead_letter_queue(client: HttpQueueClient, veilmq: Veilmq) -> None:
     assert client.show("jobs").settings == QueueSettings()
 
 
-def test_the_rest_of_the_settings(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_create_takes_encryption_settings_and_set_a_policy(client: HttpQueueClient, veilmq: Veilmq) -> None:
     veilmq("queue", "create", "a", "--no-managed-encryption", "--kms-key", "k", "--kms-data-key-reuse", "60")
     assert client.show("a").settings == QueueSettings(managed_encryption=False, kms_key="k", kms_data_key_reuse_s=60)
     assert "kms key             k" in veilmq("queue", "show", "a").out
     veilmq("queue", "set", "a", "--policy", "no policy").fails(1, "(InvalidAttributeValue)")
 
 
-def test_tags_are_put_removed_and_printed(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_tag_adds_removes_and_prints_tags(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("orders", tags={"owner": "x"})
     assert veilmq("queue", "tag", "orders", "b=2", "a=1", "--remove", "owner").out == "a=1\nb=2\n"
     assert json.loads(veilmq("queue", "tag", "orders", "--json").out) == {"a": "1", "b": "2"}
-    answer = veilmq("queue", "tag", "orders", "=1")
-    assert (answer.code, answer.out) == (2, "")
+    veilmq("queue", "tag", "orders", "=1").fails(2)
 
 
-def test_dead_letters_are_moved_back(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+@pytest.fixture
+def dead_letters(client: HttpQueueClient) -> None:
+    """A queue `jobs`, and three of its messages in the dead-letter queue `dead`."""
     client.create_queue("dead")
     client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 1})
     for _ in range(3):
         client.send("jobs", "m")
     for _ in range(2):
         client.receive("jobs", count=10, timeout_s=0)
+
+
+@pytest.mark.usefixtures("dead_letters")
+def test_redrive_moves_dead_letters(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
     assert veilmq("queue", "redrives", "dead").out == ""
-    answer = veilmq("queue", "redrive", "dead", "--rate", "1")
-    assert answer.out == "Moving the messages of dead to where they came from.\n"
+    moving = veilmq("queue", "redrive", "dead", "--rate", "1")
+    moving.prints("Moving the messages of dead to where they came from.\n")
     (move,) = json.loads(veilmq("queue", "redrives", "dead", "--json").out)
     assert (move["status"], move["moves_per_s_max"], move["messages_to_move"]) == ("running", 1, 3)
     assert "Only one active task" in veilmq("queue", "redrive", "dead").err
     assert veilmq("queue", "cancel-redrive", "dead").out.startswith("Cancelled; ")
-    answer = veilmq("queue", "cancel-redrive", "dead")
-    assert (answer.code, answer.err[:9]) == (1, "veilmq: N")
-    assert veilmq("queue", "redrive", "dead", "--to", "jobs").out == "Moving the messages of dead to jobs.\n"
+    veilmq("queue", "cancel-redrive", "dead").fails(1, "veilmq: N")
+    veilmq("queue", "redrive", "dead", "--to", "jobs").prints("Moving the messages of dead to jobs.\n")
     server.advance(1_000)
     assert veilmq("queue", "redrives", "dead").out.splitlines()[0] == "status   completed"
-    assert client.show("dead").visible == 0
-    assert client.show("jobs").visible == 3
+    assert (client.show("dead").visible, client.show("jobs").visible) == (0, 3)
 
 
-def test_create_with_other_settings_says_what_to_do(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_errors_about_existing_and_missing_queues_have_a_remedy(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("orders")
-    answer = veilmq("queue", "create", "orders", "--delay", "1")
-    answer.fails(1, "(QueueNameExists) `veilmq queue show` prints its settings")
+    remedy = "(QueueNameExists) `veilmq queue show` prints its settings"
+    veilmq("queue", "create", "orders", "--delay", "1").fails(1, remedy)
+    veilmq("queue", "show", "nowhere").fails(1, "(QueueDoesNotExist) `veilmq queue list`")
 
 
 def test_list_prints_names(client: HttpQueueClient, veilmq: Veilmq) -> None:
@@ -169,7 +171,7 @@ def test_list_prints_names(client: HttpQueueClient, veilmq: Veilmq) -> None:
     assert veilmq("queue", "list", "--prefix", "a", "--json").out == '["a1","a2"]\n'
 
 
-def test_show_is_aligned(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_show_prints_aligned_lines(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("orders", {"delay_s": 7})
     client.send("orders", "a", delay_s=0)
     client.send("orders", "b")
@@ -189,7 +191,9 @@ def test_show_is_aligned(server: RunningServer, client: HttpQueueClient, veilmq:
     )
 
 
-def test_show_as_json_has_our_names(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_show_prints_json_with_the_names_of_veilmq(
+    server: RunningServer, client: HttpQueueClient, veilmq: Veilmq
+) -> None:
     client.create_queue("orders")
     shown = json.loads(veilmq("queue", "show", "orders", "--json").out)
     assert shown == {
@@ -204,11 +208,6 @@ def test_show_as_json_has_our_names(server: RunningServer, client: HttpQueueClie
     }
 
 
-def test_a_queue_that_is_not_there_is_an_error(server: RunningServer, veilmq: Veilmq) -> None:
-    veilmq("queue", "show", "nowhere").fails(1, "(QueueDoesNotExist) `veilmq queue list`")
-    assert server.parked == 0
-
-
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     ours, theirs = os.openpty()
@@ -219,22 +218,18 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 @pytest.mark.parametrize(("verb", "left"), [("purge", ["orders"]), ("delete", [])], ids=["purge", "delete"])
 class TestConfirmation:
-    """`purge` and `delete` lose messages, so they ask."""
-
     @pytest.fixture(autouse=True)
     def one_message(self, client: HttpQueueClient) -> None:
         client.create_queue("orders")
         client.send("orders", "precious")
 
-    def test_yes_does_it(self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq) -> None:
-        answer = veilmq("queue", verb, "orders", "--yes")
-        assert (answer.code, answer.err) == (0, "")
-        assert answer.out == f"{verb.capitalize()}d orders.\n"
+    def test_yes_confirms(self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq) -> None:
+        veilmq("queue", verb, "orders", "--yes").prints(f"{verb.capitalize()}d orders.\n")
         assert client.list_queues() == left
         assert left == [] or client.show("orders").visible == 0
 
     @pytest.mark.parametrize("text", ["y\n", "YES\n"], ids=["y", "yes"])
-    def test_a_person_may_agree(
+    def test_a_user_confirms_at_the_terminal(
         self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
     ) -> None:
         terminal(text)
@@ -245,7 +240,7 @@ class TestConfirmation:
         assert client.list_queues() == left
 
     @pytest.mark.parametrize("text", ["n\n", "\n", "\x04"], ids=["n", "enter", "end-of-input"])
-    def test_anything_else_does_nothing(
+    def test_any_other_reply_cancels(
         self, verb: str, left: list[str], text: str, client: HttpQueueClient, veilmq: Veilmq, terminal: Terminal
     ) -> None:
         terminal(text)
@@ -254,7 +249,7 @@ class TestConfirmation:
         assert answer.err.endswith("veilmq: Nothing was done.\n")
         assert client.show("orders").visible == 1, left
 
-    def test_without_a_terminal_yes_is_needed(
+    def test_without_a_terminal_the_yes_option_is_required(
         self, verb: str, left: list[str], client: HttpQueueClient, veilmq: Veilmq, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
@@ -263,18 +258,17 @@ class TestConfirmation:
 
 
 @pytest.mark.usefixtures("server")
-def test_a_name_that_no_queue_can_have_is_named(veilmq: Veilmq) -> None:
-    """What the server says about it has no subject; the other refusals have theirs."""
-    answer = veilmq("queue", "create", "a/b")
-    assert (answer.code, answer.out) == (1, "")
-    assert answer.err == (
+def test_the_error_of_an_invalid_queue_name_contains_it(veilmq: Veilmq) -> None:
+    """The server's text of this error lacks a subject; those of other errors have one."""
+    veilmq("queue", "create", "a/b").fails(
+        1,
         "veilmq: The queue name 'a/b' is invalid: Can only include alphanumeric characters, hyphens, or underscores. "
-        "1 to 80 in length. (InvalidParameterValueException)\n"
+        "1 to 80 in length. (InvalidParameterValueException)\n",
     )
     assert "The queue name" not in veilmq("queue", "create", "").err
 
 
-def test_a_queue_can_have_a_name_of_smq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_smq_name_allows_the_queue_names_of_smq(server: RunningServer, client: HttpQueueClient, veilmq: Veilmq) -> None:
     url = f"{server.endpoint}/000000000000/in-order"
     assert veilmq("queue", "create", "in-order", "--fifo", "--smq-name", "--tag", "a=b").out == f"{url}\n"
     assert veilmq("queue", "set", "in-order", "--content-deduplication", "--receives-per-s-max", "7").code == 0
@@ -288,13 +282,13 @@ def test_a_queue_can_have_a_name_of_smq(server: RunningServer, client: HttpQueue
     assert json.loads(veilmq("queue", "show", "x" * 200, "--json").out)["queue"] == "x" * 200
 
 
-def test_without_it_the_names_are_those_of_sqs(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_queue_names_are_those_of_sqs_by_default(client: HttpQueueClient, veilmq: Veilmq) -> None:
     veilmq("queue", "create", "in-order", "--fifo").fails(1, "must end with .fifo")
     veilmq("queue", "create", "a b", "--smq-name").fails(1, "There is no such route.")
     assert client.list_queues() == []
 
 
-def test_what_only_smq_shows_is_set_here(client: HttpQueueClient, veilmq: Veilmq) -> None:
+def test_set_takes_the_settings_of_smq(client: HttpQueueClient, veilmq: Veilmq) -> None:
     client.create_queue("jobs")
     assert veilmq("queue", "set", "jobs", "--smq-base64", "--operations-logged").code == 0
     settings = client.show("jobs").settings
@@ -305,26 +299,17 @@ def test_what_only_smq_shows_is_set_here(client: HttpQueueClient, veilmq: Veilmq
     assert client.show("jobs").settings == QueueSettings()
 
 
-def test_what_a_command_has_done_is_one_line_of_json(client: HttpQueueClient, veilmq: Veilmq) -> None:
-    client.create_queue("dead")
-    client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 1})
-    for _ in range(3):
-        client.send("jobs", "m")
-    for _ in range(2):
-        client.receive("jobs", count=10, timeout_s=0)
-
-    def told(*arguments: str) -> object:
+@pytest.mark.usefixtures("dead_letters")
+def test_changes_print_one_line_of_json(client: HttpQueueClient, veilmq: Veilmq) -> None:
+    def printed(*arguments: str) -> Any:
         answer = veilmq("queue", *arguments, "--json")
         assert (answer.code, answer.err, answer.out.count("\n")) == (0, "", 1)
         return json.loads(answer.out)
 
-    assert told("set", "jobs", "--delay", "5") == {"queue": "jobs", "changed": {"delay_s": 5}}
-    moved = told("redrive", "dead", "--rate", "1")
-    assert isinstance(moved, dict)
+    assert printed("set", "jobs", "--delay", "5") == {"queue": "jobs", "changed": {"delay_s": 5}}
+    moved = printed("redrive", "dead", "--rate", "1")
     assert (moved["queue"], moved["to"]) == ("dead", None)
     assert moved["handle"] in [move.handle for move in client.moves("dead")]
-    cancelled = told("cancel-redrive", "dead")
-    assert isinstance(cancelled, dict)
-    assert cancelled["queue"] == "dead"
-    assert told("purge", "jobs", "--yes") == {"queue": "jobs", "purged": True}
-    assert told("delete", "jobs", "--yes") == {"queue": "jobs", "deleted": True}
+    assert printed("cancel-redrive", "dead")["queue"] == "dead"
+    assert printed("purge", "jobs", "--yes") == {"queue": "jobs", "purged": True}
+    assert printed("delete", "jobs", "--yes") == {"queue": "jobs", "deleted": True}
