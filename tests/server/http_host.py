@@ -1,4 +1,4 @@
-"""A bare HTTP server for tests: our connections, a handler that echoes or holds, blocking sockets as clients."""
+"""An HTTP server for tests of connections: its handler echoes or holds requests; clients are blocking sockets."""
 
 import asyncio
 import re
@@ -28,60 +28,53 @@ LARGE = b"x" * 8_000_000
 UVLOOP = loop_factory()
 Limits = HttpLimits
 SMALL = HttpLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500, body_bytes_max=10_000, pipelined_max=4)
-HASTY = HttpLimits(idle_s_max=1.0)  # in which a client on a busy machine comes to speak
+HASTY = HttpLimits(idle_s_max=1.0)  # long enough for a client on a busy machine
 
 
 def dial(endpoint: str) -> socket.socket:
-    """Return a connection to one of a server's ports."""
     place = urlsplit(endpoint)
     return socket.create_connection((place.hostname, place.port), timeout=PATIENCE_S)
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something that can be observed."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < deadline_s, "it does not come"
+        assert time.monotonic() < deadline_s, "timeout"
 
 
 class Reply(NamedTuple):
-    """What a client read: the status, the headers by lower-case name, the body."""
-
     status: int
-    headers: dict[str, str]
+    headers: dict[str, str]  # names in lower case
     body: bytes
 
 
-class Noted:
-    """A request that waits; ``told`` lists what it heard of its connection, and ``event`` is set when it hears."""
+class Waiting:
+    """A waiting request; ``calls`` has the names of the methods that were called, each of which sets ``event``."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.event = threading.Event()
 
     def withdraw(self) -> None:
-        """Hear that the client has gone."""
-        self.told.append("withdraw")
+        self.calls.append("withdraw")
         self.event.set()
 
     def hurry(self) -> None:
-        """Hear that there is no point in waiting."""
-        self.told.append("hurry")
+        self.calls.append("hurry")
         self.event.set()
 
 
-class Held(Noted):
+class Held(Waiting):
     """A request that the handler has not answered."""
 
     def hurry(self) -> None:
-        """Note it before the answer, which the test may read at once, and answer."""
-        self.told.append("hurry")
+        self.calls.append("hurry")  # before the reply, which the test may read at once
         self.request.respond(200, b"", b"hurried")
         self.event.set()
 
 
-class Large(Noted):
+class Large(Waiting):
     """A request with a large reply, which has begun."""
 
     def answer(self) -> None:
@@ -89,10 +82,9 @@ class Large(Noted):
 
 
 class HttpHost:
-    """A context manager: a server in a thread.
+    """A context manager: a server in a thread that echoes requests.
 
-    ``/hold`` is held until ``release``, ``/large`` is answered in its turn with ``LARGE``, ``/kept`` in its turn,
-    too, ``/defect`` raises, all else is echoed.
+    ``/hold`` is held until ``release``; ``/large`` and ``/kept`` have ordered replies; ``/defect`` raises an exception.
     """
 
     def __init__(
@@ -102,7 +94,6 @@ class HttpHost:
         loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
         bytes_max: int = HTTP_BYTES.default,
     ) -> None:
-        """``limits`` and the budget of bytes are the product's own, and the loop is Python's own, unless given."""
         self._loop_factory = loop_factory
         self.budget = ByteBudget(bytes_max)
         self.targets: list[bytes] = []
@@ -131,14 +122,14 @@ class HttpHost:
         return Client(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S))
 
     def call(self, work: Callable[[], T]) -> T:
-        """Return what ``work`` returns in the server's thread."""
+        """Call ``work`` in the server's thread; return its result."""
         done: Future[T] = Future()
         self._loop.call_soon_threadsafe(lambda: done.set_result(work()))
         return done.result(PATIENCE_S)
 
     @contextmanager
     def blocked(self) -> Iterator[None]:
-        """Keep the server's loop from turning; what comes meanwhile is there at once when it goes on."""
+        """Block the server's event loop: data that arrives meanwhile is read in one iteration afterwards."""
         is_blocked, goes_on = threading.Event(), threading.Event()
 
         def block() -> None:
@@ -153,8 +144,8 @@ class HttpHost:
             goes_on.set()
 
     def await_held(self) -> Held:
-        """Return the next request that is held, once it has come."""
-        assert self.holding.acquire(timeout=PATIENCE_S), "no request came"
+        """Wait for the next held request."""
+        assert self.holding.acquire(timeout=PATIENCE_S), "no request"
         return self.held[-1]
 
     def release(self, held: Held, body: bytes) -> None:
@@ -163,7 +154,8 @@ class HttpHost:
     def drain(self) -> None:
         self._draining = asyncio.run_coroutine_threadsafe(self.connections.drain(), self._loop)
 
-    def await_nobody(self) -> None:
+    def wait_closed(self) -> None:
+        """Wait until all connections are closed."""
         emptied = asyncio.wait_for(self.connections._emptied.wait(), PATIENCE_S)
         asyncio.run_coroutine_threadsafe(emptied, self._loop).result(PATIENCE_S)
 
@@ -183,7 +175,7 @@ class HttpHost:
             return OrderedReply(request, lambda: self._begin(request))
         if request.target == b"/defect":
             raise RuntimeError("a defect of the handler")
-        if request.target == b"/kept":  # its body is let go of, and what was read from it is kept until the reply
+        if request.target == b"/kept":  # drops the body; the bytes that were read stay reserved until the reply
             request.body = b""
             request.when_first(lambda: request.respond(200, b"", b"kept"))
             return None
@@ -197,9 +189,9 @@ class HttpHost:
         request.respond(200, b"Content-Type: text/plain\r\n", b"\n".join([*lines, b"", request.body]))
         return None
 
-    def _word(self, refusal: Refusal, heard: Mapping[bytes, bytes]) -> RenderedReply:
+    def _word(self, refusal: Refusal, headers: Mapping[bytes, bytes]) -> RenderedReply:
         self.refused.append(refusal.status)
-        return render_text(refusal, heard)
+        return render_text(refusal, headers)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -219,7 +211,7 @@ class HttpHost:
 
 
 class Client:
-    """One connection; every read gives up after ``PATIENCE_S``."""
+    """One connection, whose reads time out after ``PATIENCE_S``."""
 
     def __init__(self, connected: socket.socket) -> None:
         self.socket = connected
@@ -234,7 +226,7 @@ class Client:
         self.close()
 
     def send(self, *pieces: bytes) -> None:
-        """Send each piece in a segment of its own, as far as the system allows."""
+        """Send each piece in a separate segment, as far as the system allows."""
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for piece in pieces:
             self.socket.sendall(piece)
@@ -250,11 +242,10 @@ class Client:
         return Reply(int(first.split()[1]), headers, self._file.read(length))
 
     def at_end(self) -> bool:
-        """Tell whether the server has closed, and sent nothing more before."""
+        """Return whether the server closed the connection without sending more."""
         return self._file.read() == b""
 
     def half_close(self) -> None:
-        """Say that nothing more will be sent."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
@@ -262,13 +253,13 @@ class Client:
         self.socket.close()
 
     def reset(self) -> None:
-        """Close so that the server is told of an error, not of an end."""
+        """Close with a reset, so that the server reads an error and not an end."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
 
 
 def held_bytes(admin_endpoint: str) -> dict[str, int]:
-    """Return what a server holds of its budget of bytes, by the metrics on its second port."""
+    """Return the bytes that a server has reserved, from the metrics of its admin port."""
     with urllib.request.urlopen(f"{admin_endpoint}/metrics", timeout=PATIENCE_S) as reply:
         text = reply.read().decode()
     return {what: int(float(held)) for what, held in re.findall(r'veilmq_http_bytes{what="(\w+)"} (\S+)', text)}

@@ -1,4 +1,4 @@
-"""A credentials file for tests: two accounts, a user, keys that end; and clients that hold one of its keys."""
+"""A credentials file for tests with two accounts, users and an expiring key; clients that sign with its keys."""
 
 import json
 from pathlib import Path
@@ -54,14 +54,14 @@ expires = 2100-01-01T00:00:00Z
 
 
 def written(path: Path, text: str = TEXT) -> Path:
-    """Return ``path``, which is a credentials file now."""
+    """Write a credentials file; return its path."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def client(server: RunningServer | str, key: str = "AKIDOWNER", **other: Any) -> Any:
-    """Return a boto3 client of a server (or its endpoint) that signs with ``key``, or as ``other`` arguments say."""
+    """Return a boto3 client of a server (or its endpoint) that signs with ``key``; ``other`` arguments override."""
     arguments: dict[str, Any] = {
         "endpoint_url": server if isinstance(server, str) else server.endpoint,
         "region_name": REGION,
@@ -83,7 +83,7 @@ def signed(
     region: str = REGION,
     presigned_s: int | None = None,
 ) -> AWSRequest:
-    """Return a request as AWS's own signer signs it: in a header, or in the query for so many seconds."""
+    """Return a request signed by botocore: in a header, or in the query, valid for ``presigned_s``."""
     request = AWSRequest(method, url, headers=headers, data=body)
     credentials = Credentials(key, SECRETS.get(key, "none"), TOKEN if key.startswith("ASID") else None)
     if presigned_s is None:
@@ -96,7 +96,7 @@ def signed(
 def signed_action(
     server: RunningServer | str, action: str, key: str = "AKIDOWNER", *, region: str = REGION, **members: Any
 ) -> bytes:
-    """Return a request of SQS to a server (or its endpoint) as it is sent."""
+    """Return the bytes of a signed SQS request to a server (or its endpoint)."""
     endpoint = server if isinstance(server, str) else server.endpoint
     body = json.dumps(members).encode()
     headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{action}"}
@@ -107,7 +107,7 @@ def signed_action(
 
 
 def sender_id(account: str, user: str) -> str:
-    """Return what messages of a user have as their `SenderId`."""
+    """Return the `SenderId` of a user's messages."""
     return caller_named(account, user).sender_id
 
 
@@ -116,7 +116,6 @@ def statement(**elements: Any) -> dict[str, Any]:
 
 
 def set_policy(sqs: Any, url: str, *statements: dict[str, Any]) -> None:
-    """Give the queue a policy of ``statements``."""
     document = json.dumps({"Version": "2012-10-17", "Statement": list(statements)}) if statements else ""
     sqs.set_queue_attributes(QueueUrl=url, Attributes={"Policy": document})
 

@@ -1,4 +1,4 @@
-"""A real receiver of pushes: an HTTP server that keeps what it gets and answers as it is told."""
+"""A receiver of pushes: an HTTP server that records requests and sends configured replies."""
 
 import re
 import threading
@@ -18,36 +18,28 @@ from veilmq.testing import RunningServer
 
 
 class Push(NamedTuple):
-    """A request as it came: ``headers`` in their order and spelling."""
-
     path: str
-    headers: dict[str, str]
+    headers: dict[str, str]  # in their order and spelling
     body: str
 
 
 class Receiver:
-    """Keeps pushes; ``answer`` says what the next ones are answered with."""
+    """Records pushes; the next replies have ``status`` and ``headers``, and ``before`` runs before each."""
 
     def __init__(self, port: int) -> None:
-        """`port` is where it listens."""
         self.port = port
         self.pushes: list[Push] = []
         self.status = 204
         self.headers: dict[str, str] = {}
-        self.before: Callable[[Push], object] = _at_once
+        self.before: Callable[[Push], object] = lambda _: None
 
     @property
     def url(self) -> str:
-        """Return its URL, without a slash at its end."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def bodies(self) -> list[str]:
         return [push.body for push in self.pushes]
-
-
-def _at_once(push: Push) -> None:
-    """Do not wait before the answer."""
 
 
 @contextmanager
@@ -63,8 +55,8 @@ def receiving() -> Iterator[Receiver]:
                 self.send_header(name, value)
             self.end_headers()
 
-        def log_message(self, *told: Any) -> None:
-            """Say nothing."""
+        def log_message(self, *arguments: Any) -> None:
+            pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     receiver = Receiver(server.server_port)
@@ -78,7 +70,7 @@ def receiving() -> Iterator[Receiver]:
         thread.join(60)
 
 
-# A topic whose subscriptions are pushed, spoken to as any client does.
+# A topic with push subscriptions.
 
 
 TOPIC = "/topics/news"
@@ -91,9 +83,9 @@ def create_topic(server: RunningServer) -> None:
 
 
 def subscribe(server: RunningServer, name: str, endpoint: str, **more: str) -> SmqReply:
-    """Return the answer to Subscribe; `more` are other elements."""
-    told = "".join(element(*pair) for pair in {"Endpoint": endpoint, **more}.items())
-    return smq_request(server, "PUT", f"{TOPIC}/subscriptions/{name}", f"<Subscription>{told}</Subscription>")
+    """Return the reply to Subscribe; `more` has further elements."""
+    elements = "".join(element(*pair) for pair in {"Endpoint": endpoint, **more}.items())
+    return smq_request(server, "PUT", f"{TOPIC}/subscriptions/{name}", f"<Subscription>{elements}</Subscription>")
 
 
 def subscribed(server: RunningServer, name: str, endpoint: str, **more: str) -> None:
@@ -103,8 +95,8 @@ def subscribed(server: RunningServer, name: str, endpoint: str, **more: str) -> 
 
 
 def publish(server: RunningServer, body: str = "hello", tag: str = "") -> str:
-    told = element("MessageBody", body) + (element("MessageTag", tag) if tag else "")
-    reply = smq_request(server, "POST", f"{TOPIC}/messages", f"<Message>{told}</Message>")
+    elements = element("MessageBody", body) + (element("MessageTag", tag) if tag else "")
+    reply = smq_request(server, "POST", f"{TOPIC}/messages", f"<Message>{elements}</Message>")
     assert reply.status == 201, reply.body
     return reply.text("MessageId")
 
@@ -114,12 +106,12 @@ def waiting(server: RunningServer) -> int:
 
 
 def outcomes(server: RunningServer) -> dict[str, int]:
-    """Return how many attempts ended how."""
+    """Return the number of attempts by outcome."""
     return {outcome: int(count) for outcome, count in _PUSHES.findall(metrics(server)) if count != "0"}
 
 
 def running(server: RunningServer) -> bool:
-    """Return whether any push waits for its answer."""
+    """Return whether a push waits for its reply."""
     return "\nveilmq_pushes_running 0.0\n" not in metrics(server)
 
 
@@ -128,12 +120,12 @@ def metrics(server: RunningServer) -> str:
 
 
 def wait_for(server: RunningServer, **wanted: int) -> None:
-    """Return when attempts have ended so; what is not named has not happened."""
+    """Wait until the outcomes of attempts are exactly these."""
     server.wait_until(lambda: outcomes(server) == wanted)
 
 
 def next_attempt(server: RunningServer) -> None:
-    """Let time pass, second by second, until a push runs, and wait for its end: it has but five seconds."""
+    """Advance the clock by seconds until a push starts, and wait for its end; its timeout is five seconds."""
     before = sum(outcomes(server).values())
     for _ in range(_NEXT_S_MAX):
         server.advance(seconds=1)
@@ -143,7 +135,7 @@ def next_attempt(server: RunningServer) -> None:
 
 
 def verify(push: Push) -> None:
-    """Verify a push as its receiver does, with the certificate that it names; raises `InvalidSignature`."""
+    """Verify the signature of a push with the certificate that it names; raises `InvalidSignature`."""
     certificate = urllib3.request("GET", b64decode(push.headers["x-mns-signing-cert-url"]).decode())
     assert certificate.status == 200
     own = sorted(f"{name.lower()}:{value}" for name, value in push.headers.items() if name.lower().startswith("x-mns-"))

@@ -1,4 +1,4 @@
-"""A database whose clock steps: nothing is deleted until it is right or trusted; a new delay of a FIFO queue."""
+"""A database clock that steps: retention deletes nothing until the clock is right or trusted."""
 
 import asyncio
 import contextlib
@@ -20,19 +20,18 @@ DAY_MS = 86_400_000
 STEP_MS = 5 * DAY_MS
 RETENTION_S = 4 * 86_400
 BODIES = [f"{group}{number}" for number in range(3) for group in "ab"]
-LOOK_S = 25  # a node looks at the clock every ten seconds, and makes sure before it doubts it
+CHECK_S = 25  # a node checks the clock every ten seconds, and doubts it after a second check
 QUEUES = ("plain", "fair", "ordered.fifo")
 
 
 class Stepping:
-    """A database with the test's clock, which is ``ahead_ms`` of the clocks of its nodes."""
+    """A database with the test's clock, which is ``ahead_ms`` ahead of the clocks of its nodes."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.ahead_ms = 0
 
     def step(self, by_ms: int) -> None:
-        """Have the clock step, and nothing else happen."""
         self.ahead_ms += by_ms
         asyncio.run(self._step(by_ms))
 
@@ -41,7 +40,7 @@ class Stepping:
             await connection.execute("UPDATE mq.test_clock SET now_ms = now_ms + $1", by_ms)
 
     def node(self, start_ms: int = START_MS) -> RunningServer:
-        """Return a node to be run, whose own clocks never step."""
+        """Return a node whose local clocks never step."""
         return RunningServer(store=self.url, follow=self._following, clock=VirtualClock(start_ms))
 
     @contextlib.asynccontextmanager
@@ -56,16 +55,16 @@ class Stepping:
 
 @pytest.fixture
 def database(new_database: str) -> Stepping:
-    """Return a database whose retention is guarded against steps, as every real one's is."""
+    """A database whose retention is guarded against steps, as in production."""
     asyncio.run(prepare(new_database, guarded=True))
     return Stepping(new_database)
 
 
 @pytest.fixture
 def node(database: Stepping) -> Iterator[RunningServer]:
-    """Run a node that has confirmed the clock, on queues of each kind with six messages each."""
+    """A node that has confirmed the clock; queues of each kind with six messages each."""
     with database.node() as server:
-        server.advance(seconds=LOOK_S)
+        server.advance(seconds=CHECK_S)
         with HttpQueueClient(server.endpoint) as client:
             for name in QUEUES:
                 server.queue(name, retention_s=RETENTION_S)
@@ -97,44 +96,42 @@ def is_doubted(server: RunningServer) -> bool:
 
 
 def trust(server: RunningServer) -> Any:
-    """Say as an operator that the clock is right."""
+    """Trust the clock through the API; return the message of the reply."""
     answer = urllib3.request("POST", server.admin_endpoint + "/api/clock/trust")
     assert answer.status == 200
     return answer.json()["message"]
 
 
 @pytest.mark.parametrize("queue", QUEUES)
-def test_a_step_forward_deletes_nothing(database: Stepping, node: RunningServer, queue: str) -> None:
-    """Neither the receive right after it nor the janitor: all messages are given while the clock is doubted."""
+def test_a_step_forward_deletes_no_messages(database: Stepping, node: RunningServer, queue: str) -> None:
+    """Neither the next receive nor the janitor deletes any while the clock is doubted."""
     database.step(STEP_MS)
     received(node, queue)
-    node.advance(seconds=3 * LOOK_S)
+    node.advance(seconds=3 * CHECK_S)
     assert "degraded" in health(node)
     assert "veilmq clock trust" in health(node)
     assert is_doubted(node)
-    node.advance(seconds=300)  # the janitor comes by
+    node.advance(seconds=300)  # long enough for the janitor
     assert received(node, queue) == sorted(BODIES)
 
 
-def test_a_short_retention_ends_no_message_either_while_the_clock_is_doubted(
+def test_a_short_retention_deletes_no_messages_while_the_clock_is_doubted(
     database: Stepping, node: RunningServer
 ) -> None:
-    """Of minutes, although retention follows a clock that no node doubts for an hour."""
     node.queue("brief", retention_s=300)
     with HttpQueueClient(node.endpoint) as client:
         client.send("brief", "kept")
     database.step(STEP_MS)
-    node.advance(seconds=LOOK_S)
+    node.advance(seconds=CHECK_S)
     assert is_doubted(node)
     node.advance(seconds=600)
     assert received(node, "brief") == ["kept"]
 
 
 @pytest.mark.parametrize("step_ms", [STEP_MS, -STEP_MS], ids=["forward", "backward"])
-def test_a_step_that_is_undone(
+def test_the_doubt_ends_when_the_step_is_undone(
     database: Stepping, node: RunningServer, step_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is missing, and the doubts end by themselves."""
     database.step(step_ms)
     node.advance(seconds=300)
     assert is_doubted(node)
@@ -142,26 +139,25 @@ def test_a_step_that_is_undone(
     console = urllib3.request("GET", node.admin_endpoint + "/console/health").data.decode()
     assert "The clock of the database is doubted" in console
     database.step(-step_ms)
-    node.advance(seconds=LOOK_S)
+    node.advance(seconds=CHECK_S)
     assert not is_doubted(node)
     assert "degraded" not in health(node)
     assert [received(node, queue) for queue in QUEUES] == [sorted(BODIES)] * len(QUEUES)
 
 
-def test_a_clock_that_an_operator_trusts(database: Stepping, node: RunningServer) -> None:
-    """Retention deletes what it says is old, and goes on."""
+def test_retention_uses_a_trusted_clock(database: Stepping, node: RunningServer) -> None:
     database.step(STEP_MS)
-    node.advance(seconds=LOOK_S)
+    node.advance(seconds=CHECK_S)
     assert "retention deletes again" in trust(node)
     assert not is_doubted(node)
     assert [received(node, queue) for queue in QUEUES] == [[]] * len(QUEUES)
     assert trust(node) == "The clock is trusted: nothing is held back."
 
 
-def test_another_node_that_did_not_see_the_step(database: Stepping, node: RunningServer) -> None:
-    """Deletes nothing either, though its own wall clock says the same as the database's."""
+def test_a_node_that_started_after_the_step_deletes_no_messages(database: Stepping, node: RunningServer) -> None:
+    """Not even if its own wall clock agrees with the database's."""
     database.step(STEP_MS)
-    node.advance(seconds=LOOK_S)
+    node.advance(seconds=CHECK_S)
     with database.node(START_MS + STEP_MS) as other:
         database.ahead_ms = 0  # of the other's clocks
         other.advance(seconds=300)
@@ -169,27 +165,25 @@ def test_another_node_that_did_not_see_the_step(database: Stepping, node: Runnin
         assert received(other, "plain") == sorted(BODIES)
 
 
-def test_a_database_that_was_not_used_for_days(database: Stepping, node: RunningServer) -> None:
-    """Is no step: a node whose wall clock agrees deletes what is old."""
+def test_days_without_a_node_are_no_step(database: Stepping, node: RunningServer) -> None:
+    """If a new node's wall clock agrees with the database's, retention deletes."""
     node.stop()
     with database.node(START_MS + STEP_MS) as later:
-        later.advance(seconds=2 * LOOK_S)
+        later.advance(seconds=2 * CHECK_S)
         assert not is_doubted(later)
         assert received(later, "plain") == []
 
 
-def test_a_node_that_starts_on_a_wrong_clock(database: Stepping, node: RunningServer) -> None:
-    """Doubts a clock that nobody has confirmed for long and that its own does not confirm."""
+def test_a_new_node_doubts_a_clock_that_differs_from_its_own(database: Stepping, node: RunningServer) -> None:
     node.stop()
     database.step(STEP_MS)
     with database.node(START_MS + 60_000) as later:
-        later.advance(seconds=LOOK_S)
+        later.advance(seconds=CHECK_S)
         assert is_doubted(later)
         assert received(later, "plain") == sorted(BODIES)
 
 
-def test_time_that_passes(database: Stepping, node: RunningServer) -> None:
-    """Is no step: retention deletes when it is due."""
+def test_retention_deletes_messages_when_they_are_due(database: Stepping, node: RunningServer) -> None:
     node.advance(seconds=RETENTION_S - 60)
     assert not is_doubted(node)
     assert received(node, "plain") == sorted(BODIES)
@@ -198,8 +192,8 @@ def test_time_that_passes(database: Stepping, node: RunningServer) -> None:
 
 
 @pytest.mark.parametrize("store", ["memory", "postgres"])
-def test_a_long_poll_is_answered_when_the_delay_is_lowered(store: str, place: Callable[[str], dict[str, Any]]) -> None:
-    """The delay of a FIFO queue counts for what waits: at once, though the poll was parked until the old one's end."""
+def test_a_lower_delay_of_a_fifo_queue_wakes_long_polls(store: str, place: Callable[[str], dict[str, Any]]) -> None:
+    """The delay applies to waiting messages too."""
     with RunningServer(**place(store)) as server, HttpQueueClient(server.endpoint) as client:
         server.queue("orders.fifo", fifo=True, delay_s=900)
         client.send("orders.fifo", "a1", group="a", dedup_id="1")

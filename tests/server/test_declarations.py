@@ -1,4 +1,4 @@
-"""Queues and topics that a server makes at its start."""
+"""Queues and topics that a server creates at startup."""
 
 import logging
 from collections.abc import Callable
@@ -42,10 +42,10 @@ def counted(caplog: pytest.LogCaptureFixture) -> str:
 
 
 @pytest.mark.parametrize("store", ["folder", "postgres"])
-def test_a_start_makes_and_a_later_one_updates(
+def test_a_server_creates_and_updates_declared_queues_at_startup(
     store: str, place: Callable[[str], dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Messages stay; what the file does not name stays, too."""
+    """It keeps messages, undeclared settings and undeclared queues."""
     caplog.set_level(logging.INFO, "veilmq.server.declarations")
     where = place(store)
     file = declared(tmp_path / "queues.toml", FIRST)
@@ -68,8 +68,7 @@ def test_a_start_makes_and_a_later_one_updates(
         assert [message.body for message in client.receive("jobs")] == ["kept"]
 
 
-def test_servers_on_one_database_start_at_once(new_database: str, tmp_path: Path) -> None:
-    """Each finds what another has made in the meantime."""
+def test_servers_on_one_database_may_start_concurrently(new_database: str, tmp_path: Path) -> None:
     text = "".join(f'[queues.q{n}]\ndelay_s = {n}\ndead_letter_queue = "failed"\n' for n in range(20))
     file = declared(tmp_path / "queues.toml", f"{FIRST}{text}")
     with RunningServer(store=new_database, clock=SystemClock()):
@@ -94,12 +93,12 @@ def test_servers_on_one_database_start_at_once(new_database: str, tmp_path: Path
     ],
     ids=["file", "plan", "server"],
 )
-def test_a_start_with_what_cannot_be_fails(text: str, words: str, tmp_path: Path) -> None:
+def test_invalid_declarations_prevent_the_start(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=words), RunningServer(queues_file=declared(tmp_path / "queues.toml", text)):
         pass
 
 
-def test_a_file_of_elasticmq(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_reads_a_configuration_file_of_elasticmq(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = declared(tmp_path / "elasticmq.conf", "aws { region = x }\nqueues { jobs { delay = 5 s, copyTo = audit } }")
     with RunningServer(queues_file=file) as server, HttpQueueClient(server.endpoint) as client:
         assert client.show("jobs").settings.delay_s == 5
@@ -108,13 +107,9 @@ def test_a_file_of_elasticmq(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
     assert region.startswith(f"{file}: aws: has no effect; ")
 
 
-def test_they_are_of_the_servers_own_account(tmp_path: Path) -> None:
-    keys = written(tmp_path / "keys.toml")
-    settings: dict[str, Any] = {
-        "credentials": keys,
-        "region": REGION,
-        "queues_file": declared(tmp_path / "queues.toml", FIRST),
-    }
+def test_declared_queues_belong_to_the_servers_account(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"credentials": written(tmp_path / "keys.toml"), "region": REGION}
+    settings["queues_file"] = declared(tmp_path / "queues.toml", FIRST)
     with RunningServer(**settings, account=OWNER) as server:
         key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
         with HttpQueueClient(server.endpoint, key=key) as client:
@@ -125,8 +120,8 @@ def test_they_are_of_the_servers_own_account(tmp_path: Path) -> None:
         pass
 
 
-def test_the_settings_file_has_them(tmp_path: Path) -> None:
-    """`veilmq serve` in a folder whose veilmq.toml declares queues; `veilmq apply` takes the same file."""
+def test_the_settings_file_may_declare_queues(tmp_path: Path) -> None:
+    """`veilmq apply` reads the same veilmq.toml."""
     declared(tmp_path / "veilmq.toml", f"port = 0\nadmin_port = 0\nmemory = true\n{FIRST}")
     with serving(cwd=tmp_path) as (_, endpoint), HttpQueueClient(endpoint) as client:
         assert client.list_queues() == ["failed", "jobs"]
@@ -142,7 +137,7 @@ def test_the_settings_file_has_them(tmp_path: Path) -> None:
         ("[queues.a]\nvisibilty_timeout_s = 3", 1, "queues.a: unknown attribute visibilty_timeout_s; did you mean"),
     ],
 )
-def test_a_settings_file_that_is_wrong(text: str, code: int, words: str, tmp_path: Path) -> None:
+def test_an_invalid_settings_file_is_an_error(text: str, code: int, words: str, tmp_path: Path) -> None:
     file = declared(tmp_path / "veilmq.toml", text)
     done = command("serve", "--config", str(file), "--memory")
     assert (done.returncode, done.stdout) == (code, "")

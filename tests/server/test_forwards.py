@@ -1,4 +1,4 @@
-"""Forwards and publications through a server: errors, who is woken, who may, rates, and what a kill leaves."""
+"""Forwards and publications through a server: errors, wake-ups, permissions, rates and crashes."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,14 +24,14 @@ Api = TypeVar("Api", Forwards, Publications)
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server with an intake and a target."""
+    """A server with the queues ``jobs`` and ``fast``."""
     with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
         queue.create_queue("jobs")
         queue.create_queue("fast")
         yield running
 
 
-def test_a_message_arrives_with_its_id_and_its_attributes(server: RunningServer) -> None:
+def test_a_forwarded_message_keeps_its_id_and_attributes(server: RunningServer) -> None:
     with HttpQueueClient(server.endpoint) as queue, Forwards(server.endpoint, "jobs") as jobs:
         attributes = {"kind": Attribute("String", "x"), "raw": Attribute("Binary", data=b"\x00")}
         sent = queue.send("jobs", "a", attributes=attributes, group="tenant")
@@ -46,16 +46,17 @@ def test_a_message_arrives_with_its_id_and_its_attributes(server: RunningServer)
         assert queue.show("fast").in_flight == 1
 
 
-def test_a_server_tells_that_it_can(server: RunningServer) -> None:
+def test_an_empty_forward_checks_only_the_queue(server: RunningServer) -> None:
     with Forwards(server.endpoint, "jobs") as jobs:
         assert jobs.forward([]) == []
-    with Forwards(server.endpoint, f"{server.endpoint}/000000000000/none") as none:
-        with pytest.raises(ClientError) as caught:
-            none.forward([])
-        assert caught.value.code == "QueueNotFound"
+    with (
+        Forwards(server.endpoint, f"{server.endpoint}/000000000000/none") as none,
+        pytest.raises(ClientError, check=lambda error: error.code == "QueueNotFound"),
+    ):
+        none.forward([])
 
 
-def test_a_waiting_receive_gets_what_is_forwarded(server: RunningServer) -> None:
+def test_a_forward_wakes_a_long_poll(server: RunningServer) -> None:
     with HttpQueueClient(server.endpoint) as queue, Forwards(server.endpoint, "jobs") as jobs:
         queue.send("jobs", "a")
         (message,) = queue.receive("jobs")
@@ -65,16 +66,25 @@ def test_a_waiting_receive_gets_what_is_forwarded(server: RunningServer) -> None
             assert [got.body for got in waiting.result(60)] == ["a"]
 
 
-# Who may.
+# Permissions.
 
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[RunningServer]:
-    """A server of two accounts; the owner has an intake and a target."""
+    """A server with two accounts; the owner has the queues ``jobs`` and ``fast``."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as running:
         for name in ("jobs", "fast"):
             client(running).create_queue(QueueName=name)
         yield running
+
+
+@pytest.fixture
+def receipt(guarded: RunningServer) -> str:
+    """The receipt handle of a message that was received from ``jobs``."""
+    sqs, url = client(guarded), f"{guarded.endpoint}/{OWNER}/jobs"
+    sqs.send_message(QueueUrl=url, MessageBody="a")
+    (message,) = sqs.receive_message(QueueUrl=url)["Messages"]
+    return str(message["ReceiptHandle"])
 
 
 def signed(api: type[Api], server: RunningServer, key: str) -> Api:
@@ -93,15 +103,13 @@ SEND = statement(Action="sqs:SendMessage", Resource=f"{ARN}:fast")
     pytest.param([RECEIVE], [SEND], "sqs:deletemessage", id="delete"),
     pytest.param([RECEIVE, DELETE], [], "sqs:sendmessage", id="send"),
 ])  # fmt: skip
-def test_a_forward_needs_what_its_parts_need(
-    guarded: RunningServer, intake: list[object], target: list[object], missing: str
+def test_a_forward_needs_the_permissions_to_receive_delete_and_send(
+    guarded: RunningServer, receipt: str, intake: list[dict[str, Any]], target: list[dict[str, Any]], missing: str
 ) -> None:
     sqs = client(guarded)
-    sqs.send_message(QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs", MessageBody="a")
-    (message,) = sqs.receive_message(QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs")["Messages"]
-    set_policy(sqs, f"{guarded.endpoint}/{OWNER}/jobs", *intake)  # type: ignore[arg-type]
-    set_policy(sqs, f"{guarded.endpoint}/{OWNER}/fast", *target)  # type: ignore[arg-type]
-    entry = (message["ReceiptHandle"], f"{OWNER}/fast")
+    set_policy(sqs, f"{guarded.endpoint}/{OWNER}/jobs", *intake)
+    set_policy(sqs, f"{guarded.endpoint}/{OWNER}/fast", *target)
+    entry = (receipt, f"{OWNER}/fast")
     with signed(Forwards, guarded, "AKIDFRIEND") as friend:
         with pytest.raises(ClientError) as caught:
             friend.forward([entry])
@@ -114,13 +122,10 @@ def test_a_forward_needs_what_its_parts_need(
     assert isinstance(done, ForwardedEntry)
 
 
-def test_the_owner_forwards_to_a_friends_queue_that_lets_him_send(guarded: RunningServer) -> None:
+def test_a_policy_allows_forwards_to_a_queue_of_another_account(guarded: RunningServer, receipt: str) -> None:
     theirs = client(guarded, "AKIDFRIEND")
     url = theirs.create_queue(QueueName="theirs")["QueueUrl"]
-    sqs = client(guarded)
-    sqs.send_message(QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs", MessageBody="a")
-    (message,) = sqs.receive_message(QueueUrl=f"{guarded.endpoint}/{OWNER}/jobs")["Messages"]
-    entry = (message["ReceiptHandle"], f"{FRIEND}/theirs")
+    entry = (receipt, f"{FRIEND}/theirs")
     with signed(Forwards, guarded, "AKIDOWNER") as owner:
         with pytest.raises(ClientError, match=r"AccessDenied|not authorized"):
             owner.forward([entry])
@@ -132,14 +137,14 @@ def test_the_owner_forwards_to_a_friends_queue_that_lets_him_send(guarded: Runni
     assert got["Body"] == "a"
 
 
-def test_a_target_that_does_not_exist_is_told_before_anything_is_moved(guarded: RunningServer) -> None:
+def test_a_forward_to_a_missing_queue_is_an_error(guarded: RunningServer) -> None:
     with signed(Forwards, guarded, "AKIDOWNER") as owner:
         with pytest.raises(ClientError) as caught:
             owner.forward([("r", "none")])
         assert (caught.value.code, caught.value.fields["queue"]) == ("QueueNotFound", f"{OWNER}/none")
 
 
-# Publications through a server: who may, what a kill between the decision and its end leaves, and a hasty client.
+# Publications.
 
 
 MANY = 600
@@ -151,7 +156,6 @@ def rows(*bodies: str) -> list[OutgoingRow]:
 
 
 def drained(queue: HttpQueueClient) -> list[str]:
-    """Receive all that `jobs` has, in order."""
     found: list[str] = []
     while got := queue.receive("jobs", count=10, wait_s=0, timeout_s=600):
         found += [message.body for message in got]
@@ -170,7 +174,7 @@ PROVOKED = {
 
 
 def calls(jobs: Publications, messages: int = 7) -> dict[str, Callable[[], Any]]:
-    """Return a call of each route, which a FIFO queue refuses where it can."""
+    """Return a call of each route; those that a FIFO queue can refuse are refused."""
     return {
         "publications.stage": lambda: jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x")),
         "publications.publish": lambda: jobs.publish("w", batch=0, attempts=[("a", messages)]),
@@ -179,9 +183,9 @@ def calls(jobs: Publications, messages: int = 7) -> dict[str, Callable[[], Any]]
     }
 
 
-def test_every_error_of_every_route_is_told() -> None:
+def test_an_error_of_a_publication_has_a_code_a_status_and_details() -> None:
     found: dict[str, set[str]] = {label: set() for label in PROVOKED}
-    told: dict[str, Any] = {}
+    replies: dict[str, Any] = {}
     with RunningServer() as server, HttpQueueClient(server.endpoint) as queues:
         queues.create_queue("jobs.fifo", {"fifo": True})
         for queue in ("jobs.fifo", f"{server.endpoint}/000000000000/none"):
@@ -191,23 +195,23 @@ def test_every_error_of_every_route_is_told() -> None:
                         call()
                     except ClientError as error:
                         found[label].add(error.code)
-                        told[error.code] = {**error.fields, "status": error.status}
+                        replies[error.code] = {**error.fields, "status": error.status}
     assert found == PROVOKED
-    assert all(each.pop("message") for each in told.values())
-    assert told == {
+    assert all(each.pop("message") for each in replies.values())
+    assert replies == {
         "StageRefused": {"code": "StageRefused", "status": 400, "index": 0, "why": "GroupMissing", "bytes_max": None},
         "StageMissing": {"code": "StageMissing", "status": 409, "attempt": "a", "messages": 0, "wanted": 7},
         "QueueNotFound": {"code": "QueueNotFound", "status": 404, "queue": "000000000000/none"},
     }
 
 
-def test_a_new_error_of_a_route_needs_a_provocation() -> None:
+def test_every_error_of_every_route_is_tested() -> None:
     routes = {route.label: route.errors for route in ROUTES.values() if route.noun == b"publications"}
     wanted = {label: {error.__name__ for error in listed} | {"QueueNotFound"} for label, listed in routes.items()}
     assert wanted == PROVOKED
 
 
-def test_whoever_may_send_may_publish_and_nobody_else(guarded: RunningServer) -> None:
+def test_publications_need_the_permission_to_send(guarded: RunningServer) -> None:
     with signed(Publications, guarded, "AKIDFRIEND") as friend, signed(Publications, guarded, "AKIDOWNER") as owner:
         for call in calls(friend, 1).values():
             with pytest.raises(ClientError, match=FRIEND) as caught:
@@ -224,30 +228,30 @@ def test_whoever_may_send_may_publish_and_nobody_else(guarded: RunningServer) ->
     assert (message["Body"], message["Attributes"]["SenderId"]) == ("x", FRIEND)
 
 
-# A rate, and clients that do not wait.
+# Rates and shutdown.
 
 
-def ask_slowly(jobs: Publications) -> Published:
+def publish_slowly(jobs: Publications) -> Published:
     fields = {"writer": "w", "batch": 0, "attempts": [["a", 10]], "messages_per_s_max": 1}
     return jobs.post("publish", fields, Published)
 
 
-def test_an_answer_does_not_take_longer_than_its_time(server: RunningServer) -> None:
-    """A slow publication is answered with `more`, and comes by itself."""
+def test_a_slow_publication_continues_after_its_reply(server: RunningServer) -> None:
+    """The reply has `more`."""
     with Publications(server.endpoint, "jobs") as jobs, HttpQueueClient(server.endpoint) as queue:
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghij"))
         with ThreadPoolExecutor(1) as thread:
-            asking = thread.submit(ask_slowly, jobs)
-            while not asking.done():
+            publishing = thread.submit(publish_slowly, jobs)
+            while not publishing.done():
                 server.advance(500)
-        assert asking.result().more
+        assert publishing.result().more
         assert queue.show("jobs").visible >= 4
         server.advance(10_000)
         assert drained(queue) == list("abcdefghij")
 
 
-def test_a_server_that_stops_answers_with_what_there_is(tmp_path: Path) -> None:
-    """The next one goes on."""
+def test_a_publication_continues_after_a_restart_of_the_server(tmp_path: Path) -> None:
+    """The server sends the reply, with `more`, before it stops."""
     folder = tmp_path / "store"
     with (
         RunningServer(data=folder) as first,
@@ -257,11 +261,11 @@ def test_a_server_that_stops_answers_with_what_there_is(tmp_path: Path) -> None:
     ):
         queue.create_queue("jobs")
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghij"))
-        asking = thread.submit(ask_slowly, jobs)
+        publishing = thread.submit(publish_slowly, jobs)
         while queue.show("jobs").visible == 0:
-            assert not asking.done()
+            assert not publishing.done()
         first.stop()
-        assert asking.result().more
+        assert publishing.result().more
     with (
         RunningServer(data=folder) as second,
         HttpQueueClient(second.endpoint) as queue,
@@ -272,7 +276,7 @@ def test_a_server_that_stops_answers_with_what_there_is(tmp_path: Path) -> None:
         assert drained(queue) == list("abcdefghij")
 
 
-def test_what_is_staged_is_a_metric_and_in_no_count(server: RunningServer) -> None:
+def test_staged_messages_are_a_metric_and_not_counted_as_visible(server: RunningServer) -> None:
     metric = 'veilmq_queue_messages_staged{queue="000000000000/jobs"}'
     with Publications(server.endpoint, "jobs") as jobs, HttpQueueClient(server.endpoint) as queue:
         assert metric not in urlopen(f"{server.admin_endpoint}/metrics").read().decode()
@@ -281,22 +285,14 @@ def test_what_is_staged_is_a_metric_and_in_no_count(server: RunningServer) -> No
         assert (queue.show("jobs").visible, queue.show("jobs").in_flight, queue.show("jobs").delayed) == (0, 0, 0)
 
 
-# A kill.
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[ServedFolder]:
-    server = ServedFolder(tmp_path / "store")
-    server.start()
-    yield server
-    server.stop()
-
-
 @pytest.mark.slow
-def test_a_kill_between_the_decision_and_its_end_loses_and_doubles_nothing(served: ServedFolder) -> None:
-    endpoint = f"http://127.0.0.1:{served.port}"
+def test_a_killed_server_neither_loses_nor_duplicates_published_messages(tmp_path: Path) -> None:
     bodies = [str(number) for number in range(MANY)]
-    with HttpQueueClient(endpoint) as queue, Publications(endpoint, "jobs") as jobs:
+    with (
+        ServedFolder(tmp_path / "store") as served,
+        HttpQueueClient(served.endpoint) as queue,
+        Publications(served.endpoint, "jobs") as jobs,
+    ):
         queue.create_queue("jobs")
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*bodies))
         jobs.stage("w", batch=0, attempt="never", part=0, messages=rows("never"))
@@ -308,10 +304,10 @@ def test_a_kill_between_the_decision_and_its_end_loses_and_doubles_nothing(serve
                 return None
 
         with ThreadPoolExecutor(1) as thread:
-            asking = thread.submit(publish)
+            publishing = thread.submit(publish)
             for part in (0, MANY // 3):
                 while queue.show("jobs").visible <= part:
-                    assert part or not asking.done()
+                    assert part or not publishing.done()
                 served.kill()
                 served.start()
         last = publish()

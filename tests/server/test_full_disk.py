@@ -1,4 +1,4 @@
-"""A real server whose disk fills to its end under load: it answers, it keeps what it acknowledged, it goes on."""
+"""A real server whose disk fills under load: it replies, keeps acknowledged messages, and recovers."""
 
 import sqlite3
 import threading
@@ -16,7 +16,7 @@ from tests.small_disk import MIB, resize, small_file_system
 
 pytestmark = pytest.mark.slow
 
-ANSWER_S_MAX = 60  # far above what any answer takes: only a server that hangs reaches it
+REPLY_S_MAX = 60  # only a server that hangs takes longer
 PATIENCE_S = 120
 QUEUES = ("a", "b", "c.fifo")
 REFUSED_MIN = 200
@@ -24,38 +24,37 @@ FULL = "The store is full"
 
 
 class Caller(ServiceClient):
-    """Calls the server over one connection of its own; a request that has no answer in `ANSWER_S_MAX` is an error."""
+    """A client with one connection; a reply must arrive within `REPLY_S_MAX`."""
 
     def __init__(self, served: ServedFolder) -> None:
-        super().__init__(served.endpoint, JSON, timeout_s=ANSWER_S_MAX)
+        super().__init__(served.endpoint, JSON, timeout_s=REPLY_S_MAX)
 
-    def on(self, queue: str, action: str, **members: Any) -> SqsReply:
+    def call_on(self, queue: str, action: str, **members: Any) -> SqsReply:
         return self.request(action, QueueUrl=f"http://x/000000000000/{queue}", **members)
 
-    def sends(self, queue: str, body: str) -> int:
-        """Return the status."""
+    def send_status(self, queue: str, body: str) -> int:
         name = body.split(maxsplit=1)[0]
         fifo = {"MessageGroupId": name, "MessageDeduplicationId": name} if queue.endswith(".fifo") else {}
-        return self.on(queue, "SendMessage", MessageBody=body, **fifo).status
+        return self.call_on(queue, "SendMessage", MessageBody=body, **fifo).status
 
-    def takes(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
-        answer = self.on(queue, "ReceiveMessage", MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
+    def receive_page(self, queue: str, timeout_s: int = 600) -> tuple[int, list[dict[str, str]]]:
+        answer = self.call_on(queue, "ReceiveMessage", MaxNumberOfMessages=10, VisibilityTimeout=timeout_s)
         return answer.status, answer.body.get("Messages", [])
 
 
 class Load:
-    """Threads that send, and some that receive and delete, until they are stopped; and what they were told."""
+    """Threads that send, and some that receive and delete, until they are stopped; and the results."""
 
     def __init__(self, served: ServedFolder, body_bytes: int) -> None:
         self._served = served
         self._filler = "x" * body_bytes
         self._stop = threading.Event()
-        self.kept: set[str] = set()  # acknowledged
-        self.deleted: set[str] = set()  # acknowledged, too
+        self.sent: set[str] = set()  # acknowledged sends
+        self.deleted: set[str] = set()  # acknowledged deletes
         self.refused = 0
         self.errors: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._run, args=(self._sends, number)) for number in range(12)]
-        self._threads += [threading.Thread(target=self._run, args=(self._deletes, number)) for number in range(3)]
+        self._threads = [threading.Thread(target=self._run, args=(self._send, number)) for number in range(12)]
+        self._threads += [threading.Thread(target=self._run, args=(self._delete, number)) for number in range(3)]
 
     def __enter__(self) -> "Load":
         for thread in self._threads:
@@ -65,7 +64,7 @@ class Load:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(2 * ANSWER_S_MAX)
+            thread.join(2 * REPLY_S_MAX)
         assert not any(thread.is_alive() for thread in self._threads), "a request has no answer"
 
     def _run(self, step: Callable[[Caller, int, int], None], number: int) -> None:
@@ -75,42 +74,40 @@ class Load:
                 while not self._stop.is_set():
                     step(call, number, count)
                     count += 1
-        except BaseException as error:  # noqa: BLE001 - the test tells it
+        except BaseException as error:  # noqa: BLE001 - the test fails with it
             self.errors.append(error)
 
-    def _sends(self, call: Caller, number: int, count: int) -> None:
+    def _send(self, call: Caller, number: int, count: int) -> None:
         name = f"{number}-{count}"
-        status = call.sends(QUEUES[number % len(QUEUES)], f"{name} {self._filler}")
+        status = call.send_status(QUEUES[number % len(QUEUES)], f"{name} {self._filler}")
         if status == 200:
-            self.kept.add(name)
+            self.sent.add(name)
         else:
             assert status == 503
             self.refused += 1
 
-    def _deletes(self, call: Caller, number: int, count: int) -> None:
-        _, messages = call.takes(QUEUES[number], timeout_s=1)
+    def _delete(self, call: Caller, number: int, count: int) -> None:
+        _, messages = call.receive_page(QUEUES[number], timeout_s=1)
         for message in messages[:1]:
-            if call.on(QUEUES[number], "DeleteMessage", ReceiptHandle=message["ReceiptHandle"]).status == 200:
+            if call.call_on(QUEUES[number], "DeleteMessage", ReceiptHandle=message["ReceiptHandle"]).status == 200:
                 self.deleted.add(message["Body"].split()[0])
         self._stop.wait(0.05)
 
 
-def told(served: ServedFolder, path: str) -> tuple[int, str]:
-    """Return status and text of a page of the second port."""
-    reply = urllib3.request("GET", served.admin_endpoint + path, timeout=ANSWER_S_MAX, retries=False)
+def get(served: ServedFolder, path: str) -> tuple[int, str]:
+    """Return the status and the text of a page of the admin port."""
+    reply = urllib3.request("GET", served.admin_endpoint + path, timeout=REPLY_S_MAX, retries=False)
     return reply.status, reply.data.decode()
 
 
 def is_full(status: int, text: str) -> bool:
-    """Tell whether health says that the store is full, to programs and to people."""
     return status == 503 and FULL in text
 
 
-def eventually(holds: Callable[[], object], what: str) -> None:
-    """Wait until `holds`."""
+def eventually(condition: Callable[[], object], error: str) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline_s, what
+    while not condition():
+        assert time.monotonic() < deadline_s, error
         threading.Event().wait(0.05)
 
 
@@ -119,11 +116,11 @@ def drained(call: Caller) -> set[str]:
 
     def is_empty() -> bool:
         for queue in QUEUES:
-            messages = call.takes(queue)[1]
+            messages = call.receive_page(queue)[1]
             found.update(message["Body"].split()[0] for message in messages)
             entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
             if entries:
-                answer = call.on(queue, "DeleteMessageBatch", Entries=entries)
+                answer = call.call_on(queue, "DeleteMessageBatch", Entries=entries)
                 assert (answer.status, answer.body.get("Failed", [])) == (200, [])
         return all(counts(call, queue) == ["0", "0"] for queue in QUEUES)
 
@@ -133,7 +130,7 @@ def drained(call: Caller) -> set[str]:
 
 def counts(call: Caller, queue: str) -> list[str]:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-    attributes = call.on(queue, "GetQueueAttributes", AttributeNames=names).body["Attributes"]
+    attributes = call.call_on(queue, "GetQueueAttributes", AttributeNames=names).body["Attributes"]
     return [attributes[name] for name in names]
 
 
@@ -145,106 +142,100 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Serve
     folder = tmp_path / "disk"
     with small_file_system(folder, size_bytes=size_bytes):
         served = ServedFolder(folder / "store", *options)
-        served.log = tmp_path / "log"  # a log on another disk
-        served.start()
-        try:
+        served.log = tmp_path / "log"  # on another disk
+        with served:
             yield served, folder, size_bytes
-        finally:
-            served.stop()
 
 
-def test_a_disk_that_fills_under_load_loses_nothing(disk: tuple[ServedFolder, Path, int]) -> None:
-    """Every request is answered, health says it, and the same process goes on when there is space again."""
+def test_a_full_disk_loses_no_acknowledged_messages(disk: tuple[ServedFolder, Path, int]) -> None:
+    """Every request has a reply, the health page reports the full store, and the process recovers with more space."""
     served, folder, size_bytes = disk
     pid = served.pid
     with Caller(served) as call:
-        fill_and_go_on(served, call, folder, size_bytes)
+        fill_and_recover(served, call, folder, size_bytes)
     assert served.pid == pid
-    assert told(served, "/health/live")[0] == 200
+    assert get(served, "/health/live")[0] == 200
 
 
-def fill_and_go_on(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
+def fill_and_recover(served: ServedFolder, call: Caller, folder: Path, size_bytes: int) -> None:
     for queue in QUEUES:
         call.call("CreateQueue", QueueName=queue, Attributes={"FifoQueue": "true"} if queue.endswith(".fifo") else {})
     with Load(served, 16_000) as load:
         eventually(lambda: load.refused >= REFUSED_MIN or load.errors, "the disk does not fill")
         assert load.errors == []
-        eventually(lambda: is_full(*told(served, "/health/ready")), "health says nothing")
+        eventually(lambda: is_full(*get(served, "/health/ready")), "health says nothing")
         if size_bytes > 64 * MIB:
-            load.deleted.add(goes_on(call))
+            load.deleted.add(receive_and_delete(call))
         resize(folder, size_bytes=32 * size_bytes)
-        eventually(lambda: call.sends("a", "again") == 200 or load.errors, "sends are refused though there is space")
-        load.kept.add("again")
+        eventually(
+            lambda: call.send_status("a", "again") == 200 or load.errors, "sends are refused though there is space"
+        )
+        load.sent.add("again")
     assert load.errors == []
-    assert told(served, "/health/ready") == (200, "ready\n")
-    assert load.kept - load.deleted <= drained(call)
+    assert get(served, "/health/ready") == (200, "ready\n")
+    assert load.sent - load.deleted <= drained(call)
 
 
-def goes_on(call: Caller) -> str:
-    """With a reserve a full disk refuses sends alone; return the message that was deleted."""
+def receive_and_delete(call: Caller) -> str:
+    """Assert that a full disk with a reserve refuses sends only; return the deleted message."""
     messages: list[dict[str, str]] = []
 
     def received() -> bool:
-        status, found = call.takes("b")
+        status, found = call.receive_page("b")
         assert status == 200
         messages.extend(found)
         return len(messages) >= 2
 
     eventually(received, "a receive gives nothing")
     first = messages[0]["ReceiptHandle"]
-    assert call.on("b", "DeleteMessage", ReceiptHandle=first).status == 200
+    assert call.call_on("b", "DeleteMessage", ReceiptHandle=first).status == 200
     for message in messages[1:]:
         change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
-        assert call.on("b", "ChangeMessageVisibility", **change).status == 200
+        assert call.call_on("b", "ChangeMessageVisibility", **change).status == 200
     return messages[0]["Body"].split()[0]
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ServedFolder]:
-    """Give a running server that moves its log early, as its reserve is small."""
-    served = ServedFolder(tmp_path / "store", "--free-space-reserve-bytes", str(MIB))
-    served.start()
-    try:
+    """A server that checkpoints its log early, as its reserve is small."""
+    with ServedFolder(tmp_path / "store", "--free-space-reserve-bytes", str(MIB)) as served:
         yield served
-    finally:
-        served.stop()
 
 
 def wal_bytes(served: ServedFolder) -> float:
-    (line,) = [each for each in told(served, "/metrics")[1].splitlines() if each.startswith("veilmq_store_wal_bytes ")]
+    (line,) = [each for each in get(served, "/metrics")[1].splitlines() if each.startswith("veilmq_store_wal_bytes ")]
     return float(line.split()[1])
 
 
-def test_a_log_that_a_reader_keeps_is_a_metric_and_a_warning(served: ServedFolder) -> None:
-    """It is told while the reader is there; requests are served all the same, and it is over when the reader is."""
+def test_a_log_that_a_reader_pins_is_a_metric_and_a_warning(served: ServedFolder) -> None:
+    """Requests succeed meanwhile; the warning ends with the reader's transaction."""
     with Caller(served) as call:
         pin_and_release(served, call)
 
 
 def pin_and_release(served: ServedFolder, call: Caller) -> None:
-    """Read in one transaction while others write, then end it."""
     call.call("CreateQueue", QueueName="a")
-    assert call.sends("a", "first") == 200
+    assert call.send_status("a", "first") == 200
     reader = sqlite3.connect(served.folder / "store.db", isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM sqlite_schema").fetchall()
     body = "x" * 500_000
 
     def is_degraded() -> bool:
-        assert call.sends("a", body) == 200
-        return told(served, "/health/ready")[1].startswith("degraded\n")
+        assert call.send_status("a", body) == 200
+        return get(served, "/health/ready")[1].startswith("degraded\n")
 
-    assert told(served, "/health/ready") == (200, "ready\n")
+    assert get(served, "/health/ready") == (200, "ready\n")
     eventually(is_degraded, "health does not say it")
-    assert told(served, "/health/ready")[0] == 200
-    assert "write-ahead log is too long" in told(served, "/health/ready")[1]
+    assert get(served, "/health/ready")[0] == 200
+    assert "write-ahead log is too long" in get(served, "/health/ready")[1]
     assert wal_bytes(served) > 4 * MIB
     assert "write-ahead log is too long" in served.log.read_text()
     reader.close()
 
     def is_ready() -> bool:
-        assert call.sends("a", "small") == 200
-        return told(served, "/health/ready") == (200, "ready\n")
+        assert call.send_status("a", "small") == 200
+        return get(served, "/health/ready") == (200, "ready\n")
 
     eventually(is_ready, "the log is not moved")
     assert wal_bytes(served) < MIB

@@ -123,7 +123,7 @@ def test_a_body_that_it_forbids_is_refused(server: RunningServer, document: Any,
     assert not schema(document, operation["requestBody"]["content"]).is_valid(body)
     path = place_of(route).format(account="-", queue="jobs")
     query = "?writer=w&batch=1&attempt=a&part=1" if label == "publications.stage" else ""
-    answer = Api(server).ask("POST", path + query, body)
+    answer = Api(server).request("POST", path + query, body)
     assert answer.status == 400
     schema(document, operation["responses"]["400"]["content"]).validate(answer.json())
 
@@ -155,7 +155,7 @@ def test_an_action_takes_and_answers_what_it_says(server: RunningServer, documen
     answer = Api(server).post("/api/sqs/SendMessage", body)
     content = operation["responses"]["200"]["content"]["application/x-amz-json-1.0"]
     schema(document, {"application/json": content}).validate(answer)
-    refused = Api(server).ask("POST", "/api/sqs/SendMessage", {}).json()
+    refused = Api(server).request("POST", "/api/sqs/SendMessage", {}).json()
     wrong = operation["responses"]["default"]["content"]["application/x-amz-json-1.0"]
     schema(document, {"application/json": wrong}).validate(refused)
     assert json.dumps(document).count("\\\\Z") == 0

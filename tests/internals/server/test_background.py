@@ -334,7 +334,7 @@ def test_it_is_not_begun_for_a_client_that_has_gone() -> None:
         client.send(HOLD + ASK)
         held = host.await_held()
         client.reset()
-        host.await_nobody()
+        host.wait_closed()
         host.release(held, b"late")
         assert host.begun == []
 
@@ -348,7 +348,7 @@ def test_it_hears_of_a_half_close_before_and_after_it_has_begun() -> None:
         assert client.read().body == b"hurried"
         assert client.read().body == LARGE
         assert client.at_end()
-        assert host.begun[0].told == ["hurry"]
+        assert host.begun[0].calls == ["hurry"]
         pass_turns(other)
 
 
@@ -361,7 +361,7 @@ def test_one_that_is_begun_while_the_server_drains_hears_of_it() -> None:
         begun = len(host.begun)
         assert begun < 3
         assert [client.read().body == LARGE for _ in range(3)] == [True] * 3
-        assert [each.told for each in host.begun[begun:]] == [["hurry"]] * (3 - begun)
+        assert [each.calls for each in host.begun[begun:]] == [["hurry"]] * (3 - begun)
 
 
 @pytest.mark.parametrize("at_first", [True, False])
@@ -380,7 +380,7 @@ def test_one_that_is_withdrawn_ends_or_never_begins(at_first: bool) -> None:
     assert request.start_when_first is not None
     request.start_when_first()
     pending.withdraw()
-    assert [each.told for each in begun] == ([] if at_first else [["withdraw"]])
+    assert [each.calls for each in begun] == ([] if at_first else [["withdraw"]])
 
 
 COMMAND = Publish(queue="000000000000/q", writer="w", batch=1, attempts=(("a", 9),))

@@ -23,7 +23,7 @@ from tests.internals.server.test_admin import get
 from tests.server.http_host import PATIENCE_S
 from tests.server.service_client import JSON, ServiceClient, SqsReply
 from tests.server.test_admin_api import Api
-from tests.server.test_claims import ask as ask_v1
+from tests.server.test_claims import request_v1
 from tests.store.postgres_host import making_database
 from veilmq.client import ClientError, HttpQueueClient
 from veilmq.client.api import Claims
@@ -197,9 +197,9 @@ def test_times_are_shown_by_the_wall_clock(stepped: Stepped, step: Callable[[Ste
     attributes = call("GetQueueAttributes", AttributeNames=["All"])["Attributes"]
     assert int(attributes["CreatedTimestamp"]) == (now_ms - 2_000) // 1_000
     assert int(attributes["LastModifiedTimestamp"]) == (now_ms - 2_000) // 1_000
-    (lease,) = ask_v1(stepped.server, "GET", "/v1/leases/-/work")[1]["leases"]
+    (lease,) = request_v1(stepped.server, "GET", "/v1/leases/-/work")[1]["leases"]
     assert (lease["received_at_ms"], lease["visible_at_ms"]) == (now_ms, now_ms + 30_000)
-    (message,) = ask_v1(stepped.server, "GET", "/v1/messages/-/work")[1]["messages"]
+    (message,) = request_v1(stepped.server, "GET", "/v1/messages/-/work")[1]["messages"]
     assert (message["sent_at_ms"], message["visible_at_ms"]) == (now_ms - 2_000, now_ms + 30_000)
     metrics = get(stepped.server, "/metrics")[1]
     assert 'oldest_message_age_seconds{queue="000000000000/work"} 2.0' in metrics
@@ -209,11 +209,11 @@ def test_times_are_shown_by_the_wall_clock(stepped: Stepped, step: Callable[[Ste
 def test_the_listing_the_console_and_the_command_line_show_them_so_too(stepped: Stepped, sign: int) -> None:
     """And what the listing has counted before the step stays, one second before what it counts now."""
     stepped.call("SendMessage", MessageBody="seen")
-    ask_v1(stepped.server, "GET", "/v1/queues/-?names=work")
+    request_v1(stepped.server, "GET", "/v1/queues/-?names=work")
     stepped.clock.step_wall(sign * DAYS_MS)
     stepped.server.advance(1_000)
     now_ms = stepped.clock.wall_ms()
-    (work,) = ask_v1(stepped.server, "GET", "/v1/queues/-?names=work")[1]["queues"]
+    (work,) = request_v1(stepped.server, "GET", "/v1/queues/-?names=work")[1]["queues"]
     assert (work["oldest_sent_at_ms"], work["counted_at_ms"]) == (now_ms - 1_000, now_ms)
     assert (work["history"][0], work["history"][-1]) == ([now_ms - 1_000, 1], [now_ms, 1])
     sent = datetime.fromtimestamp(now_ms / 1_000 - 1, UTC)
