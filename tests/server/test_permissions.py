@@ -1,4 +1,4 @@
-"""Permissions over real sockets: who may do what with whose queue, by boto3; and what the table of policies costs."""
+"""Permissions over real sockets with boto3: policies, long polls, move tasks."""
 
 import json
 import threading
@@ -39,7 +39,6 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 @pytest.fixture
 def owner(server: RunningServer) -> Any:
-    """The account that owns the queue."""
     return client(server)
 
 
@@ -53,8 +52,8 @@ def url(owner: Any) -> str:
     return str(owner.create_queue(QueueName="jobs")["QueueUrl"])
 
 
-def test_a_queue_is_its_owners_alone(owner: Any, friend: Any, url: str) -> None:
-    """Whoever is not allowed hears who he is, what he asked, of what, and why not."""
+def test_only_the_owner_may_use_a_queue(owner: Any, friend: Any, url: str) -> None:
+    """The error names the caller, the action, the queue and the reason."""
     assert denied(friend.send_message, QueueUrl=url, MessageBody="x") == (
         f"User: arn:aws:iam::{FRIEND}:root is not authorized to perform: sqs:sendmessage on resource: {ARN} "
         "because no resource-based policy allows the sqs:sendmessage action"
@@ -64,8 +63,8 @@ def test_a_queue_is_its_owners_alone(owner: Any, friend: Any, url: str) -> None:
     assert "Messages" not in owner.receive_message(QueueUrl=url)
 
 
-def test_a_policy_lets_another_account_in(owner: Any, friend: Any, url: str) -> None:
-    """By its full URL, for what it grants and no more, and a batch as its single action; at once, and no longer."""
+def test_a_policy_allows_actions_to_another_account(owner: Any, friend: Any, url: str) -> None:
+    """The permission of an action covers its batch; a changed policy takes effect at once."""
     set_policy(owner, url, statement(Action=["sqs:SendMessage", "sqs:GetQueueUrl"]))
     assert friend.get_queue_url(QueueName="jobs", QueueOwnerAWSAccountId=OWNER)["QueueUrl"] == url
     friend.send_message(QueueUrl=url, MessageBody="one")
@@ -76,8 +75,8 @@ def test_a_policy_lets_another_account_in(owner: Any, friend: Any, url: str) -> 
     denied(friend.send_message, QueueUrl=url, MessageBody="three")
 
 
-def test_messages_tell_who_sent_them(server: RunningServer, owner: Any, friend: Any, url: str) -> None:
-    """The account, or the user's id; attributes or not, single or in a batch; whoever receives."""
+def test_messages_have_the_id_of_their_sender(server: RunningServer, owner: Any, friend: Any, url: str) -> None:
+    """The account's or the user's; with and without attributes, single and in a batch."""
     set_policy(owner, url, statement(Action="sqs:*"))
     carol, bob = client(server, "AKIDCAROL"), client(server, "ASIDBOB")
     owner.send_message(QueueUrl=url, MessageBody="owner")
@@ -85,8 +84,8 @@ def test_messages_tell_who_sent_them(server: RunningServer, owner: Any, friend: 
     typed = {"a": {"DataType": "String", "StringValue": "b"}}
     carol.send_message(QueueUrl=url, MessageBody="carol", MessageAttributes=typed)
     bob.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", "MessageBody": "bob"}])
-    asked = {"MessageSystemAttributeNames": ["SenderId"], "MessageAttributeNames": ["All"]}
-    messages = friend.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **asked)["Messages"]
+    names = {"MessageSystemAttributeNames": ["SenderId"], "MessageAttributeNames": ["All"]}
+    messages = friend.receive_message(QueueUrl=url, MaxNumberOfMessages=10, **names)["Messages"]
     assert {message["Body"]: message["Attributes"]["SenderId"] for message in messages} == {
         "owner": OWNER,
         "friend": FRIEND,
@@ -96,8 +95,8 @@ def test_messages_tell_who_sent_them(server: RunningServer, owner: Any, friend: 
     assert {message["Body"] for message in messages if "MessageAttributes" in message} == {"carol"}
 
 
-def test_a_deny_is_for_the_owner_too(server: RunningServer, owner: Any, url: str) -> None:
-    """Its users cannot pass it; the account itself can always take it back."""
+def test_a_deny_applies_to_the_owner_too(server: RunningServer, owner: Any, url: str) -> None:
+    """But the account can always change its policy; its users cannot."""
     carol = client(server, "AKIDCAROL")
     set_policy(owner, url, statement(Effect="Deny", Principal="*", Action="sqs:*"))
     assert "with an explicit deny in a resource-based policy" in denied(
@@ -109,7 +108,7 @@ def test_a_deny_is_for_the_owner_too(server: RunningServer, owner: Any, url: str
     carol.send_message(QueueUrl=url, MessageBody="x")
 
 
-def test_conditions_see_the_request(owner: Any, friend: Any, url: str) -> None:
+def test_conditions_compare_the_request(owner: Any, friend: Any, url: str) -> None:
     fitting = {
         "IpAddress": {"aws:SourceIp": "127.0.0.0/8"},
         "StringLike": {"aws:UserAgent": "Boto3/*"},
@@ -123,7 +122,7 @@ def test_conditions_see_the_request(owner: Any, friend: Any, url: str) -> None:
         denied(friend.send_message, QueueUrl=url, MessageBody="x")
 
 
-def test_permissions_come_and_go_by_their_labels(owner: Any, friend: Any, url: str) -> None:
+def test_permissions_are_added_and_removed_by_label(owner: Any, friend: Any, url: str) -> None:
     owner.add_permission(QueueUrl=url, Label="send", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
     friend.send_message(QueueUrl=url, MessageBody="x")
     with pytest.raises(ClientError, match=r"\(InvalidParameterValue\).*Already exists"):
@@ -134,9 +133,7 @@ def test_permissions_come_and_go_by_their_labels(owner: Any, friend: Any, url: s
     assert "Policy" not in owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
 
 
-def test_of_many_edits_at_once_none_is_lost(server: RunningServer, owner: Any, url: str) -> None:
-    """Twenty labels from as many clients are twenty statements; the next one is over the limit."""
-
+def test_concurrent_additions_of_permissions_are_not_lost(server: RunningServer, owner: Any, url: str) -> None:
     def add(number: int) -> None:
         client(server).add_permission(QueueUrl=url, Label=str(number), AWSAccountIds=[FRIEND], Actions=["*"])
 
@@ -148,13 +145,13 @@ def test_of_many_edits_at_once_none_is_lost(server: RunningServer, owner: Any, u
         add(20)
 
 
-def test_what_is_no_policy_is_refused(owner: Any, url: str) -> None:
+def test_an_invalid_policy_is_refused(owner: Any, url: str) -> None:
     with pytest.raises(owner.exceptions.InvalidAttributeValue, match="no action sqs:Sendmessages"):
         set_policy(owner, url, statement(Action="sqs:Sendmessages"))
 
 
-def test_a_queue_that_is_not_there_is_not_there_for_anyone(owner: Any, friend: Any, url: str) -> None:
-    """Also when it has just been deleted, and made again by somebody else under another policy."""
+def test_a_missing_queue_is_the_same_error_for_every_account(owner: Any, friend: Any, url: str) -> None:
+    """Also directly after its deletion."""
     for sqs in (owner, friend):
         with pytest.raises(sqs.exceptions.QueueDoesNotExist):
             sqs.send_message(QueueUrl=url + "x", MessageBody="x")
@@ -165,48 +162,46 @@ def test_a_queue_that_is_not_there_is_not_there_for_anyone(owner: Any, friend: A
         friend.send_message(QueueUrl=url, MessageBody="x")
 
 
-def test_a_policy_that_another_one_changed_is_noticed(
+def test_a_policy_changed_by_another_node_takes_effect_within_seconds(
     server: RunningServer, owner: Any, friend: Any, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within some seconds; until then the one that is known holds, and nobody waits for the new one."""
+    """Until then the cached one applies; no request waits for the new one."""
     monkeypatch.setattr("veilmq.server.permissions.FRESH_S", 0.0)
     members = {"QueueUrl": url, "MessageBody": "x"}
     denied(friend.send_message, **members)
     policy = json.dumps({"Statement": [statement()]})
-    _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": policy}))
+    _submit(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": policy}))
     denied(friend.send_message, **members)
     server.settle()
     friend.send_message(**members)
 
 
-def test_a_policy_of_another_version_shuts_everybody_out(
+def test_a_policy_of_an_unknown_version_denies_everything(
     server: RunningServer, owner: Any, friend: Any, url: str
 ) -> None:
-    """What cannot be read may deny anything; the account itself can replace it."""
-    _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": '{"Version": "2050-01-01"}'}))
+    """The account can replace it."""
+    _submit(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": '{"Version": "2050-01-01"}'}))
     denied(owner.send_message, QueueUrl=url, MessageBody="x")
     denied(friend.send_message, QueueUrl=url, MessageBody="x")
     set_policy(owner, url)
     owner.send_message(QueueUrl=url, MessageBody="x")
 
 
-def test_a_long_poll_may_wait_where_the_policy_was_not_known(server: RunningServer, owner: Any, url: str) -> None:
-    """The first request on a queue is a receive that waits, and gets its message."""
-    got: list[Any] = []
-    waiting = threading.Thread(target=lambda: got.append(owner.receive_message(QueueUrl=url, WaitTimeSeconds=20)))
-    waiting.start()
-    server.wait_parked()
-    client(server).send_message(QueueUrl=url, MessageBody="x")
-    waiting.join(60)
-    assert got[0]["Messages"][0]["Body"] == "x"
+def test_a_long_poll_may_be_the_first_request_on_a_queue(server: RunningServer, owner: Any, url: str) -> None:
+    """The policy is not cached yet."""
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(owner.receive_message, QueueUrl=url, WaitTimeSeconds=20)
+        server.wait_parked()
+        client(server).send_message(QueueUrl=url, MessageBody="x")
+        assert waiting.result(60)["Messages"][0]["Body"] == "x"
 
 
 @pytest.mark.parametrize("store", ["memory", "postgres"])
 @pytest.mark.parametrize("reason", ["policy", "key", "policy of another node"])
-def test_a_parked_poll_needs_its_permission_when_a_message_comes(
+def test_a_parked_poll_needs_permission_when_a_message_arrives(
     place: Callable[[str], dict[str, Any]], tmp_path: Path, store: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new Deny and a key that leaves the file act on it; the message is for those who may have it."""
+    """A changed policy or a removed key ends it, and the message goes to another poll."""
     if reason == "policy of another node":
         monkeypatch.setattr("veilmq.server.permissions.FRESH_S", 0.0)
     keys = written(tmp_path / "keys.toml")
@@ -225,7 +220,7 @@ def test_a_parked_poll_needs_its_permission_when_a_message_comes(
             elif reason == "policy":
                 set_policy(owner, url)
             else:
-                _engine_does(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": ""}))
+                _submit(server, commands.SetQueue(queue=f"{OWNER}/jobs", settings={"policy": ""}))
             owner.send_message(QueueUrl=url, MessageBody="x")
             assert allowed.result(60)["Messages"][0]["Body"] == "x"
             with pytest.raises(ClientError) as caught:
@@ -235,8 +230,8 @@ def test_a_parked_poll_needs_its_permission_when_a_message_comes(
             assert server.parked == 0
 
 
-def test_a_parked_poll_goes_on_where_it_is_still_allowed(server: RunningServer, tmp_path: Path) -> None:
-    """Other keys were read again, and the policy is another one that still allows it."""
+def test_a_parked_poll_continues_if_a_changed_policy_allows_it(server: RunningServer, tmp_path: Path) -> None:
+    """Also after a reload of other keys."""
     owner, friend = client(server), client(server, "AKIDFRIEND")
     url = str(owner.create_queue(QueueName="jobs")["QueueUrl"])
     set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
@@ -251,10 +246,10 @@ def test_a_parked_poll_goes_on_where_it_is_still_allowed(server: RunningServer, 
 
 
 @pytest.mark.parametrize("wait_s", [0, 20])
-def test_a_receive_behind_another_needs_its_permission_when_it_begins(
+def test_a_pipelined_receive_needs_permission_when_it_starts(
     server: RunningServer, owner: Any, url: str, wait_s: int
 ) -> None:
-    """It was allowed when it came, and begins when the one before it on the connection is answered."""
+    """It starts after the reply to the previous request on its connection; it was allowed when it arrived."""
     empty = owner.create_queue(QueueName="empty", Attributes={"Policy": ""})["QueueUrl"]
     set_policy(owner, empty, statement(Action="sqs:ReceiveMessage", Resource="*"))
     set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
@@ -264,19 +259,19 @@ def test_a_receive_behind_another_needs_its_permission_when_it_begins(
         connection.sendall(receive(QueueUrl=empty, WaitTimeSeconds=20))
         server.wait_parked()
         connection.sendall(receive(QueueUrl=url, WaitTimeSeconds=wait_s))
-        connection.sendall(receive(QueueUrl="nonsense"))  # read by then: the second one was allowed
+        connection.sendall(receive(QueueUrl="nonsense"))
         set_policy(owner, url)
         server.advance(seconds=20)
-        with connection.makefile("rb") as answers:
-            while (line := answers.readline()) and not line.startswith(b"x-amzn-query-error"):
+        with connection.makefile("rb") as replies:
+            while (line := replies.readline()) and not line.startswith(b"x-amzn-query-error"):
                 pass
     assert line.startswith(b"x-amzn-query-error: AccessDenied")
     assert owner.receive_message(QueueUrl=url)["Messages"]
 
 
 @pytest.mark.parametrize("part", ["Credential", "SignedHeaders", "Signature"])
-def test_a_part_that_stands_twice_in_the_header_is_refused(owner: Any, url: str, part: str) -> None:
-    """Whichever of them counted, somebody on the way could read another one."""
+def test_a_repeated_part_of_the_authorization_header_is_refused(owner: Any, url: str, part: str) -> None:
+    """Otherwise a proxy could use the other value."""
 
     def repeat(request: Any, **_: Any) -> None:
         header = request.headers["Authorization"]
@@ -291,17 +286,17 @@ def test_a_part_that_stands_twice_in_the_header_is_refused(owner: Any, url: str,
     assert caught.value.response["Error"]["Code"] == "IncompleteSignature"
 
 
-def test_tasks_and_sources_are_the_owners(owner: Any, friend: Any, url: str) -> None:
+def test_move_tasks_tags_and_sources_are_the_owners_only(owner: Any, friend: Any, url: str) -> None:
     set_policy(owner, url, statement(Action="sqs:*"))
-    for ask in (friend.list_message_move_tasks, friend.start_message_move_task):
+    for call in (friend.list_message_move_tasks, friend.start_message_move_task):
         with pytest.raises(ClientError, match="ResourceNotFoundException"):
-            ask(SourceArn=ARN)
+            call(SourceArn=ARN)
     denied(friend.tag_queue, QueueUrl=url, Tags={"a": "b"})
     assert friend.list_dead_letter_source_queues(QueueUrl=url)["queueUrls"] == []
 
 
-def test_a_task_is_cancelled_by_whom_the_policy_lets(owner: Any, friend: Any, url: str) -> None:
-    """By nobody of another account; and the owner's own may be forbidden to."""
+def test_cancelling_a_task_needs_permission(owner: Any, friend: Any, url: str) -> None:
+    """No other account has it, and a policy may deny it to the owner."""
     dying = json.dumps({"deadLetterTargetArn": ARN, "maxReceiveCount": 1})
     owner.create_queue(QueueName="dying", Attributes={"RedrivePolicy": dying})
     set_policy(owner, url, statement(Effect="Deny", Principal="*", Action="sqs:CancelMessageMoveTask"))
@@ -312,7 +307,9 @@ def test_a_task_is_cancelled_by_whom_the_policy_lets(owner: Any, friend: Any, ur
 
 
 @pytest.mark.parametrize("action", ["sqs:StartMessageMoveTask", "sqs:ReceiveMessage", "sqs:DeleteMessage"])
-def test_who_may_not_take_messages_may_not_have_them_moved(server: RunningServer, owner: Any, action: str) -> None:
+def test_a_move_needs_the_permissions_to_start_receive_and_delete(
+    server: RunningServer, owner: Any, action: str
+) -> None:
     dead = owner.create_queue(QueueName="dead")["QueueUrl"]
     arn = ARN.replace("jobs", "dead")
     dying = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 1})
@@ -323,13 +320,13 @@ def test_who_may_not_take_messages_may_not_have_them_moved(server: RunningServer
     owner.start_message_move_task(SourceArn=arn)
 
 
-def _engine_does(server: RunningServer, command: Command) -> None:
+def _submit(server: RunningServer, command: Command) -> None:
     done = threading.Event()
     server._loop.call_soon_threadsafe(server.bound.engine.submit, command, lambda result: done.set())
     assert done.wait(60)
 
 
-# A move task sends as its starter: the policy of each queue that messages go to decides, with each batch.
+# A move task sends with the permissions of the user that started it; they are checked for each batch.
 
 
 CAROL = f"arn:aws:iam::{OWNER}:user/carol"
@@ -337,7 +334,7 @@ MESSAGES = 30
 
 
 def policy(effect: str, action: str) -> str:
-    """Return a policy that allows all that carol asks for, and says that of one action besides."""
+    """Return a policy that allows carol all actions, with another statement about one action."""
     statements = [
         {"Effect": "Allow", "Principal": {"AWS": CAROL}, "Action": "sqs:*", "Resource": "*"},
         {"Effect": effect, "Principal": {"AWS": CAROL}, "Action": f"sqs:{action}", "Resource": "*"},
@@ -346,7 +343,7 @@ def policy(effect: str, action: str) -> str:
 
 
 class Moving:
-    """A dead-letter queue with messages of one source, and carol, who may move them."""
+    """A dead-letter queue with messages of one source; the user carol may move them."""
 
     def __init__(self, server: RunningServer) -> None:
         self.server = server
@@ -367,7 +364,7 @@ class Moving:
         return f"arn:aws:sqs:{REGION}:{OWNER}:{queue}"
 
     def start(self, **terms: Any) -> None:
-        """Start a task as carol, slow enough to be seen."""
+        """Start a slow task as carol."""
         self.carol.start_message_move_task(SourceArn=self.arn("dead"), MaxNumberOfMessagesPerSecond=10, **terms)
 
     def deny(self, queue: str) -> None:
@@ -386,8 +383,8 @@ def moving(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 
 
 @pytest.mark.parametrize("names_destination", [False, True])
-def test_a_deny_stops_a_task_that_runs(moving: Moving, names_destination: bool) -> None:
-    """With the reason; what is moved stays moved, and the rest stays where it is."""
+def test_a_deny_stops_a_running_task(moving: Moving, names_destination: bool) -> None:
+    """The task has a reason; it moves no more messages."""
     moving.start(**({"DestinationArn": moving.arn("work")} if names_destination else {}))
     moving.server.advance(seconds=1)
     assert moving.task()["Status"] == "RUNNING"
@@ -403,7 +400,7 @@ def test_a_deny_stops_a_task_that_runs(moving: Moving, names_destination: bool) 
     assert left["Attributes"]["ApproximateNumberOfMessages"] == str(MESSAGES - moved)
 
 
-def test_a_task_knows_its_starter_after_a_restart(tmp_path: Path) -> None:
+def test_a_task_keeps_its_user_over_a_restart(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"account": OWNER, "region": REGION, "data": tmp_path / "store"}
     settings["credentials"] = written(tmp_path / "credentials.toml")
     with RunningServer(**settings) as server:

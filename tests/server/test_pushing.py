@@ -1,4 +1,4 @@
-"""Pushes over real sockets: what arrives, when it is tried again, who is not held up, and what outlives the server."""
+"""Pushes over real sockets: formats, signatures, retries, timeouts, restarts and allowed endpoints."""
 
 import json
 import threading
@@ -38,19 +38,19 @@ HEADERS = (
     "Host User-Agent Accept Content-Type Content-Length Content-MD5 Date x-mns-request-id x-mns-version "
     "x-mns-signing-cert-url"
 )
-PARTICULARS = (
+MESSAGE_HEADERS = (
     "x-mns-message-id x-mns-message-tag x-mns-publish-time x-mns-subscriber x-mns-subscription-name "
     "x-mns-topic-name x-mns-topic-owner"
 )
 END = ["Authorization", "Connection"]
 
 EACH_STORE = pytest.mark.parametrize("server", ["sqlite", "postgres"], indirect=True)
-"""For what a store has a part in, beside the message; `make test-all` runs all others on PostgreSQL too."""
+"""For tests that depend on the store; `make test-all` runs the others on PostgreSQL too."""
 
 
 @pytest.fixture(scope="session")
 def push_key(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key with its certificate, as a server makes them: that takes half a second."""
+    """A key with its certificate, which a server needs half a second to generate."""
     folder = tmp_path_factory.mktemp("pushing")
     with RunningServer(data=folder, push_allow="127.0.0.1"):
         return folder / "push.pem"
@@ -63,10 +63,10 @@ def server(request: pytest.FixtureRequest, push_key: Path) -> Iterator[RunningSe
         yield running
 
 
-# What arrives.
+# Formats and signatures.
 
 
-def test_a_document_in_xml_is_the_default(server: RunningServer, receiver: Receiver) -> None:
+def test_the_default_format_is_xml(server: RunningServer, receiver: Receiver) -> None:
     subscribed(server, "s", f"{receiver.url}/in?a=b")
     identifier = publish(server, "a &lt;b&gt;", tag="t")
     wait_for(server, accepted=1)
@@ -87,7 +87,7 @@ def test_a_document_in_xml_is_the_default(server: RunningServer, receiver: Recei
     )
 
 
-def test_a_document_in_json_has_the_same_members(server: RunningServer, receiver: Receiver) -> None:
+def test_the_json_format_has_the_same_members(server: RunningServer, receiver: Receiver) -> None:
     subscribed(server, "s", receiver.url, NotifyContentFormat="JSON")
     identifier = publish(server, "ä")
     wait_for(server, accepted=1)
@@ -106,8 +106,8 @@ def test_a_document_in_json_has_the_same_members(server: RunningServer, receiver
     }
 
 
-def test_a_body_alone_has_its_particulars_in_headers(server: RunningServer, receiver: Receiver) -> None:
-    """The time is that of the publication, also in a later attempt."""
+def test_the_simplified_format_has_the_other_members_in_headers(server: RunningServer, receiver: Receiver) -> None:
+    """The time is that of the publication, also in a retry."""
     published_ms = server.clock.now_ms()
     receiver.status = 503
     subscribed(server, "s", receiver.url, NotifyContentFormat="SIMPLIFIED")
@@ -118,10 +118,10 @@ def test_a_body_alone_has_its_particulars_in_headers(server: RunningServer, rece
     wait_for(server, failed=1, accepted=1)
     first, push = receiver.pushes
     assert (push.body, push.headers["Content-Type"]) == ("just this", "text/plain;charset=utf-8")
-    assert list(push.headers) == HEADERS.split() + PARTICULARS.split() + END
-    told = [push.headers[name] for name in PARTICULARS.split()]
+    assert list(push.headers) == HEADERS.split() + MESSAGE_HEADERS.split() + END
+    values = [push.headers[name] for name in MESSAGE_HEADERS.split()]
     tag = "köln".encode().decode("latin-1")
-    assert told == [identifier, tag, str(published_ms), "000000000000", "s", "news", "000000000000"]
+    assert values == [identifier, tag, str(published_ms), "000000000000", "s", "news", "000000000000"]
     assert first.headers["x-mns-request-id"] != push.headers["x-mns-request-id"]
     publish(server, "no tag")
     wait_for(server, failed=1, accepted=2)
@@ -129,7 +129,7 @@ def test_a_body_alone_has_its_particulars_in_headers(server: RunningServer, rece
 
 
 @pytest.mark.parametrize("name", ["XML", "JSON", "SIMPLIFIED"])
-def test_a_receiver_verifies_the_signature_with_the_certificate(
+def test_pushes_have_a_signature_that_the_certificate_verifies(
     server: RunningServer, receiver: Receiver, name: str
 ) -> None:
     subscribed(server, "s", f"{receiver.url}/in?x=%20", NotifyContentFormat=name)
@@ -137,33 +137,33 @@ def test_a_receiver_verifies_the_signature_with_the_certificate(
     wait_for(server, accepted=1)
     (push,) = receiver.pushes
     verify(push)
-    with pytest.raises(InvalidSignature):
-        verify(push._replace(path="/other"))
-    with pytest.raises(InvalidSignature):
-        verify(push._replace(headers=push.headers | {"Date": "Thu, 01 Jan 2026 00:00:00 GMT"}))
+    date = {"Date": "Thu, 01 Jan 2026 00:00:00 GMT"}
+    for changed in (push._replace(path="/other"), push._replace(headers=push.headers | date)):
+        with pytest.raises(InvalidSignature):
+            verify(changed)
 
 
-def test_everybody_gets_the_certificate_and_nobody_one_of_a_server_that_never_pushes(server: RunningServer) -> None:
-    answer = urllib3.request("GET", f"{server.endpoint}/push-certificate.pem")
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-pem-file")
-    assert answer.data.startswith(b"-----BEGIN CERTIFICATE-----\n")
-    assert b"PRIVATE" not in answer.data
+def test_a_server_with_pushes_serves_its_certificate(server: RunningServer) -> None:
+    reply = urllib3.request("GET", f"{server.endpoint}/push-certificate.pem")
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "application/x-pem-file")
+    assert reply.data.startswith(b"-----BEGIN CERTIFICATE-----\n")
+    assert b"PRIVATE" not in reply.data
     assert urllib3.request("PUT", f"{server.endpoint}/push-certificate.pem").status == 405
     with RunningServer() as other:
         assert urllib3.request("GET", f"{other.endpoint}/push-certificate.pem").status == 404
 
 
-def test_receivers_are_told_where_the_certificate_is(receiver: Receiver) -> None:
+def test_a_header_has_the_configured_url_of_the_certificate(receiver: Receiver) -> None:
     with RunningServer(push_allow="127.0.0.1", push_certificate_url="https://certificates.example/p.pem") as server:
         subscribed(server, "s", receiver.url)
         publish(server)
         wait_for(server, accepted=1)
-    told = b64decode(receiver.pushes[0].headers["x-mns-signing-cert-url"])
-    assert told == b"https://certificates.example/p.pem"
+    url = b64decode(receiver.pushes[0].headers["x-mns-signing-cert-url"])
+    assert url == b"https://certificates.example/p.pem"
 
 
 @EACH_STORE
-def test_each_subscription_gets_what_it_wants(server: RunningServer, receiver: Receiver) -> None:
+def test_each_subscription_gets_the_messages_of_its_filter(server: RunningServer, receiver: Receiver) -> None:
     smq_request(server, "PUT", "/queues/jobs")
     subscribed(server, "all", f"{receiver.url}/all", NotifyContentFormat="SIMPLIFIED")
     subscribed(server, "red", f"{receiver.url}/red", NotifyContentFormat="SIMPLIFIED", FilterTag="red")
@@ -176,10 +176,10 @@ def test_each_subscription_gets_what_it_wants(server: RunningServer, receiver: R
     assert [smq_request(server, "GET", "/queues/jobs/messages").text("MessageBody") for _ in range(2)] == ["1", "2"]
 
 
-# When it is tried again.
+# Retries.
 
 
-def test_backoff_gives_up_after_three_retries(
+def test_backoff_retry_stops_after_three_retries(
     server: RunningServer, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver.status = 500
@@ -200,8 +200,8 @@ def test_backoff_gives_up_after_three_retries(
 
 
 @EACH_STORE
-def test_exponential_decay_is_exact(server: RunningServer, receiver: Receiver) -> None:
-    """Each try is at the instant of its turn: after 1, 2, 4 … seconds; and the first that is accepted is the last."""
+def test_exponential_decay_retries_exactly_on_time_until_success(server: RunningServer, receiver: Receiver) -> None:
+    """After 1, 2, 4 … 512 seconds."""
     times: list[int] = []
     receiver.before = lambda _: times.append(server.clock.now_ms())
     receiver.status = 500
@@ -216,16 +216,13 @@ def test_exponential_decay_is_exact(server: RunningServer, receiver: Receiver) -
             receiver.status = 204
         server.advance(1)
     wait_for(server, failed=12, accepted=1)
-    assert [(after - before) // 1_000 for before, after in pairwise(times)] == [
-        *(1 << power for power in range(10)),
-        512,
-        512,
-    ]
+    pauses_s = [(after - before) // 1_000 for before, after in pairwise(times)]
+    assert pauses_s == [*(1 << power for power in range(10)), 512, 512]
     assert waiting(server) == 0
 
 
 def refused_once(server: RunningServer, receiver: Receiver, url: str) -> None:
-    """Subscribe, publish, and have the receiver refuse what comes."""
+    """Subscribe and publish; the receiver refuses the first push."""
     receiver.status = 500
     subscribed(server, "s", url)
     publish(server)
@@ -233,7 +230,7 @@ def refused_once(server: RunningServer, receiver: Receiver, url: str) -> None:
 
 
 @EACH_STORE
-def test_a_changed_strategy_counts_for_what_waits(server: RunningServer, receiver: Receiver) -> None:
+def test_a_changed_strategy_applies_to_waiting_messages(server: RunningServer, receiver: Receiver) -> None:
     refused_once(server, receiver, receiver.url)
     body = f"<Subscription>{element('NotifyStrategy', 'EXPONENTIAL_DECAY_RETRY')}</Subscription>"
     assert smq_request(server, "PUT", f"{TOPIC}/subscriptions/s?metaoverride=true", body).status == 204
@@ -243,7 +240,7 @@ def test_a_changed_strategy_counts_for_what_waits(server: RunningServer, receive
     wait_for(server, failed=3)
 
 
-def test_a_redirection_is_not_followed(server: RunningServer, receiver: Receiver) -> None:
+def test_redirects_are_not_followed(server: RunningServer, receiver: Receiver) -> None:
     receiver.status = 307
     receiver.headers = {"Location": f"{receiver.url}/elsewhere"}
     subscribed(server, "s", f"{receiver.url}/in")
@@ -252,7 +249,7 @@ def test_a_redirection_is_not_followed(server: RunningServer, receiver: Receiver
     assert [push.path for push in receiver.pushes] == ["/in"]
 
 
-def test_a_receiver_that_does_not_answer_has_five_seconds(
+def test_a_push_times_out_after_five_seconds(
     server: RunningServer, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
@@ -268,7 +265,7 @@ def test_a_receiver_that_does_not_answer_has_five_seconds(
     assert "no reply within 5 s" in caplog.text
 
 
-def test_a_dead_receiver_holds_up_nobody_else(receiver: Receiver) -> None:
+def test_a_receiver_that_hangs_does_not_delay_others(receiver: Receiver) -> None:
     release = threading.Event()
     with RunningServer(push_allow="127.0.0.1", push_parallel_max=2) as server, receiving() as dead:
         dead.before = lambda _: release.wait(60)
@@ -283,12 +280,12 @@ def test_a_dead_receiver_holds_up_nobody_else(receiver: Receiver) -> None:
         release.set()
 
 
-# What ends, and what outlives the server.
+# Deletions and restarts.
 
 
 @EACH_STORE
-def test_a_subscription_that_ended_gets_nothing_more(server: RunningServer, receiver: Receiver) -> None:
-    """And one of the same name with another URL begins anew."""
+def test_a_deleted_subscription_gets_no_more_pushes(server: RunningServer, receiver: Receiver) -> None:
+    """Nor does a new one of the same name get its messages."""
     refused_once(server, receiver, f"{receiver.url}/old")
     assert smq_request(server, "DELETE", f"{TOPIC}/subscriptions/s").status == 204
     receiver.status = 204
@@ -300,15 +297,15 @@ def test_a_subscription_that_ended_gets_nothing_more(server: RunningServer, rece
 
 
 @EACH_STORE
-def test_a_deleted_topic_pushes_nothing_more(server: RunningServer, receiver: Receiver) -> None:
+def test_a_deleted_topic_sends_no_more_pushes(server: RunningServer, receiver: Receiver) -> None:
     refused_once(server, receiver, receiver.url)
     assert smq_request(server, "DELETE", TOPIC).status == 204
     server.advance(seconds=60)
     assert (outcomes(server), len(receiver.pushes)) == ({"failed": 1}, 1)
 
 
-def test_what_is_being_pushed_at_the_end_may_finish(tmp_path: Path, receiver: Receiver) -> None:
-    """It is answered when the server takes no connections any more."""
+def test_shutdown_waits_for_running_pushes(tmp_path: Path, receiver: Receiver) -> None:
+    """The receiver replies after the server has closed its ports."""
     with RunningServer(data=tmp_path, push_allow="127.0.0.1") as server:
         receiver.before = lambda _: server.wait_until(lambda: not accepts(server))
         subscribed(server, "s", receiver.url)
@@ -325,7 +322,7 @@ def accepts(server: RunningServer) -> bool:
     return False
 
 
-def test_what_was_cut_short_is_pushed_again_after_its_lease(tmp_path: Path, receiver: Receiver) -> None:
+def test_an_interrupted_push_is_repeated_after_its_lease(tmp_path: Path, receiver: Receiver) -> None:
     release = threading.Event()
     receiver.before = lambda _: release.wait(60)
     with RunningServer(data=tmp_path, push_allow="127.0.0.1") as server:
@@ -333,7 +330,7 @@ def test_what_was_cut_short_is_pushed_again_after_its_lease(tmp_path: Path, rece
         publish(server)
         server.wait_until(lambda: receiver.pushes)
         server.request_stop()
-        server.request_stop()  # at once
+        server.request_stop()  # the second request does not wait
     receiver.before = lambda _: None
     with RunningServer(data=tmp_path, push_allow="127.0.0.1", clock=server.clock) as server:
         server.advance(15_000 - 1)
@@ -344,8 +341,8 @@ def test_what_was_cut_short_is_pushed_again_after_its_lease(tmp_path: Path, rece
     assert receiver.bodies[0] == receiver.bodies[1]
 
 
-def test_what_waits_is_pushed_after_a_start_with_the_same_key(tmp_path: Path, receiver: Receiver) -> None:
-    """Also what was published while the server pushed nothing; but only where the list still allows it."""
+def test_waiting_messages_are_pushed_after_a_restart_with_the_same_key(tmp_path: Path, receiver: Receiver) -> None:
+    """Also messages published while pushes were off; only to endpoints that are still allowed."""
     with RunningServer(data=tmp_path, push_allow="127.0.0.1") as server:
         subscribed(server, "s", receiver.url, NotifyContentFormat="SIMPLIFIED")
         certificate = urllib3.request("GET", f"{server.endpoint}/push-certificate.pem").data
@@ -364,10 +361,10 @@ def test_what_waits_is_pushed_after_a_start_with_the_same_key(tmp_path: Path, re
     assert (tmp_path / "push.pem").stat().st_mode & 0o777 == 0o600
 
 
-# Who may be subscribed.
+# Allowed endpoints.
 
 
-@pytest.mark.parametrize(("allow", "endpoint", "told"), [
+@pytest.mark.parametrize(("allow", "endpoint", "error"), [
     (None, "http://127.0.0.1/", "no host is allowed; add it to the server's setting push_allow (--push-allow)"),
     ("hook.example", "http://127.0.0.1/", "127.0.0.1 port 80 is not allowed; add it to the server's setting"),
     ("127.0.0.1:81", "http://127.0.0.1:82/", "127.0.0.1 port 82 is not allowed"),
@@ -377,10 +374,10 @@ def test_what_waits_is_pushed_after_a_start_with_the_same_key(tmp_path: Path, re
     ("localhost", "http://localhost/", "which is not a public address; also add that address"),
     ("nowhere.invalid", "http://nowhere.invalid/", "the name nowhere.invalid cannot be resolved"),
 ])  # fmt: skip
-def test_an_endpoint_that_is_not_allowed_says_what_to_set(allow: str | None, endpoint: str, told: str) -> None:
+def test_the_error_of_a_forbidden_endpoint_names_the_setting(allow: str | None, endpoint: str, error: str) -> None:
     with RunningServer(push_allow=allow) as server:
         create_topic(server)
         reply = subscribe(server, "s", endpoint)
         assert (reply.status, reply.code) == (400, "EndpointInvalid")
-        assert told in reply.text("Message").replace("&gt;", ">")
+        assert error in reply.text("Message").replace("&gt;", ">")
         assert smq_request(server, "GET", f"{TOPIC}/subscriptions").texts("SubscriptionURL") == []

@@ -1,7 +1,8 @@
-"""Queues over real sockets: listing, settings, messages and leases, who may see what; and in-flight quotas."""
+"""The queue API over real sockets: listings, settings, messages, leases and permissions; in-flight limits."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,22 +22,18 @@ from veilmq.wire.v1.queues import ListedLeases, ListedMessages, PeekedMessages
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """A server whose clock the test moves."""
     with RunningServer(**place(request.param)) as running:
         yield running
 
 
 def listed(server: RunningServer, *, path: str = "-", key: Any = None, **query: Any) -> tuple[int, Any]:
-    transport = Transport(server.endpoint, key=key)
-    try:
-        answer = transport.request("GET", f"/v1/queues/{path}?{urlencode(query)}", headers={}, body=b"", wait_s=0)
-    finally:
-        transport.close()
-    return answer.status, msgspec.json.decode(answer.data)
+    with closing(Transport(server.endpoint, key=key)) as transport:
+        reply = transport.request("GET", f"/v1/queues/{path}?{urlencode(query)}", headers={}, body=b"", wait_s=0)
+    return reply.status, msgspec.json.decode(reply.data)
 
 
-def test_queues_are_listed_with_what_is_in_them(server: RunningServer) -> None:
-    """Rates need two looks; a FIFO queue and a dead-letter queue are told as what they are."""
+def test_a_listing_has_counts_rates_and_types_of_queues(server: RunningServer) -> None:
+    """Rates need two listings."""
     server.queue("dead")
     server.queue("jobs.fifo", fifo=True)
     server.queue("jobs", dead_letter_queue="dead", receives_max=3)
@@ -44,7 +41,7 @@ def test_queues_are_listed_with_what_is_in_them(server: RunningServer) -> None:
     assert [queue["name"] for queue in first["queues"]] == ["dead", "jobs", "jobs.fifo"]
     assert (first["in_all"], first["queues"][1]["dead_letter_queue"]) == (3, "000000000000/dead")
     assert [queue["fifo"] for queue in first["queues"]] == [False, False, True]
-    server.advance(1_000)  # a count within the second would stand in the place of the first one
+    server.advance(1_000)  # counts of the same second replace each other
     with HttpQueueClient(server.endpoint) as queue:
         for _ in range(10):
             queue.send("jobs", "m")
@@ -58,7 +55,7 @@ def test_queues_are_listed_with_what_is_in_them(server: RunningServer) -> None:
     assert (seen[0], seen[-1]) == (0, 9)
 
 
-def test_a_page_is_sorted_and_searched_as_asked(server: RunningServer) -> None:
+def test_a_listing_is_sorted_searched_and_paged(server: RunningServer) -> None:
     for name in ("a", "b", "c", "other"):
         server.queue(name)
     with HttpQueueClient(server.endpoint) as queue:
@@ -69,18 +66,19 @@ def test_a_page_is_sorted_and_searched_as_asked(server: RunningServer) -> None:
     assert ([queue["name"] for queue in found["queues"]], found["in_all"]) == (["other"], 1)
 
 
-def test_what_cannot_be_asked_is_said(server: RunningServer) -> None:
-    for query in ({"sort": "size"}, {"count": "0"}, {"count": "201"}, {"first": "-1"}, {"what": "1"}):
-        status, told = listed(server, **query)
-        assert (status, told["code"]) == (400, "InvalidRequest")
-    status, told = listed(server, names=",".join(f"q{number}" for number in range(201)))
-    assert (status, told["code"]) == (400, "InvalidRequest")
-    status, told = listed(server, path="111111111111")
-    assert (status, told["code"]) == (403, "AccessDenied")
+def test_an_invalid_listing_is_an_error(server: RunningServer) -> None:
+    names = ",".join(f"q{number}" for number in range(201))
+    for query in (
+        {"sort": "size"}, {"count": "0"}, {"count": "201"}, {"first": "-1"}, {"what": "1"}, {"names": names}
+    ):  # fmt: skip
+        status, error = listed(server, **query)
+        assert (status, error["code"]) == (400, "InvalidRequest")
+    status, error = listed(server, path="111111111111")
+    assert (status, error["code"]) == (403, "AccessDenied")
 
 
-def test_what_a_policy_denies_is_a_name(tmp_path: Path) -> None:
-    """As in every listing; the owner sees it all, and who is of another account sees his own queues."""
+def test_a_listing_hides_the_counts_of_queues_that_a_policy_denies(tmp_path: Path) -> None:
+    """Another account sees only its own queues."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
@@ -101,15 +99,12 @@ def test_what_a_policy_denies_is_a_name(tmp_path: Path) -> None:
         assert seen("AKIDFRIEND") == {}
 
 
-# Settings of queues through a server: made under any name, seen by every protocol, and who may.
+# Settings.
 
 
-LONG = "long-" * 40 + "name"
-
-
-@pytest.mark.parametrize("name", ["in-order", LONG, "in_order.fifo"])
-def test_a_fifo_queue_has_any_name(server: RunningServer, name: str) -> None:
-    """It is made, found again, set, shown over both doors, and keeps its order over SQS, too."""
+@pytest.mark.parametrize("name", ["in-order", "long-" * 40 + "name", "in_order.fifo"])
+def test_a_fifo_queue_may_have_any_name(server: RunningServer, name: str) -> None:
+    """The SQS protocol shows it too, and it keeps the order of messages."""
     with Settings(server.endpoint, name) as settings, HttpQueueClient(server.endpoint) as queue:
         url = settings.create({"fifo": True, "delay_s": 0}, tags={"a": "b"})
         assert settings.create({"fifo": True}) == url == f"{server.endpoint}/000000000000/{name}"
@@ -125,7 +120,8 @@ def test_a_fifo_queue_has_any_name(server: RunningServer, name: str) -> None:
         assert [message.body for message in queue.receive(name, count=10)] == ["first", "second"]
 
 
-def test_what_cannot_be_is_said(server: RunningServer) -> None:
+def test_invalid_settings_are_an_error(server: RunningServer) -> None:
+    null: Any = None
     with Settings(server.endpoint, "jobs") as settings:
         for call, code in (
             (settings.show, "QueueNotFound"),
@@ -144,19 +140,11 @@ def test_what_cannot_be_is_said(server: RunningServer) -> None:
         with pytest.raises(ClientError, match="cannot be its own dead-letter queue") as caught:
             settings.set({"dead_letter_queue": "jobs", "receives_max": 1})
         assert caught.value.code == "DeadLetterQueueRefused"
-
-
-def test_a_setting_that_is_none_is_refused(server: RunningServer) -> None:
-    """Else the call would succeed, and change nothing."""
-    nothing: Any = None
-    with Settings(server.endpoint, "jobs") as settings:
-        settings.create()
         with pytest.raises(ClientError, match="dead_letter_queue: expected `str`, got `null`"):
-            settings.set({"dead_letter_queue": nothing})
+            settings.set({"dead_letter_queue": null})
 
 
-def test_settings_are_their_owners(tmp_path: Path) -> None:
-    """Others may read them by a policy; nobody makes a queue in another account."""
+def test_settings_are_their_owners_only(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         url = client(server).create_queue(QueueName="jobs")["QueueUrl"]
 
@@ -175,12 +163,10 @@ def test_settings_are_their_owners(tmp_path: Path) -> None:
             assert users.show().url == f"{server.endpoint}/{OWNER}/jobs"
 
 
-# Looking at messages and leases through a server, and who may: nothing changes by it.
+# Inspection of messages and leases, which changes nothing.
 
 
 class Messages(QueueApi):
-    """Looks at messages."""
-
     noun = "messages"
 
     def all(self, **query: str) -> ListedMessages:
@@ -190,20 +176,17 @@ class Messages(QueueApi):
         return [message.body for message in self.all(**query).messages]
 
     def peek(self, **query: str) -> list[str]:
-        """Return the bodies that a receive would give."""
         return [message.body for message in self.get("peek", query, PeekedMessages).messages]
 
 
 class Leases(QueueApi):
-    """Looks at leases."""
-
     noun = "leases"
 
     def all(self, **query: str) -> ListedLeases:
         return self.get("", query, ListedLeases)
 
 
-def test_messages_are_seen_in_their_states(server: RunningServer) -> None:
+def test_messages_are_listed_by_state(server: RunningServer) -> None:
     with HttpQueueClient(server.endpoint) as queue, Messages(server.endpoint, "jobs") as messages:
         server.queue("jobs")
         queue.send("jobs", "taken")
@@ -225,8 +208,7 @@ def test_messages_are_seen_in_their_states(server: RunningServer) -> None:
         assert messages.bodies(state="in_flight") == []
 
 
-def test_a_lease_is_seen_until_it_ends(server: RunningServer) -> None:
-    """A receipt that a look shows acts as the one that its holder has."""
+def test_leases_are_listed_and_their_receipts_are_valid(server: RunningServer) -> None:
     with HttpQueueClient(server.endpoint) as queue, Messages(server.endpoint, "jobs") as messages:
         server.queue("jobs")
         queue.send("jobs", "m")
@@ -241,7 +223,7 @@ def test_a_lease_is_seen_until_it_ends(server: RunningServer) -> None:
             assert leases.all().leases == []
 
 
-def test_who_may_receive_may_look_and_who_may_purge_sees_receipts(tmp_path: Path) -> None:
+def test_inspection_needs_the_permission_to_receive_and_receipts_that_to_purge(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner, friend = client(server), client(server, "AKIDFRIEND")
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
@@ -249,14 +231,14 @@ def test_who_may_receive_may_look_and_who_may_purge_sees_receipts(tmp_path: Path
         owner.receive_message(QueueUrl=url)
         key = SigningKey(id="AKIDFRIEND", secret=SECRETS["AKIDFRIEND"], region=REGION)
         with Messages(server.endpoint, url, key=key) as messages, Leases(server.endpoint, url, key=key) as leases:
-            looks = (messages.all, messages.peek, leases.all)
-            for look in looks:
+            calls = (messages.all, messages.peek, leases.all)
+            for call in calls:
                 with pytest.raises(ClientError) as caught:
-                    look()
+                    call()
                 assert (caught.value.code, caught.value.status) == ("AccessDenied", 403)
             set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
-            for look in looks:
-                look()
+            for call in calls:
+                call()
             with pytest.raises(ClientError) as caught:
                 messages.all(receipts="true")
             assert "sqs:purgequeue" in str(caught.value)
@@ -266,13 +248,13 @@ def test_who_may_receive_may_look_and_who_may_purge_sees_receipts(tmp_path: Path
             assert "sqs:deletemessage" in denied(friend.delete_message, QueueUrl=url, ReceiptHandle=seen.receipt)
 
 
-# In-flight quotas over sockets: who does not wait is told of it, who waits is not, and a free place goes to one.
+# In-flight limits.
 
-QUOTA = 3
+LIMIT = 3
 
 
 class Full:
-    """A queue at its quota on the virtual clock, the receipts of what is in flight, and two messages more."""
+    """A queue at its in-flight limit, with the receipts of its messages in flight and two more messages."""
 
     def __init__(self, server: RunningServer, pool: ThreadPoolExecutor) -> None:
         self.server = server
@@ -283,13 +265,13 @@ class Full:
             self.sqs.send_message(QueueUrl=self.url, MessageBody=body)
         taken = self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10)["Messages"]
         self.receipts = [each["ReceiptHandle"] for each in taken]
-        assert len(self.receipts) == QUOTA
+        assert len(self.receipts) == LIMIT
 
     def receive(self, wait_s: int = 0) -> list[str]:
-        answer = self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s)
-        return [each["Body"] for each in answer.get("Messages", [])]
+        reply = self.sqs.receive_message(QueueUrl=self.url, MaxNumberOfMessages=10, WaitTimeSeconds=wait_s)
+        return [each["Body"] for each in reply.get("Messages", [])]
 
-    def refuses(self) -> None:
+    def check_over_limit(self) -> None:
         with pytest.raises(self.sqs.exceptions.OverLimit):
             self.receive()
 
@@ -305,24 +287,22 @@ class Full:
 
 @pytest.fixture
 def full() -> Iterator[Full]:
-    with RunningServer(in_flight_max=QUOTA) as server, ThreadPoolExecutor() as pool:
+    with RunningServer(in_flight_max=LIMIT) as server, ThreadPoolExecutor() as pool:
         yield Full(server, pool)
 
 
-def test_a_receive_that_does_not_wait_is_refused(full: Full) -> None:
-    """Until a place is free; sends are taken all the time."""
-    full.refuses()
+def test_a_receive_without_wait_fails_at_the_in_flight_limit(full: Full) -> None:
+    full.check_over_limit()
     full.sqs.send_message(QueueUrl=full.url, MessageBody="f")
-    full.refuses()
+    full.check_over_limit()
     full.delete(full.receipts[0])
     assert full.receive() == ["d"]
-    full.refuses()
+    full.check_over_limit()
     full.server.advance(30_000)
-    assert len(full.receive()) == QUOTA
+    assert len(full.receive()) == LIMIT
 
 
-def test_a_poll_waits_for_a_place_and_ends_without_an_error(full: Full) -> None:
-    """It hears nothing of the quota, and holds its wait to the millisecond."""
+def test_a_long_poll_at_the_in_flight_limit_times_out_without_an_error(full: Full) -> None:
     poll = full.poll()
     full.server.advance(19_999)
     assert full.server.parked == 1
@@ -330,11 +310,11 @@ def test_a_poll_waits_for_a_place_and_ends_without_an_error(full: Full) -> None:
     assert poll.result(60) == []
 
 
-def test_a_delete_frees_a_place_for_one_poll(full: Full) -> None:
-    """The first of the line gets one message, however many it asked for; the next waits on."""
+def test_a_delete_at_the_in_flight_limit_wakes_one_long_poll(full: Full) -> None:
+    """The first gets one message though it requested ten; the second continues to wait."""
     polls = [full.poll(), full.poll()]
     for poll, body, left in zip(polls, "de", (1, 0), strict=True):
         full.delete(full.receipts.pop())
         assert poll.result(60) == [body]
         assert full.server.parked == left
-    full.refuses()
+    full.check_over_limit()

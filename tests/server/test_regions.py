@@ -1,4 +1,4 @@
-"""Accounts and regions that requests name: real clients over sockets, with and without a credentials file."""
+"""Accounts and regions of requests, with real clients, with and without a credentials file."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,7 +15,6 @@ from pyarrow import dataset
 from tests.clients.smq.raw import smq_request
 from tests.server.keys import FRIEND, OWNER, REGION, client, signed, written
 from tests.server.service_client import PROTOCOLS, ServiceClient
-from veilmq.client import HttpQueueClient
 from veilmq.client.api import Settings
 from veilmq.testing import RunningServer
 
@@ -27,7 +26,6 @@ STORES = pytest.mark.parametrize("store", ["memory", "postgres"])
 
 
 def sqs(server: RunningServer, region: str = HOME, key: str = "test") -> Any:
-    """Return a boto3 client made for a region."""
     return client(server, key, region_name=region)
 
 
@@ -47,7 +45,7 @@ def bodies(queues: Any, url: str) -> list[str]:
 
 
 @STORES
-def test_two_regions_have_a_queue_of_one_name_each(store: str, place: Callable[[str], dict[str, Any]]) -> None:
+def test_each_region_has_its_own_queues(store: str, place: Callable[[str], dict[str, Any]]) -> None:
     with RunningServer(regions="by-request", **place(store)) as server:
         here, there = sqs(server), sqs(server, OTHER)
         urls = [queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there)]
@@ -65,8 +63,8 @@ def test_two_regions_have_a_queue_of_one_name_each(store: str, place: Callable[[
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_scope_of_a_signature_names_a_region_in_each_protocol(server: RunningServer, protocol: str) -> None:
-    """Its queues have URLs and ARNs of that region, and are listed there alone."""
+def test_the_scope_of_a_signature_selects_the_region(server: RunningServer, protocol: str) -> None:
+    """Its queues have URLs and ARNs of that region, and are listed only there."""
     with ServiceClient(server.endpoint, protocol) as there, ServiceClient(server.endpoint, protocol) as here:
         scope = f"test/20260101/{OTHER}/sqs/aws4_request"
         there.headers["Authorization"] = f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host, Signature=b"
@@ -79,7 +77,7 @@ def test_the_scope_of_a_signature_names_a_region_in_each_protocol(server: Runnin
         assert here.request("GetQueueUrl", QueueName=name).code == "AWS.SimpleQueueService.NonExistentQueue"
 
 
-def test_the_url_has_the_last_word(server: RunningServer) -> None:
+def test_the_region_of_a_queue_url_overrides_that_of_the_signature(server: RunningServer) -> None:
     here, there = sqs(server), sqs(server, OTHER)
     home, other = (queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there))
     here.send_message(QueueUrl=other, MessageBody="crossed")
@@ -92,7 +90,7 @@ def test_the_url_has_the_last_word(server: RunningServer) -> None:
 def test_dead_letters_and_moves_stay_in_their_region(
     store: str, place: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
-    """ARNs of another region are refused, and those of one's own name the queues there; the event log names both."""
+    """ARNs of another region are refused; the event log has the region of each queue."""
     with RunningServer(regions="by-request", events_to=str(tmp_path / "events"), **place(store)) as server:
         _dead_letters_and_moves(server)
         assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
@@ -113,11 +111,10 @@ def _dead_letters_and_moves(server: RunningServer) -> None:
     there.send_message(QueueUrl=url, MessageBody="poison")
     there.receive_message(QueueUrl=url, VisibilityTimeout=0)
     assert bodies(there, url) == []
-    (letter,) = there.receive_message(QueueUrl=dead[there], MessageSystemAttributeNames=["All"], VisibilityTimeout=0)[
-        "Messages"
-    ]
-    assert letter["Attributes"]["DeadLetterQueueSourceArn"] == f"arn:aws:sqs:{OTHER}:{ACCOUNT}:orders"
-    assert letter["Attributes"]["SenderId"] == ACCOUNT
+    received = there.receive_message(QueueUrl=dead[there], MessageSystemAttributeNames=["All"], VisibilityTimeout=0)
+    (letter,) = (each["Attributes"] for each in received["Messages"])
+    assert letter["DeadLetterQueueSourceArn"] == f"arn:aws:sqs:{OTHER}:{ACCOUNT}:orders"
+    assert letter["SenderId"] == ACCOUNT
     with pytest.raises(ClientError, match="ResourceNotFound"):
         here.start_message_move_task(SourceArn=arns[there])
     there.start_message_move_task(SourceArn=arns[there])
@@ -127,34 +124,35 @@ def _dead_letters_and_moves(server: RunningServer) -> None:
     assert bodies(there, url) == ["poison"]
 
 
-@pytest.mark.parametrize("host", [f"sqs.{OTHER}.localhost:9324", f"{OTHER}.queue.localhost"])
-def test_the_host_names_a_region_where_no_signature_does(server: RunningServer, host: str) -> None:
+def create_orders(server: RunningServer, headers: dict[str, str]) -> str:
+    """Create the queue ``orders`` with an unsigned request; return the reply."""
     form = {"Action": "CreateQueue", "QueueName": "orders"}
-    answer = urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | {"Host": host})
-    assert f"http://{host}/{OTHER}/{ACCOUNT}/orders" in answer.data.decode()
+    return urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | headers).data.decode()
+
+
+@pytest.mark.parametrize("host", [f"sqs.{OTHER}.localhost:9324", f"{OTHER}.queue.localhost"])
+def test_the_host_selects_the_region_of_unsigned_requests(server: RunningServer, host: str) -> None:
+    assert f"http://{host}/{OTHER}/{ACCOUNT}/orders" in create_orders(server, {"Host": host})
     assert sqs(server, OTHER).list_queues()["QueueUrls"] == [f"{server.endpoint}/{OTHER}/{ACCOUNT}/orders"]
     assert "QueueUrls" not in sqs(server).list_queues()
 
 
-def test_a_host_names_no_region_for_smq(server: RunningServer) -> None:
+def test_the_host_selects_no_region_for_smq(server: RunningServer) -> None:
     host = f"sqs.{OTHER}.localhost"
     assert smq_request(server, "PUT", "/queues/orders", host=host).status == 201
     assert sqs(server).list_queues()["QueueUrls"] == [f"{server.endpoint}/{ACCOUNT}/orders"]
 
 
-def test_what_is_no_region_is_for_the_servers_own(server: RunningServer) -> None:
+def test_an_invalid_region_stands_for_the_servers_region(server: RunningServer) -> None:
     headers = {"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/Not A Region/sqs/aws4_request, Signature=b"}
-    form = {"Action": "CreateQueue", "QueueName": "orders"}
-    answer = urllib3.request("POST", server.endpoint, body=urlencode(form), headers=FORM | headers)
-    assert f"{server.endpoint}/{ACCOUNT}/orders" in answer.data.decode()
+    assert f"{server.endpoint}/{ACCOUNT}/orders" in create_orders(server, headers)
 
 
-def test_our_own_api_names_account_and_region(server: RunningServer) -> None:
-    """Where clients get it from the URL of a queue; an own region is the same as none."""
+def test_paths_of_the_v1_api_and_the_console_have_the_region(server: RunningServer) -> None:
+    """The server's region may be omitted; clients take the region from the URL of a queue."""
     there = sqs(server, OTHER)
     url = there.create_queue(QueueName="orders")["QueueUrl"]
-    with HttpQueueClient(server.endpoint):
-        assert Settings(server.endpoint, url).show().queue == "orders"
+    assert Settings(server.endpoint, url).show().queue == "orders"
     listed = urllib3.request("GET", f"{server.endpoint}/v1/queues/{ACCOUNT}@{OTHER}").json()
     assert [each["name"] for each in listed["queues"]] == ["orders"]
     for account in (ACCOUNT, f"{ACCOUNT}@{HOME}", "-"):
@@ -165,50 +163,52 @@ def test_our_own_api_names_account_and_region(server: RunningServer) -> None:
     assert f'queue="{ACCOUNT}@{OTHER}/orders"' in metrics
 
 
-def test_regions_with_a_credentials_file(tmp_path: Path) -> None:
-    """Signatures of every region are verified; policies compare accounts alone."""
-    credentials = written(tmp_path / "credentials.toml")
-    with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
-        owner, friend = (client(server, key, region_name=HOME) for key in ("AKIDOWNER", "AKIDFRIEND"))
-        url = owner.create_queue(QueueName="orders")["QueueUrl"]
-        assert url == f"{server.endpoint}/{HOME}/{OWNER}/orders"
-        owner.send_message(QueueUrl=url, MessageBody="a")
-        with pytest.raises(ClientError, match="AccessDenied"):
-            friend.send_message(QueueUrl=url, MessageBody="b")
-        owner.add_permission(QueueUrl=url, Label="friend", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
-        server.advance(seconds=10)
-        friend.send_message(QueueUrl=url, MessageBody="c")
-        assert sorted(bodies(owner, url)) == ["a", "c"]
-        assert "QueueUrls" not in client(server).list_queues()  # of the server's own region
-        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
-            client(server, region_name=HOME, aws_secret_access_key="wrong").list_queues()
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with a credentials file."""
+    keys = written(tmp_path / "credentials.toml")
+    with RunningServer(credentials=keys, account=OWNER, region=REGION, regions="by-request") as running:
+        yield running
+
+
+def test_signatures_of_every_region_are_verified(guarded: RunningServer) -> None:
+    """Policies compare accounts, not regions."""
+    owner, friend = (client(guarded, key, region_name=HOME) for key in ("AKIDOWNER", "AKIDFRIEND"))
+    url = owner.create_queue(QueueName="orders")["QueueUrl"]
+    assert url == f"{guarded.endpoint}/{HOME}/{OWNER}/orders"
+    owner.send_message(QueueUrl=url, MessageBody="a")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        friend.send_message(QueueUrl=url, MessageBody="b")
+    owner.add_permission(QueueUrl=url, Label="friend", AWSAccountIds=[FRIEND], Actions=["SendMessage"])
+    guarded.advance(seconds=10)
+    friend.send_message(QueueUrl=url, MessageBody="c")
+    assert sorted(bodies(owner, url)) == ["a", "c"]
+    assert "QueueUrls" not in client(guarded).list_queues()  # of the server's own region
+    with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
+        client(guarded, region_name=HOME, aws_secret_access_key="wrong").list_queues()
 
 
 @pytest.mark.parametrize(("named", "denied"), [(HOME, False), (REGION, True)])
-def test_a_condition_of_a_policy_asks_for_the_region_of_the_queue(tmp_path: Path, named: str, denied: bool) -> None:
-    credentials = written(tmp_path / "credentials.toml")
+def test_a_policy_may_require_the_region_of_the_queue(guarded: RunningServer, named: str, denied: bool) -> None:
     sends = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage", "Resource": "*"}
     condition = {"StringEquals": {"aws:RequestedRegion": named}}
     policy = {"Version": "2012-10-17", "Statement": {**sends, "Condition": condition}}
-    with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
-        owner, friend = (client(server, key, region_name=HOME) for key in ("AKIDOWNER", "AKIDFRIEND"))
-        url = owner.create_queue(QueueName="orders", Attributes={"Policy": json.dumps(policy)})["QueueUrl"]
-        with pytest.raises(ClientError, match="AccessDenied") if denied else nullcontext():
-            friend.send_message(QueueUrl=url, MessageBody="m")
+    owner, friend = (client(guarded, key, region_name=HOME) for key in ("AKIDOWNER", "AKIDFRIEND"))
+    url = owner.create_queue(QueueName="orders", Attributes={"Policy": json.dumps(policy)})["QueueUrl"]
+    with pytest.raises(ClientError, match="AccessDenied") if denied else nullcontext():
+        friend.send_message(QueueUrl=url, MessageBody="m")
 
 
-def test_our_own_listing_of_another_region_with_a_credentials_file(tmp_path: Path) -> None:
-    credentials = written(tmp_path / "credentials.toml")
-    with RunningServer(credentials=credentials, account=OWNER, region=REGION, regions="by-request") as server:
-        client(server, region_name=HOME).create_queue(QueueName="orders")
-        for key, seen in (("AKIDOWNER", ["orders"]), ("AKIDFRIEND", [])):
-            request = signed(f"{server.endpoint}/v1/queues/{OWNER}@{HOME}", key, region=HOME)
-            answer = urllib3.request("GET", request.url, headers=dict(request.headers)).json()
-            assert [each["name"] for each in answer.get("queues", ())] == seen
+def test_only_the_owner_lists_the_queues_of_another_region(guarded: RunningServer) -> None:
+    client(guarded, region_name=HOME).create_queue(QueueName="orders")
+    for key, seen in (("AKIDOWNER", ["orders"]), ("AKIDFRIEND", [])):
+        request = signed(f"{guarded.endpoint}/v1/queues/{OWNER}@{HOME}", key, region=HOME)
+        reply = urllib3.request("GET", request.url, headers=dict(request.headers)).json()
+        assert [each["name"] for each in reply.get("queues", ())] == seen
 
 
-def test_one_region_is_the_default() -> None:
-    """A client for any region sees the same queues, with ARNs of the server's own; a region of our API is refused."""
+def test_the_default_is_one_region() -> None:
+    """Clients of every region see the same queues, with ARNs of the server's region."""
     with RunningServer() as server:
         url = sqs(server, OTHER).create_queue(QueueName="orders")["QueueUrl"]
         assert url == f"{server.endpoint}/{ACCOUNT}/orders"
@@ -218,8 +218,8 @@ def test_one_region_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("regions", ["one", "by-request"])
-def test_a_key_of_twelve_digits_names_the_account(regions: str) -> None:
-    """Without a credentials file; every other key is of the server's own account."""
+def test_a_key_of_twelve_digits_selects_the_account(regions: str) -> None:
+    """Every other key belongs to the server's account."""
     with RunningServer(regions=regions) as server:
         guest = sqs(server, key=GUEST)
         url = guest.create_queue(QueueName="orders")["QueueUrl"]
@@ -238,17 +238,12 @@ def test_a_key_of_twelve_digits_names_the_account(regions: str) -> None:
         assert url in urllib3.request("GET", request.prepare().url).data.decode()
 
 
-def test_a_key_of_twelve_digits_beside_a_credentials_file_is_a_key(tmp_path: Path) -> None:
-    credentials = written(tmp_path / "credentials.toml")
-    with (
-        RunningServer(credentials=credentials, account=OWNER, region=REGION) as server,
-        pytest.raises(ClientError, match="InvalidClientTokenId"),
-    ):
-        client(server, GUEST).list_queues()
+def test_a_key_of_twelve_digits_selects_no_account_with_a_credentials_file(guarded: RunningServer) -> None:
+    with pytest.raises(ClientError, match="InvalidClientTokenId"):
+        client(guarded, GUEST).list_queues()
 
 
-def test_invented_accounts_and_regions_take_no_room(server: RunningServer) -> None:
-    """Thousands of them leave the server as it was; a known one goes on."""
+def test_thousands_of_unknown_accounts_and_regions_do_not_break_known_ones(server: RunningServer) -> None:
     url = sqs(server, OTHER).create_queue(QueueName="orders")["QueueUrl"]
     pool = urllib3.PoolManager()
     for number in range(2_500):

@@ -1,7 +1,4 @@
-"""What Amazon SQS was recorded to answer: code, status and words, through both protocols and on both engines.
-
-A row is named after what it is about. Its text is the service's own; what veilmq adds to it stands behind.
-"""
+"""Replies that were recorded from Amazon SQS: codes, statuses and texts, through both protocols and on both stores."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.server.service_client import JSON, PROTOCOLS, QUERY, ServiceClient, SqsReply, fresh_name
+from tests.store.postgres_host import emptied
 from veilmq.testing import RunningServer
 
 ACCOUNT = "000000000000"
@@ -17,12 +15,8 @@ ACCOUNT = "000000000000"
 
 @pytest.fixture(scope="module", params=["memory", "postgres"])
 def served(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    """Give a server on each engine; a queue can be purged at any time."""
-    settings: dict[str, Any] = {}
-    if request.param == "postgres":
-        from tests.store.postgres_host import emptied  # noqa: PLC0415
-
-        settings = emptied(request.getfixturevalue("postgres_url"))
+    """A server on each store, without a pause between purges."""
+    settings = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}
     with RunningServer(purge_pause_s=0, **settings) as running:
         yield running
 
@@ -35,13 +29,13 @@ def sqs(request: pytest.FixtureRequest, served: RunningServer) -> Iterator[Servi
 
 @pytest.fixture
 def web(served: RunningServer) -> Iterator[ServiceClient]:
-    """Give a client for what is of the Query protocol alone."""
+    """A client of the Query protocol."""
     with ServiceClient(served.endpoint, QUERY) as client:
         yield client
 
 
 class Row(NamedTuple):
-    """What is asked, and with which code, words and status it is refused."""
+    """A request and its error; veilmq may append to the text."""
 
     request: Callable[[ServiceClient], SqsReply]
     code: str
@@ -51,7 +45,7 @@ class Row(NamedTuple):
 
 INVALID, MISSING = "InvalidParameterValue", "MissingParameter"
 KINDS = {INVALID: "InvalidParameterValueException", MISSING: "MissingRequiredParameterException"}
-"""Codes whose errors have a name of their own in JSON; the others have that of the code."""
+"""Code → the name of the error in JSON, if that is not the code."""
 NAME, VALUE = "InvalidAttributeName", "InvalidAttributeValue"
 
 
@@ -62,9 +56,9 @@ def _batch(**entry: Any) -> Callable[[ServiceClient], SqsReply]:
             {"Id": "bad", "MessageBody": "b", **entry},
         ]
         url = sqs.fifo()
-        answer = sqs.request("SendMessageBatch", QueueUrl=url, Entries=entries)
-        assert sqs.receive(url) == [], "nothing of the batch is stored"
-        return answer
+        reply = sqs.request("SendMessageBatch", QueueUrl=url, Entries=entries)
+        assert sqs.receive(url) == [], "no message of the batch is stored"
+        return reply
 
     return request
 
@@ -113,12 +107,6 @@ def _set(name: str, text: str) -> Callable[[ServiceClient], SqsReply]:
     return _on("SetQueueAttributes", Attributes={name: text})
 
 
-def _to_another_type(sqs: ServiceClient) -> SqsReply:
-    arn = sqs.attributes(sqs.fifo())["QueueArn"]
-    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2})
-    return sqs.request("SetQueueAttributes", QueueUrl=sqs.queue(), Attributes={"RedrivePolicy": policy})
-
-
 def _attribute(name: str, **value: Any) -> Callable[[ServiceClient], SqsReply]:
     return _on("SendMessage", MessageBody="m", MessageAttributes={name: value})
 
@@ -146,7 +134,7 @@ REDRIVE = {
     f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:nowhere","maxReceiveCount":4}}':
         "Dead letter target does not exist.",
 }  # fmt: skip
-"""RedrivePolicy → why it is refused."""
+"""RedrivePolicy → the reason of its error."""
 REDRIVE_ALLOW = {
     '{"redrivePermission": "byQueue"}': "When you specify the byQueue permission type, you must also specify one or "
         "more sourceQueueArns values.",
@@ -195,7 +183,7 @@ ROWS: dict[str, Row] = {
     "23 untagging nothing": Row(_on("UntagQueue", TagKeys=[]), INVALID,
         "Tag keys must be between 1 and 128 characters in length."),
     "23 too many tags": Row(_too_many_tags, INVALID, "Too many tags added for queue q"),
-    "23 too many tags in turn": Row(_too_many_tags_in_turn, INVALID, "Too many tags added for queue q"),
+    "23 too many tags in two requests": Row(_too_many_tags_in_turn, INVALID, "Too many tags added for queue q"),
     "24 deduplication scope": Row(_create(Attributes={"DeduplicationScope": "queue"}), NAME,
         "You can specify the DeduplicationScope only when FifoQueue is set to true."),
     "24 throughput limit": Row(_create(Attributes={"FifoThroughputLimit": "perQueue"}), NAME,
@@ -276,19 +264,19 @@ ROWS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_request_is_refused_in_the_words_of_the_service(name: str, sqs: ServiceClient) -> None:
-    """Code and status are the contract; ours stands behind the service's own words."""
+def test_an_error_has_the_code_the_status_and_the_text_of_the_service(name: str, sqs: ServiceClient) -> None:
     row = ROWS[name]
-    answer = row.request(sqs)
-    assert (answer.status, answer.code) == (row.status, row.code), answer
-    assert answer.text.startswith(row.text), answer.text
-    assert sqs.protocol == QUERY or answer.kind == KINDS.get(row.code, row.code.rpartition(".")[2])
+    reply = row.request(sqs)
+    assert (reply.status, reply.code) == (row.status, row.code), reply
+    assert reply.text.startswith(row.text), reply.text
+    assert sqs.protocol == QUERY or reply.kind == KINDS.get(row.code, row.code.rpartition(".")[2])
 
 
-def test_queues_of_another_type_are_no_dead_letter_queues(sqs: ServiceClient) -> None:
-    answer = _to_another_type(sqs)
-    assert (answer.status, answer.code) == (400, INVALID)
-    assert "Reason: Dead-letter queue must be same type of queue as the source." in answer.text
+def test_a_dead_letter_queue_must_have_the_type_of_its_source(sqs: ServiceClient) -> None:
+    arn = sqs.attributes(sqs.fifo())["QueueArn"]
+    reply = _set("RedrivePolicy", json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 2}))(sqs)
+    assert (reply.status, reply.code) == (400, INVALID)
+    assert "Reason: Dead-letter queue must be same type of queue as the source." in reply.text
 
 
 @pytest.mark.parametrize("text", ["True", "TRUE", "true"])
@@ -303,7 +291,7 @@ def test_row_1_booleans_may_be_in_any_case(text: str, sqs: ServiceClient) -> Non
     assert sqs.call("CreateQueue", QueueName=name, Attributes={"FifoQueue": text})["QueueUrl"] == url
 
 
-def test_row_4_a_purge_forgets_deduplication_ids(sqs: ServiceClient) -> None:
+def test_row_4_a_purge_deletes_deduplication_ids(sqs: ServiceClient) -> None:
     url = sqs.fifo()
     members = {"QueueUrl": url, "MessageGroupId": "g", "MessageDeduplicationId": "same", "MessageBody": "m"}
     for _ in range(3):
@@ -313,8 +301,8 @@ def test_row_4_a_purge_forgets_deduplication_ids(sqs: ServiceClient) -> None:
         sqs.call("PurgeQueue", QueueUrl=url)
 
 
-def test_rows_5_and_6_a_queue_may_be_its_own_dead_letter_queue_until_the_policy_is_empty(sqs: ServiceClient) -> None:
-    """Its messages then stay in it, whatever their count."""
+def test_rows_5_and_6_a_queue_may_be_its_own_dead_letter_queue(sqs: ServiceClient) -> None:
+    """It keeps its messages, whatever their receive count; an empty policy ends it."""
     url = sqs.queue(VisibilityTimeout="0")
     policy = {"deadLetterTargetArn": sqs.attributes(url)["QueueArn"], "maxReceiveCount": 1}
     sqs.call("SetQueueAttributes", QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
@@ -347,8 +335,8 @@ def test_an_empty_text_removes_an_attribute(name: str, text: str, sqs: ServiceCl
 TRACE = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 
 
-def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient) -> None:
-    """Of those that bring none of their own; the digest of system attributes covers only what was given."""
+def test_row_7_messages_without_a_trace_header_get_that_of_the_request(sqs: ServiceClient) -> None:
+    """The digest of system attributes does not cover it."""
     url = sqs.queue()
     own = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=own"}}
     sqs.headers["X-Amzn-Trace-Id"] = TRACE
@@ -364,22 +352,22 @@ def test_row_7_the_trace_of_a_request_is_that_of_its_messages(sqs: ServiceClient
     assert found == {"a": TRACE, "b": "Root=own", "c": TRACE, "d": "Root=own", "e": None}
 
 
-def test_row_8_names_of_attributes_have_letters_of_any_script(sqs: ServiceClient) -> None:
+def test_row_8_names_of_attributes_may_have_letters_of_any_script(sqs: ServiceClient) -> None:
     url = sqs.queue()
     given = {name: {"DataType": "String", "StringValue": "x"} for name in ("attr.1øßä", "атрибут-٣", "名前_1")}
     sqs.call("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes=given)
     (message,) = sqs.receive(url, MessageAttributeNames=["All"])
     assert message["MessageAttributes"] == given
-    answer = sqs.request("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes={"a b": given["名前_1"]})
-    assert (answer.code, answer.text[:45]) == (INVALID, "The message attribute name 'a b' is invalid. ")
+    reply = sqs.request("SendMessage", QueueUrl=url, MessageBody="m", MessageAttributes={"a b": given["名前_1"]})
+    assert (reply.code, reply.text[:45]) == (INVALID, "The message attribute name 'a b' is invalid. ")
 
 
-def test_row_9_a_bad_character_of_an_attribute_is_an_invalid_value(served: RunningServer) -> None:
+def test_row_9_an_invalid_character_of_an_attribute_is_an_invalid_value(served: RunningServer) -> None:
     with ServiceClient(served.endpoint, JSON) as sqs:
         attributes = {"a": {"DataType": "String", "StringValue": "x\x08"}}
         members = {"QueueUrl": sqs.queue(), "MessageBody": "m", "MessageAttributes": attributes}
-        answer = sqs.request("SendMessage", **members)
-        assert (answer.status, answer.code) == (400, INVALID)
+        reply = sqs.request("SendMessage", **members)
+        assert (reply.status, reply.code) == (400, INVALID)
         body = sqs.request("SendMessage", QueueUrl=sqs.queue(), MessageBody="x\x08")
         assert (body.status, body.code) == (400, "InvalidMessageContents")
     with ServiceClient(served.endpoint, QUERY) as web:
@@ -390,14 +378,17 @@ def test_row_9_a_bad_character_of_an_attribute_is_an_invalid_value(served: Runni
         assert web.request_form("SendMessage", form).code == INVALID
 
 
-def test_row_11_a_queue_that_does_not_exist(sqs: ServiceClient) -> None:
-    for answer in (
-        sqs.request("GetQueueAttributes", QueueUrl=f"http://{sqs.address}/{ACCOUNT}/none"),
-        sqs.request("GetQueueUrl", QueueName="none"),
-    ):
-        words = "exist." if sqs.protocol == JSON else "exist for this wsdl version."
-        assert (answer.status, answer.code) == (400, "AWS.SimpleQueueService.NonExistentQueue")
-        assert answer.text == f"The specified queue does not {words}"
+def test_rows_11_and_20_a_missing_queue_is_an_error_400(sqs: ServiceClient) -> None:
+    """Whatever host its URL has; JSON has the older code in a header."""
+    urls = [f"http://{sqs.address}/{ACCOUNT}/none", f"http://elsewhere/{ACCOUNT}/none"]
+    urls += ["http://whatever", "http://h/"] if sqs.protocol == JSON else []
+    replies = [sqs.request("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"]) for url in urls]
+    text = "The specified queue does not exist" + ("." if sqs.protocol == JSON else " for this wsdl version.")
+    for reply in (sqs.request("GetQueueUrl", QueueName="none"), *replies):
+        assert (reply.status, reply.code) == (400, "AWS.SimpleQueueService.NonExistentQueue")
+        assert reply.text.startswith(text)
+        assert sqs.protocol == QUERY or reply.kind == "QueueDoesNotExist"
+    assert replies[0].text == text
 
 
 @pytest.mark.parametrize("headers", [{}, {"Accept": "application/json"}])
@@ -413,8 +404,8 @@ def _json_of(web: ServiceClient, path: str, **parameters: str) -> tuple[int, dic
     return status, found
 
 
-def test_row_13_a_get_that_accepts_json_gets_it(web: ServiceClient) -> None:
-    """Members without a value are null, a map is a list of entries."""
+def test_row_13_a_get_that_accepts_json_gets_json(web: ServiceClient) -> None:
+    """Members without a value are null, and a map is a list of entries."""
     url = web.queue()
     path = url.removeprefix(f"http://{web.address}")
     status, sent = _json_of(web, path, Action="SendMessage", MessageBody="m")
@@ -441,19 +432,18 @@ def test_row_13_errors_are_json_too(web: ServiceClient) -> None:
 
 
 @pytest.mark.parametrize("accept", ["application/json, text/plain, */*", "*/*", "text/xml"])
-def test_row_13_lists_of_what_is_accepted_get_xml(accept: str, web: ServiceClient) -> None:
-    """As axios sends one."""
+def test_row_13_a_get_that_accepts_several_types_gets_xml(accept: str, web: ServiceClient) -> None:
     status, kind, body = web.get("/", {"Accept": accept}, Action="ListQueues")
     assert (status, kind, "<ListQueuesResponse" in body) == (200, "text/xml", True)
 
 
-def test_what_is_empty_is_one_tag_in_xml(web: ServiceClient) -> None:
+def test_empty_elements_are_one_tag_in_xml(web: ServiceClient) -> None:
     path = web.queue().removeprefix(f"http://{web.address}")
     assert "<ReceiveMessageResult/>" in web.get(path, Action="ReceiveMessage")[2]
     assert "</Message><Detail/></Error>" in web.get(path, Action="ListQueues")[2]
 
 
-def test_row_14_a_url_may_be_asked_at_a_queue(web: ServiceClient) -> None:
+def test_row_14_the_path_of_a_queue_also_takes_get_queue_url(web: ServiceClient) -> None:
     one, other = web.queue(), web.queue()
     path = one.removeprefix(f"http://{web.address}")
     for url in (one, other):
@@ -465,43 +455,25 @@ def test_row_16_the_policy_of_a_first_permission(sqs: ServiceClient) -> None:
     url = sqs.queue()
     sqs.call("AddPermission", QueueUrl=url, Label="l", AWSAccountIds=["111111111111"], Actions=["ReceiveMessage"])
     found = sqs.attributes(url)
+    principal = {"AWS": "arn:aws:iam::111111111111:root"}
+    permission = {"Principal": principal, "Action": "SQS:ReceiveMessage", "Resource": found["QueueArn"]}
     assert json.loads(found["Policy"]) == {
         "Version": "2008-10-17",
         "Id": f"{found['QueueArn']}/SQSDefaultPolicy",
-        "Statement": [
-            {
-                "Sid": "l",
-                "Effect": "Allow",
-                "Principal": {"AWS": "arn:aws:iam::111111111111:root"},
-                "Action": "SQS:ReceiveMessage",
-                "Resource": found["QueueArn"],
-            }
-        ],
+        "Statement": [{"Sid": "l", "Effect": "Allow", **permission}],
     }
     sqs.call("RemovePermission", QueueUrl=url, Label="l")
     assert "Policy" not in sqs.attributes(url)
 
 
-@pytest.mark.parametrize(
-    "url", [f"http://elsewhere/{ACCOUNT}/none", "http://whatever-incorrect-queue-url", "http://h/"]
-)
-def test_row_20_an_unknown_queue_is_a_bad_request(url: str, served: RunningServer) -> None:
-    """Whatever host its URL names; JSON has the older code in a header."""
-    with ServiceClient(served.endpoint, JSON) as sqs:
-        answer = sqs.request("GetQueueAttributes", QueueUrl=url, AttributeNames=["All"])
-    assert (answer.status, answer.kind) == (400, "QueueDoesNotExist")
-    assert answer.headers["x-amzn-query-error"] == "AWS.SimpleQueueService.NonExistentQueue;Sender"
-    assert answer.text.startswith("The specified queue does not exist.")
-
-
-def test_row_a_tags_under_the_name_of_older_sdks(web: ServiceClient) -> None:
+def test_row_a_tags_may_have_the_name_of_older_sdks(web: ServiceClient) -> None:
     url = web.queue()
     web.request_form("TagQueue", f"QueueUrl={url}&Tags.1.Key=b&Tags.1.Value=2&Tags.2.Key=c&Tags.2.Value=3")
     web.request_form("TagQueue", f"QueueUrl={url}&Tag.1.Key=d&Tag.1.Value=4")
     assert web.call("ListQueueTags", QueueUrl=url)["Tags"] == {"b": "2", "c": "3", "d": "4"}
 
 
-def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
+def test_row_b_empty_lists_of_older_sdks_are_ignored(web: ServiceClient) -> None:
     url = web.queue()
     form = (
         f"QueueUrl={url}&MessageBody=m&MessageAttribute.1.Name=a&MessageAttribute.1.Value.DataType=String"
@@ -521,11 +493,9 @@ def test_row_b_empty_lists_of_older_sdks(web: ServiceClient) -> None:
     ("UntagQueue", "TagKey=", INVALID),
     ("AddPermission", "Label=l&AWSAccountId=&ActionName=", MISSING),
 ])  # fmt: skip
-def test_row_b_empty_lists_are_as_good_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:
+def test_row_b_an_empty_list_is_the_same_as_none(action: str, form: str, code: str, web: ServiceClient) -> None:
     url = web.queue()
-    answer = web.request_form(action, f"QueueUrl={url}&{form}")
-    assert (answer.status, answer.code) == (400, code)
-    without = "&".join(each for each in form.split("&") if not each.endswith("="))
-    assert web.request_form(action, f"QueueUrl={url}&{without}")._replace(body={}, headers={}) == answer._replace(
-        body={}, headers={}
-    )
+    reply = web.request_form(action, f"QueueUrl={url}&{form}")
+    assert (reply.status, reply.code) == (400, code)
+    without = web.request_form(action, f"QueueUrl={url}&{'&'.join(e for e in form.split('&') if not e.endswith('='))}")
+    assert without[:3] == reply[:3]

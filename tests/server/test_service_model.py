@@ -1,7 +1,7 @@
-"""veilmq beside the service model that botocore ships, action by action, over a socket in both protocols.
+"""Compare veilmq with botocore's model of SQS: every member of every action, in both protocols.
 
-What is different is listed in ``docs/protocols/sqs.md`` with its reason. A difference that is not listed fails, and so
-does a listed one that is no more.
+``docs/protocols/sqs.md`` lists the differences with their reasons. A difference that is not listed fails, and so does a
+listed one that does not exist.
 """
 
 import re
@@ -29,14 +29,12 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def listed(what: str) -> set[str]:
-    """Return what the page lists as different; a row is ``| what | where | why |``."""
-    rows = re.findall(rf"^\| {what} \| `([^|]*)` \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE)
-    return set(rows)
+    """Return the differences that the page lists in rows ``| what | where | why |``."""
+    return set(re.findall(rf"^\| {what} \| `([^|]*)` \| [^|]+ \|$", PAGE.read_text(), re.MULTILINE))
 
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[RunningServer]:
-    """Give a server; nothing here depends on the engine."""
     with RunningServer(purge_pause_s=0) as running:
         yield running
 
@@ -54,28 +52,28 @@ def _input(action: str) -> StructureShape:
 
 
 def _request(sqs: ServiceClient, action: str) -> dict[str, Any]:
-    """Return the members of a request of ``action`` that lacks nothing."""
+    """Return the members of a complete request."""
     if action in OTHERS:
         return dict(OTHERS[action])
     return {"QueueUrl": sqs.queue(), **MEMBERS[action]}
 
 
-def test_required_members(sqs: ServiceClient) -> None:
+def test_a_missing_required_member_is_an_error(sqs: ServiceClient) -> None:
     different = set()
     for action in ACTIONS:
         for member in _input(action).required_members:
             members = _request(sqs, action)
             del members[member]
-            answer = sqs.request(action, **members)
-            assert answer.status == 400, (action, member, answer)
-            if (answer.code, answer.text) != ("MissingParameter", f"The request must contain the parameter {member}."):
+            reply = sqs.request(action, **members)
+            assert reply.status == 400, (action, member, reply)
+            if (reply.code, reply.text) != ("MissingParameter", f"The request must contain the parameter {member}."):
                 different.add(f"{action}.{member}")
     assert different == listed(f"required, {sqs.protocol}")
 
 
 @pytest.mark.parametrize("member", ["Id", "MessageBody", "ReceiptHandle", "VisibilityTimeout"])
-def test_required_members_of_entries(member: str, sqs: ServiceClient) -> None:
-    """Without an id the request fails, without another member its entry."""
+def test_a_missing_required_member_of_an_entry_is_an_error(member: str, sqs: ServiceClient) -> None:
+    """Without an id the request fails, without another member only the entry."""
     for action in ("SendMessageBatch", "DeleteMessageBatch", "ChangeMessageVisibilityBatch"):
         entries = _input(action).members["Entries"]
         assert isinstance(entries, ListShape)
@@ -86,43 +84,40 @@ def test_required_members_of_entries(member: str, sqs: ServiceClient) -> None:
             assert member not in shape.required_members
             continue
         del entry[member]
-        answer = sqs.request(action, QueueUrl=sqs.queue(), Entries=[{"Id": "b"} | entry if member != "Id" else entry])
+        reply = sqs.request(action, QueueUrl=sqs.queue(), Entries=[{"Id": "b"} | entry if member != "Id" else entry])
         if member == "Id":
             name = f"{action}RequestEntry.1.Id"
-            assert (answer.code, answer.text) == ("MissingParameter", f"The request must contain the parameter {name}.")
+            assert (reply.code, reply.text) == ("MissingParameter", f"The request must contain the parameter {name}.")
         else:
-            (failed,) = answer.body["Failed"]
+            (failed,) = reply.body["Failed"]
             text = f"The request must contain the parameter {member}."
             assert (failed["Code"], failed["Message"]) == ("MissingParameter", text)
 
 
 def _wrong_json(shape: Shape, seen: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yield each member below ``shape`` by its path, with a value that it cannot have."""
+    """Yield the path of each member below ``shape``, with members in which it has an invalid value."""
     assert isinstance(shape, StructureShape)
     for name, member in shape.members.items():
-        path = ".".join((*seen, name))
         inner: Any = member
-        wrap = [name]
-        yield path, {name: 5 if isinstance(inner, (ListShape, MapShape)) else {}}
+        yield ".".join((*seen, name)), {name: 5 if isinstance(inner, (ListShape, MapShape)) else {}}
         below = inner.member if isinstance(inner, ListShape) else inner.value if isinstance(inner, MapShape) else None
         if isinstance(below, StructureShape) and len(seen) < 2:
-            for deeper, wrong in _wrong_json(below, (*seen, name)):
-                yield deeper, {wrap[0]: [wrong] if isinstance(inner, ListShape) else {"k": wrong}}
+            for path, wrong in _wrong_json(below, (*seen, name)):
+                yield path, {name: [wrong] if isinstance(inner, ListShape) else {"k": wrong}}
 
 
-def test_every_member_is_known_in_json(served: RunningServer) -> None:
+def test_every_member_is_decoded_from_json(served: RunningServer) -> None:
     unknown = set()
     with ServiceClient(served.endpoint, JSON) as sqs:
         for action in ACTIONS:
             for path, wrong in _wrong_json(_input(action)):
-                answer = sqs.request(action, **wrong)
-                if answer.code != "SerializationException":
+                if sqs.request(action, **wrong).code != "SerializationException":
                     unknown.add(f"{action}.{path}")
     assert unknown == listed("member, json")
 
 
 def _wrong_forms(shape: Shape, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each member below ``shape`` by its parameter, and a form in which it is of the wrong type."""
+    """Yield the parameter of each member below ``shape``, with a form in which it has a wrong type."""
     assert isinstance(shape, StructureShape)
     for name, member in shape.members.items():
         inner: Any = member
@@ -142,16 +137,15 @@ def _wrong_forms(shape: Shape, above: str = "") -> Iterator[tuple[str, str]]:
             yield above + name, f"{above}{name}.1=x"
 
 
-def test_every_member_is_known_in_query(served: RunningServer) -> None:
-    """By the name that its list or map had while the protocol of the model was Query."""
+def test_every_member_is_decoded_from_query(served: RunningServer) -> None:
+    """Lists and maps have the names of the model of the Query protocol."""
     unknown = set()
     with ServiceClient(served.endpoint, "query") as sqs:
         for action in ACTIONS:
             shape = old_model().operation_model(action).input_shape
             assert shape is not None
             for parameter, form in _wrong_forms(shape):
-                answer = sqs.request_form(action, form)
-                if answer.code != "MalformedInput":
+                if sqs.request_form(action, form).code != "MalformedInput":
                     unknown.add(f"{action}: {parameter}")
     assert unknown == listed("member, query")
 
@@ -168,30 +162,30 @@ def _keys(shape: Shape | None, seen: tuple[str, ...] = ()) -> set[str]:
     return found
 
 
-def _told(value: Any, shape: Shape | None, seen: tuple[str, ...] = ()) -> set[str]:
-    """Return the paths of all members in a reply; the keys of a map are none."""
+def _paths(value: Any, shape: Shape | None, seen: tuple[str, ...] = ()) -> set[str]:
+    """Return the paths of all members in a reply, without the keys of maps."""
     found: set[str] = set()
     if isinstance(value, list) and isinstance(shape, ListShape):
         for item in value:
-            found |= _told(item, shape.member, seen)
+            found |= _paths(item, shape.member, seen)
     elif isinstance(value, dict) and isinstance(shape, MapShape):
         for item in value.values():
-            found |= _told(item, shape.value, seen)
+            found |= _paths(item, shape.value, seen)
     elif isinstance(value, dict):
         members = shape.members if isinstance(shape, StructureShape) else {}
         for name, item in value.items():
-            found |= {".".join((*seen, name))} | _told(item, members.get(name), (*seen, name))
+            found |= {".".join((*seen, name))} | _paths(item, members.get(name), (*seen, name))
     return found
 
 
 def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the replies of requests that together have every member told that can be."""
+    """Yield replies that together have every member that a reply can have."""
 
     def do(action: str, **members: Any) -> dict[str, Any]:
-        answers.append((action, sqs.call(action, **members)))
-        return answers[-1][1]
+        replies.append((action, sqs.call(action, **members)))
+        return replies[-1][1]
 
-    answers: list[tuple[str, dict[str, Any]]] = []
+    replies: list[tuple[str, dict[str, Any]]] = []
     attributes = {
         "MessageAttributes": {
             "a": {"DataType": "String", "StringValue": "x"},
@@ -220,33 +214,33 @@ def _tour(sqs: ServiceClient, served: RunningServer) -> Iterator[tuple[str, dict
     do("ChangeMessageVisibilityBatch", QueueUrl=url, Entries=changes)
     do("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": handle}, {"Id": "b"}])
     do("DeleteMessageBatch", QueueUrl=url, Entries=[{"Id": "a", "ReceiptHandle": handle}])
-    for number in "345":  # so many that a task that moves one in a second is still running
+    for number in "345":  # enough for a task at one message per second to be still running
         sqs.call("SendMessage", QueueUrl=dead, MessageBody="m", **ids | {"MessageDeduplicationId": number})
     move = {"SourceArn": arn, "DestinationArn": sqs.attributes(url)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1}
-    sqs.call("StartMessageMoveTask", SourceArn=arn)  # which fails: that message has no source
+    sqs.call("StartMessageMoveTask", SourceArn=arn)  # fails, as that message has no source
     while do("ListMessageMoveTasks", SourceArn=arn)["Results"][0]["Status"] == "RUNNING":
         served.advance(10)
     task = do("StartMessageMoveTask", **move)["TaskHandle"]
     do("ListMessageMoveTasks", SourceArn=arn)
     do("CancelMessageMoveTask", TaskHandle=task)
-    yield from answers
+    yield from replies
 
 
-def test_members_of_replies(served: RunningServer) -> None:
-    told: dict[str, set[str]] = {}
+def test_replies_have_the_members_of_the_model(served: RunningServer) -> None:
+    found: dict[str, set[str]] = {}
     with ServiceClient(served.endpoint, JSON) as sqs:
         for action, reply in _tour(sqs, served):
             shape = service_model().operation_model(action).output_shape
-            told.setdefault(action, set()).update(_told(reply, shape))
+            found.setdefault(action, set()).update(_paths(reply, shape))
     different = set()
     for action in ACTIONS:
         shape = service_model().operation_model(action).output_shape
-        different |= {f"{action}.{path}" for path in _keys(shape) ^ told.get(action, set())}
+        different |= {f"{action}.{path}" for path in _keys(shape) ^ found.get(action, set())}
     assert different == listed("reply")
 
 
-def test_errors_of_actions() -> None:
-    """Each of the model is promised for its action by the page, or listed as one that is not raised."""
+def test_the_page_lists_every_error_of_the_model() -> None:
+    """For its action, or as an error that is never raised."""
     page = PAGE.read_text()
     actions = page.partition("## Actions")[2].partition("\n## ")[0]
     rows = {row[0]: row[1] for row in re.findall(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", actions, re.MULTILINE)}
@@ -259,7 +253,7 @@ def test_errors_of_actions() -> None:
     assert different == listed("error")
 
 
-def test_names_of_attributes(sqs: ServiceClient) -> None:
+def test_every_attribute_name_of_the_model_is_accepted(sqs: ServiceClient) -> None:
     url = sqs.queue()
     for name in service_model().shape_for("QueueAttributeName").enum:
         assert sqs.request("GetQueueAttributes", QueueUrl=url, AttributeNames=[name]).status == 200, name
