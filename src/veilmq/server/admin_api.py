@@ -35,7 +35,7 @@ from veilmq.server.permissions import PolicyDecisions
 from veilmq.server.settings import ServerSettings
 from veilmq.store.port import Store
 from veilmq.wire.exchange import Caller
-from veilmq.wire.v1.routes import described
+from veilmq.wire.v1.routes import openapi_document
 
 TOKEN_HEADER = "x-csrf-token"
 CHALLENGE = 'Basic realm="veilmq", charset="UTF-8"'
@@ -206,7 +206,7 @@ class AdminApi:
         path = raw.partition(b"?")[0].removeprefix(PREFIX)  # not decoded
         if path == b"openapi.json" and request.method in READING:
             if not self.description:
-                self.description = await asyncio.to_thread(described)  # some 50 ms, once
+                self.description = await asyncio.to_thread(openapi_document)  # some 50 ms, once
             return Response(self.description, headers=_HEADERS, media_type="application/json")
         forwarded = self._queue_request(path, request, self.callers.caller(request))
         body = bytearray()

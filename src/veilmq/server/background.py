@@ -148,7 +148,7 @@ class BulkRequests:
             for piece in await self._in_thread(command.read):
                 messages += piece
                 await asyncio.sleep(0)
-        staged: Staged = await execute(self._engine, command.whole(messages))
+        staged: Staged = await execute(self._engine, command.with_messages(messages))
         return staged
 
 

@@ -35,7 +35,7 @@ from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import RequestContext, caller_named
 from veilmq.wire.sqs.actions import ACTIONS
 from veilmq.wire.v1.queues import RANGES
-from veilmq.wire.v1.routes import ROUTES, place_of
+from veilmq.wire.v1.routes import ROUTES, admin_path
 
 READS = {
     "GET /api/claims/{account}/{queue}": "/api/claims/-/jobs",
@@ -89,7 +89,7 @@ def test_every_route_and_every_action_is_in_it(document: Any) -> None:
         for method in item
         if method != "parameters"
     }
-    routes = {f"{route.method.decode()} {place_of(route)}" for route in ROUTES.values()}
+    routes = {f"{route.method.decode()} {admin_path(route)}" for route in ROUTES.values()}
     assert told == routes | {f"POST /api/sqs/{name}" for name in ACTIONS}
     assert set(READS) == {name for name in routes if name.startswith("GET ")}
 
@@ -118,10 +118,10 @@ def test_a_real_answer_is_as_it_says(server: RunningServer, document: Any, name:
 @pytest.mark.parametrize("label", [route.label for route in ROUTES.values() if route.body is not None])
 def test_a_body_that_it_forbids_is_refused(server: RunningServer, document: Any, label: str) -> None:
     (route,) = [route for route in ROUTES.values() if route.label == label]
-    operation = document["paths"][place_of(route)]["post"]
+    operation = document["paths"][admin_path(route)]["post"]
     body = {"certainly": "unknown"}
     assert not schema(document, operation["requestBody"]["content"]).is_valid(body)
-    path = place_of(route).format(account="-", queue="jobs")
+    path = admin_path(route).format(account="-", queue="jobs")
     query = "?writer=w&batch=1&attempt=a&part=1" if label == "publications.stage" else ""
     answer = Api(server).request("POST", path + query, body)
     assert answer.status == 400

@@ -35,7 +35,7 @@ from veilmq.server.process import loop_factory
 from veilmq.testing import VirtualClock
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.claims import BulkRead, bulk_reply
-from veilmq.wire.v1.publications import BulkStage, Pieces
+from veilmq.wire.v1.publications import BulkStage, MessageSlices
 from veilmq.wire.v1.request import INVALID_REQUEST
 
 FIRST = ReadClaim(queue="000000000000/q", source="s", number=1, shard=2, cursor="here")
@@ -217,7 +217,7 @@ class StagingBench(Bulk):
     def stage(self, *bodies: str, error: Exception | None = None) -> Any:
         """Begin to stage messages of these bodies, each a piece; `error` is raised behind them."""
 
-        def read() -> Pieces:
+        def read() -> MessageSlices:
             return self._read(bodies, error)
 
         command = BulkStage(first=FIRST_STAGED, read=read)

@@ -1,5 +1,4 @@
-"""veilmq's own HTTP API, version 1: typed JSON, and Arrow for many messages at once.
+"""veilmq's own HTTP API, version 1 (``docs/protocols``): JSON, and Arrow for bulk reads and writes.
 
-``routes`` has the table of requests and turns each into a ``Plan``; see ``docs/protocols``. Nothing is imported here:
-clients need single modules.
+``routes`` has the table of routes. Clients need only single modules, so nothing is imported here.
 """

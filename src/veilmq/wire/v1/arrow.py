@@ -1,4 +1,4 @@
-"""Claimed and staged messages as Arrow IPC streams; needs pyarrow (the extra ``arrow``)."""
+"""Claimed and staged messages as Arrow IPC streams; requires pyarrow (the extra ``arrow``)."""
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from veilmq.wire.exchange import id_text
 from veilmq.wire.sqs.errors import SqsError, too_many_attributes
 from veilmq.wire.sqs.members import sequence_text
 from veilmq.wire.v1.claims import texts, types
-from veilmq.wire.v1.publications import ARROW_TYPE, Outgoing, OutgoingRow, Pieces, in_pieces
+from veilmq.wire.v1.publications import ARROW_TYPE, MessageSlices, Outgoing, OutgoingRow, in_slices
 from veilmq.wire.v1.request import INVALID_REQUEST, RowRefused
 
 _TEXT, _COUNT = pa.string(), pa.int32()
@@ -37,20 +37,19 @@ SCHEMA = pa.schema(
         "queue": _TEXT,
     }
 )
-"""The columns, which are those of the Spark source."""
+"""The columns, the same as those of the Spark source."""
 
 _NO_TEXTS = pa.array([], _TEXT)
 _BATCH_ROWS = 2_048
-_BATCH_CHARACTERS = 262_144  # with ten attributes each, some five hundred messages: to write more takes long
+_BATCH_CHARACTERS = 262_144  # some five hundred messages with ten attributes each; writing more takes too long
 
 
 class ArrowWriter:
-    """Writes an IPC stream of record batches."""
+    """Writes an IPC stream of record batches of messages of ``queue``, a name without the account."""
 
     content_type = ARROW_TYPE
 
     def __init__(self, queue: str) -> None:
-        """``queue`` is the name without the account."""
         self._queue = pa.scalar(queue)
         self._sink = pa.BufferOutputStream()
         self._stream = pa.ipc.new_stream(self._sink, SCHEMA)
@@ -59,19 +58,19 @@ class ArrowWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Return about how many bytes there are so far."""
+        """The approximate size so far."""
         written: int = self._sink.tell()
         return written + self._characters
 
     def add(self, messages: Sequence[ClaimedMessage]) -> None:
-        """Take further messages."""
+        """Append messages."""
         self._waiting += messages
         self._characters += sum([len(message.body) + len(message.properties) for message in messages])
         if len(self._waiting) >= _BATCH_ROWS or self._characters >= _BATCH_CHARACTERS:
             self._write()
 
     def finish(self) -> bytes:
-        """Return the whole stream; without messages it has the schema alone."""
+        """Return the stream; without messages it has only the schema."""
         if self._waiting:
             self._write()
         self._stream.close()
@@ -110,7 +109,7 @@ def record_batch(messages: Sequence[ClaimedMessage], queue: Any) -> Any:
 
 
 def _maps(carried: Sequence[Properties], read: Callable[..., dict[str, str] | None]) -> Any:
-    """Return a column of maps: ``read`` of each message's attributes, null for ``None``."""
+    """Return a column of maps: ``read(attributes)`` of each message, null for ``None``."""
     offsets: list[int | None] = []
     keys: list[str] = []
     values: list[str] = []
@@ -128,11 +127,9 @@ def _instants(instants_ms: list[int]) -> Any:
     return pa.array(instants_ms, pa.int64()).view(pa.timestamp("ms", "UTC")).cast(_INSTANT)
 
 
-# Staged messages from an Arrow IPC stream; needs pyarrow (the extra ``arrow``).
-#
-# What comes is not trusted: the columns and their types must be ours, each batch is validated in full before a value
-# is read, compressed batches are refused, because a few bytes of them may stand for any number, and no map is read
-# that has more pairs than a message has attributes.
+# Staged messages from an Arrow IPC stream. The stream is not trusted: only known columns and types are accepted, each
+# batch is fully validated before its values are read, compressed batches are refused because they can expand without
+# limit, and maps with more pairs than a message has attributes are refused before they are read.
 
 _TEXT_TYPES = (_TEXT, pa.large_string())
 _MAP_TYPES = tuple(pa.map_(text, text) for text in _TEXT_TYPES)
@@ -146,25 +143,25 @@ COLUMNS: dict[str, tuple[Any, ...]] = {
     "dedup_id": _TEXT_TYPES,
     "delay_s": _NUMBER,
 }
-"""Column → the types that it may have; ``body`` is the only one that must be there."""
+"""Column → its valid types; only ``body`` is required."""
 
 _MAPS = ("attributes", "attribute_types")
 _MESSAGE_HEADER = 8  # offset of the field in the table of the flatbuffer: 4 + 2 × its number
 _BATCH_COMPRESSION = 10
 
 
-def staged_messages(body: bytes, outgoing: Outgoing) -> Pieces:
-    """Yield the messages of a stream, piece by piece; raises ``SqsError``."""
+def staged_messages(body: bytes, outgoing: Outgoing) -> MessageSlices:
+    """Yield the messages of a stream in slices; raises ``SqsError``."""
     rows, most = 0, limits.STAGE_MESSAGES_MAX
     try:
         for number, batch in enumerate(_batches(body)):
             if number == most:
                 raise SqsError(INVALID_REQUEST, f"The stream has more than {most} record batches; send one.")
-            yield ()  # also a batch without rows is a step
+            yield ()  # a batch without rows is a step too
             first, rows = rows, rows + batch.num_rows
             if rows > most:
                 raise SqsError(INVALID_REQUEST, f"{rows} messages are too many for one call; send {most}.")
-            yield from in_pieces(batch.num_rows, partial(_of_rows, batch, outgoing), behind=first)
+            yield from in_slices(batch.num_rows, partial(_of_rows, batch, outgoing), offset=first)
     except (pa.ArrowException, OSError, ValueError, EOFError, struct.error, MemoryError) as error:
         raise SqsError(INVALID_REQUEST, f"The body is not a valid Arrow IPC stream: {str(error)[:200]}.") from None
 
@@ -180,7 +177,7 @@ def _batches(body: bytes) -> Iterator[Any]:
     while source.tell() < source.size():
         try:
             message = ipc.read_message(source)
-        except EOFError:  # the mark at the end
+        except EOFError:  # end-of-stream marker
             return
         if message.type != "record batch" or _is_compressed(message.metadata.to_pybytes()):
             raise SqsError(INVALID_REQUEST, "The stream may contain only uncompressed record batches.")
@@ -190,17 +187,17 @@ def _batches(body: bytes) -> Iterator[Any]:
 
 
 def _is_compressed(metadata: bytes) -> bool:
-    """Return whether the metadata of a record batch (a flatbuffer: Message.fbs of the Arrow format) say so."""
+    """Return whether a record batch is compressed, by its metadata (a flatbuffer: Message.fbs of the Arrow format)."""
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _MESSAGE_HEADER)
     if header is None:
-        return True  # nothing that we can vouch for
+        return True  # invalid, so refused
     (batch,) = struct.unpack_from("<I", metadata, header)
     return _field(metadata, header + batch, _BATCH_COMPRESSION) is not None
 
 
 def _field(metadata: bytes, table: int, slot: int) -> int | None:
-    """Return where a field of a flatbuffer's table is, ``None`` where it has none."""
+    """Return the offset of a field in a table of a flatbuffer, ``None`` if the field is absent."""
     (back,) = struct.unpack_from("<i", metadata, table)
     (size,) = struct.unpack_from("<H", metadata, table - back)
     if slot >= size:

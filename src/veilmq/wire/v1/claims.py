@@ -1,4 +1,4 @@
-"""The routes of claims: the fields of each request, the command that they make, and claimed messages in JSON."""
+"""The routes of claims, and claimed messages in JSON."""
 
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from veilmq.core.messages import Attribute, decode_properties
 from veilmq.wire.exchange import Reply, RequestContext, id_text
 from veilmq.wire.sqs.members import sequence_text
 from veilmq.wire.v1 import request as api
-from veilmq.wire.v1.request import ApiCall, ApiRequest, Route, as_json, fields_of, making
+from veilmq.wire.v1.request import ApiCall, ApiRequest, Route, as_json, command_plan, fields_of
 
 STRING = "String"
 
@@ -37,7 +37,7 @@ class MessageRow(Value, gc=False):
 
 
 def texts(attributes: dict[str, Attribute]) -> dict[str, str]:
-    """Return the values of ``attributes`` as text."""
+    """Return the values of ``attributes`` as text, binary ones in base64."""
     return {
         name: value.text if value.text is not None else b64encode(value.data or b"").decode()
         for name, value in attributes.items()
@@ -45,7 +45,7 @@ def texts(attributes: dict[str, Attribute]) -> dict[str, str]:
 
 
 def types(attributes: dict[str, Attribute]) -> dict[str, str] | None:
-    """Return the types of those ``attributes`` that are no plain strings, ``None`` where all are."""
+    """Return the types of ``attributes`` other than String, ``None`` if there are none."""
     return {name: value.type for name, value in attributes.items() if value.type != STRING} or None
 
 
@@ -66,35 +66,33 @@ def row(message: ClaimedMessage, queue: str) -> MessageRow:
     )
 
 
-# Reading a claim in bulk: the command, and the writers that turn messages into the bytes of an answer.
-#
-# A read is answered from several pages of the engine. The server gives a writer a few messages
-# at a time, so that no step takes long, and stops when the writer has enough.
+# Bulk reads of a claim. One reply contains several pages of the engine. The server passes a few messages at a time to a
+# writer, so that no step takes long, until the reply is large enough.
 
 CURSOR = "x-veilmq-cursor"
-"""The header of a reply that says where the next one begins; there is none after the last."""
+"""The header of a reply with the cursor of the next one; absent after the last."""
 
 
 class Writer(Protocol):
-    """Makes the body of one answer."""
+    """Encodes the body of a reply."""
 
     content_type: bytes
 
     @property
     def size_bytes(self) -> int:
-        """Return about how many bytes the body has so far."""
+        """The approximate size of the body so far."""
 
     def add(self, messages: Sequence[ClaimedMessage]) -> None:
-        """Take further messages."""
+        """Append messages."""
 
     def finish(self) -> bytes:
-        """Return the body, once."""
+        """Return the body; called once."""
 
 
 class BulkRead(Command):
-    """Read as much of a claim as one answer holds, from ``first`` on. Answers a ``Reply``, or as ``ReadClaim``.
+    """Read pages of a claim, from ``first``, into one reply. Result: ``Reply``, or an error of ``ReadClaim``.
 
-    ``writer`` makes one; it may have to import what it needs, and then takes long.
+    ``writer`` makes the writer; the first call may take long, as it may import pyarrow.
     """
 
     first: ReadClaim
@@ -102,12 +100,12 @@ class BulkRead(Command):
 
     @property
     def queue(self) -> str:
-        """Return the full name of the queue."""
+        """The full name of the queue."""
         return self.first.queue
 
 
 def bulk_reply(body: bytes, content_type: bytes, cursor: str) -> Reply:
-    """Return the reply with what was gathered; ``cursor`` is where the next one begins, empty after the last."""
+    """Return the reply of a bulk read; ``cursor`` is that of the next one, empty after the last."""
     headers = b"Content-Type: %b\r\n" % content_type
     if cursor:
         headers += f"{CURSOR}: {cursor}\r\n".encode()
@@ -115,18 +113,17 @@ def bulk_reply(body: bytes, content_type: bytes, cursor: str) -> Reply:
 
 
 class JsonWriter:
-    """Writes ``{"messages": [...]}``."""
+    """Writes ``{"messages": [...]}`` of ``queue``, a name without the account."""
 
     content_type = b"application/json"
 
     def __init__(self, queue: str) -> None:
-        """``queue`` is the name without the account."""
         self._queue = queue
         self._parts: list[bytes] = []
         self.size_bytes = 0
 
     def add(self, messages: Sequence[ClaimedMessage]) -> None:
-        """Take further messages."""
+        """Append messages."""
         if messages:
             self._parts.append(_encode([row(message, self._queue) for message in messages])[1:-1])
             self.size_bytes += len(self._parts[-1])
@@ -139,7 +136,7 @@ class JsonWriter:
 _encode = msgspec.json.Encoder().encode
 
 
-# The routes of claims: fields are those of the commands of ``core.claims``, without the queue, which is in the path.
+# The fields of the routes are those of the commands in ``core.claims``, except the queue, which is in the path.
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -149,7 +146,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class ClaimedMessages(msgspec.Struct, frozen=True):
-    """Messages of a claim; where there are more, the header ``x-veilmq-cursor`` says where they begin."""
+    """Messages of a claim; if there are more, the header ``x-veilmq-cursor`` has the cursor of the next page."""
 
     messages: list[MessageRow]
 
@@ -185,25 +182,25 @@ _get, _post = partial(Route, b"GET", b"claims"), partial(Route, b"POST", b"claim
 # fmt: off
 ROUTES = (
     _get(b"", "ReceiveMessage", "List the sources of a queue.",
-         making(claims.ListSources, lambda views: as_json(Sources(views))), query=api.NoFields, answer=Sources),
+         command_plan(claims.ListSources, lambda views: as_json(Sources(views))), query=api.NoFields, result=Sources),
     _get(b"read", "ReceiveMessage", "Read messages of one shard of a claim, as many as fit into one reply.", _read,
-         query=_READ, answer=ClaimedMessages, errors=(*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
+         query=_READ, result=ClaimedMessages, errors=(*_ENDED, errors.ShardNotFound, errors.CursorInvalid),
          arrow=True),
-    _post(b"open", "ReceiveMessage", "Begin a new epoch of a source.", making(claims.OpenSource),
-          body=fields_of(claims.OpenSource), answer=claims.SourceView, errors=(errors.ConsumerTaken,)),
+    _post(b"open", "ReceiveMessage", "Begin a new epoch of a source.", command_plan(claims.OpenSource),
+          body=fields_of(claims.OpenSource), result=claims.SourceView, errors=(errors.ConsumerTaken,)),
     _post(b"claim", "ReceiveMessage", "Bind a claim, or return it if it is bound; wait up to ``wait_s`` for a message.",
-          _claim, body=_CLAIM, answer=claims.Bound, errors=(*_FENCED, *_ENDED, errors.ClaimGap)),
-    _post(b"heartbeat", "ReceiveMessage", "Renew lease and hold of a source.", making(claims.Heartbeat),
-          body=fields_of(claims.Heartbeat), answer=claims.SourceView, errors=_FENCED),
+          _claim, body=_CLAIM, result=claims.Bound, errors=(*_FENCED, *_ENDED, errors.ClaimGap)),
+    _post(b"heartbeat", "ReceiveMessage", "Renew lease and hold of a source.", command_plan(claims.Heartbeat),
+          body=fields_of(claims.Heartbeat), result=claims.SourceView, errors=_FENCED),
     _post(b"acknowledge", "DeleteMessage", "Delete the messages of all open claims up to a number.",
-          making(claims.AcknowledgeClaims),
-          body=fields_of(claims.AcknowledgeClaims), answer=claims.Acknowledged, errors=(*_FENCED, errors.ClaimGap)),
+          command_plan(claims.AcknowledgeClaims),
+          body=fields_of(claims.AcknowledgeClaims), result=claims.Acknowledged, errors=(*_FENCED, errors.ClaimGap)),
     _post(b"release", "ChangeMessageVisibility", "Return the messages of a claim to the queue.",
-          making(claims.ReleaseClaim), body=fields_of(claims.ReleaseClaim), answer=claims.SourceView,
+          command_plan(claims.ReleaseClaim), body=fields_of(claims.ReleaseClaim), result=claims.SourceView,
           errors=_OF_RELEASE),
     _post(b"evict", "DeleteMessage", "Move one message of a claim to the dead-letter queue.", _evict,
-          body=_EVICT, answer=claims.SourceView, errors=_OF_EVICTION),
-    _post(b"close", "DeleteMessage", "Release all claims of a source and delete it.", making(claims.CloseSource),
+          body=_EVICT, result=claims.SourceView, errors=_OF_EVICTION),
+    _post(b"close", "DeleteMessage", "Release all claims of a source and delete it.", command_plan(claims.CloseSource),
           body=fields_of(claims.CloseSource), errors=(errors.SourceNotFound,)),
 )
 # fmt: on

@@ -1,4 +1,4 @@
-"""The routes that store messages: publications, whose messages are staged first, and forwarding."""
+"""The routes of publications and of forwards."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -23,13 +23,13 @@ from veilmq.wire.sqs.members import AttributeValue, check_text, checked_id, read
 from veilmq.wire.sqs.names import is_fifo
 from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.claims import STRING
-from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, fields_of, making
+from veilmq.wire.v1.request import INVALID_REQUEST, ApiCall, ApiRequest, Route, as_json, command_plan, fields_of
 
-PIECE_ROWS = 100
+SLICE_ROWS = 100
 
 
 class OutgoingRow(Value, forbid_unknown_fields=True, gc=False):
-    """One message; ``delay_s`` is ``None`` for the queue's own delay."""
+    """One message; ``delay_s`` of null is the delay of the queue."""
 
     body: str
     attributes: dict[str, str] | None = None
@@ -39,30 +39,29 @@ class OutgoingRow(Value, forbid_unknown_fields=True, gc=False):
     delay_s: int | None = None
 
 
-Pieces = Iterator[tuple[NewMessage, ...]]
-"""Messages, a few at a time."""
+MessageSlices = Iterator[tuple[NewMessage, ...]]
+"""Messages in small slices."""
 
 
-def in_pieces(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *, behind: int = 0) -> Pieces:
-    """Yield what ``make`` makes of ``count`` rows, each time from one up to another, which follow ``behind`` others."""
-    for first in range(0, count, PIECE_ROWS):
+def in_slices(count: int, make: Callable[[int, int], tuple[NewMessage, ...]], *, offset: int = 0) -> MessageSlices:
+    """Yield ``make(first, end)`` for slices of ``count`` rows; ``offset`` rows before them count in errors."""
+    for first in range(0, count, SLICE_ROWS):
         try:
-            yield make(first, min(first + PIECE_ROWS, count))
+            yield make(first, min(first + SLICE_ROWS, count))
         except api.RowRefused as error:
-            raise error.behind(behind + first) from None
+            raise error.shifted(offset + first) from None
 
 
 class Outgoing:
-    """Makes messages for one queue, sent by one caller."""
+    """Makes messages of ``caller``, if known, for ``queue`` (a full name)."""
 
     def __init__(self, *, queue: str, caller: Caller | None) -> None:
-        """``queue`` is its full name; ``caller`` is who signed the request, where requests are signed."""
         self._fifo = is_fifo(queue)
         self._sent = b"" if caller is None else caller.sender_properties
         self._system: dict[str, Attribute] = {} if caller is None else {SENDER_ID: caller.sender}
 
     def from_rows(self, rows: Sequence[OutgoingRow]) -> tuple[NewMessage, ...]:
-        """Return the messages; raises ``RowRefused`` for the first that cannot be one."""
+        """Return the messages of ``rows``; raises ``RowRefused`` for the first invalid one."""
         messages = []
         for index, row in enumerate(rows):
             try:
@@ -72,11 +71,11 @@ class Outgoing:
         return tuple(messages)
 
     def from_bodies(self, bodies: Sequence[str]) -> tuple[NewMessage, ...]:
-        """Return messages that are nothing but their bodies; raises ``RowRefused``."""
+        """Return messages with ``bodies`` only; raises ``RowRefused``."""
         together = "".join(bodies)
         if together.isascii() and all(bodies) and members.is_legal(together):
             return tuple([NewMessage(body=body, size_bytes=len(body), properties=self._sent) for body in bodies])
-        return self.from_rows([OutgoingRow(body=body) for body in bodies])  # one by one, to find out which
+        return self.from_rows([OutgoingRow(body=body) for body in bodies])  # one by one, to find the invalid one
 
     def _message(self, row: OutgoingRow) -> NewMessage:
         body = row.body
@@ -127,28 +126,23 @@ def _value(name: str, text: str, label: str) -> AttributeValue:
         raise SqsError(INVALID_REQUEST, f"The attribute {name[:64]!r} is binary and must be Base64.") from None
 
 
-# Staging in bulk: the messages of a request, read a few at a time, and the command that they make together.
-#
-# The server reads them between other requests, so that no step takes long.
-
-
 class BulkStage(Command):
-    """Stage what a request has. Answers as ``Stage``, or with the ``SqsError`` that reading raises.
+    """Decode the messages of a request in slices, between other requests, and stage them.
 
-    ``first`` is the command without its messages. ``read`` begins to read them; it may have to import what it needs,
-    and then takes long.
+    The result is that of ``Stage``, or the ``SqsError`` of decoding. ``first`` is the command without messages;
+    ``read`` starts decoding, which may take long, as it may import pyarrow.
     """
 
     first: Stage
-    read: Callable[[], Pieces]
+    read: Callable[[], MessageSlices]
 
     @property
     def queue(self) -> str:
-        """Return the full name of the queue."""
+        """The full name of the queue."""
         return self.first.queue
 
-    def whole(self, messages: list[NewMessage]) -> Stage:
-        """Return the command with all that was read; raises ``SqsError`` where that is too much for one."""
+    def with_messages(self, messages: list[NewMessage]) -> Stage:
+        """Return the command with ``messages``; raises ``SqsError`` if they are too large."""
         size_bytes = sum([message.size_bytes for message in messages])
         if size_bytes > limits.STAGE_BYTES_MAX:
             raise SqsError(
@@ -159,14 +153,13 @@ class BulkStage(Command):
         return replace(self.first, messages=tuple(messages))
 
 
-# The routes of publications: fields are those of the commands of ``core.claims``, without the queue, which is in the
-# path.
+# The fields of the routes are those of the commands in ``core.claims``, except the queue, which is in the path.
 
 ARROW_TYPE = b"application/vnd.apache.arrow.stream"
 
 
 class MessagesFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of ``stage`` where it is JSON."""
+    """The JSON body of ``stage``."""
 
     messages: Annotated[list[OutgoingRow], Meta(max_length=limits.STAGE_MESSAGES_MAX)]
 
@@ -179,19 +172,19 @@ class Writers(msgspec.Struct, frozen=True):
 
 def _stage(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
     outgoing = Outgoing(queue=request.queue, caller=context.caller)
-    read: Callable[[], Pieces] = partial(_read_json, request.body, outgoing)
+    read: Callable[[], MessageSlices] = partial(_read_json, request.body, outgoing)
     if request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == ARROW_TYPE:
         read = api.with_arrow("staged_messages", request.body, outgoing, instead="send JSON")
     first = Stage(queue=request.queue, messages=(), **asdict(fields))
     return ApiCall(BulkStage(first=first, read=read))
 
 
-def _read_json(body: bytes, outgoing: Outgoing) -> Pieces:
+def _read_json(body: bytes, outgoing: Outgoing) -> MessageSlices:
     rows = api.from_json(body, MessagesFields).messages
-    return in_pieces(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
+    return in_slices(len(rows), lambda first, end: outgoing.from_rows(rows[first:end]))
 
 
-# The route that forwards received messages to other queues.
+# Forwards.
 
 Target = Annotated[str, Meta(pattern=rf"\A([0-9]{{12}}(@{REGION_PATTERN})?/)?{api.NAMES}\Z")]
 Reason = Annotated[str, Meta(min_length=1, max_length=2_000, pattern=rf"\A[{members.LEGAL}]*\Z")]
@@ -199,9 +192,9 @@ ReasonName = Annotated[str, Meta(pattern=r"\Aveilmq-[a-z-]{1,50}\Z")]
 
 
 class EntryFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message; ``target`` is the name of a queue of the intake's account, or ``account/name``.
+    """One message; ``target`` is the name of a queue in the account of the intake, or ``account/name``.
 
-    With ``reasons`` it goes as a dead letter of the intake: they are added to its attributes.
+    With ``reasons``, which become attributes, the message becomes a dead letter of the intake.
     """
 
     receipt: str
@@ -210,13 +203,13 @@ class EntryFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForwardFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of ``forward``; without entries it shows that the server can forward."""
+    """The fields of ``forward``; a request without entries tests whether the server supports forwards."""
 
     entries: Annotated[list[EntryFields], Meta(max_length=limits.SQS_BATCH_ENTRIES_MAX)]
 
 
 class ForwardedEntry(Value):
-    """What became of one message that is in its target now; see ``core.topics.Forwarded``."""
+    """A forwarded message; see ``core.topics.Forwarded``."""
 
     id: str
     sequence_number: str | None = None
@@ -224,7 +217,7 @@ class ForwardedEntry(Value):
 
 
 class EntryAnswer(Value):
-    """What became of one message: its ``id`` in its target, or the ``code`` and ``status`` of why it is not there."""
+    """The result for one message: its ``id`` in the target, or the ``code`` and ``status`` of an error."""
 
     id: str | UnsetType = UNSET
     sequence_number: str | UnsetType | None = UNSET
@@ -235,7 +228,7 @@ class EntryAnswer(Value):
 
 
 class EntryAnswers(msgspec.Struct, frozen=True):
-    """What became of each message, in order."""
+    """The result for each message, in order."""
 
     entries: list[EntryAnswer]
 
@@ -257,7 +250,7 @@ def _forwarded(results: list[Forwarded | VeilmqError]) -> Reply:
     entries: list[Any] = []
     for result in results:
         if isinstance(result, VeilmqError):
-            status, content = api.failure(result)
+            status, content = api.error_members(result)
             entries.append(content | {"status": status})
         else:
             number = members.sequence_text(result.sequence)
@@ -277,17 +270,17 @@ _get, _post = partial(Route, b"GET", b"publications"), partial(Route, b"POST", b
 # fmt: off
 ROUTES = (
     _get(b"", "SendMessage", "List the writers of a queue.",
-         making(ListWriters, lambda views: as_json(Writers(views))), query=api.NoFields, answer=Writers),
+         command_plan(ListWriters, lambda views: as_json(Writers(views))), query=api.NoFields, result=Writers),
     _post(b"stage", "SendMessage", "Stage messages for a later publication.", _stage,
           query=fields_of(Stage, without=("messages",)),
-          body=MessagesFields, answer=Staged, errors=(errors.StageRefused,), arrow=True),
-    _post(b"publish", "SendMessage", "Publish the staged messages, once.", making(Publish),
-          body=fields_of(Publish), answer=Published, errors=(errors.StageMissing,)),
-    _post(b"abandon", "SendMessage", "Delete the staged messages of a batch.", making(Abandon),
+          body=MessagesFields, result=Staged, errors=(errors.StageRefused,), arrow=True),
+    _post(b"publish", "SendMessage", "Publish the staged messages, once.", command_plan(Publish),
+          body=fields_of(Publish), result=Published, errors=(errors.StageMissing,)),
+    _post(b"abandon", "SendMessage", "Delete the staged messages of a batch.", command_plan(Abandon),
           body=fields_of(Abandon)),
-    # needs DeleteMessage too, and SendMessage on the targets (server.permissions)
+    # requires DeleteMessage too, and SendMessage on the targets (server.permissions)
     Route(b"POST", b"queues", b"forward", "ReceiveMessage",
           'Move messages in flight to other queues, each by itself: ``{"entries": [...]}``, in order.', _forward,
-          body=ForwardFields, answer=EntryAnswers, errors=_OF_FORWARD),
+          body=ForwardFields, result=EntryAnswers, errors=_OF_FORWARD),
 )
 # fmt: on

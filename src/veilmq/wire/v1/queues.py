@@ -1,4 +1,4 @@
-"""The routes of queues: their settings, their list, and what is in them."""
+"""The routes of queues: settings, lists, and inspection of messages and leases."""
 
 import re
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ _TYPES: dict[str, Any] = {
     "redrive_sources": list[str],
     "event_log": Literal["off", "closed"] | None,
 }
-"""The types of settings that have others than in ``QueueSettings``."""
+"""The settings whose types differ from those in ``QueueSettings``."""
 
 SettingFields = fields_type(
     "SettingFields",
@@ -63,10 +63,7 @@ SettingFields = fields_type(
         if each.name not in ("tags", "purges")
     ],
 )
-"""Settings by the names and with the meanings of ``core.settings.QueueSettings``; those left out stay as they are.
-
-``None`` means the server's own setting.
-"""
+"""The fields of ``core.settings.QueueSettings``; absent ones do not change, ``None`` is the server's setting."""
 
 CreateFields = fields_type(
     "CreateFields",
@@ -76,7 +73,7 @@ CreateFields = fields_type(
 
 
 class CreatedQueue(Value):
-    """The queue that is there now; ``is_new`` unless it was there before."""
+    """A queue; ``is_new`` if the request created it."""
 
     queue: str
     url: str
@@ -84,7 +81,7 @@ class CreatedQueue(Value):
 
 
 class ShownQueue(Value):
-    """A queue as its owner sees it; other queues by their full names."""
+    """A queue; its settings name other queues by their full names."""
 
     queue: str
     url: str
@@ -107,7 +104,7 @@ RANGES: dict[str, Range] = {
     "receives_per_s_max": limits.RECEIVES_PER_S,
     "kms_data_key_reuse_s": limits.SQS_KMS_DATA_KEY_REUSE_S,
 }
-"""Which numbers a setting may have."""
+"""Setting → its range."""
 
 
 def _create(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCall:
@@ -117,14 +114,14 @@ def _create(request: ApiRequest, fields: Any, context: RequestContext) -> ApiCal
     check_new(name, fifo=fields.settings.fifo is True)
     settings, tags = read_settings(fields.settings, request.queue, context), read_tags(fields.tags, request.queue)
 
-    def answer(view: QueueView) -> Reply:
+    def respond(view: QueueView) -> Reply:
         return as_json(CreatedQueue(queue=view.queue, url=queue_url(view.queue, context), is_new=view.is_new))
 
-    return ApiCall(commands.CreateQueue(queue=request.queue, settings=settings, tags=tags), answer)
+    return ApiCall(commands.CreateQueue(queue=request.queue, settings=settings, tags=tags), respond)
 
 
 def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall:
-    def answer(view: QueueView) -> Reply:
+    def respond(view: QueueView) -> Reply:
         counts = view.counts
         assert counts is not None, "the command asks for counts"
         shown = ShownQueue(
@@ -139,7 +136,7 @@ def _show(request: ApiRequest, fields: None, context: RequestContext) -> ApiCall
         )
         return as_json(shown)
 
-    return ApiCall(commands.ShowQueue(queue=request.queue, counts=True), answer)
+    return ApiCall(commands.ShowQueue(queue=request.queue, counts=True), respond)
 
 
 def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str, SettingValue]:
@@ -149,29 +146,29 @@ def read_settings(fields: Any, queue: str, context: RequestContext) -> dict[str,
     }
     for name in given.keys() & RANGES.keys():
         if given[name] is not None and not RANGES[name].holds(given[name]):
-            raise _unfit(name, f"must be {RANGES[name].minimum} to {RANGES[name].maximum}")
+            raise _invalid_setting(name, f"must be {RANGES[name].minimum} to {RANGES[name].maximum}")
     if len(given.get("visibility_rules", "").encode()) > limits.VISIBILITY_RULES_BYTES_MAX:
-        raise _unfit("visibility_rules", f"may have {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes")
+        raise _invalid_setting("visibility_rules", f"may have {limits.VISIBILITY_RULES_BYTES_MAX:,} bytes")
     key = given.get("kms_key", "")
     if len(key) > limits.SQS_KMS_KEY_CHARACTERS_MAX or not key.isprintable():
-        raise _unfit("kms_key", f"may have {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters")
+        raise _invalid_setting("kms_key", f"may have {limits.SQS_KMS_KEY_CHARACTERS_MAX} printable characters")
     sources = given.get("redrive_sources", ())
     if len(sources) > limits.SQS_REDRIVE_SOURCES_MAX:
-        raise _unfit("redrive_sources", f"may name {limits.SQS_REDRIVE_SOURCES_MAX} queues")
+        raise _invalid_setting("redrive_sources", f"may name {limits.SQS_REDRIVE_SOURCES_MAX} queues")
     account = queue.partition("/")[0]
     if given.get("dead_letter_queue"):
-        given["dead_letter_queue"] = _full("dead_letter_queue", given["dead_letter_queue"], account)
+        given["dead_letter_queue"] = _full_name("dead_letter_queue", given["dead_letter_queue"], account)
         if given["dead_letter_queue"] == queue:
             raise SqsError(api.DEAD_LETTER_QUEUE_REFUSED, str(refusal_of_itself(queue)))
     if "redrive_sources" in given:
-        given["redrive_sources"] = tuple(_full("redrive_sources", each, account) for each in sources)
+        given["redrive_sources"] = tuple(_full_name("redrive_sources", each, account) for each in sources)
     if "policy" in given:
         given |= SETTINGS["Policy"].read("policy", given["policy"], queue, context)
     return given
 
 
 def check_new(name: str, *, fifo: bool) -> None:
-    """Raise ``SqsError`` for a name that neither SQS nor SMQ can make; .fifo at its end is for FIFO queues."""
+    """Raise ``SqsError`` for a name that is invalid in SQS and in SMQ; only FIFO queues may end in .fifo."""
     stem = name.removesuffix(FIFO_SUFFIX)
     if stem != name and (not fifo or len(name) > limits.SQS_QUEUE_NAME_CHARACTERS_MAX):
         raise SqsError(
@@ -187,22 +184,19 @@ def check_new(name: str, *, fifo: bool) -> None:
         )
 
 
-def _full(setting: str, name: str, account: str) -> str:
+def _full_name(setting: str, name: str, account: str) -> str:
     plain = name.removeprefix(f"{account}/")
     if not _NAME.fullmatch(plain):
-        raise _unfit(setting, "must be the name of a queue of the account that has this one")
+        raise _invalid_setting(setting, "must be the name of a queue of the account that has this one")
     return f"{account}/{plain}"
 
 
-def _unfit(setting: str, why: str) -> SqsError:
+def _invalid_setting(setting: str, why: str) -> SqsError:
     return SqsError(INVALID_REQUEST, f"{setting}: {why}.")
 
 
-# The queues of an account, however many: a page of them in any order, with counts and rates.
-
-
 class ListFields(Value, forbid_unknown_fields=True):
-    """The parameters of a listing: ``names``, apart by commas, are listed instead of what ``search`` finds."""
+    """The parameters of a list of queues; ``names``, separated by commas, selects queues instead of ``search``."""
 
     search: Annotated[str, Meta(max_length=limits.SMQ_QUEUE_NAME_CHARACTERS_MAX)] = ""
     names: str | None = None
@@ -223,10 +217,9 @@ def _list_queues(request: ApiRequest, fields: ListFields, context: RequestContex
     return ApiCall(BrowseQueues(account=request.account, names=names, order=order, **given))
 
 
-# The routes that show messages and leases of a queue and change nothing: no lease begins, no receive is counted.
-#
-# A message has the form of a claimed one (``wire.v1.claims``), with what else is known of it. An answer ends with the
-# message that brings it to ``limits.INSPECT_BYTES``; bodies can be cut to show more messages.
+# Inspection of messages and leases is read-only: it begins no lease and counts no receive. Messages have the fields of
+# claimed ones (``wire.v1.claims``) and more. A reply ends with the message that reaches ``limits.INSPECT_BYTES``;
+# truncated bodies leave room for more messages.
 
 AnyMessage = TypeVar("AnyMessage", SeenMessage, PeekedMessage)
 State = Literal["visible", "in_flight", "delayed"]
@@ -236,7 +229,7 @@ _STATES: dict[State, MessageState] = {
     "in_flight": MessageState.IN_FLIGHT,
     "delayed": MessageState.DELAYED,
 }
-_WORDS = {state: word for word, state in _STATES.items()}
+_STATE_NAMES = {state: word for word, state in _STATES.items()}
 
 Messages = Annotated[int, limits.INSPECT_MESSAGES.constraint]
 Leases = Annotated[int, limits.INSPECT_LEASES.constraint]
@@ -244,14 +237,14 @@ Characters = Annotated[int, Meta(ge=0, le=limits.MESSAGE_BYTES.maximum)]
 
 
 class PeekFields(Value, forbid_unknown_fields=True):
-    """The parameters of ``peek``, and some of the list's. Longer bodies are cut to ``body_characters_max``."""
+    """The parameters of ``peek``; longer bodies are truncated to ``body_characters_max``."""
 
     count: Messages = limits.INSPECT_MESSAGES.default
     body_characters_max: Characters | None = None
 
 
 class InspectFields(PeekFields):
-    """The parameters of the list; of the messages that the others ask for, ``id`` shows one alone."""
+    """The parameters of a list of messages; ``id`` selects one message among those of the other parameters."""
 
     state: State | None = None
     receipts: bool = False
@@ -259,17 +252,17 @@ class InspectFields(PeekFields):
 
 
 class LeaseFields(Value, forbid_unknown_fields=True):
-    """The parameters of the list of leases; ``also`` are positions, apart by commas."""
+    """The parameters of a list of leases; ``also`` has positions, separated by commas."""
 
     count: Leases = limits.INSPECT_LEASES.default
     also: str = ""
 
 
 class ShownMessage(Value):
-    """What every inspection shows of a message; ``body_bytes`` is the size of the whole body.
+    """An inspected message; ``body_bytes`` is the size of the untruncated body.
 
-    ``attributes`` and ``system_attributes`` are texts, binary ones in Base64; types other than String are in
-    ``attribute_types``, which is null where there are none. Instants are milliseconds since the epoch.
+    ``attributes`` and ``system_attributes`` are texts, binary ones in Base64; ``attribute_types`` has the types other
+    than String, or is null. Instants are milliseconds since the epoch.
     """
 
     id: str
@@ -287,7 +280,7 @@ class ShownMessage(Value):
 
 
 class ListedMessage(ShownMessage):
-    """A message with its state; see ``core.commands.SeenMessage``. ``receipt`` is null unless asked for."""
+    """A message with its state; see ``core.commands.SeenMessage``. ``receipt`` is null unless requested."""
 
     state: State
     visible_at_ms: int | None
@@ -296,27 +289,27 @@ class ListedMessage(ShownMessage):
 
 
 class PeekedRow(ShownMessage):
-    """A visible message; ``source`` is the full name of the queue that a dead letter came from."""
+    """A visible message; ``source`` is the full name of a dead letter's original queue."""
 
     source: str | None
 
 
 class ListedMessages(msgspec.Struct, frozen=True):
-    """Messages; ``is_cut`` where there are more that would have made the answer too long."""
+    """Messages; ``is_cut`` if the size of the reply excluded more."""
 
     messages: list[ListedMessage]
     is_cut: bool
 
 
 class PeekedMessages(msgspec.Struct, frozen=True):
-    """The same of a peek."""
+    """Messages of a peek; ``is_cut`` if the size of the reply excluded more."""
 
     messages: list[PeekedRow]
     is_cut: bool
 
 
 class Lease(Value):
-    """A message in flight, by its lease: ``core.commands.SeenLease``. The position is a text, as it may be long."""
+    """A lease; see ``core.commands.SeenLease``. The position is a text, because it may exceed 53 bits."""
 
     message_id: str
     position: str
@@ -329,7 +322,7 @@ class Lease(Value):
 
 
 class ListedLeases(msgspec.Struct, frozen=True):
-    """The leases that end first, those first; then those that the request names, as long as they are in the queue."""
+    """The leases that end first, in this order; then those of ``also`` whose messages are in the queue."""
 
     leases: list[Lease]
 
@@ -344,21 +337,21 @@ def _list_messages(request: ApiRequest, fields: InspectFields, context: RequestC
         bytes_max=limits.INSPECT_READ_BYTES,
     )
 
-    def answer(seen: list[SeenMessage]) -> Reply:
-        shown, is_cut = _bounded(seen, fields)
-        rows = [ListedMessage(**_fields(each, body) | {"state": _WORDS[each.state]}) for each, body in shown]
+    def respond(seen: list[SeenMessage]) -> Reply:
+        shown, is_cut = _limit_size(seen, fields)
+        rows = [ListedMessage(**_fields(each, body) | {"state": _STATE_NAMES[each.state]}) for each, body in shown]
         return as_json(ListedMessages(rows, is_cut))
 
-    return ApiCall(command, answer)
+    return ApiCall(command, respond)
 
 
 def _peek(request: ApiRequest, fields: PeekFields, context: RequestContext) -> ApiCall:
-    def answer(peeked: Peeked) -> Reply:
-        shown, is_cut = _bounded(peeked.messages, fields)
+    def respond(peeked: Peeked) -> Reply:
+        shown, is_cut = _limit_size(peeked.messages, fields)
         rows = [PeekedRow(**_fields(each, body)) for each, body in shown]
         return as_json(PeekedMessages(rows, is_cut))
 
-    return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.INSPECT_READ_BYTES), answer)
+    return ApiCall(Peek(queue=request.queue, count=fields.count, bytes_max=limits.INSPECT_READ_BYTES), respond)
 
 
 def _list_leases(request: ApiRequest, fields: LeaseFields, context: RequestContext) -> ApiCall:
@@ -376,10 +369,8 @@ def _lease(seen: SeenLease) -> Lease:
     return Lease(message_id=id_text(given.pop("message_id")), position=str(given.pop("position")), **given)
 
 
-def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[tuple[AnyMessage, str]], bool]:
-    """Return the messages that an answer holds, with bodies cut as the request wants; and if more may be left
-    out, here or by the engine.
-    """
+def _limit_size(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[tuple[AnyMessage, str]], bool]:
+    """Return the messages that fit into a reply, with truncated bodies, and whether more may be missing."""
     shown: list[tuple[AnyMessage, str]] = []
     size_bytes = read_bytes = 0
     for message in messages:
@@ -393,7 +384,7 @@ def _bounded(messages: Sequence[AnyMessage], fields: PeekFields) -> tuple[list[t
 
 
 def _fields(message: SeenMessage | PeekedMessage, body: str) -> dict[str, Any]:
-    """Return the fields of ``message`` and what its properties are."""
+    """Return the fields of ``message`` with its properties decoded."""
     given = asdict(message)
     carried = decode_properties(given.pop("properties"))
     return given | {
@@ -416,20 +407,20 @@ _get = partial(Route, b"GET")
 ROUTES = (
     _get(b"leases", b"", "ReceiveMessage",
          "List the leases of messages in flight, those that end first.",
-         _list_leases, query=LeaseFields, answer=ListedLeases),
-    _get(b"messages", b"", "ReceiveMessage",  # with receipts PurgeQueue, too
+         _list_leases, query=LeaseFields, result=ListedLeases),
+    _get(b"messages", b"", "ReceiveMessage",  # with receipts also PurgeQueue
          "Show messages without receiving them: those sent first, or those of one state by visible_at_ms.",
-         _list_messages, query=InspectFields, answer=ListedMessages),
+         _list_messages, query=InspectFields, result=ListedMessages),
     _get(b"messages", b"peek", "ReceiveMessage",
          "Show what a receive would return now, in that order, without receiving it.",
-         _peek, query=PeekFields, answer=PeekedMessages),
+         _peek, query=PeekFields, result=PeekedMessages),
     _get(b"queues", b"", "ListQueues", "List queues of the caller's account, with their counts and rates.",
-         _list_queues, query=ListFields, answer=BrowsedQueues, of_account=True),
+         _list_queues, query=ListFields, result=BrowsedQueues, of_account=True),
     _get(b"queues", b"show", "GetQueueAttributes",
-         "Return the settings of a queue, and its number of messages in each state.", _show, answer=ShownQueue),
+         "Return the settings of a queue, and its number of messages in each state.", _show, result=ShownQueue),
     Route(b"POST", b"queues", b"create", "CreateQueue",
           'Create a queue, or find it with the same settings: ``{"settings": {...}, "tags": {...}}``.',
-          _create, body=CreateFields, answer=CreatedQueue, errors=_OF_CREATION),
+          _create, body=CreateFields, result=CreatedQueue, errors=_OF_CREATION),
     Route(b"POST", b"queues", b"set", "SetQueueAttributes",
           "Change settings of a queue: an object of them; messages in flight keep their deadlines.",
           lambda request, fields, context: ApiCall(

@@ -1,9 +1,8 @@
-"""A request to the API and its reply: path, fields, errors.
+"""Requests and replies of the API: paths, fields, errors, routes.
 
-A path is ``/v1/{noun}/{account}/{queue}/{verb}``, or without a verb what is done to the noun as a whole; ``-`` stands
-for the caller's own account, ``{account}@{region}`` for an account in another region than the server's own. Without a
-queue it is what is done to all that the account has of the noun. Nothing in it is escaped: neither accounts nor names
-of queues have characters that would be. So what a signature covers and what is read here are the same.
+A path is ``/v1/{noun}/{account}/{queue}/{verb}``, for a list without a verb, for a list of the whole account without a
+queue. ``-`` is the caller's account; ``{account}@{region}`` is an account in another region than the server's own.
+Paths are not escaped, as accounts and names need no escapes: signatures cover exactly the path that is parsed here.
 """
 
 import re
@@ -32,20 +31,19 @@ STAGE_REFUSED = Code("veilmq#StageRefused", "StageRefused")
 ARROW_MISSING = Code("veilmq#ArrowMissing", "ArrowMissing", 501, "Receiver")
 
 CODES = (INVALID_REQUEST, UNKNOWN_ROUTE, STAGE_REFUSED, ARROW_MISSING)
-"""What any request may be answered with, beside the errors of authentication and permissions."""
+"""The codes of any request, beside the errors of authentication and permissions."""
 
 
 class RowRefused(SqsError):
-    """One of several messages cannot be sent, so none is taken: ``core.errors.StageRefused``, seen on the wire."""
+    """The message at ``index`` (from 0) is invalid, so no message is staged; the counterpart of ``StageRefused``."""
 
     def __init__(self, index: int, reason: SqsError) -> None:
-        """``index`` counts the messages of the request from 0."""
         super().__init__(STAGE_REFUSED, f"Message {index} was refused, and nothing staged: {reason.message}")
         self.index = index
         self.reason = reason
 
-    def behind(self, count: int) -> Self:
-        """Return the error for the same message behind ``count`` others."""
+    def shifted(self, count: int) -> Self:
+        """Return the error with ``count`` added to the index."""
         return type(self)(self.index + count, self.reason)
 
 
@@ -78,19 +76,19 @@ CORE_ERRORS: dict[type[VeilmqError], tuple[int, tuple[str, ...]]] = {
     core.ShuttingDown: (503, ()),
     core.InternalError: (500, ()),
 }
-"""Error of core → the status of its answer, and the attributes that are fields of it."""
+"""Error of core → the status of the reply, and the attributes of the error that are members of it."""
 
 _JSON = b"Content-Type: application/json\r\n"
 _encode = msgspec.json.Encoder().encode
 
 
 def json_reply(status: int, value: Any, *, code: str = "OK") -> Reply:
-    """Return ``value`` as a reply; ``code`` is the name under which it is counted."""
+    """Return ``value`` as a reply; ``code`` is its label in metrics."""
     return Reply(status, _JSON, _encode(value), code)
 
 
-def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
-    """Return status and members of an error of core; one that no row knows is a defect, and says no more than that."""
+def error_members(error: VeilmqError) -> tuple[int, dict[str, Any]]:
+    """Return the status and the members for an error of core; one without a row is a bug and becomes InternalError."""
     known = CORE_ERRORS.get(type(error))
     if known is None:
         error, known = core.InternalError(), CORE_ERRORS[core.InternalError]
@@ -100,9 +98,9 @@ def failure(error: VeilmqError) -> tuple[int, dict[str, Any]]:
 
 
 def encode_error(error: SqsError | VeilmqError) -> Reply:
-    """Return the reply for a request that was refused."""
+    """Return an error reply."""
     if isinstance(error, VeilmqError):
-        status, members = failure(error)
+        status, members = error_members(error)
     else:
         status, members = error.code.status, {"code": error.code.query, "message": error.message}
         if isinstance(error, RowRefused):
@@ -112,14 +110,14 @@ def encode_error(error: SqsError | VeilmqError) -> Reply:
 
 PREFIX = b"/v1/"
 NAMES = rf"[A-Za-z0-9_-]{{1,{SMQ_QUEUE_NAME_CHARACTERS_MAX}}}(?:\.fifo)?"
-"""The pattern of names of queues, of any protocol."""
+"""The pattern of queue names of any protocol."""
 
 _PATH = re.compile(
     rf"(?P<noun>[a-z]+)/(?P<account>[0-9]{{12}}(?:@{REGION_PATTERN})?|-)(?:/(?P<name>{NAMES})(?:/(?P<verb>[a-z]+))?)?".encode()
 )
 _SIGNATURES = b"X-Amz-"
 _NO_PARTS = b"", b"", b"", b""
-_PLACE = re.compile(r"(.*) - at `\$\.?(.*)`")
+_LOCATION = re.compile(r"(.*) - at `\$\.?(.*)`")
 
 _OWN = "-"
 
@@ -127,10 +125,10 @@ Fields = TypeVar("Fields", bound=msgspec.Struct)
 
 
 class ApiRequest(Value, gc=False):
-    """``account`` may be ``-``; ``queue`` is the full name of one, empty for all; ``verb`` may be empty.
+    """A parsed request; for an invalid path, ``noun``, ``account``, ``queue`` and ``verb`` are empty.
 
-    Of a path that no route can have, all four parts are empty. ``query`` is as it was sent, ``headers`` are by
-    lower-case name.
+    ``account`` may be ``-``. ``queue`` is ``account/name``, empty for the whole account. ``query`` is undecoded;
+    ``headers`` are by lower-case name.
     """
 
     method: bytes
@@ -144,7 +142,7 @@ class ApiRequest(Value, gc=False):
 
 
 def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], body: bytes) -> ApiRequest:
-    """Return the request for ``target``, which begins with ``PREFIX``."""
+    """Parse a request; ``target`` begins with ``PREFIX``."""
     path, _, query = target.partition(b"?")
     parts = _PATH.fullmatch(path.removeprefix(PREFIX))
     noun, account, name, verb = parts.group("noun", "account", "name", "verb") if parts is not None else _NO_PARTS
@@ -160,8 +158,8 @@ def read_request(method: bytes, target: bytes, headers: Mapping[bytes, bytes], b
     )
 
 
-def of_account(request: ApiRequest, context: RequestContext) -> ApiRequest:
-    """Return ``request`` with its account, and the full name of its queue; raises ``SqsError`` (InvalidRequest)."""
+def resolve_account(request: ApiRequest, context: RequestContext) -> ApiRequest:
+    """Replace ``-`` and the region by the namespace of the account; raises ``SqsError`` (InvalidRequest)."""
     account, _, region = request.account.partition("@")
     if account == _OWN:
         account = context.account
@@ -176,20 +174,17 @@ def of_account(request: ApiRequest, context: RequestContext) -> ApiRequest:
 
 
 def from_json(body: bytes, kind: type[Fields]) -> Fields:
-    """Return the fields of ``kind`` that the JSON object ``body`` has; raises ``SqsError`` (InvalidRequest)."""
+    """Decode the JSON object ``body`` to ``kind``; raises ``SqsError`` (InvalidRequest)."""
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except msgspec.ValidationError as error:
-        raise _misfit(error) from None
+        raise _validation_error(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SqsError(INVALID_REQUEST, f"The body must be a JSON object in UTF-8: {error}.") from None
 
 
 def from_query(query: bytes, kind: type[Fields]) -> Fields:
-    """Return the fields of ``kind`` that a query string has; raises ``SqsError`` (InvalidRequest).
-
-    A query may hold a signature, too, whose parameters are none of the request's.
-    """
+    """Decode a query string to ``kind``, ignoring signature parameters; raises ``SqsError`` (InvalidRequest)."""
     given: dict[str, str] = {}
     try:
         for name, value in query_pairs(query):
@@ -199,39 +194,36 @@ def from_query(query: bytes, kind: type[Fields]) -> Fields:
                 raise SqsError(INVALID_REQUEST, f"The parameter {name.decode()[:64]!r} has two values; give it once.")
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _misfit(error) from None
+        raise _validation_error(error) from None
     except UnicodeDecodeError:
         raise SqsError(INVALID_REQUEST, "The query string must be UTF-8.") from None
 
 
-def _misfit(error: msgspec.ValidationError) -> SqsError:
-    match = _PLACE.fullmatch(str(error))
+def _validation_error(error: msgspec.ValidationError) -> SqsError:
+    match = _LOCATION.fullmatch(str(error))
     what, place = match.groups() if match is not None else (str(error), "")
     return SqsError(INVALID_REQUEST, f"{place or 'The request'}: {what[:1].lower()}{what[1:]}.")
 
 
-# What a route makes of a request: the command, and the way from its result to the reply.
-
-
 def as_json(result: Any) -> Reply:
-    """Answer with ``result``, a struct without ids, as a JSON object; with an empty one for ``None``."""
+    """Return a reply with ``result``, a struct without binary ids, as JSON; an empty object for ``None``."""
     return json_reply(200, {} if result is None else result)
 
 
 class ApiCall(Plan, frozen=True, gc=False):
-    """A call of the API; ``respond`` encodes a result that is no error."""
+    """The plan of a request; ``respond`` encodes a result that is not an error."""
 
     respond: Callable[[Any], Reply] = as_json
 
     def encode(self, result: Any) -> Reply:
-        """Return the reply for the command's result, its ``VeilmqError``, or the ``SqsError`` of a body read later."""
+        """Return the reply for a result, a ``VeilmqError``, or the ``SqsError`` of a body that is decoded later."""
         return encode_error(result) if isinstance(result, VeilmqError | SqsError) else self.respond(result)
 
 
 def with_arrow(name: str, *arguments: Any, instead: str) -> Callable[[], Any]:
-    """Return a call of ``name`` of ``wire.v1.arrow``; the first one imports pyarrow, which takes its time.
+    """Return a call of ``name`` in ``wire.v1.arrow``; the first call imports pyarrow, which takes time.
 
-    Raises ``SqsError`` where this extra is missing; ``instead`` says what to do then.
+    Raises ``SqsError`` without pyarrow; ``instead`` is the alternative for the error.
     """
     if find_spec("pyarrow") is None:
         text = f"This server has no pyarrow: {instead}, or have its operator pip install 'veilmq[arrow]'."
@@ -239,16 +231,14 @@ def with_arrow(name: str, *arguments: Any, instead: str) -> Callable[[], Any]:
     return lambda: getattr(import_module("veilmq.wire.v1.arrow"), name)(*arguments)
 
 
-# A route: what is made of a request, and what the description of the API says of it.
-
 MakeCall = Callable[[ApiRequest, Any, RequestContext], ApiCall]
-"""Request, its fields and context → its call; raises ``SqsError`` for what it cannot take."""
+"""(request, its fields, context) → its plan; raises ``SqsError``."""
 
 
 def fields_of(command: type[Command], *, without: tuple[str, ...] = (), **others: Any) -> type[msgspec.Struct]:
-    """Return the type of a request's fields: those of ``command``, but the queue, and ``others``, type and default.
+    """Return a struct with the fields of ``command``, except the queue, and ``others`` (type and default).
 
-    What is out of range or unknown is refused by it, so that an engine may rely on it.
+    Decoding refuses unknown fields and values out of range, so an engine can rely on them.
     """
     own = [each for each in msgspec.structs.fields(command) if each.name not in ("queue", *without, *others)]
     fields = [(each.name, each.type) if each.required else (each.name, each.type, each.default) for each in own]
@@ -257,25 +247,25 @@ def fields_of(command: type[Command], *, without: tuple[str, ...] = (), **others
 
 
 def fields_type(name: str, fields: Iterable[Any]) -> type[msgspec.Struct]:
-    """Return the type of a request's fields, which refuses those that it does not know."""
+    """Return a struct for the fields of a request; decoding refuses unknown fields."""
     return msgspec.defstruct(name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The parameters of a list that takes none."""
+    """The parameters of a list without parameters."""
 
 
 class Nothing(msgspec.Struct, frozen=True):
-    """Nothing."""
+    """An empty object."""
 
 
 class Route(NamedTuple):
-    """One route; ``verb`` is empty for the noun itself.
+    """One route; lists have an empty ``verb``.
 
-    ``permission`` is the SQS action on which a queue's policy decides. ``query`` is the type of the parameters,
-    ``body`` that of the body, ``answer`` that of the reply; ``arrow`` where body or reply may be Arrow, too.
-    ``errors`` are those of core that it may be answered with, beside ``EVERYWHERE``. A route ``of_account`` is of all
-    that the caller's own account has of the noun: its path has no queue, and no verb.
+    ``permission`` is the SQS action to check in the policy of the queue. ``query``, ``body`` and ``result`` are the
+    types of the parameters, the body and the reply; with ``arrow``, body or reply may be Arrow. ``errors`` are the
+    errors of core beside ``COMMON_ERRORS``. A route ``of_account`` lists the whole account of the caller: its path has
+    no queue and no verb.
     """
 
     method: bytes
@@ -286,28 +276,28 @@ class Route(NamedTuple):
     plan: MakeCall
     query: type[msgspec.Struct] | None = None
     body: type[msgspec.Struct] | None = None
-    answer: type[msgspec.Struct] = Nothing
+    result: type[msgspec.Struct] = Nothing
     errors: tuple[type[VeilmqError], ...] = ()
     arrow: bool = False
     of_account: bool = False
 
     @property
     def key(self) -> bytes:
-        """Return under which key it is in ``ROUTES``."""
+        """The key of the route in ``ROUTES``."""
         return b"%b %b" % (self.method, self.noun) + (b"" if self.of_account else b"/" + self.verb)
 
     @property
     def path(self) -> str:
-        """Return its path, with its parameters in braces."""
+        """The path, with parameters in braces."""
         queue = "" if self.of_account else "/{queue}"
         return f"/v1/{self.noun.decode()}/{{account}}{queue}" + (f"/{self.verb.decode()}" if self.verb else "")
 
     @property
     def label(self) -> str:
-        """Return the name under which requests are counted."""
+        """The label of requests in metrics."""
         return f"{self.noun.decode()}.{self.verb.decode() or 'list'}"
 
 
-def making(command: Callable[..., Command], respond: Callable[[Any], Reply] = as_json) -> MakeCall:
-    """Return the plan of a route whose fields are those of ``command``, beside the queue."""
+def command_plan(command: Callable[..., Command], respond: Callable[[Any], Reply] = as_json) -> MakeCall:
+    """Return the ``plan`` of a route that submits ``command`` with its fields."""
     return lambda request, fields, context: ApiCall(command(queue=request.queue, **asdict(fields)), respond)

@@ -1,6 +1,6 @@
-"""The table of routes and the description of the API that is made of it.
+"""The table of all routes, the codec, and the OpenAPI description, generated from the table.
 
-A new route is a row in the file of its noun. From a request to its call, and from the table to OpenAPI.
+A new route is a row in the file of its noun.
 """
 
 import re
@@ -23,7 +23,7 @@ from veilmq.wire.v1 import request as api
 from veilmq.wire.v1.publications import ARROW_TYPE
 from veilmq.wire.v1.request import ApiCall, ApiRequest, NoFields, Nothing, Route
 
-EVERYWHERE: tuple[type[VeilmqError], ...] = (
+COMMON_ERRORS: tuple[type[VeilmqError], ...] = (
     errors.QueueNotFound,
     errors.StoreFull,
     errors.StoreUnavailable,
@@ -31,14 +31,14 @@ EVERYWHERE: tuple[type[VeilmqError], ...] = (
     errors.ShuttingDown,
     errors.InternalError,
 )
-"""What every route may be answered with."""
+"""The errors of core that every route may return."""
 
 ROUTES: dict[bytes, Route] = {row.key: row for row in (*claims.ROUTES, *queues.ROUTES, *publications.ROUTES)}
-"""Every route, by method, noun and verb."""
+"""Routes by method, noun and verb."""
 
 
 def route_key(request: ApiRequest) -> bytes:
-    """Return under which key the route of ``request`` is, if there is one."""
+    """Return the key of the route of ``request``; there may be no such route."""
     return b"%b %b" % (request.method, request.noun) + (b"/" + request.verb if request.queue else b"")
 
 
@@ -49,11 +49,11 @@ _NO_ROUTE = (
 
 
 def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
-    """Return the call of the route ``key`` for ``request``; raises ``SqsError``, and nothing else."""
+    """Decode ``request`` for the route ``key``; raises only ``SqsError``."""
     route = ROUTES.get(key)
     if route is None:
         raise SqsError(api.UNKNOWN_ROUTE, _NO_ROUTE)
-    addressed = api.of_account(request, context)
+    addressed = api.resolve_account(request, context)
     if route.of_account and account_of(addressed.account) != account_of(context.account):
         raise SqsError(ACCESS_DENIED, f"A caller can see only its own account, which is {context.account}.")
     fields = None
@@ -64,10 +64,9 @@ def decode(key: bytes, request: ApiRequest, context: RequestContext) -> ApiCall:
     return route.plan(addressed, fields, context)
 
 
-# The description of the API of the operator's port, OpenAPI 3.1: made of the tables of routes and of actions of SQS,
-# and of the types that requests are decoded into and answers are encoded from. So it cannot be of another API.
-#
-# (OpenAPI Specification 3.1.1; https://spec.openapis.org/oas/v3.1.1)
+# The OpenAPI description of the API on the admin port (OpenAPI Specification 3.1.1;
+# https://spec.openapis.org/oas/v3.1.1). It is generated from the tables of routes and of SQS actions, and from the
+# types of requests and replies, so it matches the implementation.
 
 JSON = "application/json"
 SQS_JSON = "application/x-amz-json-1.0"
@@ -76,14 +75,13 @@ Document = dict[str, Any]
 Schemas = dict[type[msgspec.Struct], Document]
 
 _REFERENCE = "#/components/schemas/"
-_ABOUT = """The queues of one server, for programs. What the console shows and does, it shows and does through these
-endpoints, and as its caller: policies of queues decide. `-` stands for the caller's own account, and
-`/api/{noun}` for `/api/{noun}/-`. Instants are milliseconds since the epoch. The port of the queues has the same
-routes under `/v1/`, for signed requests."""
+_DESCRIPTION = """The queues of one server, for programs. The console uses the same endpoints, with the permissions of
+its user. `-` stands for the caller's own account, and `/api/{noun}` for `/api/{noun}/-`. Instants are milliseconds
+since the epoch. The port of the queues has the same routes under `/v1/`, for signed requests."""
 
 
 class BatchAnswer(Shape):
-    """The answer to a batch action of SQS; the members of a success depend on the action."""
+    """The result of a batch action of SQS; the members of a success depend on the action."""
 
     successful: list[dict[str, Any]] | None = None
     failed: list[BatchResultErrorEntry] | None = None
@@ -108,17 +106,17 @@ _SCHEMES: Document = {
         "description": "The token of the session's forms, which a change needs.",
     },
 }
-_OF_THE_PORT: dict[int, tuple[str, ...]] = {
+_ADMIN_PORT_ERRORS: dict[int, tuple[str, ...]] = {
     401: ("AccessDenied",),
     413: ("InvalidRequest",),
     429: ("AccessDenied",),
     503: ("AuditLogUnavailable",),
 }
-_OPEN: Document = {}  # where the server has no accounts, requests need no key
-_READING = [{"key": []}, {"session": []}, _OPEN]
-_CHANGING = [{"key": []}, {"session": [], "token": []}, _OPEN]
+_NO_SECURITY: Document = {}  # a server without accounts requires no key
+_READ_SECURITY = [{"key": []}, {"session": []}, _NO_SECURITY]
+_WRITE_SECURITY = [{"key": []}, {"session": [], "token": []}, _NO_SECURITY]
 
-_PLACES: Document = {
+_PATH_PARAMETERS: Document = {
     "account": {
         "name": "account",
         "in": "path",
@@ -148,13 +146,13 @@ _ERRORS: Document = {
 }
 
 
-def described() -> bytes:
-    """Return the document as JSON."""
-    of_routes = [kind for row in ROUTES.values() for kind in (row.query, row.body, row.answer)]
+def openapi_document() -> bytes:
+    """Return the OpenAPI description as JSON."""
+    of_routes = [kind for row in ROUTES.values() for kind in (row.query, row.body, row.result)]
     of_actions = [kind for action in ACTIONS.values() for kind in (action.request, _result(action))]
     types = [kind for kind in dict.fromkeys([*of_routes, *of_actions]) if kind is not None and kind is not NoFields]
-    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE + "{name}")
-    shown: Schemas = dict(zip(types, schemas, strict=True))
+    found, components = msgspec.json.schema_components(types, ref_template=_REFERENCE + "{name}")
+    schemas: Schemas = dict(zip(types, found, strict=True))
     settings = components["SettingFields"]["properties"]
     for name, allowed in queues.RANGES.items():  # which are checked apart from the types
         for kind in settings[name].get("anyOf", [settings[name]]):
@@ -164,23 +162,23 @@ def described() -> bytes:
     for route in ROUTES.values():
         names = ["account"] if route.of_account else ["account", "queue"]
         parameters = [{"$ref": f"#/components/parameters/{name}"} for name in names]
-        operations = paths.setdefault(place_of(route), {"parameters": parameters})
-        operations[route.method.decode().lower()] = _of_route(route, shown, components)
+        operations = paths.setdefault(admin_path(route), {"parameters": parameters})
+        operations[route.method.decode().lower()] = _of_route(route, schemas, components)
     for name, action in ACTIONS.items():
-        paths[f"/api/sqs/{name}"] = {"post": _of_action(name, action, shown)}
+        paths[f"/api/sqs/{name}"] = {"post": _of_action(name, action, schemas)}
     licence = {"name": "Apache 2.0", "identifier": "Apache-2.0"}
     made: Document = {
         "openapi": "3.1.0",
-        "info": {"title": "veilmq", "version": "1", "description": _ABOUT, "license": licence},
+        "info": {"title": "veilmq", "version": "1", "description": _DESCRIPTION, "license": licence},
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": components | _ERRORS, "parameters": _PLACES, "securitySchemes": _SCHEMES},
+        "components": {"schemas": components | _ERRORS, "parameters": _PATH_PARAMETERS, "securitySchemes": _SCHEMES},
     }
-    return msgspec.json.encode(_in_plain_words(made))
+    return msgspec.json.encode(_in_json_schema(made))
 
 
-def place_of(route: Route) -> str:
-    """Return the path of ``route`` on the operator's port."""
+def admin_path(route: Route) -> str:
+    """Return the path of ``route`` on the admin port."""
     return route.path.replace("/v1/", "/api/", 1)
 
 
@@ -188,10 +186,10 @@ def _result(action: Action) -> type[msgspec.Struct]:
     return BatchAnswer if action.result is BatchResult else action.result or Nothing
 
 
-def _of_route(route: Route, shown: Schemas, components: Document) -> Document:
+def _of_route(route: Route, schemas: Schemas, components: Document) -> Document:
     is_read = route.method == b"GET"
-    codes: dict[int, list[str]] = {status: list(names) for status, names in _OF_THE_PORT.items()}
-    for error in (*route.errors, *EVERYWHERE):
+    codes: dict[int, list[str]] = {status: list(names) for status, names in _ADMIN_PORT_ERRORS.items()}
+    for error in (*route.errors, *COMMON_ERRORS):
         if not (route.of_account and error.__name__ == "QueueNotFound"):
             codes.setdefault(api.CORE_ERRORS[error][0], []).append(error.__name__)
     for code in (api.INVALID_REQUEST, ACCESS_DENIED):
@@ -201,32 +199,32 @@ def _of_route(route: Route, shown: Schemas, components: Document) -> Document:
         "tags": [route.noun.decode()],
         "summary": route.summary,
         "description": f"Needs the permission {route.permission}.",
-        "security": _READING if is_read else _CHANGING,
-        "responses": {"200": _content("Done.", shown[route.answer], arrow=route.arrow and is_read), **_errors(codes)},
+        "security": _READ_SECURITY if is_read else _WRITE_SECURITY,
+        "responses": {"200": _content("Done.", schemas[route.result], arrow=route.arrow and is_read), **_errors(codes)},
     }
     if route.query is not None and route.query is not NoFields:
-        fields = components[shown[route.query]["$ref"].removeprefix(_REFERENCE)]
+        fields = components[schemas[route.query]["$ref"].removeprefix(_REFERENCE)]
         required = fields.get("required", [])
         operation["parameters"] = [
             {"name": name, "in": "query", "required": name in required, "schema": kind}
             for name, kind in fields["properties"].items()
         ]
     if route.body is not None:
-        content = _content("", shown[route.body], arrow=route.arrow)["content"]
+        content = _content("", schemas[route.body], arrow=route.arrow)["content"]
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 
-def _of_action(name: str, action: Action, shown: Schemas) -> Document:
+def _of_action(name: str, action: Action, schemas: Schemas) -> Document:
     return {
         "operationId": f"sqs.{name}",
         "tags": ["sqs"],
         "summary": f"{name}, as Amazon SQS has it.",
-        "security": _CHANGING,
-        "requestBody": {"required": True, "content": {JSON: {"schema": shown[action.request]}}},
+        "security": _WRITE_SECURITY,
+        "requestBody": {"required": True, "content": {JSON: {"schema": schemas[action.request]}}},
         "responses": {
-            "200": _content("Done.", shown[_result(action)], kind=SQS_JSON),
-            **_errors(_OF_THE_PORT),
+            "200": _content("Done.", schemas[_result(action)], kind=SQS_JSON),
+            **_errors(_ADMIN_PORT_ERRORS),
             "default": _content("Refused.", {"$ref": _REFERENCE + "SqsError"}, kind=SQS_JSON),
         },
     }
@@ -245,12 +243,12 @@ def _errors(codes: Mapping[int, Iterable[str]]) -> Document:
     }
 
 
-def _in_plain_words(value: Any, name: str = "") -> Any:
-    """Return ``value`` with patterns as JSON Schema knows them, and descriptions in CommonMark."""
+def _in_json_schema(value: Any, name: str = "") -> Any:
+    """Return ``value`` with patterns in the syntax of JSON Schema and descriptions in CommonMark."""
     if isinstance(value, dict):
-        return {key: _in_plain_words(each, key) for key, each in value.items()}
+        return {key: _in_json_schema(each, key) for key, each in value.items()}
     if isinstance(value, list):
-        return [_in_plain_words(each) for each in value]
+        return [_in_json_schema(each) for each in value]
     if name == "pattern" and isinstance(value, str):
         return re.sub(r"\\Z$", "$", re.sub(r"^\\A", "^", value))
     if name in {"description", "summary"} and isinstance(value, str):

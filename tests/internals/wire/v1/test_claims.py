@@ -16,7 +16,7 @@ from veilmq.core.messages import Attribute, NewMessage
 from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.v1.arrow import SCHEMA, ArrowWriter, staged_messages
 from veilmq.wire.v1.claims import BulkRead, JsonWriter
-from veilmq.wire.v1.publications import PIECE_ROWS, Outgoing
+from veilmq.wire.v1.publications import SLICE_ROWS, Outgoing
 from veilmq.wire.v1.request import RowRefused, encode_error
 
 SOURCE = "s-1"
@@ -188,15 +188,15 @@ def test_a_row_is_counted_through_all_batches() -> None:
 
 
 def test_messages_come_in_pieces_that_keep_nobody_waiting() -> None:
-    pieces = list(staged_messages(stream(bodies(*["x"] * (PIECE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
-    assert [len(piece) for piece in pieces if piece] == [PIECE_ROWS, 1, 1]
+    pieces = list(staged_messages(stream(bodies(*["x"] * (SLICE_ROWS + 1)), bodies(), bodies("y")), OUTGOING))
+    assert [len(piece) for piece in pieces if piece] == [SLICE_ROWS, 1, 1]
     assert sum(1 for piece in pieces if not piece) == 3
 
 
 def test_a_row_is_counted_through_all_pieces() -> None:
     with pytest.raises(RowRefused) as caught:
-        read(stream(bodies("a"), bodies(*["x"] * (PIECE_ROWS + 5), "")))
-    assert caught.value.index == 1 + PIECE_ROWS + 5
+        read(stream(bodies("a"), bodies(*["x"] * (SLICE_ROWS + 5), "")))
+    assert caught.value.index == 1 + SLICE_ROWS + 5
 
 
 def test_many_batches_are_refused() -> None:

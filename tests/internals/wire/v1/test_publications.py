@@ -12,7 +12,7 @@ from veilmq.core.errors import TooManyTags, VeilmqError
 from veilmq.core.messages import Attribute, NewMessage, Properties, decode_properties
 from veilmq.core.topics import Forward, Forwarded, ForwardEntry
 from veilmq.wire.sqs.errors import SqsError
-from veilmq.wire.v1.publications import PIECE_ROWS, BulkStage, Outgoing, OutgoingRow
+from veilmq.wire.v1.publications import SLICE_ROWS, BulkStage, Outgoing, OutgoingRow
 from veilmq.wire.v1.request import ApiCall, RowRefused
 from veilmq.wire.v1.routes import ROUTES
 
@@ -32,7 +32,7 @@ def staged(call: ApiCall) -> Stage:
     """Return the command that staging comes to; raises what reading its body raises."""
     assert isinstance(call.command, BulkStage)
     assert call.command.queue == QUEUE
-    return call.command.whole([message for piece in call.command.read() for message in piece])
+    return call.command.with_messages([message for piece in call.command.read() for message in piece])
 
 
 def stage(body: bytes, **query: str) -> Stage:
@@ -72,15 +72,15 @@ def test_the_messages_of_stage_are_checked(body: bytes) -> None:
 
 
 def test_json_comes_in_pieces_and_a_row_is_counted_through_them() -> None:
-    rows = [{"body": "x"}] * (PIECE_ROWS + 2)
+    rows = [{"body": "x"}] * (SLICE_ROWS + 2)
     call = ask("POST", "stage", json.dumps({"messages": rows}).encode(), query=STAGE)
     assert isinstance(call.command, BulkStage)
-    assert [len(piece) for piece in call.command.read()] == [PIECE_ROWS, 2]
+    assert [len(piece) for piece in call.command.read()] == [SLICE_ROWS, 2]
     with pytest.raises(RowRefused) as caught:
         stage(json.dumps({"messages": [*rows, {"body": ""}]}).encode())
-    assert caught.value.index == PIECE_ROWS + 2
+    assert caught.value.index == SLICE_ROWS + 2
     answer = call.encode(caught.value)
-    assert (answer.status, json.loads(answer.body)["index"]) == (400, PIECE_ROWS + 2)
+    assert (answer.status, json.loads(answer.body)["index"]) == (400, SLICE_ROWS + 2)
 
 
 def test_attributes_are_counted_before_they_are_read() -> None:

@@ -18,7 +18,7 @@ from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.policies import GRANTABLE, OWNER_ONLY
 from veilmq.wire.v1.queues import RANGES, SettingFields
 from veilmq.wire.v1.request import CODES, CORE_ERRORS, ApiCall, Route, encode_error, read_request
-from veilmq.wire.v1.routes import EVERYWHERE, ROUTES, decode, route_key
+from veilmq.wire.v1.routes import COMMON_ERRORS, ROUTES, decode, route_key
 
 QUEUE = "000000000000/jobs"
 CONTEXT = RequestContext(base_url="http://h:1")
@@ -118,7 +118,7 @@ def test_rows_tell_what_errors_have() -> None:
 
 def test_every_error_of_a_route_has_a_row_and_every_row_a_route() -> None:
     of_routes = {error for route in ROUTES.values() for error in route.errors}
-    assert of_routes | set(EVERYWHERE) == set(CORE_ERRORS)
+    assert of_routes | set(COMMON_ERRORS) == set(CORE_ERRORS)
 
 
 def test_an_error_without_a_row_is_a_defect() -> None:
