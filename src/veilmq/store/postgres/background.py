@@ -79,14 +79,14 @@ async def sweep_queue(node: Node, connection: Any, queue: Queue) -> None:
     rows_max, expired = node.options.sweep_rows, (EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX)
     await _run_to_end(node, connection, "forget_expired", queue.origin, rows_max, *expired)
     args = queue.partition, retention_ms(queue), rows_max
-    late_until, ended_before = await connection.fetchrow(SQL["unfinished"], queue.partition) or (0, 0)
+    late_until, ended_before = await connection.fetchrow(SQL["pending_changes"], queue.partition) or (0, 0)
     if queue.settings.fifo:
         if late_until:  # groups that still follow the old delay
             last: Any = (0, 0)
             while last is not None:
                 last = await settle_groups(connection, queue, *last)
                 await asyncio.sleep(_PAUSE_S)
-            await connection.execute(SQL["settled"], queue.partition, late_until)
+            await connection.execute(SQL["end_late"], queue.partition, late_until)
             node.watches.wake(queue.name, 0)
         deleted = await _run_to_end(node, connection, "sweep_fifo", *args, *event_log_args(queue))
         await _forget_expired(node, connection, queue.origin)
@@ -107,7 +107,7 @@ async def _forget_expired(node: Node, connection: Any, origin: int) -> None:
 async def settle_groups(connection: Any, queue: Queue, at_ms: int = 0, head: int = 0) -> Any:
     """Apply a new delay to the next slice of groups; return the last position, ``None`` after the last slice."""
     args = queue.partition, retention_ms(queue), at_ms, head, _GROUPS_PER_SLICE
-    settled = await connection.fetch(SQL["settle_late"], *args)
+    settled = await connection.fetch(SQL["settle_groups"], *args)
     return settled[-1][:2] if len(settled) == _GROUPS_PER_SLICE else None
 
 
@@ -225,7 +225,7 @@ SLICE_EVENTS = 1_000
 
 async def number_events(connection: Any, options: PostgresOptions, slice_events: int = SLICE_EVENTS) -> None:
     """Number all committed events."""
-    await connection.execute(EVENTS["state"])
+    await connection.execute(EVENTS["create_state"])
     while True:
         async with connection.transaction():
             state = await connection.fetchrow(EVENTS["lock_state"])
@@ -247,6 +247,6 @@ async def number_events(connection: Any, options: PostgresOptions, slice_events:
             expired = [(row["qp"], row["number"]) for row in dropped if row["outcome"] == "expired"]
             if expired:
                 await connection.executemany(EVENTS["drop_expired"], expired)
-            await connection.execute(EVENTS["number"], len(kept), len(dropped))
+            await connection.execute(EVENTS["add_numbers"], len(kept), len(dropped))
         if len(rows) < slice_events:
             return

@@ -1,11 +1,11 @@
--- The messages of claims. Each statement names their partition ($1).
+-- Messages of claims. Each statement acts on one partition ($1).
 
 -- name: claim_bytes
 SELECT coalesce(sum(octet_length(body) + coalesce(octet_length(properties), 0)), 0) FROM mq.message WHERE qp = $1 AND claim = $2
 
 -- name: bind
--- Gives the messages at the positions $3, locked in the same transaction, to the claim $2, each to its shard of $4; $5 fences
--- the receipts from before.
+-- Bind the messages at the positions $3, locked in the same transaction, to the claim $2, each in its shard of $4. The generation $5
+-- fences older receipts.
 UPDATE mq.msg SET
     visible_at = 1::bigint << 61, receive_count = msg.receive_count + 1, received_at = clock.now,
     first_received_at = coalesce(msg.first_received_at, clock.now), generation = $5, epoch = msg.epoch + 1, log = NULL,
@@ -22,9 +22,9 @@ SELECT seq, id, body, properties, sent_at, receive_count + receives_before AS re
 WHERE qp = $1 AND claim = $2 AND shard = $3 AND seq >= $4
 ORDER BY seq LIMIT $5
 
--- name: end
--- Does $5 to the next $3 messages of the claim $2: 'delete', or 'give_back', where those past their retention of $4 ms end. Tells
--- how many there were.
+-- name: end_slice
+-- Do $5 to the next $3 messages of the claim $2: 'delete', or 'give_back', which deletes only messages past their retention of $4 ms.
+-- Return their number.
 WITH next AS MATERIALIZED (
     SELECT msg.ctid AS row_id, clock.now, $5 = 'give_back' AND msg.sent_at > clock.kept
         AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before) AS is_kept
@@ -39,6 +39,6 @@ WITH next AS MATERIALIZED (
 )
 SELECT count(*) FROM next
 
--- name: end_fifo
--- The same of a FIFO queue.
+-- name: end_slice_fifo
+-- The same for a FIFO queue.
 SELECT mq.fifo_remove($1, ARRAY(SELECT seq FROM mq.fifo_msg WHERE qp = $1 AND claim = $2 ORDER BY shard, seq LIMIT $3), $4, $5)

@@ -1,26 +1,26 @@
--- Copies of a stopped store (store/copying.py): reading one, and filling another. Nobody else is at work meanwhile.
+-- Copies of a stopped store (store/copying.py): read the source, fill the target. No node is running.
 
 -- name: nodes
--- Those that are at work: who starts one meanwhile waits for this transaction.
+-- The number of running nodes, without those that wait for this transaction at their start.
 SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'veilmq%' AND pid <> pg_backend_pid()
 AND pg_backend_pid() <> ALL (pg_blocking_pids(pid))
 
 -- name: is_used
--- The keys that a server made when it first started are no use of it.
+-- Keys created at the first start of a server do not count.
 SELECT EXISTS (SELECT FROM mq.queue) OR EXISTS (SELECT FROM mq.part) OR EXISTS (SELECT FROM mq.topic)
     OR EXISTS (SELECT FROM mq.event) OR EXISTS (SELECT FROM mq.event_batch)
     OR EXISTS (SELECT FROM mq.database) OR EXISTS (SELECT FROM mq.setting WHERE name = 'store_place' AND value <> '0')
     OR EXISTS (SELECT FROM mq.setting WHERE starts_with(name, 'account '))
 
 -- name: copied_tables
--- What is kept, and survives a crash.
+-- The logged tables.
 SELECT relname FROM pg_class
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND relpersistence = 'p' AND relname <> 'migration'
 ORDER BY oid
 
 -- name: forget_urls
--- The databases of the source: the copy's others are elsewhere.
+-- The URLs are those of the source's databases; the copy has others.
 UPDATE mq.database SET url = NULL
 
 -- name: is_one_of_several
@@ -32,7 +32,7 @@ SELECT attname FROM pg_attribute
 WHERE attrelid = $1::text::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = '' ORDER BY attnum
 
 -- name: sequences
--- The columns that count by themselves, and what of.
+-- The identity columns and their sequences.
 SELECT relname, attname, pg_get_serial_sequence('mq.' || relname, attname) AS sequence
 FROM pg_class JOIN pg_attribute ON attrelid = pg_class.oid
 WHERE relnamespace = 'mq'::regnamespace AND relkind = 'r' AND attidentity <> '' AND NOT attisdropped
@@ -42,14 +42,14 @@ INSERT INTO mq.queue (queue_id, name, settings, created_at, modified_at, qp, ori
 VALUES ($1, $2, $3, $4, $5, $6, $6)
 
 -- name: add_part
--- $2 is the delay of a FIFO queue, in ms, as mq.fifo_delay would set it.
+-- $2: the delay of a FIFO queue in ms, as mq.fifo_delay sets it.
 INSERT INTO mq.part (queue_id, delay) VALUES ($1, $2) RETURNING qp
 
--- name: number_behind
+-- name: advance_sequence
 SELECT setval(pg_get_serial_sequence($1, $2), greatest($3, nextval(pg_get_serial_sequence($1, $2))))
 
 -- name: add_groups
--- A row for each group, as mq.fifo_settle would leave it.
+-- A row for each group, as mq.fifo_settle leaves it.
 INSERT INTO mq.fifo_group (qp, group_id, eligible_at, head, last_seq, leased)
 SELECT $1, group_id, coalesce(held_to, ready_at, first_at), least(coalesce(ready, first, last), leased[1]), last, coalesce(leased, '{}')
 FROM (
@@ -72,12 +72,12 @@ FROM (
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence('mq.queue', 'queue_id')::regclass), 0)
 
 -- name: copied_count
--- As the last vacuum saw it.
+-- An estimate, from the last vacuum.
 SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint FROM pg_class WHERE oid IN ('mq.msg'::regclass, 'mq.fifo_msg'::regclass)
 
 -- name: standard
--- The messages of the queue $1 sent after $2, in the order in which they came. What came by a copy says by its sending when.
--- Those that name a group have 100 more as their priority.
+-- The messages of the queue $1 sent after $2, in the order of their arrival: the later of the position's time and sent_at. The
+-- stored priority of messages with a group is 100 higher.
 SELECT seq, id, body, coalesce(properties, '') AS properties, (priority % 100)::int AS priority,
     greatest(seq >> 20, sent_at) AS came_at, sent_at, visible_at, receive_count, generation, epoch, received_at,
     first_received_at, source, receives_before, group_key::text AS "group", coalesce(log, 0) AS log
@@ -86,7 +86,7 @@ WHERE queue.queue_id = $1 AND sent_at > $2 AND (sent_at > ended_until OR seq >= 
 ORDER BY came_at, seq
 
 -- name: fifo
--- A message whose visible_at is its sent_at follows the delay of its queue; elsewhere visible_at is then came_at.
+-- A message whose visible_at equals its sent_at follows the delay of its queue; in a copy, visible_at is then came_at.
 SELECT seq, id, body, coalesce(properties, '') AS properties, 8, greatest(seq >> 20, sent_at) AS came_at, sent_at,
     CASE WHEN receive_count = 0 AND visible_at = sent_at THEN greatest(seq >> 20, sent_at) ELSE visible_at END AS visible_at,
     receive_count, generation, epoch, received_at, first_received_at, source, receives_before,
@@ -100,7 +100,7 @@ SELECT queue_id, key, id, seq, expires_at - $1 FROM mq.accepted JOIN mq.queue ON
 WHERE expires_at > mq.now_ms() ORDER BY expires_at
 
 -- name: add_turns
--- A row for each group of a fair queue, as mq.fair_touch would leave it.
+-- A row for each group of a fair queue, as mq.fair_touch leaves it.
 INSERT INTO mq.fair_turn (qp, group_key, priority, at, sent_at)
 SELECT qp, group_key, priority, min(visible_at), max(sent_at) FROM mq.msg WHERE qp = $1 AND group_key IS NOT NULL
 GROUP BY qp, group_key, priority

@@ -195,7 +195,7 @@ class DatabaseTarget(copying.Target):
             )
         await connection.executemany(SQL["put_setting"], values.items())
         if last_queue:
-            await connection.execute(SQL["number_behind"], "mq.queue", "queue_id", last_queue)
+            await connection.execute(SQL["advance_sequence"], "mq.queue", "queue_id", last_queue)
 
     async def add_queue(self, queue: CopiedQueue) -> None:
         connection = self._lock.connection
@@ -253,7 +253,7 @@ class DatabaseTarget(copying.Target):
         connection, columns = self._lock.connection, TABLES[table]
         await connection.copy_records_to_table(table, columns=columns, records=rows)
         if rows and table in ("move", "topic"):  # continue their sequences
-            await connection.execute(SQL["number_behind"], f"mq.{table}", columns[0], max(row[0] for row in rows))
+            await connection.execute(SQL["advance_sequence"], f"mq.{table}", columns[0], max(row[0] for row in rows))
 
     async def finish(self) -> None:
         for number, partition in self._partitions.items():
@@ -297,7 +297,7 @@ async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.P
     for table, column, sequence in await source.connection.fetch(SQL["sequences"]):
         last = await source.connection.fetchval("SELECT pg_sequence_last_value($1::text::regclass)", sequence)
         if last is not None:
-            await target.connection.execute(SQL["number_behind"], f"mq.{table}", column, last)
+            await target.connection.execute(SQL["advance_sequence"], f"mq.{table}", column, last)
     await source.check_alone()
     await target.commit()
     return messages

@@ -144,7 +144,7 @@ async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
     if kept is not None and kept.removed:
         raise PlaceRefused(f"it was number {place + 1} of the store, and was removed; name the first database alone.")
     if kept is None or kept.url is None or (is_sure and kept.url != remove_passwords(url)):
-        await home.execute(SHARDS["note_own"])
+        await home.execute(SHARDS["register_home_queues"])
         await home.execute(SHARDS["put_member"], place, remove_passwords(url))
     elif kept.url != remove_passwords(url):
         raise PlaceRefused(
@@ -311,7 +311,7 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
             raise StoreError(f"{url} is the first database of the store itself.")
         if ours.place not in kept or not kept[ours.place].removed:
             return ours.place
-        await other.execute(SHARDS["leave"])  # a node that had not seen the removal may have added it again
+        await other.execute(SHARDS["forget_identity"])  # a node that had not seen the removal may have added it again
     if await other.fetchval(SQL["count_queues"]):
         raise StoreError(f"{url} has queues of its own: only an empty database can be added.")
     return next(
@@ -346,7 +346,7 @@ async def remove(home_url: str, name: str) -> Listed:
                     async with _ready(url) as connection:
                         if await connection.fetchval(SHARDS["is_waiting"], member.place):
                             raise StoreError(f"Messages are on their way to {member.url}: try again in a while.")
-                await other.execute(SHARDS["leave"])
+                await other.execute(SHARDS["forget_identity"])
     return Listed(member.place + 1, member.url, 0)
 
 

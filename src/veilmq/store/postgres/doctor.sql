@@ -1,4 +1,4 @@
--- What the doctor reads. A check gives one row: how many rows break it, and an example.
+-- The checks of the doctor. Each returns one row: the number of rows that break it, and an example.
 
 -- name: every message has its partition
 SELECT count(*), min(qp || '/' || seq) FROM mq.message AS msg

@@ -1,12 +1,12 @@
--- How commits of a connection are made durable, and what the doctor says beside its findings.
+-- The durability of commits, and the facts of the doctor's report.
 
 -- name: be_durable
--- What the operator has set, unless it waits for less than the disk of the server and of its synchronous standbys.
+-- Keep the operator's setting, but replace levels that do not wait for the disks of the server and its synchronous standbys.
 SELECT set_config('synchronous_commit', CASE WHEN level IN ('off', 'local') THEN 'on' ELSE level END, false)
 FROM current_setting('synchronous_commit') AS level
 
 -- name: promise
--- What the connection waits for, and what that is worth; reset_val is what it would wait for without the above.
+-- The durability of the connection; reset_val is the operator's setting, without be_durable.
 SELECT setting AS waits, reset_val AS set_to, current_setting('synchronous_standby_names') AS standbys,
     current_setting('fsync')::boolean AS fsync, current_setting('full_page_writes')::boolean AS full_page_writes
 FROM pg_settings WHERE name = 'synchronous_commit'

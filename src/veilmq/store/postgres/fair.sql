@@ -1,8 +1,8 @@
--- Messages of standard queues that name a group. Every statement names the one partition it acts on ($1).
+-- Messages of fair queues: standard queues with groups. Each statement acts on one partition ($1).
 
 -- name: receive
--- How a receive chooses, with the terms of that in messages.sql, from which the rest of it comes; but $5 are the noisy groups, those
--- that come first among them first. is_drained tells of a message of such a group that the group has no other one to give.
+-- The selection of a receive; the rest of the statement comes from messages.sql. The arguments are those there, but $5 are the noisy
+-- groups, in the order in which they are served. is_drained: the message was the last visible one of its noisy group.
 WITH clock AS MATERIALIZED (
     SELECT mq.now_ms() AS now
 ), given AS MATERIALIZED (
@@ -12,11 +12,11 @@ WITH clock AS MATERIALIZED (
     SELECT msg.seq, msg.visible_at, given.place
         -- log: , mq.receipt_of(msg) AS was, coalesce(msg.receive_count >= $10, false) AS is_dead
     FROM given JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM given)) AND msg.seq = given.seq
-    -- log: FOR UPDATE OF msg -- as they are since they were locked, which this statement does not see otherwise
+    -- log: FOR UPDATE OF msg -- reads the versions that fair_choose has locked, which the snapshot of this statement lacks
 )
 
 -- name: peek
--- What a receive of $2 would give of what is within its retention of $3 ms, in its order; $4 are the noisy groups.
+-- The $2 messages that a receive would return, in its order; $3 is the retention in ms, $4 the noisy groups.
 WITH chosen AS MATERIALIZED (
     SELECT seq, place
     FROM unnest(mq.fair_choose($1, $2, $3, $4, '{}', false)) WITH ORDINALITY AS chosen (seq, place)
@@ -25,9 +25,9 @@ SELECT msg.*
 FROM chosen JOIN mq.msg ON msg.qp = $1 AND msg.seq = ANY(ARRAY(SELECT seq FROM chosen)) AND msg.seq = chosen.seq
 ORDER BY chosen.place
 
--- name: flights
--- Of the messages in flight, with a group and without, those that land last, of each kind up to $2: among the $3 hidden ones
--- that become visible last. $4 is the retention in ms.
+-- name: leases
+-- For each priority, with and without groups: the up to $2 messages in flight whose leases end last, among the $3 hidden messages that
+-- become visible last. $4 is the retention in ms.
 SELECT flight.*, mq.now_ms() AS now
 FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT hidden.seq, hidden.visible_at, hidden.group_key, hidden.received_at, hidden.sent_at FROM (
@@ -42,8 +42,8 @@ FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
 ) AS flight
 WHERE part.qp = $1
 
--- name: turns
--- When those groups ($2) last sent, and whether they have anything to give; $3 is the retention in ms.
+-- name: group_states
+-- When the groups $2 last sent, and whether they have visible messages; $3 is the retention in ms.
 SELECT turn.group_key, max(turn.sent_at) AS sent_at, bool_or(EXISTS (
     SELECT FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = turn.priority AND msg.group_key = turn.group_key

@@ -1,5 +1,5 @@
--- Messages of FIFO queues: most statements call one function of the schema, which acts on one partition ($1). What is not here is as
--- in messages.sql.
+-- Messages of FIFO queues. Most statements call a function of functions.sql, which acts on one partition ($1). Statements that are
+-- missing here are variants of those in messages.sql.
 
 -- name: send
 SELECT place, o_seq AS seq, o_id AS id, o_visible_at AS visible_at, o_sent_at AS sent_at
@@ -13,10 +13,10 @@ SELECT * FROM mq.fifo_receive($1, $2::integer[], $3, $4, $5, $6, $7, $8, $9, $10
 SELECT seq, visible_at FROM mq.fifo_hide($1, $2::bigint[], $3::bigint[], $4, $5)
 
 -- name: peek
--- What a receive of $2 would take of groups that have nothing in flight, in its order.
+-- The $2 messages that a receive would return from groups with nothing in flight, in its order; $3 is the retention in ms.
 SELECT ready.* FROM (
     SELECT group_id, eligible_at, head FROM mq.fifo_group WHERE qp = $1 AND eligible_at <= mq.now_ms()
-    ORDER BY eligible_at, head LIMIT $2 + 1000 -- so many may have nothing any more, as for a receive
+    ORDER BY eligible_at, head LIMIT $2 + 1000 -- a receive also skips up to 1,000 groups without messages
     -- lock: FOR UPDATE SKIP LOCKED
 ) AS free, LATERAL (
     SELECT * FROM mq.fifo_msg
@@ -28,9 +28,9 @@ SELECT ready.* FROM (
 ORDER BY free.eligible_at, free.head, ready.seq LIMIT $2
 
 -- name: move
--- Moves the messages at the positions $3, whose groups are locked, to the partition $2, where they have the ids $4 and the
--- properties $5, or as dead letters of the queue $8 (null: they are none); a retired one takes none. $6 is where the counter begins,
--- $7 the retention in ms. Tells how many.
+-- Move the messages at the positions $3, whose groups are locked, to the partition $2 unless it is retired: with the ids $4 and the
+-- properties $5, or as dead letters of the queue $8 if that is not null. $6 is the start of the counter, $7 the retention in ms.
+-- Return their number.
 WITH moved AS MATERIALIZED (
     SELECT mq.fifo_move($1, seq, $2, $8, $6::bigint + place, new_id, new_properties) AS of_group
     FROM unnest($3::bigint[], $4::bytea[], $5::bytea[]) WITH ORDINALITY AS given (seq, new_id, new_properties, place)
@@ -41,21 +41,22 @@ WITH moved AS MATERIALIZED (
 SELECT count(of_group) FROM moved WHERE (SELECT count(*) FROM settled) >= 0
 
 -- name: lock
--- The groups of the messages at the positions $2; a statement of its own, so that what follows sees what was waited for.
+-- Lock the groups of the messages at the positions $2. This is a separate statement, so that the next one sees the changes of the
+-- transactions for which this one waited.
 SELECT mq.fifo_lock($1, $2::bigint[])
 
 -- name: remove
 SELECT mq.fifo_remove($1, $2::bigint[], $3)
 
 -- name: inspect_visible
--- Of the first $4 messages, $2 that are not hidden, whether their groups may give them or not.
+-- Up to $2 visible messages among the first $4, also those of blocked groups; $3 is the retention in ms.
 SELECT first.* FROM (SELECT * FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq LIMIT $4) AS first
 WHERE first.sent_at > mq.now_ms() - $3
     AND mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) <= mq.now_ms()
 LIMIT $2
 
 -- name: inspect_in_flight
--- What the first $4 groups that wait have in flight, those whose last lease ends first; $2 of it.
+-- Up to $2 messages in flight of the first $4 blocked groups, in the order of the groups' last leases.
 SELECT msg.*
 FROM (
     SELECT * FROM mq.fifo_group WHERE qp = $1 AND eligible_at > mq.now_ms() ORDER BY eligible_at, head LIMIT $4
@@ -68,7 +69,7 @@ WHERE msg.visible_at > mq.now_ms() AND msg.receive_count > 0
 ORDER BY of_group.eligible_at, of_group.head, msg.seq LIMIT $2
 
 -- name: inspect_delayed
--- Of the last $4 messages, $2 whose delay has not ended, as it ends.
+-- Up to $2 delayed messages among the last $4, in the order in which their delays end.
 SELECT last.* FROM (
     SELECT *, mq.due(visible_at, sent_at, receive_count, (SELECT delay FROM mq.part WHERE qp = $1)) AS due
     FROM mq.fifo_msg WHERE qp = $1 ORDER BY seq DESC LIMIT $4
@@ -77,8 +78,8 @@ WHERE last.due > mq.now_ms() AND last.receive_count = 0 AND last.sent_at > mq.no
 ORDER BY last.due, last.seq LIMIT $2
 
 -- name: repeat
--- Hides what the attempt $3 has given anew for $5 ms, as mq.fifo_hide says, unless it was made $4 ms ago or earlier. In the order in
--- which it was given, each with the deadline that its receipt says.
+-- Repeat the attempt $3: hide its messages again for $5 ms (mq.fifo_hide), unless the attempt is at least $4 ms old. Return them in
+-- their original order, each with the deadline in its receipt.
 SELECT msg.*, attempt.issued[array_position(attempt.seqs, msg.seq)] AS issued_visible_at, mq.now_ms() AS now
 FROM (SELECT * FROM mq.attempt WHERE qp = $2 AND key = $3 AND attempted_at + $4 > mq.now_ms() FOR UPDATE) AS attempt,
     mq.fifo_hide(
@@ -87,7 +88,7 @@ FROM (SELECT * FROM mq.attempt WHERE qp = $2 AND key = $3 AND attempted_at + $4 
     ) AS msg
 ORDER BY array_position(attempt.seqs, msg.seq)
 
--- name: note_attempt
+-- name: store_attempt
 INSERT INTO mq.attempt (qp, key, attempted_at, seqs, generations, epochs, issued, deadlines)
 VALUES ($1, $2, mq.now_ms(), $3, $4, $5, $6, $6)
 ON CONFLICT (qp, key) DO UPDATE SET attempted_at = excluded.attempted_at, seqs = excluded.seqs,
@@ -105,7 +106,7 @@ SELECT * FROM mq.fifo_act(
 )
 
 -- name: in_flight
--- As in messages.sql, among the first $2 groups that wait.
+-- As in messages.sql, among the first $2 blocked groups.
 SELECT coalesce(sum(leased), 0)::integer AS in_flight, min(due) AS due, coalesce(count(*) < $2, true) AS is_whole
 FROM (
     SELECT leased AS seqs FROM mq.fifo_group

@@ -1,5 +1,5 @@
--- The functions and triggers of a database: a script that replaces what is there, whichever format it had. Arguments begin
--- with the partition; what reads a clock reads mq.now_ms.
+-- The functions and triggers of a database. The script replaces those of any earlier format. The first argument is the partition;
+-- the only clock is mq.now_ms.
 
 CREATE OR REPLACE FUNCTION mq.now_ms() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT (date_part('epoch', statement_timestamp()) * 1000)::bigint
@@ -10,7 +10,7 @@ CREATE OR REPLACE VIEW mq.message AS
 SELECT qp, seq, visible_at, claim, id, properties, body FROM mq.msg
 UNION ALL SELECT qp, seq, visible_at, claim, id, properties, body FROM mq.fifo_msg;
 
--- A position behind the group's last one that no other message has, of those that are to be seen.
+-- Return a position behind the last one of the group that no visible row of the table has.
 CREATE OR REPLACE FUNCTION mq.fifo_position(p_qp bigint, p_group text, p_now bigint, p_counter bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -26,8 +26,8 @@ BEGIN
     RETURN v_seq;
 END $$;
 
--- Sends in the order of the arrays; p_counter counts on from one call of a node to the next. A message without a key is
--- nobody's duplicate. Nothing is sent to a retired partition.
+-- Send messages in the order of the arrays. p_counter continues between the calls of a node. A message without a key is not
+-- deduplicated. A retired partition takes no messages.
 CREATE OR REPLACE FUNCTION mq.fifo_send(
     p_qp bigint, p_origin bigint, p_counter bigint, p_remember bigint, p_groups text[], p_keys bytea[], p_ids bytea[],
     p_properties bytea[], p_bodies text[], p_delays bigint[]
@@ -70,11 +70,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Says anew when a group gives its next message, whose row the caller has locked: when the last of its messages in flight is
--- visible again or ends (a claimed one does neither), or, with none in flight, when the last of those that came back was visible,
--- or, without such a one, when the first of the others was or will be. Passes over 100 messages at the most, and looks at
--- none that was sent after the first visible one became so. Removes an empty group. p_leased are the messages that a receive has
--- just leased, null for those of the last one.
+-- Recompute when a group, whose row the caller has locked, is next eligible: when the lease of its last message in flight ends, or its
+-- retention (claimed messages have neither end); with none in flight, when the last returned message became visible; without
+-- returned ones, when the first other message is visible. Skips at most 100 messages, and reads none that was sent after the first
+-- visible one became visible. Deletes an empty group. p_leased: the messages that a receive has just leased; null for those already
+-- recorded.
 CREATE OR REPLACE FUNCTION mq.fifo_settle(p_qp bigint, p_group text, p_retention bigint, p_leased bigint[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -122,8 +122,8 @@ BEGIN
     WHERE qp = p_qp AND group_id = p_group;
 END $$;
 
--- Sends a message to another partition: as a dead letter of p_source, which begins anew there, told apart by its id, or, without a
--- source, as a new message with the given id and properties. Returns its group; null where another node was faster.
+-- Move a message to another partition: as a dead letter of p_source, with its id and a new age, or, if p_source is null, as a new
+-- message with the given id and properties. Return its group; null if another node moved it first.
 CREATE OR REPLACE FUNCTION mq.fifo_move(
     p_qp bigint, p_seq bigint, p_target bigint, p_source text, p_counter bigint, p_id bytea, p_properties bytea
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -145,7 +145,7 @@ BEGIN
     RETURN v_msg.group_id;
 END $$;
 
--- Locks the groups of those messages.
+-- Lock the groups of messages, and return them.
 CREATE OR REPLACE FUNCTION mq.fifo_lock(p_qp bigint, p_seqs bigint[]) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     v_groups text[];
@@ -158,8 +158,8 @@ BEGIN
     RETURN coalesce(v_groups, '{}');
 END $$;
 
--- Hides messages anew, each for its own time, and says anew when their groups give the next one: those that were just received,
--- by a visibility rule, or those of an attempt, none of which is hidden if one is not as p_generations and so on say.
+-- Set the timeout of each message from now on, and recompute its group: for messages just received, by a visibility rule, or for those
+-- of an attempt. An attempt changes nothing if any message does not match p_generations, p_epochs and p_deadlines.
 CREATE OR REPLACE FUNCTION mq.fifo_hide(
     p_qp bigint, p_seqs bigint[], p_timeouts bigint[], p_lease_max bigint, p_retention bigint,
     p_generations bigint[] DEFAULT NULL, p_epochs bigint[] DEFAULT NULL, p_deadlines bigint[] DEFAULT NULL
@@ -181,7 +181,7 @@ BEGIN
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
--- Counts up to p_asked more receives, as many as p_max allows in any p_period ms; tells how many.
+-- Admit up to p_asked receives, at most p_max in any p_period ms; return the number of admitted ones.
 CREATE OR REPLACE FUNCTION mq.admit(p_qp bigint, p_asked integer, p_max integer, p_period bigint) RETURNS integer
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -204,8 +204,7 @@ BEGIN
     RETURN v_admitted;
 END $$;
 
--- Has a group give a message that has come to it at that position, which is returned: an assignment calls it for less than PERFORM,
--- which is a statement.
+-- Add a message at p_seq to its group. Return p_seq: an assignment is a cheaper call than PERFORM, which is a statement.
 CREATE OR REPLACE FUNCTION mq.fifo_join(p_qp bigint, p_group text, p_seq bigint, p_visible_at bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -219,9 +218,8 @@ BEGIN
     RETURN p_seq;
 END $$;
 
--- Deletes messages, and says anew when their groups give the next one; tells how many it was given. 'give_back' frees claimed
--- messages, and deletes those past their retention alone; 'expire' spares claimed ones, and writes the ends of receipts where p_log
--- names a logged queue.
+-- Delete messages and recompute their groups; return the number of p_seqs. 'give_back' returns claimed messages, and deletes only
+-- those past their retention. 'expire' keeps claimed messages, and writes the events of receipts if p_log names a logged queue.
 CREATE OR REPLACE FUNCTION mq.fifo_remove(
     p_qp bigint, p_seqs bigint[], p_retention bigint, p_how text DEFAULT 'delete', p_origin bigint DEFAULT NULL, p_log text DEFAULT NULL
 ) RETURNS integer LANGUAGE plpgsql AS $$
@@ -240,7 +238,8 @@ BEGIN
     RETURN cardinality(p_seqs);
 END $$;
 
--- What makes a turn later locks the group against whoever makes one earlier, who then waits, and looks again.
+-- Trigger: add or advance the turn of a group. The shared lock waits for fair_settle, which may postpone the turn, so that the turn is
+-- read after that.
 CREATE OR REPLACE FUNCTION mq.fair_touch() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(hashint8extended(NEW.group_key, NEW.qp));
@@ -255,8 +254,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Has the turns of those groups say when their first messages are visible; removes the turns of groups without any. A group
--- that somebody sends to stays as it is.
+-- Set the turns of groups to the time at which their first messages are visible; delete the turns of groups without messages. Skips
+-- groups that another transaction sends to.
 CREATE OR REPLACE FUNCTION mq.fair_settle(p_qp bigint, p_groups bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_mine bigint[] := ARRAY(
@@ -281,9 +280,9 @@ BEGIN
     WHERE turn.qp = p_qp AND turn.group_key = ANY(v_mine) AND turn.group_key = head.group_key AND turn.priority = head.priority AND head.at > turn.at;
 END $$;
 
--- The first p_count visible messages of one priority but for those of noisy groups, as they became visible; with p_leases they
--- are locked, what others have locked is passed over, and turns that were too early are put right: some hundreds, as each takes
--- one of the server's locks. Where there are more and nothing is found, messages are had without turns.
+-- Return the positions of the first p_count visible messages of a priority, without those of noisy groups, in the order of visible_at.
+-- With p_leases, lock them, skip messages that others have locked, and correct turns that were too early: at most some hundreds,
+-- because each takes a lock of the server. If there are more such turns and no message was found, search without turns.
 CREATE OR REPLACE FUNCTION mq.fair_quiet(
     p_part mq.part, p_priority integer, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -345,9 +344,8 @@ BEGIN
     RETURN v_chosen;
 END $$;
 
--- The positions of the messages that a receive of p_count gives, in its order: of each priority those of quiet groups, then of the
--- first noisy group as many as it has, then of the next. p_noisy are the noisy groups, those that come first among them first,
--- p_not what is had already.
+-- Return the positions of the p_count messages for a receive, in order: for each priority those of quiet groups, then all of the first
+-- noisy group, then of the next. p_noisy: the noisy groups in this order; p_not: positions to exclude.
 CREATE OR REPLACE FUNCTION mq.fair_choose(
     p_qp bigint, p_count integer, p_retention bigint, p_noisy bigint[], p_not bigint[], p_leases boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -392,8 +390,8 @@ BEGIN
     RETURN v_chosen;
 END $$;
 
--- The events that a receipt gets when that is done to its message; none if its end is written already. (All of it is immutable,
--- so that the planner puts it in place of the call.)
+-- Return the outcomes to log for a receipt when the operation p_how is applied to its message; null if its end is logged already.
+-- (Immutable, so that the planner inlines the function.)
 CREATE OR REPLACE FUNCTION mq.outcomes(p_how text, p_log bigint, p_is_live boolean) RETURNS text[]
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
@@ -407,7 +405,7 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
--- What log is after one more move of the deadline, or a release.
+-- Return the log column after another change of the deadline, or a release.
 CREATE OR REPLACE FUNCTION mq.log_moved(p_log bigint, p_is_released boolean) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE
         WHEN p_is_released THEN p_log | 2
@@ -416,8 +414,8 @@ CREATE OR REPLACE FUNCTION mq.log_moved(p_log bigint, p_is_released boolean) RET
     END
 $$;
 
--- What log is at first of the message at p_place (from 1) of p_messages that were taken together, for receives that begin and
--- end at the places in p_firsts and p_ends.
+-- Return the initial log column of the message p_place (from 1) of p_messages that one statement leased for several receives, whose
+-- shares begin and end at p_firsts and p_ends.
 CREATE OR REPLACE FUNCTION mq.log_begun(
     p_firsts integer[], p_ends integer[], p_place bigint, p_messages bigint, p_waited bigint
 ) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
@@ -434,7 +432,7 @@ CREATE OR REPLACE FUNCTION mq.receipt_of(p_msg mq.msg) RETURNS mq.receipt LANGUA
     )::mq.receipt
 $$;
 
--- The same of a FIFO queue.
+-- The same for a FIFO queue.
 CREATE OR REPLACE FUNCTION mq.receipt_of(p_msg mq.fifo_msg) RETURNS mq.receipt LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(
         p_msg.seq, p_msg.generation, p_msg.received_at, p_msg.visible_at, p_msg.sent_at,
@@ -443,8 +441,8 @@ CREATE OR REPLACE FUNCTION mq.receipt_of(p_msg mq.fifo_msg) RETURNS mq.receipt L
     )::mq.receipt
 $$;
 
--- The event of a receipt in a queue of that first partition and name; where something ended the message before its deadline,
--- p_end is when.
+-- Return the event of a receipt, for a queue with this first partition and name. p_end: when retention or a purge ended the message;
+-- null for neither.
 CREATE OR REPLACE FUNCTION mq.event_of(
     p_origin bigint, p_queue text, p_outcome text, p_receipt mq.receipt, p_end bigint
 ) RETURNS TABLE (
@@ -460,8 +458,8 @@ CREATE OR REPLACE FUNCTION mq.event_of(
         FROM (SELECT p_receipt.received_at + (p_receipt.log >> 34) AS at) AS received) AS its
 $$;
 
--- Writes the events of messages of a FIFO queue to which something is about to be done, if p_queue names a logged one; of those
--- that p_retention (null: none of them) has ended, the end is that.
+-- Write the events that the operation p_how will cause for messages of a FIFO queue, if p_queue names a logged one. p_retention: limits
+-- the ends of receipts by retention; null for no limit.
 CREATE OR REPLACE FUNCTION mq.fifo_note(
     p_qp bigint, p_origin bigint, p_queue text, p_how text, p_seqs bigint[], p_retention bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -481,8 +479,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Deletes what was sent to a group until p_kept, when retention ends, but for claimed messages; the caller has locked the group.
--- Tells whether there was any; called by an assignment as fifo_join is.
+-- Delete the expired messages of a group (sent until p_kept), except claimed ones; the caller has locked the group. Return whether there
+-- were any; called by assignment, as fifo_join.
 CREATE OR REPLACE FUNCTION mq.fifo_expire(
     p_qp bigint, p_group text, p_kept bigint, p_retention bigint, p_origin bigint, p_log text
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -499,10 +497,9 @@ BEGIN
     RETURN v_seqs <> '{}';
 END $$;
 
--- Leases messages for several receives, each up to its count and all of them up to p_places, of groups as they came up; no two
--- get messages of one group. It moves as many dead letters as one may (100, 1 MiB), looks at 1,000 groups that give nothing, and
--- passes over 100 delayed messages of a group; the next receive goes on. The last row of one that moved dead letters has no
--- message. Where the queue is logged, p_log is its name.
+-- Lease messages for several receives, each up to its count and all up to p_places, from groups in the order of eligibility; no two
+-- receives get messages of one group. Limits: 100 dead letters or 1 MiB of them, 1,000 groups without a message, 100 delayed messages of
+-- a group; the next receive continues. If dead letters were moved, the last row has no message. p_log: the name of a logged queue.
 CREATE OR REPLACE FUNCTION mq.fifo_receive(
     p_qp bigint, p_counts integer[], p_places integer, p_timeout bigint, p_generation bigint, p_retention bigint,
     p_requested bigint, p_last bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
@@ -577,8 +574,8 @@ BEGIN
     END IF;
 END $$;
 
--- Does what receipts name their messages for: deletes those or, where there are timeouts, changes when they are visible. Tells what
--- each message was; a change that is not short would make the lease too long, and is not made.
+-- Delete the messages of receipts, or, with p_timeouts, change their visibility. Return the previous state of each message. A change
+-- that is not is_short would exceed the maximum lease and is not applied.
 CREATE OR REPLACE FUNCTION mq.fifo_act(
     p_qp bigint, p_seqs bigint[], p_generations bigint[], p_epochs bigint[], p_any_epoch boolean[], p_timeouts bigint[],
     p_lease_max bigint[], p_renew boolean[], p_retention bigint, p_origin bigint, p_log text
@@ -625,9 +622,8 @@ BEGIN
     PERFORM mq.fifo_settle(p_qp, each, p_retention) FROM unnest(v_groups) AS each;
 END $$;
 
--- Binds up to p_count messages to a claim, of groups that have none in flight, of each as many as it can give. All of a group
--- are in one shard, of p_shards, or, where that is 0, of as many as p_wanted messages need, p_shard_messages each. No more
--- than p_letters_max dead letters leave.
+-- Bind up to p_count messages to a claim, all visible ones of each group with none in flight. A group is in one shard, of p_shards, or,
+-- if that is 0, of as many as p_wanted messages need with p_shard_messages each. Moves at most p_letters_max dead letters.
 CREATE OR REPLACE FUNCTION mq.fifo_bind(
     p_qp bigint, p_claim bigint, p_count integer, p_wanted integer, p_shards integer, p_shard_messages integer,
     p_generation bigint, p_retention bigint, p_receives_max integer, p_dead bigint, p_source text, p_counter bigint,
@@ -680,22 +676,22 @@ BEGIN
     RETURN QUERY SELECT cardinality(v_seqs), v_shards, v_letters;
 END $$;
 
--- The instant that retention is reckoned from: the present one, but at most an hour after the last one confirmed, and not after
--- that one while a node doubts the clock.
+-- Return the time from which retention is computed: the current time, but at most an hour after the last confirmed time, and not after
+-- it while a node doubts the clock.
 CREATE OR REPLACE FUNCTION mq.retention_now() RETURNS bigint LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT least(
         mq.now_ms(), (SELECT confirmed_at + CASE WHEN doubted_by IS NULL THEN 3600000 ELSE 0 END FROM mq.clock)
     )
 $$;
 
--- From when on a message is visible.
+-- Return when a message is visible: a new message of a FIFO queue follows the delay of its queue.
 CREATE OR REPLACE FUNCTION mq.due(
     p_visible_at bigint, p_sent_at bigint, p_receives integer, p_delay bigint
 ) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT p_visible_at + CASE WHEN p_receives = 0 AND p_visible_at = p_sent_at THEN p_delay ELSE 0 END
 $$;
 
--- Tells the partition of a FIFO queue of the queue's delay; settings that cannot be read change nothing.
+-- Trigger: copy the delay of a FIFO queue to its partition; unreadable settings change nothing.
 CREATE OR REPLACE FUNCTION mq.fifo_delay() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     v_settings json; v_delay bigint; v_now bigint := mq.now_ms();
@@ -721,8 +717,8 @@ CREATE OR REPLACE TRIGGER fair_sent AFTER INSERT ON mq.msg FOR EACH ROW
 CREATE OR REPLACE TRIGGER queue_delayed AFTER INSERT OR UPDATE ON mq.queue FOR EACH ROW
     EXECUTE FUNCTION mq.fifo_delay();
 
--- Rows of a partition that no queue has, so that no table looks empty to the planner, nor all queues as if they had one message:
--- then any index would do that begins with the partition, and statements would go through all of a queue that fills up.
+-- Insert rows of a partition that no queue has, so that statistics never show an empty table or queues with one message each: then
+-- the planner would use any index that begins with the partition, and statements would scan whole queues as they grow.
 CREATE OR REPLACE FUNCTION mq.fill() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     filled record;

@@ -1,13 +1,12 @@
--- Messages of standard queues: the data plane. Every statement names the one partition it acts on ($1).
+-- Messages of standard queues. Each statement acts on one partition ($1).
 --
--- Of a logged queue there is another statement each: it has what stands behind "log:", and not the lines marked "no log". Its
--- last terms are the first partition of the queue and its name (see queues.py, and mq.outcomes). What stands behind "fair:" is
--- for messages that name a group, behind "fifo:" for FIFO queues.
+-- The variant for a logged queue has the text after "log:", and not the lines marked "no log". Its last arguments are the first
+-- partition and the name of the queue (see queues.py, and mq.outcomes). The text after "fair:" is for messages with groups, after
+-- "fifo:" for FIFO queues.
 
 -- name: send
--- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies; $8 the groups' keys, null of messages without.
--- Nothing is stored in a retired partition. Turns are made in the order of their groups, so that no two statements wait for each
--- other.
+-- $2 counters, $3 priorities, $4 delays in ms, $5 ids, $6 properties, $7 bodies; $8 group keys, null for messages without a group.
+-- A retired partition stores nothing. Turns are inserted in the order of groups, to avoid deadlocks.
 INSERT INTO mq.msg (qp, seq, priority, visible_at, sent_at, id, properties, body
     -- fair: , group_key
 )
@@ -29,10 +28,10 @@ UPDATE mq.part SET priorities = ARRAY(
 WHERE qp = $1 AND NOT priorities @> $2::smallint[]
 
 -- name: receive
--- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks (see node.py), $6 retention in ms; of a receive that waited, $7 when it was
--- asked for and $8 the last instant of its lease, null of others; $9 what it has already, or null. Lower priorities first;
--- of one, what became visible first. Of a logged queue, $10 is how many receives make a message dead, or null, and $11 and $12
--- the places at which each message's receive begins and ends among all that take together.
+-- $2 count, $3 timeout in ms, $4 generation, $5 low-water marks (node.py), $6 retention in ms; for parked receives, $7 the time of the
+-- request and $8 the latest end of the lease, otherwise null; $9 positions that the receive has already, or null. Order: priority,
+-- lower first, then visible_at. For a logged queue, $10 is the receive count of dead letters, or null, and $11 and $12 are, for each
+-- message, the begin and the end of its receive's share.
 WITH clock AS MATERIALIZED (
     SELECT mq.now_ms() AS now
 ), chosen AS MATERIALIZED (
@@ -46,7 +45,7 @@ WITH clock AS MATERIALIZED (
             AND (msg.visible_at, msg.seq) > (
                 greatest(($5::bigint[])[of_part.priority], clock.now - $6), coalesce(($5::bigint[])[of_part.priority + 16], -1)
             )
-            AND msg.visible_at <= clock.now -- and not before it was sent, so that none past its retention is read
+            AND msg.visible_at <= clock.now -- never before sent_at, so no expired message is read
             AND msg.sent_at > clock.now - $6
             AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before) AND ($9::bigint[] IS NULL OR msg.seq <> ALL($9))
         ORDER BY msg.visible_at, msg.seq
@@ -56,7 +55,7 @@ WITH clock AS MATERIALIZED (
     WHERE part.qp = $1 AND NOT part.retired
     LIMIT $2
 )
--- Leases: also what fair queues choose (fair.sql).
+-- Leases: fair.sql replaces the text above for fair queues.
 -- log: , placed AS MATERIALIZED (
 -- log:     SELECT *, count(*) OVER (PARTITION BY is_dead) AS messages,
 -- log:         row_number() OVER (PARTITION BY is_dead ORDER BY priority, visible_at, seq) AS at_place -- no fair
@@ -83,7 +82,7 @@ RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_rece
     -- fair:         AND other.visible_at <= clock.now AND other.sent_at > clock.now - $6 AND ($9::bigint[] IS NULL OR other.seq <> ALL($9))
     -- fair: ) AS is_drained
     -- log: , was, is_dead
--- What another receive took after this statement began is chosen at its new place and not leased: nothing ends there.
+-- A message that another receive leased after this statement began is chosen in its new version but not leased: no event is written.
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM leased,
@@ -99,18 +98,17 @@ RETURNING msg.seq, msg.id, msg.body, msg.properties, msg.sent_at, msg.first_rece
 -- log: FROM leased
 
 -- name: hide
--- Hides the messages at the positions $2, just received in the same transaction, for $3 ms each, and no longer than $4 ms
--- (null: for any time) from when they were asked for. ($5, the retention, changes nothing here.)
-UPDATE mq.msg SET visible_at = least(clock.now + asked.timeout, msg.received_at + $4)
-FROM unnest($2::bigint[], $3::bigint[]) AS asked (seq, timeout), (SELECT mq.now_ms() AS now) clock
-WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND $5::bigint IS NOT NULL
+-- Hide the messages at the positions $2, just received in the same transaction, for $3 ms each, and at most $4 ms (null: no limit)
+-- from the request. ($5, the retention, is unused.)
+UPDATE mq.msg SET visible_at = least(clock.now + requested.timeout, msg.received_at + $4)
+FROM unnest($2::bigint[], $3::bigint[]) AS requested (seq, timeout), (SELECT mq.now_ms() AS now) clock
+WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = requested.seq AND $5::bigint IS NOT NULL
 RETURNING msg.seq, msg.visible_at
 
 -- name: move
--- Sends the messages at the positions $3, locked in the same transaction, to the partition $2; a retired one takes none. $4 is where
--- the counter begins. They are dead letters of the queue $5, and $6 of their receives do not count; or, without it, new ones with
--- the ids $7.
-WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), gone AS (
+-- Move the messages at the positions $3, locked in the same transaction, to the partition $2 unless it is retired: as dead letters of
+-- the queue $5, with $6 receives not counted, or, if $5 is null, as new messages with the ids $7. $4 is the start of the counter.
+WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), moved AS (
     DELETE FROM mq.msg
     WHERE msg.qp = $1 AND msg.seq = ANY($3::bigint[]) AND EXISTS (SELECT FROM mq.part WHERE qp = $2 AND NOT retired)
     RETURNING msg.*, array_position($3, msg.seq) AS place, $5::text IS NOT NULL AS dies
@@ -118,15 +116,14 @@ WITH clock AS MATERIALIZED (SELECT mq.now_ms() AS now), gone AS (
 INSERT INTO mq.msg (
     qp, seq, visible_at, sent_at, first_received_at, priority, id, properties, source, receives_before, body, group_key
 )
-SELECT $2, (clock.now << 20) | (($4::bigint + gone.place) & 1048575), clock.now, CASE WHEN dies THEN gone.sent_at ELSE clock.now END,
-    CASE WHEN dies THEN gone.first_received_at END, gone.priority, coalesce(($7::bytea[])[gone.place], gone.id), gone.properties, $5,
-    CASE WHEN dies THEN gone.receives_before + gone.receive_count - $6::integer ELSE 0 END, gone.body, gone.group_key
-FROM gone, clock
+SELECT $2, (clock.now << 20) | (($4::bigint + moved.place) & 1048575), clock.now, CASE WHEN dies THEN moved.sent_at ELSE clock.now END,
+    CASE WHEN dies THEN moved.first_received_at END, moved.priority, coalesce(($7::bytea[])[moved.place], moved.id), moved.properties, $5,
+    CASE WHEN dies THEN moved.receives_before + moved.receive_count - $6::integer ELSE 0 END, moved.body, moved.group_key
+FROM moved, clock
 RETURNING priority
 
 -- name: peek
--- What a receive of $2 would take of what is within its retention of $3 ms, in its order. (With what stands behind "lock:", another
--- purpose takes it.)
+-- The $2 messages that a receive would return, in its order; $3 is the retention in ms. (The text after "lock:" locks them.)
 SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT * FROM mq.msg
     WHERE msg.qp = $1 AND msg.priority = of_part.priority AND msg.visible_at > mq.now_ms() - $3 AND msg.visible_at <= mq.now_ms()
@@ -138,7 +135,7 @@ SELECT ready.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATE
 WHERE part.qp = $1 AND NOT part.retired
 LIMIT $2
 
--- name: found
+-- name: lock_messages
 -- The messages at the positions $2, locked; $3 is the retention in ms.
 SELECT msg.*, clock.now FROM mq.msg, (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
 WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > clock.now - $3
@@ -146,21 +143,21 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.sent_at > clock.now - 
 ORDER BY msg.seq
 FOR UPDATE OF msg
 
--- name: bury
--- Makes the messages at the positions $2, just stored, dead letters of the queue $3, with their receives and times there. (The age of
--- those in a FIFO queue begins anew.)
+-- name: make_dead_letters
+-- Make the messages at the positions $2, just stored, dead letters of the queue $3, with their receives and times from there. (In a
+-- FIFO queue, their age starts anew.)
 UPDATE mq.msg
 SET source = $3, receives_before = was.receives, first_received_at = was.first_received_at, sent_at = was.sent_at
 FROM unnest($2::bigint[], $4::integer[], $5::bigint[], $6::bigint[]) AS was (seq, receives, first_received_at, sent_at)
 WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = was.seq
 
 -- name: remove
--- Messages locked in the same transaction. ($3, the retention, changes nothing here.)
+-- Delete messages locked in the same transaction. ($3, the retention, is unused.)
 DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) AND $3::bigint IS NOT NULL
 
--- name: note
--- Writes the events of the messages at the positions $3, locked in the same transaction, to which $2 is about to be done; $4 and
--- $5 are the first partition of the queue and its name.
+-- name: write_events
+-- Write the events that the operation $2 (see mq.outcomes) will cause for the messages at the positions $3, locked in the same
+-- transaction; $4 and $5 are the first partition of the queue and its name.
 WITH noted AS (
     INSERT INTO mq.event
     SELECT event.* FROM mq.msg, unnest(mq.outcomes($2, msg.log, msg.visible_at > mq.now_ms())) AS outcome,
@@ -173,24 +170,24 @@ WITH noted AS (
 )
 INSERT INTO mq.expired_receipt SELECT *, mq.now_ms() FROM noted WHERE outcome = 'expired' AND $2 <> 'delete' ON CONFLICT DO NOTHING
 
--- name: log
--- Has the messages at the positions $2, just received in the same transaction, say $3 to the event log.
+-- name: set_log
+-- Set the log column of the messages at the positions $2, just received in the same transaction, to $3.
 UPDATE mq.msg SET log = begun.log FROM unnest($2::bigint[], $3::bigint[]) AS begun (seq, log)
 WHERE msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = begun.seq AND msg.log IS NOT NULL
 
 -- name: end_receipts
--- Receipts whose delete does nothing: $2 positions and $3 generations. Writes the ends of those that are open, late as they are;
--- messages that retention ($4, in ms) or a purge has ended have ended then. Tells the positions of those receipts; $5 and $6 are
--- the first partition of the queue and its name.
--- fifo: WITH locked AS MATERIALIZED ( -- no receive is between its events of these and taking them
+-- Receipts whose delete has no effect: $2 positions and $3 generations. Write the events of those that are still open; for messages
+-- that retention ($4, in ms) or a purge has ended, with that end. Return the positions of these receipts; $5 and $6 are the first
+-- partition of the queue and its name.
+-- fifo: WITH locked AS MATERIALIZED ( -- waits for receives that have written events of these messages but not leased them yet
 -- fifo:     SELECT mq.fifo_lock($1, $2::bigint[])
 -- fifo: ), ended AS (
 WITH ended AS ( -- no fifo
     UPDATE mq.msg SET log = msg.log | 2
     FROM
         -- fifo: locked,
-        unnest($2::bigint[], $3::bigint[]) AS asked (seq, generation), mq.part
-    WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = asked.seq AND msg.generation = asked.generation AND msg.log & 3 = 1
+        unnest($2::bigint[], $3::bigint[]) AS requested (seq, generation), mq.part
+    WHERE part.qp = $1 AND msg.qp = $1 AND msg.seq = ANY($2) AND msg.seq = requested.seq AND msg.generation = requested.generation AND msg.log & 3 = 1
     RETURNING mq.receipt_of(msg) AS was, least(part.retired_at, msg.sent_at + $4) AS ends_at
 ), noted AS (
     INSERT INTO mq.event
@@ -200,7 +197,7 @@ WITH ended AS ( -- no fifo
 SELECT (was).seq FROM ended
 
 -- name: inspect
--- The first $2 messages within their retention of $3 ms, or of claims that are not acknowledged, as they came to the queue.
+-- The first $2 messages within their retention of $3 ms, or of claims that are not acknowledged, in the order of arrival.
 SELECT msg.*
 FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND CASE WHEN msg.claim IS NULL
     THEN msg.sent_at > mq.now_ms() - $3 AND (msg.sent_at > part.ended_until OR msg.seq >= part.ended_before)
@@ -208,8 +205,8 @@ FROM mq.part JOIN mq.msg ON msg.qp = part.qp AND CASE WHEN msg.claim IS NULL
 WHERE part.qp = $1 AND NOT part.retired ORDER BY msg.seq LIMIT $2
 
 -- name: inspect_at
--- The first $2 messages that are in the state $5, within their retention of $3 ms or of claims that are not acknowledged, as they
--- became visible or will be: of each priority among all visible ones, or among the first $4 hidden ones.
+-- The first $2 messages in the state $5, within their retention of $3 ms or of claims that are not acknowledged, in the order of
+-- visible_at: of each priority among all visible messages, or among the first $4 hidden ones.
 SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT passed.* FROM (
         SELECT * FROM mq.msg
@@ -225,8 +222,8 @@ SELECT shown.* FROM mq.part, unnest(part.priorities) AS of_part (priority), LATE
 ) shown
 WHERE part.qp = $1 AND NOT part.retired ORDER BY shown.visible_at, shown.seq LIMIT $2
 
--- name: received_at
--- Those at the positions $2 that were received, within their retention of $3 ms or claimed.
+-- name: received
+-- The received messages at the positions $2, within their retention of $3 ms or claimed.
 SELECT msg.* FROM mq.msg CROSS JOIN mq.part
 WHERE part.qp = $1 AND NOT part.retired AND msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.receive_count > 0
     AND (msg.claim IS NOT NULL OR msg.sent_at > mq.now_ms() - $3
@@ -237,23 +234,23 @@ ORDER BY msg.seq
 SELECT seq, body FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[])
 
 -- name: delete
--- Receipts: $2 positions (rising, so that two statements never wait for each other; none twice), $3 generations, $4 epochs,
--- $5 which count whatever their epoch; $6 retention in ms; $7 which act only while they live; $8 which act although a later
--- receive superseded them, unless a claim has the message. Tells what each message that is there was, and whether it was missed:
--- a statement that has waited for a row that was changed meanwhile does not find it any more, and another one does.
+-- Receipts: $2 positions (ascending, to avoid deadlocks, and unique), $3 generations, $4 epochs, $5 whether any epoch acts, $7 whether
+-- the receipt acts only while it is live, $8 whether it acts although a later receive superseded it, unless the message is claimed;
+-- $6 retention in ms. Return the previous state of each existing message. is_missed: the statement waited for a row that changed
+-- meanwhile, and did not find it again; repeat it.
 WITH clock AS MATERIALIZED (
     SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1
-), asked AS MATERIALIZED (
+), requested AS MATERIALIZED (
     SELECT * FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[])
-        AS asked (seq, generation, epoch, any_epoch, only_live, any_receive)
+        AS requested (seq, generation, epoch, any_epoch, only_live, any_receive)
 ), done AS (
-    DELETE FROM mq.msg USING clock, asked
-    WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > now - $6 AND (msg.sent_at > ended_until OR msg.seq >= ended_before)
-        AND (msg.generation = asked.generation AND (msg.epoch = asked.epoch OR any_epoch) OR any_receive AND visible_at < 1::bigint << 61)
+    DELETE FROM mq.msg USING clock, requested
+    WHERE msg.qp = $1 AND msg.seq = requested.seq AND msg.sent_at > now - $6 AND (msg.sent_at > ended_until OR msg.seq >= ended_before)
+        AND (msg.generation = requested.generation AND (msg.epoch = requested.epoch OR any_epoch) OR any_receive AND visible_at < 1::bigint << 61)
         AND (NOT only_live OR visible_at > now)
-    RETURNING msg.seq, msg.generation = asked.generation AND (msg.epoch = asked.epoch OR any_epoch) AS is_current,
+    RETURNING msg.seq, msg.generation = requested.generation AND (msg.epoch = requested.epoch OR any_epoch) AS is_current,
         any_receive AS is_earlier, visible_at, now
-        -- log: , mq.receipt_of(msg) AS was, msg.generation <> asked.generation AS is_of_another
+        -- log: , mq.receipt_of(msg) AS was, msg.generation <> requested.generation AS is_of_another
 -- log: ), noted AS (
 -- log:     INSERT INTO mq.event
 -- log:     SELECT event.* FROM done,
@@ -265,36 +262,36 @@ WITH clock AS MATERIALIZED (
 SELECT seq, is_current, is_earlier, visible_at, now, false AS is_missed FROM done
 UNION ALL
 SELECT found.*, (is_current OR is_earlier) AND (NOT only_live OR visible_at > clock.now)
-FROM clock, asked, LATERAL (
-    SELECT msg.seq, msg.generation = asked.generation AND (msg.epoch = asked.epoch OR any_epoch) AS is_current,
+FROM clock, requested, LATERAL (
+    SELECT msg.seq, msg.generation = requested.generation AND (msg.epoch = requested.epoch OR any_epoch) AS is_current,
         any_receive AND visible_at < 1::bigint << 61 AS is_earlier, visible_at, now
     FROM mq.msg
-    WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > now - $6 AND (msg.sent_at > ended_until OR msg.seq >= ended_before)
+    WHERE msg.qp = $1 AND msg.seq = requested.seq AND msg.sent_at > now - $6 AND (msg.sent_at > ended_until OR msg.seq >= ended_before)
     OFFSET 0 -- one by one
 ) AS found
-WHERE asked.seq <> ALL(ARRAY(SELECT seq FROM done))
+WHERE requested.seq <> ALL(ARRAY(SELECT seq FROM done))
 
 -- name: change
--- Receipts as above, whose messages are locked, as it tells what each was before; $9 timeouts in ms, $10 the longest leases in ms or
--- null, $11 whether the old receipts die. A change that is not short would make the lease too long, and is not made.
+-- Receipts as above; $9 timeouts in ms, $10 maximum leases in ms or null, $11 whether to replace the receipts. Messages are locked
+-- first, to return their previous state. A change that is not is_short would exceed the maximum lease and is not applied.
 WITH found AS MATERIALIZED (
-    SELECT msg.*, clock.now, clock.now + asked.timeout AS until, asked.renew, asked.only_live,
-        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch) AS is_current,
-        asked.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
-        -- One column, as the planner takes an OR of two for so likely that it reads whole partitions.
-        msg.generation = asked.generation AND (msg.epoch = asked.epoch OR asked.any_epoch)
-            OR asked.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
-        asked.timeout = 0 OR msg.receive_count = 0 AND asked.timeout <= asked.lease_max OR asked.lease_max IS NULL
-            OR clock.now + asked.timeout <= msg.received_at + asked.lease_max AS is_short
+    SELECT msg.*, clock.now, clock.now + requested.timeout AS until, requested.renew, requested.only_live,
+        msg.generation = requested.generation AND (msg.epoch = requested.epoch OR requested.any_epoch) AS is_current,
+        requested.any_receive AND msg.visible_at < 1::bigint << 61 AS is_earlier,
+        -- One column: the planner estimates an OR of two as so likely that it scans whole partitions.
+        msg.generation = requested.generation AND (msg.epoch = requested.epoch OR requested.any_epoch)
+            OR requested.any_receive AND msg.visible_at < 1::bigint << 61 AS acts,
+        requested.timeout = 0 OR msg.receive_count = 0 AND requested.timeout <= requested.lease_max OR requested.lease_max IS NULL
+            OR clock.now + requested.timeout <= msg.received_at + requested.lease_max AS is_short
     FROM unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::boolean[], $7::boolean[], $8::boolean[], $9::bigint[], $10::bigint[],
-            $11::boolean[]) AS asked (seq, generation, epoch, any_epoch, only_live, any_receive, timeout, lease_max, renew)
+            $11::boolean[]) AS requested (seq, generation, epoch, any_epoch, only_live, any_receive, timeout, lease_max, renew)
         CROSS JOIN (SELECT mq.now_ms() AS now, ended_until, ended_before FROM mq.part WHERE qp = $1) clock
         CROSS JOIN LATERAL (
             SELECT msg.ctid AS row_id, msg.seq, msg.visible_at, msg.generation, msg.epoch, msg.received_at, msg.group_key,
                 msg.receive_count, msg.sent_at
                 -- log: , mq.receipt_of(msg) AS was
             FROM mq.msg
-            WHERE msg.qp = $1 AND msg.seq = asked.seq AND msg.sent_at > clock.now - $6
+            WHERE msg.qp = $1 AND msg.seq = requested.seq AND msg.sent_at > clock.now - $6
                 AND (msg.sent_at > clock.ended_until OR msg.seq >= clock.ended_before)
             FOR UPDATE
         ) msg
@@ -317,8 +314,8 @@ SELECT seq, is_current, is_earlier, visible_at, now, until, is_short, epoch + re
 FROM found
 
 -- name: in_flight
--- How many messages are in flight, but for claimed ones, and when the first of them is so no more, among the first $2 hidden ones of
--- each priority (null: all), and whether these are all; $3 is the retention in ms.
+-- The number of messages in flight, without claimed ones, and when the first lease ends, among the first $2 hidden messages of each
+-- priority (null: all); is_whole: these are all. $3 is the retention in ms.
 SELECT coalesce(sum(leased), 0)::integer AS in_flight, min(due) AS due, coalesce(bool_and(hidden < $2), true) AS is_whole
 FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
     SELECT count(*) AS hidden, count(*) FILTER (WHERE is_leased) AS leased, min(ends_at) FILTER (WHERE is_leased) AS due FROM (
@@ -332,7 +329,7 @@ FROM mq.part, unnest(part.priorities) AS of_part (priority), LATERAL (
 WHERE part.qp = $1
 
 -- name: claim_count
--- Tells the last count. Where it says that it is claimed, the caller counts, and nobody else for $2 ms.
+-- Return the last count. If is_claimed, the caller must count, and no other node does for $2 ms.
 WITH claimed AS (
     INSERT INTO mq.in_flight AS before (qp, next_at) VALUES ($1, mq.now_ms() + $2)
     ON CONFLICT (qp) DO UPDATE SET next_at = excluded.next_at WHERE before.next_at <= mq.now_ms()
@@ -341,8 +338,8 @@ WITH claimed AS (
 SELECT EXISTS (SELECT FROM claimed) AS is_claimed, counted, next_at, mq.now_ms() AS now
 FROM (VALUES (1)) AS always LEFT JOIN mq.in_flight ON qp = $1
 
--- name: note_count
--- What was added to the last count, $4, while this one was made, counts too: it may not have seen it.
+-- name: store_count
+-- Store the count $2. Additions to the last count, $4, during the count are kept, because the count may not include them.
 INSERT INTO mq.in_flight AS before (qp, counted, next_at) VALUES ($1, $2, mq.now_ms() + $3)
 ON CONFLICT (qp) DO UPDATE SET counted = $2 + greatest(0, before.counted - $4), next_at = excluded.next_at
 RETURNING counted, next_at, mq.now_ms() AS now
@@ -351,7 +348,7 @@ RETURNING counted, next_at, mq.now_ms() AS now
 UPDATE mq.in_flight SET counted = greatest(0, counted + $2) WHERE qp = $1 AND ($2 > 0 OR next_at = $3)
 
 -- name: count
--- Claimed ones count as in flight, past their retention of $2 ms too, until they are acknowledged.
+-- Claimed messages count as in flight, also past their retention of $2 ms, until their claim is acknowledged.
 SELECT
     count(*) FILTER (WHERE due <= now) AS visible,
     count(*) FILTER (WHERE visible_at > now AND receive_count > 0 AND (claim = ANY(doomed)) IS NOT TRUE) AS in_flight,
@@ -368,12 +365,12 @@ FROM (
         FROM mq.part WHERE qp = $1
     ) clock
     WHERE qp = $1
-) looked_at
+) kept
 WHERE is_kept OR claim IS NOT NULL
 
 -- name: admit
 SELECT mq.admit($1, $2, $3, $4)
 
--- name: hold
--- Holds off a purge for the rest of the transaction; no row of a retired partition.
+-- name: block_purge
+-- Block purges for the rest of the transaction; returns no row for a retired partition.
 SELECT 1 FROM mq.part WHERE qp = $1 AND NOT retired FOR SHARE

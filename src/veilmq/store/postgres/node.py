@@ -245,7 +245,7 @@ class InFlight:
             counted = (await self._count(connection, queue, None))["in_flight"]
             args = queue.partition, counted, _interval_ms(began_s), row["counted"] if shares_delta else None
             known.delta = 0
-            row = await connection.fetchrow(STANDARD["note_count"], *args)
+            row = await connection.fetchrow(STANDARD["store_count"], *args)
         now_ms = self._clock.now_ms()
         known.in_flight, known.due_ms = row["counted"], row["next_at"]
         known.recount_at_ms = now_ms + max(0, row["next_at"] - row["now"])
@@ -387,13 +387,13 @@ class FairShares(Fairness):
         began_s = stopwatch_s()
         self.refresh_at_ms = now_ms + _INTERVAL_MS  # no other command refreshes meanwhile
         self.touched = set()  # changes during the read are newer than the rows
-        rows = await connection.fetch(FAIR["flights"], queue.partition, _LEASES_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
+        rows = await connection.fetch(FAIR["leases"], queue.partition, _LEASES_READ_MAX, _HIDDEN_READ_MAX, kept_ms)
         if rows:
             self._ahead_ms = rows[0]["now"] - self._clock.now_ms()
         found = {row["seq"]: lease_of(queue, row, row["visible_at"], row["received_at"]) for row in rows}
         self.correct(found, self._clock.now_ms() + self._ahead_ms, whole=len(rows) < _LEASES_READ_MAX)
         if self.suspects:
-            for row in await connection.fetch(FAIR["turns"], queue.partition, list(self.suspects), kept_ms):
+            for row in await connection.fetch(FAIR["group_states"], queue.partition, list(self.suspects), kept_ms):
                 self.last_sent(row["group_key"], row["sent_at"])
                 if not row["has_any"]:
                     self.drained(row["group_key"])

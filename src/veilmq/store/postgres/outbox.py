@@ -41,7 +41,7 @@ from veilmq.store.transaction import read_settings
 log = logging.getLogger(__name__)
 
 OUTBOX = load("veilmq.store.postgres", "outbox.sql")
-OUTBOX |= {f"fifo_{name}": OUTBOX[name].replace("mq.msg", "mq.fifo_msg") for name in ("first", "messages")}
+OUTBOX |= {f"fifo_{name}": OUTBOX[name].replace("mq.msg", "mq.fifo_msg") for name in ("next_seqs", "messages")}
 
 CLAIM_MS = 10 * SECOND_MS
 """How long other nodes leave a batch to the node that opened it."""
@@ -97,7 +97,7 @@ async def next_batch(tx: PostgresTransaction, outbox: Outbox, done: Batch | None
         return None
     number, token, seqs = open_batch
     if done is not None and (number, token) == (done.number, done.token) and seqs:
-        await connection.execute(outbox.sql("depart"), outbox.partition, seqs)
+        await connection.execute(outbox.sql("delete_relayed"), outbox.partition, seqs)
         await connection.execute(OUTBOX["close_batch"], outbox.partition)
         seqs = []
     if not seqs:
@@ -109,7 +109,7 @@ async def next_batch(tx: PostgresTransaction, outbox: Outbox, done: Batch | None
 
 
 async def _first_seqs(connection: Any, outbox: Outbox) -> list[int]:
-    rows = await connection.fetch(outbox.sql("first"), outbox.partition, MOVE_SLICE_MESSAGES, MOVE_SLICE_BYTES)
+    rows = await connection.fetch(outbox.sql("next_seqs"), outbox.partition, MOVE_SLICE_MESSAGES, MOVE_SLICE_BYTES)
     return [seq for (seq,) in rows]
 
 
@@ -124,8 +124,8 @@ async def store_batch(tx: PostgresTransaction, outbox: Outbox, from_place: int, 
     if queue is None:
         return Arrived(is_there=False)
     arrival_key = queue.origin, from_place, outbox.partition
-    if await tx.connection.fetchval(OUTBOX["note_arrival"], *arrival_key, batch.number, batch.token) is None:
-        number, token = await tx.connection.fetchrow(OUTBOX["arrived"], *arrival_key)
+    if await tx.connection.fetchval(OUTBOX["record_arrival"], *arrival_key, batch.number, batch.token) is None:
+        number, token = await tx.connection.fetchrow(OUTBOX["last_arrival"], *arrival_key)
         is_ours = (number, token) == (batch.number, batch.token)
         tx.notify(queue.name)  # the node that stored it may have failed before the notification
         return Arrived(is_there=True, last_number=None if is_ours else number)
@@ -147,13 +147,13 @@ async def _store(tx: PostgresTransaction, queue: Queue, messages: list[dict[str,
         rows = await insert_fifo(connection, queue, counter, *_send_columns(queue, messages))
         if any(each["first_received_at"] or each["source"] for each in messages):
             seqs, received = [row["seq"] for row in rows], msgspec.json.encode(messages).decode()
-            await connection.execute(OUTBOX["fifo_received"], queue.partition, seqs, received)
+            await connection.execute(OUTBOX["fifo_set_receives"], queue.partition, seqs, received)
     else:
         priorities = sorted({each["priority"] for each in messages})
         if await connection.execute(STANDARD["add_priorities"], queue.partition, priorities) == "UPDATE 1":
             tx.invalidate(queue)  # the first messages with this priority, or with groups
         arrived = msgspec.json.encode(messages).decode()
-        rows = await connection.fetch(OUTBOX["arrive"], queue.partition, arrived, counter)
+        rows = await connection.fetch(OUTBOX["store_batch"], queue.partition, arrived, counter)
         due_ms = min(row["visible_at"] for row in rows)
     tx.notify(queue.name, due_ms)
 
@@ -197,7 +197,7 @@ async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queu
             for each in await _messages(tx.connection, outbox, seqs)
         ]
         await _store(tx, queue, returned)
-    await tx.connection.execute(outbox.sql("depart"), outbox.partition, seqs)
+    await tx.connection.execute(outbox.sql("delete_relayed"), outbox.partition, seqs)
     return queue, len(seqs)
 
 
@@ -274,7 +274,7 @@ class Relay(Worker):
                 log.warning("messages for %s wait in the outbox: %s", outbox.target, error)
                 async with self._node.database.connection() as connection:
                     for left in outboxes[number:]:
-                        await connection.execute(OUTBOX["put_off"], left.partition, PAUSE_MS)
+                        await connection.execute(OUTBOX["postpone"], left.partition, PAUSE_MS)
                 return False
         return True
 

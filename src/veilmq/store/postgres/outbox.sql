@@ -1,8 +1,8 @@
--- What goes from one database of a store to another: the data plane of it. Every statement names one partition ($1), of the
--- outbox here or of the queue there; but for due, by which a relay finds its work.
+-- The outbox: messages for another database of the store. Each statement except due acts on one partition ($1), of the local outbox
+-- or of the target queue.
 
 -- name: due
--- The outboxes that have something to be relayed now.
+-- The outboxes with messages to relay now.
 SELECT qp, source_id, source, place, target_id, target, settings FROM mq.outbox
 WHERE next_at <= mq.now_ms() AND (seqs <> '{}' OR EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp))
 ORDER BY next_at, qp
@@ -11,22 +11,22 @@ ORDER BY next_at, qp
 SELECT number, token, seqs FROM mq.outbox WHERE qp = $1 FOR UPDATE
 
 -- name: open_batch
--- Gives the messages at the positions $3 the next number and the token $2; other nodes leave them alone for $4 ms.
+-- Open a batch with the messages at the positions $3, the next number and the token $2; other nodes leave it alone for $4 ms.
 UPDATE mq.outbox SET number = number + 1, token = $2, seqs = $3, next_at = mq.now_ms() + $4 WHERE qp = $1 RETURNING number
 
 -- name: close_batch
 UPDATE mq.outbox SET seqs = '{}', next_at = 0 WHERE qp = $1
 
 -- name: renumber
--- The database has forgotten what it had sent (it was restored, or failed over to a standby that lagged): number $2 has arrived,
--- and not the batch $3 with the token $4, unless that has changed meanwhile.
+-- Continue from the number $2, which has arrived at the target: this database lost its counter (it was restored, or failed over to a
+-- lagging standby). Do nothing if the open batch is no longer $3 with the token $4.
 UPDATE mq.outbox SET number = $2, seqs = '{}', next_at = 0 WHERE qp = $1 AND number = $3 AND token = $4
 
--- name: put_off
+-- name: postpone
 UPDATE mq.outbox SET next_at = mq.now_ms() + $2 WHERE qp = $1
 
--- name: first
--- The positions of up to $2 messages that come first, of about $3 bytes together.
+-- name: next_seqs
+-- The positions of the first up to $2 messages, of about $3 bytes in total.
 SELECT seq FROM (
     SELECT seq, sum(size_bytes) OVER (ORDER BY seq) - size_bytes AS bytes_before FROM (
         SELECT seq, octet_length(body) + coalesce(octet_length(properties), 0) AS size_bytes
@@ -35,43 +35,43 @@ SELECT seq FROM (
 ) AS sized WHERE bytes_before < $3 ORDER BY seq
 
 -- name: messages
--- The messages at the positions $2 with all that they have, and how long each is not to be seen yet.
+-- The rows of the messages at the positions $2, with their remaining delay.
 SELECT to_jsonb(msg) || jsonb_build_object('waits', greatest(0, visible_at - mq.now_ms())) FROM mq.msg AS msg
 WHERE qp = $1 AND seq = ANY($2::bigint[]) ORDER BY seq
 
--- name: depart
-WITH gone AS (
+-- name: delete_relayed
+WITH deleted AS (
     DELETE FROM mq.msg WHERE qp = $1 AND seq = ANY($2::bigint[]) RETURNING group_key
 )
-SELECT mq.fair_settle($1, array_agg(group_key)) FROM gone WHERE group_key IS NOT NULL HAVING count(*) > 0
+SELECT mq.fair_settle($1, array_agg(group_key)) FROM deleted WHERE group_key IS NOT NULL HAVING count(*) > 0
 
--- name: fifo_depart
+-- name: fifo_delete_relayed
 SELECT mq.fifo_remove($1, $2::bigint[], 1::bigint << 60)
 
--- name: note_arrival
--- A row: this batch is not there yet.
+-- name: record_arrival
+-- Returns a row if the batch had not arrived before.
 INSERT INTO mq.arrival AS before (qp, from_place, from_qp, number, token) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (qp, from_place, from_qp) DO UPDATE SET number = excluded.number, token = excluded.token
     WHERE before.number < excluded.number
 RETURNING number
 
--- name: arrived
+-- name: last_arrival
 SELECT number, token FROM mq.arrival WHERE qp = $1 AND from_place = $2 AND from_qp = $3
 
--- name: arrive
--- $2 messages as above, in their order; $3 is where the counter begins.
+-- name: store_batch
+-- Store the messages $2 (rows as above), in their order; $3 is the start of the counter.
 INSERT INTO mq.msg
-SELECT new.* FROM (SELECT mq.now_ms() AS now) AS clock, jsonb_array_elements($2::jsonb) WITH ORDINALITY AS come (item, at),
-    LATERAL jsonb_populate_record(NULL::mq.msg, come.item || jsonb_build_object(
+SELECT new.* FROM (SELECT mq.now_ms() AS now) AS clock, jsonb_array_elements($2::jsonb) WITH ORDINALITY AS arrived (item, at),
+    LATERAL jsonb_populate_record(NULL::mq.msg, arrived.item || jsonb_build_object(
         'qp', $1::bigint,
-        'seq', (clock.now << 20) | (($3::bigint + come.at) & 1048575),
-        'visible_at', clock.now + (come.item ->> 'waits')::bigint,
-        'sent_at', least((come.item ->> 'sent_at')::bigint, clock.now)
+        'seq', (clock.now << 20) | (($3::bigint + arrived.at) & 1048575),
+        'visible_at', clock.now + (arrived.item ->> 'waits')::bigint,
+        'sent_at', least((arrived.item ->> 'sent_at')::bigint, clock.now)
     )) AS new
 RETURNING visible_at
 
--- name: fifo_received
--- Messages that were just sent at the positions $2 have the receives and times of $3, those messages as above.
+-- name: fifo_set_receives
+-- Set the receives and times of the messages at the positions $2, just sent, from the rows $3.
 UPDATE mq.fifo_msg AS msg SET source = was.source, first_received_at = was.first_received_at,
     receive_count = was.receive_count, receives_before = was.receives_before
 FROM jsonb_populate_recordset(NULL::mq.fifo_msg, $3::jsonb) AS was
@@ -81,7 +81,7 @@ WHERE msg.qp = $1 AND msg.seq = ANY($2::bigint[]) AND msg.id = was.id
 UPDATE mq.outbox SET ended_at = coalesce(ended_at, mq.now_ms()), seqs = '{}', next_at = 0 WHERE qp = $1
 
 -- name: known_outbox
--- The outbox from the queue $1 to the last one of the name $2.
+-- The outbox from the queue $1 to the latest queue of the name $2.
 SELECT qp, target_id, place, settings FROM mq.outbox WHERE source_id = $1 AND target = $2 AND ended_at IS NULL
 ORDER BY qp DESC LIMIT 1
 

@@ -51,13 +51,13 @@ def with_lock(text: str, lock: Lock | None) -> str:
     return text if lock is None else f"{text} FOR {lock.upper()}"
 
 
-_ALIKE = ("bodies", "bury", "count", "end_receipts", "found", "inspect", "note", "received_at")
+_ALIKE = "bodies", "count", "end_receipts", "inspect", "lock_messages", "make_dead_letters", "received", "write_events"
 FIFO = {
     **{name: fifo_variant(STANDARD[name]) for name in _ALIKE},
     **load("veilmq.store.postgres", "fifo.sql"),
 }
 for _statements in (STANDARD, FIFO):
-    _statements["choose"] = locking_statement(_statements, "seq, id, source, properties")
+    _statements["lock_visible"] = locking_statement(_statements, "seq, id, source, properties")
 FAIR = {"send": with_lines(STANDARD["send"], "fair"), **load("veilmq.store.postgres", "fair.sql")}
 FAIR["receive"] += with_lines(STANDARD["receive"].partition("-- Leases:")[2], "fair").partition("\n")[2]
 EVENTS = load("veilmq.store.postgres", "events.sql")
@@ -180,7 +180,7 @@ class PartitionRetired(Exception):
 
 async def block_purge(connection: Any, queue: Queue) -> None:
     """Block purges until the end of the transaction; raises ``PartitionRetired``."""
-    if await connection.fetchrow(STANDARD["hold"], queue.partition) is None:
+    if await connection.fetchrow(STANDARD["block_purge"], queue.partition) is None:
         raise PartitionRetired(queue.name)
 
 
@@ -207,7 +207,7 @@ def event_log_args(queue: Queue) -> tuple[Any, ...]:
 async def write_ended_receipts(connection: Any, queue: Queue, how: str, seqs: list[int]) -> None:
     """Write the events of receipts that are about to end, if the queue is logged; ``how`` as in ``mq.outcomes``."""
     if seqs and queue.logs:
-        await connection.execute(sql(queue)["note"], queue.partition, how, seqs, queue.origin, queue.name)
+        await connection.execute(sql(queue)["write_events"], queue.partition, how, seqs, queue.origin, queue.name)
 
 
 async def write_late_deletes(
@@ -227,8 +227,8 @@ async def write_late_deletes(
     # A receive has superseded the others since their state was read.
     superseded = await _not_ended(connection, without_effect.get(ReceiptState.EXPIRED, ()), end, queue.partition, *args)
     superseded += [*without_effect.get(ReceiptState.SUPERSEDED, ()), *earlier]
-    await _not_ended(connection, superseded, EVENTS["correct"], queue.origin)
-    left = await _not_ended(connection, without_effect.get(ReceiptState.GONE, ()), EVENTS["correct"], queue.origin)
+    await _not_ended(connection, superseded, EVENTS["delete_late"], queue.origin)
+    left = await _not_ended(connection, without_effect.get(ReceiptState.GONE, ()), EVENTS["delete_late"], queue.origin)
     if left:  # their end may not be written yet
         rows = await connection.fetch(EVENTS["retired_parts"], queue.number)
         for partition in (queue.partition, *(number for (number,) in rows)):

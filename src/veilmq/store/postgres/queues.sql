@@ -1,13 +1,13 @@
--- What cold commands need in words of PostgreSQL's own; all else of theirs is in store/queries.
+-- Queries of cold commands that only PostgreSQL understands; the others are in store/queries.
 
 -- name: find_queue
--- The last column tells whether messages of a standard queue name groups.
+-- The last column: messages of the standard queue have groups.
 SELECT queue_id, name, settings, created_at, modified_at, qp, origin,
     (SELECT 100 < ANY(priorities) FROM mq.part WHERE part.qp = queue.qp)
 FROM mq.queue WHERE name = $1
 
 -- name: end_what_has_ended
--- What the retention ($2, in ms) has ended stays ended, however long the next one is.
+-- Keep messages expired that the retention ($2, in ms) has ended, even if the next retention is longer.
 UPDATE mq.part SET ended_until = greatest(ended_until, mq.retention_now() - $2), ended_before = (mq.now_ms() + 1) << 20
 WHERE qp = $1
 
@@ -25,11 +25,11 @@ SELECT mq.now_ms()
 SELECT recorded, planned, exported, dropped FROM mq.event_state
 
 -- name: lock_sources
--- Those of a queue, as far as two of one consumer are not opened at one time.
+-- Serialise the opening of sources of a queue.
 SELECT pg_advisory_xact_lock(hashtextextended('sources', $1))
 
 -- name: find_claimed
--- By its id, among all messages of the claim $2.
+-- Among the messages of the claim $2, by id.
 SELECT seq FROM mq.message WHERE qp = $1 AND claim = $2 AND id = $3
 
 -- name: insert_publication

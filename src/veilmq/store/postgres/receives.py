@@ -246,7 +246,7 @@ class _SharedReceive:
                     )
                 elif rows := await self._lease_with_rules():
                     columns = [[row[name] for row in rows] for name in ("seq", "generation", "epoch", "visible_at")]
-                    await connection.execute(FIFO["note_attempt"], origin, attempt_key, *columns)
+                    await connection.execute(FIFO["store_attempt"], origin, attempt_key, *columns)
         for name, due_ms in self.woken.items():
             self.node.watches.wake(name, due_ms)
         return rows
@@ -340,7 +340,7 @@ class _SharedReceive:
             begun = log_begun(min(end, len(rows)) - first, waited_ms)
             logs.append(log_placed(begun, index - first))
         seqs = [row["seq"] for row in rows]
-        await self.connection.execute(sql(self.queue)["log"], self.queue.partition, seqs, logs)
+        await self.connection.execute(sql(self.queue)["set_log"], self.queue.partition, seqs, logs)
 
     async def _lease_standard(
         self, count: int, receives_max: int | None = None, taken: list[int] | None = None

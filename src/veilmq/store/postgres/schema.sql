@@ -1,6 +1,5 @@
--- The tables that the PostgreSQL dialect has behind those of both (store/schema.sql); functions.sql has its functions and
--- triggers. store/model.md says what each table and column means, and why some differ from those of the SQLite dialect. A change
--- of it also goes into a script of migrations.
+-- The tables of PostgreSQL in addition to those of both dialects (store/schema.sql); functions.sql has the functions and triggers.
+-- store/model.md describes each table and column, and why some differ from those of SQLite. A change also needs a migration script.
 
 CREATE TABLE mq.setting (name text PRIMARY KEY, value bytea NOT NULL);
 
@@ -105,8 +104,7 @@ CREATE TABLE mq.publication (
 ) WITH (fillfactor = 70);
 CREATE INDEX publication_of_writer ON mq.publication (writer_id, number);
 
--- Events. What an event says of a message and its receipt is a type of its own: a row as a whole would be read from wherever
--- it is, with its body.
+-- Events. The type has the fields of a message and its receipt that an event needs; a whole row would be read with its body.
 
 CREATE TYPE mq.receipt AS (
     seq bigint, generation bigint, received_at bigint, visible_at bigint, came_at bigint, receive_count integer, log bigint,
@@ -147,12 +145,12 @@ CREATE TABLE mq.arrival (
     token bytea NOT NULL, PRIMARY KEY (qp, from_place, from_qp)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000);
 
--- Rows of these are changed often.
+-- Tables with frequent updates.
 ALTER TABLE mq.source SET (fillfactor = 70);
 ALTER TABLE mq.stage SET (fillfactor = 70);
 ALTER TABLE mq.writer SET (fillfactor = 70);
 
--- Rows of these live seconds: they are vacuumed by the number of dead rows, not by their share, and keep their pages.
+-- Tables whose rows live for seconds: vacuum by the number of dead rows, not by their share, and keep the pages.
 DO $$
 DECLARE
     each record;

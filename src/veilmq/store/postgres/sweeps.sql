@@ -1,13 +1,13 @@
--- What the janitor does, a slice at a time: each statement names one partition ($1), and deletes or returns as many rows as it has
--- swept, which its status tells. Of a logged queue it is another statement, as in messages.sql.
+-- The janitor's statements. Each sweeps a slice of one partition ($1); its status has the number of rows. Logged queues have other
+-- variants, as in messages.sql.
 
 -- name: parts
--- The next partitions behind $1 that nobody uses any more, with what they were where they were logged.
+-- The next retired partitions behind $1, with the arguments for the event log if they were logged.
 SELECT qp, log_origin, log_queue, retired_at FROM mq.part WHERE retired AND qp > $1 ORDER BY qp LIMIT $2
 
 -- name: sweep
--- Of a standard queue with a retention of $2 ms, messages that are past it, or were when it was shorter: up to $3 as they came, and
--- as many dead letters, which came later than they were sent. Claimed ones are spared.
+-- Delete messages of a standard queue past its retention of $2 ms, or past an earlier, shorter one: up to $3 in the order of arrival,
+-- and up to $3 dead letters, which arrived later than they were sent. Claimed messages are kept.
 WITH ended AS MATERIALIZED (
     SELECT past.row_id FROM mq.part, (SELECT mq.retention_now() - $2 AS until) clock, LATERAL (
         SELECT msg.ctid AS row_id FROM mq.msg
@@ -37,20 +37,21 @@ WITH ended AS MATERIALIZED (
 -- log: ) SELECT FROM deleted
 
 -- name: sweep_fifo
--- The same of a FIFO queue; $4 and $5 are its first partition, and its name where it is logged.
+-- The same for a FIFO queue; $4 and $5 are its first partition, and its name if it is logged.
 SELECT FROM generate_series(1, mq.fifo_remove($1, ARRAY(
     SELECT seq FROM mq.fifo_msg, (SELECT mq.retention_now() - $2 AS until) clock
     WHERE qp = $1 AND seq < ((clock.until + 1) << 20) AND sent_at <= clock.until AND claim IS NULL
     ORDER BY seq LIMIT $3
 ), $2, 'expire', $4, $5))
 
--- name: unfinished
--- Until when groups are to follow a new delay, and up to which position a shorter retention has ended messages; 0 for neither.
+-- name: pending_changes
+-- Up to which eligible_at groups may still follow an old delay, and the position before which a shorter retention has ended messages;
+-- 0 for neither.
 SELECT late_until, ended_before FROM mq.part WHERE qp = $1
 
--- name: settle_late
--- Has up to $5 groups of a queue with a retention of $2 ms, which were filed by another delay, follow the present one, behind the
--- group at $3 and $4. Tells where they were.
+-- name: settle_groups
+-- Apply the current delay to up to $5 groups that follow an old one, behind the group at $3 and $4; $2 is the retention in ms. Return
+-- their old entries in the index.
 WITH late AS MATERIALIZED (
     SELECT of_group.group_id, of_group.eligible_at, of_group.head
     FROM mq.part JOIN mq.fifo_group AS of_group ON of_group.qp = part.qp
@@ -60,16 +61,16 @@ WITH late AS MATERIALIZED (
 )
 SELECT eligible_at, head, mq.fifo_settle($1, group_id, $2) FROM late
 
--- name: settled
+-- name: end_late
 UPDATE mq.part SET late_until = 0 WHERE qp = $1 AND late_until = $2
 
 -- name: forget_ended
--- Nothing is left of what a shorter retention had ended, as of position $2.
+-- Messages that a shorter retention had ended before the position $2 are deleted.
 UPDATE mq.part SET ended_until = 0, ended_before = 0 WHERE qp = $1 AND ended_before = $2
     AND NOT EXISTS (SELECT FROM mq.msg WHERE qp = $1 AND claim IS NOT NULL)
 
 -- name: forget_accepted
--- What expired $3 ms ago and earlier.
+-- Delete entries that expired at least $3 ms ago.
 DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
     SELECT key FROM mq.accepted WHERE qp = $1 AND expires_at <= mq.now_ms() - $3 ORDER BY expires_at LIMIT $2
     FOR UPDATE SKIP LOCKED
@@ -90,7 +91,7 @@ DELETE FROM mq.accepted WHERE qp = $1 AND key = ANY(ARRAY(
 -- log: ) SELECT FROM deleted
 
 -- name: drop_expired
--- Receipts of a queue that is gone; a purged one still hears of late deletes.
+-- Delete expired receipts of a deleted queue; those of a purged one still serve late deletes.
 DELETE FROM mq.expired_receipt WHERE qp = $1 AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
     AND number = ANY(ARRAY(SELECT number FROM mq.expired_receipt WHERE qp = $1 ORDER BY number LIMIT $2))
 
@@ -99,7 +100,7 @@ DELETE FROM mq.fifo_group
 WHERE qp = $1 AND group_id = ANY(ARRAY(SELECT group_id FROM mq.fifo_group WHERE qp = $1 ORDER BY group_id LIMIT $2))
 
 -- name: sweep_turns
--- Of up to $2 turns of each priority that are due, removes those of groups without messages: retention left them behind.
+-- Of up to $2 due turns of each priority, delete those of groups whose messages have all expired.
 WITH empty AS MATERIALIZED (
     SELECT due.group_key FROM mq.part, unnest(priorities) AS of_part (lane), LATERAL (
         SELECT group_key FROM mq.fair_turn WHERE qp = $1 AND priority = of_part.lane AND at <= mq.now_ms() ORDER BY at LIMIT $2
@@ -114,8 +115,8 @@ WITH empty AS MATERIALIZED (
 SELECT FROM empty CROSS JOIN settled
 
 -- name: drop_part
--- Once it is empty, no queue remembers anything under it, and nobody who began before it was retired can still store there.
-WITH gone AS (
+-- Delete a partition once it is empty, its queue is deleted, and no statement from before its retirement can still be running.
+WITH deleted AS (
     DELETE FROM mq.part
     WHERE qp = $1 AND retired_at < mq.now_ms() - $2
         AND NOT EXISTS (SELECT FROM mq.queue WHERE origin = $1)
@@ -125,17 +126,17 @@ WITH gone AS (
         AND NOT EXISTS (SELECT FROM mq.expired_receipt WHERE qp = $1)
     RETURNING qp
 ), throttle AS (
-    DELETE FROM mq.throttle WHERE qp = $1 AND EXISTS (SELECT FROM gone)
+    DELETE FROM mq.throttle WHERE qp = $1 AND EXISTS (SELECT FROM deleted)
 )
-DELETE FROM mq.in_flight WHERE qp = $1 AND EXISTS (SELECT FROM gone)
+DELETE FROM mq.in_flight WHERE qp = $1 AND EXISTS (SELECT FROM deleted)
 
 -- name: end_outboxes
--- Those of queues that are gone.
+-- The outboxes of deleted queues.
 UPDATE mq.outbox SET ended_at = mq.now_ms()
 WHERE ended_at IS NULL AND source_id > 0 AND NOT EXISTS (SELECT FROM mq.queue WHERE queue_id = outbox.source_id)
 
 -- name: drop_outboxes
--- Those one of whose queues is gone for so long ($1 ms) that nobody can still put anything there.
+-- Delete empty outboxes that ended $1 ms ago, so that no statement can still store there.
 WITH dropped AS (
     DELETE FROM mq.outbox WHERE ended_at < mq.now_ms() - $1 AND seqs = '{}'
         AND NOT EXISTS (SELECT FROM mq.message WHERE message.qp = outbox.qp OFFSET 0) -- one by one
@@ -144,12 +145,12 @@ WITH dropped AS (
 DELETE FROM mq.part USING dropped WHERE part.qp = dropped.qp
 
 -- name: clock
--- The present instant, the last one that a node confirmed, the node that doubts the clock, and how often it was trusted.
+-- The current time, the last confirmed one, the node that doubts the clock, and how often an operator trusted the clock.
 SELECT mq.now_ms() AS now, confirmed_at, doubted_by, coalesce(trusts, 0) AS trusts
 FROM (VALUES (1)) AS always LEFT JOIN mq.clock ON true
 
 -- name: confirm_clock
--- Confirms the present instant, unless a node doubts the clock, but for $1.
+-- Confirm the current time, unless a node other than $1 doubts the clock.
 INSERT INTO mq.clock (confirmed_at) VALUES (mq.now_ms())
 ON CONFLICT (only_row) DO UPDATE SET confirmed_at = excluded.confirmed_at, doubted_by = NULL
 WHERE clock.doubted_by IS NOT DISTINCT FROM $1 OR clock.doubted_by IS NULL

@@ -42,7 +42,7 @@ from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transac
 
 CLAIMS = load("veilmq.store.postgres", "claims.sql")
 CLAIMS["read_fifo"] = queues.fifo_variant(CLAIMS["read"])
-CLAIMS["choose"] = queues.locking_statement(STANDARD, "seq, receive_count, group_key")
+CLAIMS["lock_visible"] = queues.locking_statement(STANDARD, "seq, receive_count, group_key")
 
 T = TypeVar("T")
 
@@ -170,7 +170,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
 
     async def select_visible(self, queue: Queue, count: int) -> tuple[list[VisibleMessage], bool]:
         """Lock the messages; of a FIFO queue, their groups."""
-        rows = await self._fetch(sql(queue)["choose"], queue.partition, count, retention_ms(queue))
+        rows = await self._fetch(sql(queue)["lock_visible"], queue.partition, count, retention_ms(queue))
         return [VisibleMessage(row["seq"], row["source"], row["size_bytes"], row) for row in rows], len(rows) == count
 
     async def move(self, queue: Queue, target: Queue, messages: Sequence[VisibleMessage]) -> int:
@@ -203,7 +203,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         """Lock the messages; of a FIFO queue, their groups."""
         if queue.settings.fifo:
             await self.connection.execute(FIFO["lock"], queue.partition, seqs)
-        return await self._stored(queue, sql(queue)["found"], seqs, has_bodies=True)
+        return await self._stored(queue, sql(queue)["lock_messages"], seqs, has_bodies=True)
 
     async def delete(self, queue: Queue, messages: Sequence[StoredMessage]) -> None:
         seqs = [each.seq for each in messages]
@@ -222,7 +222,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         first = [each.first_received_at_ms for each in messages]
         sent = [row["sent_at"] for row in rows] if target.settings.fifo else [each.sent_at_ms for each in messages]
         args = target.partition, [row["seq"] for row in rows], queue.name, receives, first, sent
-        await self.connection.execute(sql(target)["bury"], *args)
+        await self.connection.execute(sql(target)["make_dead_letters"], *args)
         self.node.stored(target, -len(rows))  # moved, not sent
         await self.delete(queue, messages)
         return _sent(target, rows)
@@ -237,7 +237,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         return await self._stored(queue, STANDARD["inspect_at"], count, passed_max + count, state.value)
 
     async def inspect_at(self, queue: Queue, seqs: Sequence[int]) -> list[StoredMessage]:
-        return await self._stored(queue, sql(queue)["received_at"], seqs)
+        return await self._stored(queue, sql(queue)["received"], seqs)
 
     async def receivable(self, queue: Queue, count: int) -> list[StoredMessage]:
         shares = self.node.fair_of(queue)
@@ -282,7 +282,7 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         self, queue: Queue, claim: BoundClaim, request: BindRequest, count: int, target: Queue | None
     ) -> BindResult:
         connection = self.connection
-        rows = await connection.fetch(CLAIMS["choose"], queue.partition, count, retention_ms(queue))
+        rows = await connection.fetch(CLAIMS["lock_visible"], queue.partition, count, retention_ms(queue))
         is_full = False
         if request.bytes is not None:
             fitting = bisect_right(list(accumulate(row["size_bytes"] for row in rows)), request.bytes)
@@ -345,7 +345,8 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         if queue is None or queue.partition != claim.partition:
             return False
         is_deleted = claim.state == claims.ACKNOWLEDGED
-        statement, rows_max = CLAIMS["end_fifo" if queue.settings.fifo else "end"], self.node.options.claim_slice_rows
+        statement = CLAIMS["end_slice_fifo" if queue.settings.fifo else "end_slice"]
+        rows_max = self.node.options.claim_slice_rows
         args = claim.partition, claim.id, rows_max, retention_ms(queue), "delete" if is_deleted else "give_back"
         done: int = await self.connection.fetchval(statement, *args)
         if is_deleted:

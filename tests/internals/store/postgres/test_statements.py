@@ -144,10 +144,10 @@ STATEMENTS: dict[str, dict[str, str]] = {
     "shared": shared(),
     "of FIFO queues": FIFO,
     "fair.sql": FAIR,
-    "locks": {"choose": STANDARD["choose"], "choose_claimed": CLAIMS["choose"]},
+    "locks": {"lock_visible": STANDARD["lock_visible"], "lock_visible_claimed": CLAIMS["lock_visible"]},
     "of FIFO queues in claims": {"read": CLAIMS["read_fifo"]},
     "of FIFO queues in sweeps": {"drop_messages": SWEEPS["drop_fifo_messages"]},
-    "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("first", "messages")},
+    "of FIFO queues in the outbox": {name: OUTBOX[f"fifo_{name}"] for name in ("next_seqs", "messages")},
 }
 WHOLE = {"count", "facts", "inspect", "waiting"}
 """Statements that are about all of a partition or a database, or its first messages."""
