@@ -530,6 +530,6 @@ def test_the_example_publishes_to_a_queue_and_to_a_service() -> None:
 def test_the_list_of_the_page_is_one() -> None:
     (text,) = re.findall(r'push_allow = "(.*)"', block("toml"))
     allowed = AllowList(text)
-    assert allowed.names("hooks.example.com", 80)
-    assert allowed.names("partner.example", 8443)
-    assert not allowed.names("partner.example", 80)
+    assert allowed.allows_name("hooks.example.com", 80)
+    assert allowed.allows_name("partner.example", 8443)
+    assert not allowed.allows_name("partner.example", 80)
