@@ -34,7 +34,7 @@ from veilmq.core.limits import BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, BATCH_ROW_BY
 from veilmq.store.clock import stopwatch_s
 from veilmq.store.queues import Queue
 from veilmq.store.sqlite import fifo, standard
-from veilmq.store.sqlite.database import ran_out_of_room
+from veilmq.store.sqlite.database import disk_is_full
 from veilmq.store.sqlite.session import Session
 from veilmq.store.sqlite.settling import advance_time, dead_letter_sink, settle
 from veilmq.store.sqlite.standard import DEFERRED, SEQ_END, ReceiveRequest, Results, Sends, split_receives
@@ -114,14 +114,14 @@ class Batch:
                 entries.extendleft([entry for entry, result in reversed(pairs) if result is DEFERRED])
                 pairs = [pair for pair in pairs if pair[1] is not DEFERRED]
                 self._entries, self._results = [entry for entry, _ in pairs], [result for _, result in pairs]
-            if session.connection.total_changes() == changes_before and not alone and not self._database.moves_log:
+            if session.connection.total_changes() == changes_before and not alone and not self._database.checkpoint_due:
                 session.execute("COMMIT")
                 return False
             if mark is not None:
                 session.run("put_mark", mark)
             session.finish()
         except Exception as error:  # the fault of a command, unless SQLite ended the transaction twice
-            if self._singles and not session.connection.in_transaction and not ran_out_of_room(error):
+            if self._singles and not session.connection.in_transaction and not disk_is_full(error):
                 raise
             self.roll_back(entries, error)
             return False
@@ -222,7 +222,7 @@ class Batch:
 
     def _send(self, queue: Queue, sends: Sends) -> list[int]:
         """Store the messages of ``sends``; return the first seq that each of them could use, or none if all fail."""
-        if self._database.is_short and self._database.recheck_room():
+        if self._database.low_disk_space and self._database.recheck_space():
             for slot, _ in sends:
                 self._results[slot] = StoreFull()
             return []
@@ -257,9 +257,9 @@ class Batch:
     def roll_back(self, entries: deque[Entry], error: BaseException) -> None:
         """Roll back, and requeue the commands with a transaction each; a command that already had its own fails."""
         self._session.roll_back()
-        is_full, failed = ran_out_of_room(error), bool(self._singles)
+        is_full, failed = disk_is_full(error), bool(self._singles)
         if is_full:
-            self._database.run_out()
+            self._database.mark_full()
         else:
             log.error("a command failed and changed nothing" if failed else "a batch failed", exc_info=error)
         again, self._woken = [*self._entries, *self._woken], []

@@ -1,9 +1,9 @@
-"""The messages of claims on SQLite: how they are bound, a slice at a time, read, given back, deleted and evicted.
+"""The messages of claims on SQLite: binding a slice at a time, reading, returning, deleting and evicting.
 
-Runs of the ready list move to ``claimed`` as they are, or cut where a shard ends, so what was never received costs by
-runs and not by messages. A message with a row of its own in ``visibility`` loses it to a run of one: no statement of
-the hot path sees a claimed message, and its queue does not count it. In a FIFO queue the row stays, hidden for ever,
-and blocks its group. What comes back has a row in ``visibility``, as a message that was received once more.
+Runs of the ready list move to ``claimed`` whole, or split at the end of a shard, so messages that were never received
+cost per run and not per message. A message with a row in ``visibility`` loses that row and becomes a run of one: no
+statement of the hot path sees claimed messages, and their queue does not count them. In a FIFO queue the row stays,
+hidden forever, and blocks its group. A message that returns gets a row in ``visibility`` with one more receive.
 """
 
 from collections.abc import AsyncGenerator, Iterable
@@ -26,26 +26,25 @@ from veilmq.store.sqlite.session import Row, Session
 from veilmq.store.sqlite.settling import add_messages, advance_time, dead_letter, dead_letter_sink, update_groups
 from veilmq.store.sqlite.standard import GENERATION_BITS
 
-# Efforts, in rows that are merely deleted.
+# The effort of operations; 1 is the deletion of a row.
 _RUN_EFFORT = 4
 _MEASURED_PER_EFFORT = 5
 _BOUND_EFFORT = 5
 _BOUND_GROUPED_EFFORT = 12
 _RETURNED_EFFORT = 2
 _RETURNED_GROUPED_EFFORT = 7
-_BYTES_PER_EFFORT = 16_384  # of a body that is deleted
-_SEQ, _LANE, _RECEIVE_COUNT, _BYTES, _GROUP, _VISIBLE_AT = 0, 1, 2, 6, 11, 12  # of a row that is offered
+_BYTES_PER_EFFORT = 16_384  # of a deleted body
+_SEQ, _LANE, _RECEIVE_COUNT, _BYTES, _GROUP, _VISIBLE_AT = 0, 1, 2, 6, 11, 12  # columns of a candidate row
 
+# Messages that a slice takes: first and last seq and lane of a part of a run, or one message with its row.
 _Taken = tuple[int, int, int, Row | None]
-"""Messages that a slice takes: first and last seq and lane of a piece of a run, or one message with its row."""
-_Placed = Iterable[tuple[int, int, int, _Taken]]
-"""What was taken, behind its shard, first and last seq."""
-_Back = tuple[int, int, int, int | None, int, int, int | None]
-"""What comes back: first and last seq, lane, group, receives, epoch, and of one alone when it was first received."""
+_Placed = Iterable[tuple[int, int, int, _Taken]]  # taken messages, each after its shard, first and last seq
+# Messages that return: first and last seq, lane, group, receive count, epoch, and of a single one its first receive.
+_Returned = tuple[int, int, int, int | None, int, int, int | None]
 
 
 class SqliteClaims(ClaimTransaction):
-    """What claims do with messages in the open batch; queues are those that were looked up there."""
+    """The operations of claims on messages in the open batch; queues come from its ``find``."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -58,7 +57,7 @@ class SqliteClaims(ClaimTransaction):
         self, queue: Any, claim: BoundClaim, shard: int, seq: int, count: int
     ) -> AsyncGenerator[tuple[int, ClaimedMessage], None]:
         if 0 < seq < (claim.bound_at_ms - RETENTION_S.maximum * SECOND_MS) << SEQ_SHIFT:
-            raise CursorInvalid  # it is of the store that this one was converted from; reading begins anew
+            raise CursorInvalid  # a cursor from before the conversion of the store; the client restarts reading
         ((_, ahead_ms),) = self._session.rows("claim_terms", claim.id)
         rows = self._session.execute(SQL["read_claimed"], (claim.id, shard, seq, count))
         for at, message_id, body, properties, receive_count in rows:
@@ -67,7 +66,7 @@ class SqliteClaims(ClaimTransaction):
             yield at, ClaimedMessage(message_id, body, properties, *times, receive_count, sequence)
 
     async def evict(self, queue: Any, claim: BoundClaim, seq: int, target: Any) -> None:
-        """Move a message of the claim to ``target``: it comes back, and dies."""
+        """Move a message of the claim to ``target``: return it, then dead-letter it."""
         session, partition = self._session, queue.partition
         advance_time(session, queue)
         ((last, first, *what, shard),) = session.rows("claimed_at", partition, seq)
@@ -76,37 +75,37 @@ class SqliteClaims(ClaimTransaction):
         session.run_many("insert_claimed", [(*piece, *what, claim.id, shard) for piece in pieces])
         session.run("grow_claim", -1, 0, None, claim.id)
         lane, group, receive_count, epoch, first_at_ms = what
-        back: list[_Back] = [(seq, seq, lane, group, receive_count, epoch, first_at_ms)]
-        _return(session, queue, claim, back)
+        returned: list[_Returned] = [(seq, seq, lane, group, receive_count, epoch, first_at_ms)]
+        _return(session, queue, claim, returned)
         dead_letter(session, queue, target, session.rows(f"{KIND[queue.fifo]}_leased", partition, seq))
         _notify(session, queue)
 
     async def end_slice(self, queue: Any, claim: BoundClaim) -> bool:
         session = self._session
         if queue is not None and queue.partition != claim.partition:
-            queue = None  # the partition of its messages is retired
+            queue = None  # the claim's partition is retired
         if queue is not None:
             advance_time(session, queue)
         partition, messages, effort_left = claim.partition, 0, session.options.claim_slice_rows
-        deletes = queue is None or claim.state == claims.ACKNOWLEDGED
-        floor = NEVER_MS if queue is None or deletes else queue.floor(session.now_ms)
+        is_delete = queue is None or claim.state == claims.ACKNOWLEDGED
+        floor = NEVER_MS if queue is None or is_delete else queue.floor(session.now_ms)
         ended: list[Row] = []
-        rest: list[Row] = []  # of a run that is not at its end
-        gone: list[Row] = []
-        back: list[_Back] = []
-        rows = session.rows("claimed_of", claim.id, effort_left // _RETURNED_EFFORT + 1, deletes)
+        rest: list[Row] = []  # the rest of a run
+        deleted: list[Row] = []
+        returned: list[_Returned] = []
+        rows = session.rows("claimed_of", claim.id, effort_left // _RETURNED_EFFORT + 1, is_delete)
         for last, first, lane, group, receive_count, epoch, first_at_ms, shard, size_bytes in rows:
             end = last
             if first == last:
                 effort_left -= (size_bytes or 0) // _BYTES_PER_EFFORT
                 effort_left -= _RETURNED_EFFORT if group is None else _RETURNED_GROUPED_EFFORT
             else:
-                end, effort_left = _end_of_run(session, first, last, effort_left - _RUN_EFFORT, deletes=deletes)
+                end, effort_left = _end_of_run(session, first, last, effort_left - _RUN_EFFORT, is_delete=is_delete)
             kept = min(max(first, floor), end + 1)
             if kept > first:
-                gone.append((first, kept - 1, lane, group))
+                deleted.append((first, kept - 1, lane, group))
             if kept <= end:
-                back.append((kept, end, lane, group, receive_count, epoch, first_at_ms))
+                returned.append((kept, end, lane, group, receive_count, epoch, first_at_ms))
             messages += end - first + 1
             ended.append((partition, last))
             if end < last:
@@ -115,16 +114,16 @@ class SqliteClaims(ClaimTransaction):
                 break
         session.run_many("delete_claimed", ended)
         session.run_many("insert_claimed", rest)
-        session.run_many("delete_messages", [row[:2] for row in gone])
+        session.run_many("delete_messages", [row[:2] for row in deleted])
         if queue is None or queue.fifo:
-            session.run_many("ordered_delete", [(partition, row[3], row[0]) for row in gone if row[3] is not None])
+            session.run_many("ordered_delete", [(partition, row[3], row[0]) for row in deleted if row[3] is not None])
         session.run("grow_claim", -messages, 0, None, claim.id)
         session.write_bytes_left -= (session.options.claim_slice_rows - effort_left) * BATCH_ROW_BYTES
         if queue is not None:
-            _return(session, queue, claim, back)
-            if deletes:
+            _return(session, queue, claim, returned)
+            if is_delete:
                 queue.deleted += messages
-            update_groups(session, queue, [(row[0], *row[2:4]) for row in (*gone, *back)])
+            update_groups(session, queue, [(row[0], *row[2:4]) for row in (*deleted, *returned)])
             _notify(session, queue)
         return effort_left <= 0
 
@@ -137,7 +136,7 @@ class SqliteClaims(ClaimTransaction):
 
 
 class _Binding:
-    """A slice of binding: what it takes of a queue, and how much more it may."""
+    """A slice of binding: the messages taken of a queue, and what is left of its limits."""
 
     def __init__(self, session: Session, queue: Queue, claim: BoundClaim, request: BindRequest) -> None:
         self._session = session
@@ -152,8 +151,8 @@ class _Binding:
         self._expires = session.now_ms >= queue.expires_at_ms
         self._is_full = False  # the next message is too long for the claim
         self._taken: list[_Taken] = []
-        self._blocks: list[Row] = []  # of groups of a FIFO queue that gave something
-        self._unsettled: set[int] = set()  # those that are to be filed anew
+        self._blocks: list[Row] = []  # cursors of groups with taken messages
+        self._unsettled: set[int] = set()  # other groups whose cursors need an update
         self._messages = 0
         self._bytes = 0
         self._sink = dead_letter_sink(session, queue) if queue.settings.receives_max else None
@@ -165,11 +164,10 @@ class _Binding:
             self._choose_groups()
         else:
             for priority in fair.priorities(queue):
-                if self._goes_on:
+                if self._has_capacity:
                     self._choose(priority)
         if self._sink is not None:
             self._sink.move()
-        # There may be more of what is wished.
         more = self._wanted > 0 and not self._is_full and (self._effort_left <= 0 or self._expires)
         if queue.fifo or queue.has_groups:
             shards = claim.shards or claims.shards_of_groups(self._messages, more=more, request=self._request)
@@ -177,7 +175,7 @@ class _Binding:
             grown = shards, 0
         else:
             pieces, grown = claims.assign_shards(self._messages, claim, self._request.shard_messages)
-            self._write(self._in_turn(pieces))
+            self._write(self._fill_shards(pieces))
         if self._messages:
             queue.messages -= self._messages
             queue.received += self._messages
@@ -189,13 +187,13 @@ class _Binding:
         return BindResult(self._messages, *grown, more=more, expires=self._expires)
 
     def _write(self, in_shards: _Placed) -> None:
-        """Write what was taken; the receipts of what was received before end."""
+        """Write the taken messages, and end their earlier receipts."""
         session, queue, claim, now_ms = self._session, self._queue, self._claim, self._session.now_ms
         partition = queue.partition
         received = [seq for seq, _, _, row in self._taken if row is not None and row[_RECEIVE_COUNT]]
         session.events.end_receipts(queue.log, partition, received, fifo=queue.fifo)
         runs: list[Row] = []
-        rows: list[Row] = []  # of messages that have rows of their own
+        rows: list[Row] = []  # single messages
         for shard, start, end, (_, _, lane, row) in in_shards:
             if row is None:
                 runs.append((partition, end, start, lane, None, 1, 1, None, claim.id, shard))
@@ -220,11 +218,11 @@ class _Binding:
         update_groups(session, queue, [row[2:5] for row in rows])
 
     @property
-    def _goes_on(self) -> bool:
+    def _has_capacity(self) -> bool:
         return self._wanted > 0 and self._effort_left > 0 and not self._is_full
 
     def _take(self, row: Row) -> None:
-        """Take a message, or have it moved as a dead letter; one past its retention stays."""
+        """Take a message, or pass it to the dead-letter sink; skip an expired one."""
         self._effort_left -= _BOUND_EFFORT if row[_GROUP] is None else _BOUND_GROUPED_EFFORT
         if row[_SEQ] < self._floor:
             return
@@ -233,15 +231,15 @@ class _Binding:
                 self._effort_left = 0
             else:
                 kind = KIND[self._queue.fifo]
-                (offered,) = self._session.rows(f"{kind}_leased", self._queue.partition, row[_SEQ])
-                self._sink.accept(offered)
+                (candidate,) = self._session.rows(f"{kind}_leased", self._queue.partition, row[_SEQ])
+                self._sink.accept(candidate)
             return
         self._count(1, row[_BYTES])
         if not self._is_full:
             self._taken.append((row[_SEQ], row[_SEQ], row[_LANE], row))
 
     def _take_run(self, lane: int, first: int, last: int) -> int:
-        """Take messages of the ready list from ``first`` on; return the first one that is left."""
+        """Take messages of the ready list starting at ``first``; return the first one not taken."""
         last = min(last, first + self._wanted - 1)
         rows_max = self._effort_left * _MEASURED_PER_EFFORT
         self._effort_left -= _RUN_EFFORT
@@ -269,7 +267,7 @@ class _Binding:
             self._bytes += size_bytes
 
     def _choose(self, priority: int) -> None:
-        """Take the visible messages of a priority in the order of their visibility."""
+        """Take the visible messages of a priority in order of visibility."""
         session, partition, rows_max = self._session, self._queue.partition, self._effort_left // _RUN_EFFORT + 1
         lanes = [lane for lane in (priority, GROUPED + priority) if lane in self._queue.lanes]
         terms = session.now_ms, rows_max
@@ -279,18 +277,18 @@ class _Binding:
         first, last = next(runs, (NEVER_MS, 0))
         first = max(first, self._floor)
         for row in chain(returned, (None,)):
-            bound = NEVER_MS if row is None else max(row[_VISIBLE_AT] << SEQ_SHIFT, row[_SEQ])
-            while self._goes_on and first < bound:
-                first = self._take_run(priority, first, min(last, bound - 1))
+            end_seq = NEVER_MS if row is None else max(row[_VISIBLE_AT] << SEQ_SHIFT, row[_SEQ])
+            while self._has_capacity and first < end_seq:
+                first = self._take_run(priority, first, min(last, end_seq - 1))
                 if first > last:
                     first, last = next(runs, (NEVER_MS, 0))
-            if not self._goes_on:
+            if not self._has_capacity:
                 break
             if row is not None:
                 self._take(row)
 
-    def _in_turn(self, pieces: list[tuple[int, int]]) -> _Placed:
-        """Yield what was taken in turn: runs are cut where a shard is full."""
+    def _fill_shards(self, pieces: list[tuple[int, int]]) -> _Placed:
+        """Yield the taken messages in order, splitting runs where a shard is full."""
         places = iter(pieces)
         shard = left = 0
         for each in self._taken:
@@ -304,7 +302,7 @@ class _Binding:
                 first = last + 1
 
     def _by_group(self, shards: int) -> _Placed:
-        """Yield messages of a group where it belongs, and runs divided among all shards."""
+        """Yield messages with a group in the shard of the group, and runs divided among all shards."""
         for each in self._taken:
             start, end, _, row = each
             if row is not None and row[_GROUP] is not None:
@@ -317,33 +315,33 @@ class _Binding:
                 yield (start + part) % shards, first, start + (part + 1) * messages // parts - 1, each
 
     def _choose_groups(self) -> None:
-        """Take what groups of a FIFO queue give."""
+        """Take the messages that groups of a FIFO queue can deliver."""
         session, queue, taken = self._session, self._queue, self._taken
         for group in fifo.ready_groups(session, queue, self._groups_left):
-            if not self._goes_on:
+            if not self._has_capacity:
                 break
             start = len(taken)
             for row in fifo.group_messages(session, queue, group, self._groups_left):
-                if self._goes_on:
+                if self._has_capacity:
                     self._take(row)
-            mine = taken[start:]
-            if mine:
-                self._blocks.append((NEVER_MS, mine[0][0], mine[-1][0], len(mine), queue.partition, group))
+            own = taken[start:]
+            if own:
+                self._blocks.append((NEVER_MS, own[0][0], own[-1][0], len(own), queue.partition, group))
             else:
                 self._unsettled.add(group)
 
     @property
     def _groups_left(self) -> int:
-        """How many more messages, of a group each, may be taken."""
+        """Return how many more groups, with one message each, may be taken."""
         return min(self._wanted, self._effort_left // _BOUND_GROUPED_EFFORT + 1)
 
 
 # The end of a claim.
 
 
-def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, deletes: bool) -> tuple[int, int]:
-    """Return how far a slice comes in a run, and what is left of its effort; large messages weigh more."""
-    if not deletes:
+def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, is_delete: bool) -> tuple[int, int]:
+    """Return the end of a slice in a run, and the effort left after it; large messages cost more."""
+    if not is_delete:
         end = min(last, first + max(1, effort_left // _RETURNED_EFFORT) - 1)
         return end, effort_left - (end - first + 1) * _RETURNED_EFFORT
     end = first
@@ -355,10 +353,10 @@ def _end_of_run(session: Session, first: int, last: int, effort_left: int, *, de
     return end, effort_left
 
 
-def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]) -> None:
-    """Make messages visible now; the caller files their groups anew.
+def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Returned]) -> None:
+    """Make messages visible now; the caller updates their groups.
 
-    Those of a FIFO queue are counted into the runs that have their seqs; what is in none begins runs of its own.
+    Messages of a FIFO queue are counted into the runs that contain their seqs, or into new runs.
     """
     partition, now_ms, bound_at_ms = queue.partition, session.now_ms, claim.bound_at_ms
     if queue.fifo:
@@ -380,7 +378,7 @@ def _return(session: Session, queue: Queue, claim: BoundClaim, rows: list[_Back]
 
 
 def _notify(session: Session, queue: Queue) -> None:
-    """Notify the queue's watch: messages are back, or more may be claimed."""
+    """Notify the queue's watch of returned messages, or that more may be claimed."""
     if queue.fifo:
         fifo.notify(session, queue)
     else:

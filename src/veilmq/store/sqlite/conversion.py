@@ -1,11 +1,11 @@
-"""The conversion of a data folder of the engine before: its database becomes one of this format, beside it.
+"""Conversion of a data folder of an earlier version: its database is converted to the current format, beside it.
 
-The new database is made under another name, and checked and synced before it takes its own, by one rename; a second one
-sets the old database aside, where it stays until an operator removes it. A start that finds the old database alone
-begins anew, whatever an earlier attempt left; one that finds both has the second rename left to do.
+The new database is written under another name, then checked, synced and renamed. A second rename sets the old database
+aside, where it stays until an operator removes it. A start that finds only the old database starts over, whatever an
+earlier attempt left; one that finds both only does the second rename.
 
-Instants stay as they stand, since the clock's mark goes along, and nothing is dropped but what has no use left: purged
-messages whose receipts are not logged. What retention has ended is taken over, for the janitor to end it.
+Instants do not change, because the clock's mark is converted, too. Only purged messages without logged receipts are
+dropped. Expired messages are converted; the janitor deletes them.
 """
 
 import os
@@ -42,23 +42,23 @@ _OLD_FORMAT = 12
 _SPARE_BYTES = 16 << 20
 _INSTANT = "SELECT value FROM meta WHERE name = 'last_instant_ms'"
 _KEYS = ("receipt_key", "token_key")
-_NODE, _NODE_BYTES = "event_node", 4  # the first bytes of a longer key
+_NODE, _NODE_BYTES = "event_node", 4  # the first bytes of the old, longer key
 _ACCOUNT = "account "
-_LANE_SHIFT = 41  # a position was a number of 63 bits: its lane, and its place in that
-_OF_GROUPS = -1  # in place of a shard: the group of each message tells
+_LANE_SHIFT = 41  # an old position has 63 bits: a lane, and the place in the lane
+_OF_GROUPS = -1  # instead of a shard: each message's group determines it
 _MESSAGE_COLUMNS, _GROUP_KEY = len(CopiedMessage._fields), CopiedMessage._fields.index("group")
 
 
 def is_old(folder: Path) -> bool:
-    """Tell whether ``folder`` has an old database, which is to be converted, or to be set aside."""
+    """Return whether ``folder`` has an old database to convert or to set aside."""
     return (folder / OLD_NAME).is_file()
 
 
 def convert(folder: Path, *, progress: Progress | None = None) -> None:
-    """Convert the old database of ``folder``, or end a conversion that was interrupted.
+    """Convert the old database of ``folder``, or finish an interrupted conversion.
 
-    ``progress`` is called with the messages that are converted and the messages in all. Raises ``FolderError``, which
-    leaves the old database as it was, for a folder that is in use, of another format, or without enough space.
+    ``progress`` is called with the number of converted messages and their total. Raises ``FolderError``, and leaves the
+    old database unchanged, if the folder is in use, has another format, or lacks disk space.
     """
     with FolderLock(folder):
         if (folder / SET_ASIDE).exists():
@@ -79,12 +79,12 @@ def convert(folder: Path, *, progress: Progress | None = None) -> None:
             _check(folder)
             try:
                 with ConversionTarget(folder / DATABASE_NAME) as target:
-                    run_to_end(target.take_over(progress))
+                    run_to_end(target.convert(progress))
             except (OSError, apsw.Error, FolderError) as error:
                 raise FolderError(f"{folder / OLD_NAME} was not converted, nothing is changed: {error}") from error
         shutil.rmtree(_unfinished(folder), ignore_errors=True)
         (folder / OLD_NAME).rename(folder / SET_ASIDE)
-        for left in ("-wal", "-shm"):  # empty: it was moved into the database
+        for left in ("-wal", "-shm"):  # empty after the checkpoint
             (folder / f"{OLD_NAME}{left}").unlink(missing_ok=True)
         sync(folder)
 
@@ -99,7 +99,7 @@ def _opened(path: Path) -> Iterator[apsw.Connection]:
 
 
 def _check(folder: Path) -> None:
-    """Raise ``FolderError`` unless the old database can be converted; have all of it in one file."""
+    """Raise ``FolderError`` unless the old database can be converted; checkpoint its log."""
     path = folder / OLD_NAME
     with _opened(path) as connection:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -118,12 +118,12 @@ def _check(folder: Path) -> None:
 
 
 def _check_space(connection: apsw.Connection, folder: Path) -> None:
-    """Raise ``FolderError`` where there is no room for the new database beside the old one and its log."""
+    """Raise ``FolderError`` without enough space for the new database beside the old one and its log."""
     pages = connection.pragma("page_count") - connection.pragma("freelist_count")
     needed = pages * connection.pragma("page_size") * 3 // 2 + _SPARE_BYTES
-    needed += sum(log.stat().st_size for log in folder.glob(f"{OLD_NAME}-wal"))  # it is moved into the database first
+    needed += sum(log.stat().st_size for log in folder.glob(f"{OLD_NAME}-wal"))  # for the checkpoint
     disk = os.statvfs(folder)
-    left = sum(each.stat().st_size for each in _unfinished(folder).glob("*"))  # by an attempt that was interrupted
+    left = sum(each.stat().st_size for each in _unfinished(folder).glob("*"))  # of an interrupted attempt
     free = disk.f_bavail * disk.f_frsize + left
     if free < needed:
         raise FolderError(
@@ -137,7 +137,7 @@ def _unfinished(folder: Path) -> Path:
 
 
 class _Attempt(msgspec.Struct, frozen=True, array_like=True):
-    """A receive attempt: the deadlines that receipts say, and those in force, as one for all messages or a list."""
+    """A receive attempt: the deadlines in receipts and the current ones, each a list or one for all messages."""
 
     issued_visible_at_ms: int | list[int]
     visible_at_ms: int | list[int]
@@ -152,7 +152,7 @@ def _message(row: Row) -> CopiedMessage:
     key: Any = message.group
     if key is None:
         return message
-    # The sender's name of the group is among the properties; the key is its hash.
+    # The properties contain the name that the sender gave the group; the key is its hash.
     name = decode_properties(message.properties).group
     if name is None or group_hash(name) != key:
         name = f"group {key:x}"
@@ -160,13 +160,13 @@ def _message(row: Row) -> CopiedMessage:
 
 
 class ConversionTarget(FolderTarget):
-    """The new database beside the old one; as a context manager it removes what was not finished."""
+    """The new database beside the old one; as a context manager it removes an unfinished one."""
 
     def _old(self, query: str, *values: Any) -> list[Row]:
         return self._connection.execute(OLD[query], values).fetchall()
 
-    async def take_over(self, progress: Progress | None) -> None:
-        """Take everything over, and give the new database its name."""
+    async def convert(self, progress: Progress | None) -> None:
+        """Convert everything, and rename the new database."""
         self._connection.execute("ATTACH ? AS old", (str(self._unfinished.folder.with_name(OLD_NAME)),))
         facts: dict[str, Any] = dict(self._old("facts"))
         values = {name: value for name, value in facts.items() if name in _KEYS or name.startswith(_ACCOUNT)}
@@ -174,15 +174,15 @@ class ConversionTarget(FolderTarget):
             values[_NODE] = facts[_NODE][:_NODE_BYTES]
         ((last_queue,),) = self._old("last_queue")
         await self.begin(values, now_ms=facts.get("last_instant_ms", 0), last_queue=last_queue)
-        ((in_all,),) = self._old("in_all")
+        ((total,),) = self._old("message_count")
         converted = 0
         for number, name, encoded, *times in self._old("queues"):
             queue = CopiedQueue(number, name, read_settings(encoded), *times)
             await self.add_queue(queue)
-            ours = self._session.queue(queue.name)
+            filled = self._session.queue(queue.name)
             for lane, priority, ended_to_ms in self._old("lanes", queue.number):
-                if ended_to_ms is not None:  # the floor is behind what retention has ended
-                    ours.floor_seq = max(ours.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
+                if ended_to_ms is not None:  # expired messages are below the floor
+                    filled.floor_seq = max(filled.floor_seq, (ended_to_ms + 1) << SEQ_SHIFT)
                 for slice_ in self._slices(lane, priority, fifo=queue.settings.fifo):
                     for is_claimed, together in groupby(slice_, key=lambda row: row[_MESSAGE_COLUMNS] is not None):
                         if is_claimed:
@@ -191,19 +191,19 @@ class ConversionTarget(FolderTarget):
                             await self.add_messages(queue, [_message(row) for row in together])
                     converted += len(slice_)
                     if progress is not None:
-                        progress(converted, in_all)
+                        progress(converted, total)
         self._add_purged()
-        self._add_the_rest(facts)
+        self._add_remaining(facts)
         await self.finish()
 
     # Messages.
 
     def _slices(self, lane: int, priority: int, *, fifo: bool) -> Iterator[list[Row]]:
-        """Yield the messages of a lane: the columns of a ``CopiedMessage``, and the claim that has it."""
+        """Yield the messages of a lane with the columns of a ``CopiedMessage`` and of their claims."""
         return slices(self._connection.execute(OLD["messages"], (lane, priority, fifo)))
 
     def _add_claimed(self, queue: CopiedQueue, slice_: list[Row]) -> None:
-        """Add messages of claims, which their queue does not count."""
+        """Add claimed messages, which their queue does not count."""
         partition, fifo = self._session.queue(queue.name).partition, queue.settings.fifo
         placed: list[tuple[Any, int]] = []  # lane, claim and shard; and seq
         rows: list[Row] = []
@@ -214,7 +214,7 @@ class ConversionTarget(FolderTarget):
                 each = each._replace(visible_at_ms=NEVER_MS)
             seq, group = self._add(queue.number, partition, each, fifo=fifo)
             if shard == _OF_GROUPS and group is not None:
-                # What is read of a claim stays in its shards. Nothing was read yet of one that is being bound.
+                # A claim's shards must not change once they are read; a claim that is being bound was not read yet.
                 shard = (group if state == ClaimState.BINDING.value else row[_GROUP_KEY]) % max(1, shards)
             lane = each.priority + (0 if group is None or fifo else GROUPED)
             if is_leased:
@@ -227,11 +227,11 @@ class ConversionTarget(FolderTarget):
         self._session.run_many("insert_claimed", rows)
 
     def _add_purged(self) -> None:
-        """Add messages of purged queues of whose receipts no event says yet how they ended."""
+        """Add messages of purged queues whose receipts have not been logged as ended."""
         session = self._session
         for lane, priority, fifo, name, ended_at_ms in self._old("purged"):
-            home = session.find(name)
-            number, origin = (0, 0) if home is None else (home.number, home.origin)
+            queue = session.find(name)
+            number, origin = (0, 0) if queue is None else (queue.number, queue.origin)
             ((partition,),) = session.rows("insert_part", number)
             session.run("retire_part", partition, ended_at_ms, origin, name)
             self._last_seq = self._taken_seq = 0
@@ -247,18 +247,18 @@ class ConversionTarget(FolderTarget):
 
     # Everything else.
 
-    def _add_the_rest(self, facts: dict[str, Any]) -> None:
+    def _add_remaining(self, facts: dict[str, Any]) -> None:
         session, execute = self._session, self._connection.execute
-        list(execute(OLD["take_over"]))
+        list(execute(OLD["copy_tables"]))
         for key, taken, attempted_at_ms in self._old("attempts"):
             attempt = _attempt_of(taken)
             times = attempt.issued_visible_at_ms, attempt.visible_at_ms
             both_ms = [[ms] * len(attempt.given) if isinstance(ms, int) else ms for ms in times]
             given = [(*receipt, *at_ms) for receipt, *at_ms in zip(attempt.given, *both_ms, strict=True)]
-            for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # nothing of what was purged since
+            for (queue,) in self._old("queue_at", given[0][0] >> _LANE_SHIFT):  # no row if the queue was purged
                 seqs = [session.row("renumbered", queue, position) or (position,) for position, *_ in given]
-                taken_here = [AttemptedMessage(seq, *rest) for (seq,), (_, *rest) in zip(seqs, given, strict=True)]
-                store_attempt(session, key, taken_here, attempted_at_ms)
+                messages = [AttemptedMessage(seq, *rest) for (seq,), (_, *rest) in zip(seqs, given, strict=True)]
+                store_attempt(session, key, messages, attempted_at_ms)
         for number, queue, writer, batch, encoded, *terms in self._old("publications"):
             stages = ",".join(map(str, msgspec.msgpack.decode(encoded)))
             execute(OLD["add_publication"], (number, queue, writer, batch, f"{{{stages}}}", *terms))

@@ -1,10 +1,10 @@
--- A data folder of the engine before (its database is attached as old) in this format.
--- There a position is lane << 41 | is_delayed << 40 | number; a lane without a queue was purged.
+-- Conversion of a data folder of an earlier version; its database is attached as old.
+-- An old position is lane << 41 | is_delayed << 40 | number; a lane without a queue was purged.
 
 -- name: facts
 SELECT name, value FROM old.meta;
 
--- name: in_all
+-- name: message_count
 SELECT count(*) FROM old.message;
 
 -- name: last_queue
@@ -14,7 +14,7 @@ SELECT coalesce(max(seq), 0) FROM old.sqlite_sequence WHERE name = 'queue';
 SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.queue ORDER BY number;
 
 -- name: lanes
--- And the last instant of sending of what retention has ended in each, and nothing has deleted yet.
+-- With the last sending time of the expired messages in each that are not deleted yet.
 SELECT number, priority, (
     SELECT max(coalesce(first_sent_at_ms, sent_at_ms)) FROM old.message
     WHERE position BETWEEN lane.number << 41 AND direct_floor - 1
@@ -22,8 +22,8 @@ SELECT number, priority, (
 ) FROM old.lane WHERE queue = ? ORDER BY priority, sequence_base, number;
 
 -- name: messages
--- Those of a lane, in order, with the columns of CopiedMessage (the group is its hash) and the claim that has them. In a FIFO
--- queue (?3) a message with a delay of its own is visible just before it was sent: it does not follow that of the queue.
+-- The messages of a lane, in order, with the columns of CopiedMessage (the group is its hash) and of their claims. In a FIFO
+-- queue (?3), a message with its own delay is visible just before it was sent, as it does not follow the queue's delay.
 SELECT
     m.position, m.id, m.body, m.properties, ?2, m.sent_at_ms, coalesce(m.first_sent_at_ms, m.sent_at_ms),
     coalesce(l.visible_at_ms - (?3 AND l.receive_count = 0 AND l.visible_at_ms = m.sent_at_ms), m.sent_at_ms),
@@ -38,7 +38,7 @@ FROM old.message m
 WHERE m.position BETWEEN ?1 << 41 AND ((?1 + 1) << 41) - 1 ORDER BY m.position;
 
 -- name: purged
--- Purged lanes whose messages may have receipts of which the event log is to say how they ended.
+-- Purged lanes with messages whose receipts may have ends that the event log must record.
 SELECT lane.number, priority, kind = 2, logged_lane.queue, ended_at_ms
 FROM old.logged_lane JOIN old.lane ON lane.number = logged_lane.lane WHERE lane.queue IS NULL ORDER BY lane.number;
 
@@ -55,10 +55,10 @@ SELECT number, queue, writer, batch, stages, messages_per_s_max, next_at_ms FROM
 INSERT INTO main.publication (number, qp, writer_id, batch, stages, messages_per_s_max, next_at)
 VALUES (?1, coalesce((SELECT origin FROM main.queue WHERE queue_id = ?2), 0), ?3, ?4, ?5, ?6, ?7);
 
--- name: take_over
--- What is the same in both formats but for its columns. A claim without a source goes when it has ended; numbers of lost
--- claims that the last acknowledgement passed over become claims that have ended. Receipts that have expired name seqs where
--- their message is there, and the positions that they have where it is gone.
+-- name: copy_tables
+-- Tables that only differ in their columns. A claim without a source is deleted when it has ended; the numbers of lost claims
+-- that the last acknowledgement skipped become ended claims. Expired receipts get the seq of their message, or keep the
+-- position if it was deleted.
 INSERT INTO main.accepted SELECT number, accepted_at_ms, entries FROM old.accepted;
 INSERT INTO main.pause SELECT kind, name, began_at_ms FROM old.pause;
 INSERT INTO main.topic SELECT number, name, settings, created_at_ms, modified_at_ms FROM old.topic;

@@ -1,6 +1,6 @@
-"""Data folders as a whole: the doctor that checks one, its backup, and copies from and to other kinds of store.
+"""Whole data folders: the doctor that checks one, backups, and copies from and to other kinds of store.
 
-What was interrupted, or breaks an invariant, leaves nothing that looks like a data folder.
+An interrupted copy, or one that breaks an invariant, leaves nothing that looks like a data folder.
 """
 
 import os
@@ -34,7 +34,7 @@ from veilmq.store.sqlite.standard import to_runs
 
 _CHECK = re.compile(r"^-- name: (.+)$", re.MULTILINE)
 _PAGES_PER_STEP = 1_000
-_OURS = ("veilmq.", DATABASE_NAME)  # the lock, the process, the database with its log
+_STORE_FILES = ("veilmq.", DATABASE_NAME)  # the lock, the process, the database with its log
 _UNFINISHED = ".new"
 
 
@@ -42,10 +42,10 @@ _UNFINISHED = ".new"
 
 
 def examine(folder: Path) -> Report:
-    """Check every invariant of a data folder, and change nothing; raises ``FolderError`` without a veilmq database.
+    """Check all invariants of a data folder, without changes; raises ``FolderError`` without a veilmq database.
 
-    It may run beside a server: it reads one snapshot. ``doctor.sql`` has a query for each invariant. The write-ahead
-    log or journal that a killed server left is read along, and stays: the next start recovers it, not the doctor.
+    It may run beside a server, because it reads one snapshot. ``doctor.sql`` has a query for each invariant. A
+    write-ahead log or journal of a killed server is read and left in place; only the next start recovers it.
     """
     path = database.database_of(folder)
     while True:
@@ -59,21 +59,21 @@ def examine(folder: Path) -> Report:
             if in_use or _state(path) == before:
                 raise FolderError(f"{path} cannot be read as a database: {error}. Restore it from a copy.") from error
         else:
-            if in_use or _state(path) == before:  # else a server has begun to write meanwhile
+            if in_use or _state(path) == before:  # else a server has started to write
                 return report
 
 
 def _state(path: Path) -> dict[str, tuple[int, int]]:
-    """Return size and last change of the database, its journal and its log, by the end of their names."""
+    """Return size and modification time of the database, its journal and its log, by file name suffix."""
     files = {end: path.with_name(f"{path.name}{end}") for end in ("", "-journal", "-wal")}
     return {end: (file.stat().st_size, file.stat().st_mtime_ns) for end, file in files.items() if file.is_file()}
 
 
 @contextmanager
 def _opened(path: Path, state: dict[str, tuple[int, int]], *, in_use: bool) -> Iterator[apsw.Connection]:
-    """Open the database so that nothing in its folder is made, changed or removed."""
+    """Open the database without creating, changing or removing any file in its folder."""
     sizes = {end: size for end, (size, _) in state.items()}
-    if not in_use and sizes.get("-journal"):  # it has one until its first start is done
+    if not in_use and sizes.get("-journal"):  # exists until the first start is complete
         with TemporaryDirectory(prefix="veilmq-doctor-") as folder:
             try:
                 for end in state:
@@ -88,12 +88,12 @@ def _opened(path: Path, state: dict[str, tuple[int, int]], *, in_use: bool) -> I
         return
     how = "mode=ro" if in_use else "mode=ro&immutable=1"
     if not in_use and sizes.get("-wal"):
-        how = "mode=ro&vfs=unix-none"  # no other process is there, and a reader cannot have the lock that is needed
+        how = "mode=ro&vfs=unix-none"  # no other process uses it, and a reader cannot get the lock that SQLite needs
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
     with closing(apsw.Connection(f"{path.absolute().as_uri()}?{how}", flags=flags)) as connection:
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         if not in_use:
-            connection.pragma("locking_mode", "EXCLUSIVE")  # the index of the log in memory, instead of a file
+            connection.pragma("locking_mode", "EXCLUSIVE")  # keeps the index of the log in memory, not in a file
         yield connection
 
 
@@ -118,16 +118,16 @@ def _examine(connection: apsw.Connection) -> Report:
     return Report(findings=findings, facts=facts)
 
 
-# What is made takes its name at the end.
+# Unfinished copies.
 
 
 class Unfinished:
-    """A data folder in the making: ``PLACE.unfinished`` becomes ``PLACE`` when it is whole, checked and synced."""
+    """An unfinished data folder: ``PLACE.unfinished`` becomes ``PLACE`` once it is complete, checked and synced."""
 
     def __init__(self, place: Path) -> None:
-        """Make the folder, without what an attempt that was killed left; raises ``FolderError`` if ``place`` exists.
+        """Create the folder, replacing what a killed attempt left; raises ``FolderError`` if ``place`` exists.
 
-        A ``place`` that ends in ``.db`` becomes the database alone.
+        A ``place`` that ends in ``.db`` becomes only the database file.
         """
         if place.exists() or place.is_symlink():
             raise FolderError(f"{place} exists, and is not overwritten: choose a new path with --to.")
@@ -141,7 +141,7 @@ class Unfinished:
         self.database = self.folder / DATABASE_NAME
 
     def check(self) -> dict[str, str | int]:
-        """Return what it holds, by name; raises ``FolderError`` when it breaks an invariant."""
+        """Return facts about the content; raises ``FolderError`` if it breaks an invariant."""
         report = examine(self.folder)
         broken = [finding.check for finding in report.findings if not finding.ok]
         if broken:
@@ -151,9 +151,9 @@ class Unfinished:
             )
         return report.facts
 
-    def name(self) -> None:
-        """Make it durable, and give it its name."""
-        for left in ("-wal", "-shm"):  # of the reader that checked it
+    def rename(self) -> None:
+        """Sync it, and give it its final name."""
+        for left in ("-wal", "-shm"):  # left by ``check``
             self.database.with_name(f"{DATABASE_NAME}{left}").unlink(missing_ok=True)
         for each in (*self.folder.iterdir(), self.folder):
             database.sync(each)
@@ -161,7 +161,7 @@ class Unfinished:
         database.sync(self._place.parent)
 
     def remove(self) -> None:
-        """Remove what has not taken its name."""
+        """Remove the folder unless it was renamed."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -169,15 +169,14 @@ class Unfinished:
 
 
 def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict[str, str | int]:
-    """Copy the store in ``folder``, whether or not it is served, to ``to``; return what it holds, as the doctor does.
+    """Copy the store in ``folder``, served or not, to ``to``; return facts about its content, as the doctor does.
 
-    ``to`` becomes a folder for ``serve --data``, or, where it ends in ``.db``, the one file that such a folder needs
-    under the name ``store.db``. ``progress`` is called with the pages that are copied and the pages in all. Raises
-    ``FolderError`` when there is no store, the target exists, its disk is full, or the copy is not sound; nothing is
-    left then.
+    ``to`` becomes a folder for ``serve --data`` or, if it ends in ``.db``, the one file that such a folder needs, as
+    ``store.db``. ``progress`` is called with the pages copied and the total. Raises ``FolderError``, and leaves
+    nothing, if there is no store, the target exists, its disk is full, or the copy fails the doctor's checks.
 
-    One transaction reads all pages, so the copy is the store as it was between two batches. The server goes on; its
-    write-ahead log grows meanwhile.
+    One transaction reads all pages, so the copy is the store between two batches. The server continues; its write-ahead
+    log grows meanwhile.
     """
     source, flags = database.database_of(folder), apsw.SQLITE_OPEN_READONLY
     unfinished = Unfinished(to)
@@ -189,17 +188,17 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
         ):
             database.check_format(reader, str(source))
             reader.execute("BEGIN")
-            reader.pragma("schema_version")  # the snapshot is taken by the first read
+            reader.pragma("schema_version")  # the first read takes the snapshot
             with writer.backup("main", reader, "main") as backup:
                 while not backup.done:
                     backup.step(_PAGES_PER_STEP)
                     if progress is not None:
                         progress(backup.page_count - backup.remaining, backup.page_count)
         facts = unfinished.check()
-        for path in folder.iterdir():  # what else is kept there, such as the key that signs pushes
-            if path.is_file() and not path.name.startswith(_OURS) and path.suffix != _UNFINISHED:
+        for path in folder.iterdir():  # other files, such as the key that signs pushes
+            if path.is_file() and not path.name.startswith(_STORE_FILES) and path.suffix != _UNFINISHED:
                 shutil.copy2(path, unfinished.folder)
-        unfinished.name()
+        unfinished.rename()
     except (OSError, apsw.Error) as error:
         raise FolderError(f"{folder} cannot be copied to {to}: {error}. Check both disks and rights.") from error
     finally:
@@ -211,7 +210,7 @@ def back_up(folder: Path, to: Path, *, progress: Progress | None = None) -> dict
 
 
 def slices(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows that begin as a ``CopiedMessage``, as many at a time as memory has room for."""
+    """Yield slices of rows that start like a ``CopiedMessage``, limited in number and size."""
     slice_: list[Row] = []
     bytes_left = BATCH_BYTES_MAX
     for row in rows:
@@ -242,13 +241,13 @@ class FolderSource(Source):
     @classmethod
     @contextmanager
     def opened(cls, folder: Path, *, clock: SystemClock) -> Iterator["FolderSource"]:
-        """Have the folder locked and open."""
+        """Lock and open the folder."""
         database.database_of(folder, "--from")
         with FolderLock(folder), closing(database.open_connection(folder, EngineOptions())) as connection:
             yield cls(connection, clock)
 
     def __init__(self, connection: apsw.Connection, clock: SystemClock) -> None:
-        """``clock`` goes on where that of the store stopped; what is read has shown times, which others keep."""
+        """``clock`` continues that of the store; copied instants are in shown time, which other stores use."""
         self._connection = connection
         ((floor_ms, _, mark),) = self._connection.execute(SQL["progress"])
         clock.resume(mark, floor_ms=floor_ms)
@@ -260,13 +259,13 @@ class FolderSource(Source):
         return self._connection.execute(text, values).fetchall()
 
     async def messages(self, queue: CopiedQueue) -> AsyncIterator[list[CopiedMessage]]:
-        """See ``Source``; of a standard queue those that were received, delayed or have a group first."""
+        """See ``Source``; those of a standard queue that were received, delayed or have a group come first."""
         (row,) = await self.fetch(SQL["queue_by_name"], queue.name)
         partition, floor_seq = row[6], max(row[11], (queue.retained_ms(self._now_ms) + 1) << SEQ_SHIFT)
         query = SQL["copied_ordered" if queue.settings.fifo else "copied_standard"]
         shown = partial(self.shown, CopiedMessage._fields)
         for rows in slices(self._connection.execute(query, (partition, floor_seq))):
-            yield [  # with a position of the shown time, unless a receipt may name it
+            yield [  # positions are in shown time unless a receipt may name them
                 each
                 if queue.settings.fifo or each.has_history
                 else each._replace(position=each.position + (self.ahead_ms << SEQ_SHIFT))
@@ -274,7 +273,7 @@ class FolderSource(Source):
             ]
 
     async def deduplication_log(self) -> list[CopiedDeduplication]:
-        """See ``Source``; there is one log of all queues, whose keys are hashes."""
+        """See ``Source``; one log has the entries of all queues, with hashes as keys."""
         return [
             CopiedDeduplication(None, key, message_id, sequence, logged_at_ms + self.ahead_ms)
             for _, logged_at_ms, entries in await self.fetch(SQL["accepted_from"], 1, -1)
@@ -284,15 +283,14 @@ class FolderSource(Source):
 
 
 class FolderTarget(copying.Target):
-    """``store.copying.Target`` of a folder that does not exist yet; as a context manager it removes what it left.
+    """``store.copying.Target`` of a new folder; as a context manager it removes an unfinished one.
 
-    Rows are written as the operations would have left them. A message keeps its position as its seq where that is one
-    of the instant of its sending, as positions on PostgreSQL are, and no other message has it. Elsewhere it gets the
-    next free one, and receipts find it by what ``renumbered`` has.
+    Rows are written as operations would leave them. A message's seq is its position, if that is of its sending time, as
+    positions on PostgreSQL are, and free. Otherwise it gets the next free seq, and ``renumbered`` maps its receipts.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises ``FolderError`` where ``folder`` exists."""
+        """Raises ``FolderError`` if ``folder`` exists."""
         self._unfinished = Unfinished(folder)
         try:
             self._connection = database.open_connection(self._unfinished.folder, EngineOptions())
@@ -300,9 +298,9 @@ class FolderTarget(copying.Target):
             self._unfinished.remove()
             raise
         for name in ("journal_mode", "synchronous"):
-            self._connection.pragma(name, "OFF")  # what is interrupted is removed
+            self._connection.pragma(name, "OFF")  # an interrupted copy is removed
         self._session: Session
-        self._last_seq = self._taken_seq = 0  # of the queue that is being filled; none in between has a message
+        self._last_seq = self._taken_seq = 0  # of the current queue; seqs in between are free
 
     def __enter__(self) -> Self:
         return self
@@ -315,13 +313,13 @@ class FolderTarget(copying.Target):
         self._connection.execute("BEGIN")
         self._connection.executemany(SQL["put_setting"], values.items())
         self._connection.execute(SQL["number_behind"], (last_queue,))
-        database: Any = None  # its log and its room do not matter here
+        database: Any = None  # not needed: checkpoints and disk space do not matter here
         self._session = Session(self._connection, options=EngineOptions(), database=database)
         self._session.now_ms = now_ms
 
     async def add_queue(self, queue: CopiedQueue) -> None:
         ((partition,),) = self._session.rows("insert_part", queue.number)
-        encoded = msgspec.json.encode(queue.settings)  # an earlier version wrote fewer of them
+        encoded = msgspec.json.encode(queue.settings)  # encodes settings that earlier versions lacked
         times = queue.created_at_ms, queue.modified_at_ms
         self._session.run("add_queue", queue.number, queue.name, encoded, *times, partition)
         self._session.queue(queue.name).counted_at_ms = self._session.now_ms
@@ -329,7 +327,7 @@ class FolderTarget(copying.Target):
 
     async def add_messages(self, queue: CopiedQueue, messages: Sequence[CopiedMessage]) -> None:
         session, filled = self._session, self._session.queue(queue.name)
-        placed: list[tuple[int, int]] = []  # lane and seq
+        ready: list[tuple[int, int]] = []  # lane and seq
         for each in messages:
             seq, group = self._add(queue.number, filled.partition, each, fifo=filled.fifo)
             filled.add_hidden(each.visible_at_ms, received=each.receive_count > 0)
@@ -340,8 +338,8 @@ class FolderTarget(copying.Target):
                 if group is not None:
                     session.stage(SQL["admit_fair_group"], [(filled.partition, lane, group, each.visible_at_ms, seq)])
             else:
-                placed.append((each.priority, seq))
-        runs = to_runs(placed)
+                ready.append((each.priority, seq))
+        runs = to_runs(ready)
         if filled.fifo:
             rows: list[Any] = [(filled.partition, last, first, last - first + 1) for _, first, last in runs]
             session.run_many("insert_ordered_run", rows)
@@ -351,11 +349,11 @@ class FolderTarget(copying.Target):
         session.mark_dirty(filled)
 
     def _add(self, queue: int, partition: int, message: CopiedMessage, *, fifo: bool) -> tuple[int, int | None]:
-        """Add a message, and to a FIFO queue its place; return its seq, and the number of its group."""
+        """Add a message, and its row in a FIFO queue; return its seq and the number of its group."""
         session, group = self._session, None
         seq = self._last_seq = self._seq(message, fifo=fifo)
         session.last_seq = max(session.last_seq, seq)
-        if seq != message.position and message.has_history:  # its receipts find it by that
+        if seq != message.position and message.has_history:  # for its receipts
             session.stage(SQL["renumber"], [(seq, queue, message.position)])
         if message.group is not None and fifo:
             group = session.group_numbers.number(partition, message.group, seq)
@@ -363,15 +361,15 @@ class FolderTarget(copying.Target):
             session.stage(SQL["add_ordered"], [(partition, group, seq, visible_at_ms, *receives_of(message))])
         elif message.group is not None:
             group = group_hash(message.group, session.group_numbers.key)
-        past: Any = (None, None, None, None)
+        history: Any = (None, None, None, None)
         if message.source is not None:
             moved_at_ms = None if message.came_at_ms == message.sent_at_ms else message.came_at_ms
-            past = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
-        session.stage(SQL["add_message"], [(seq, group, message.id, message.properties, message.body, *past)])
+            history = message.source, message.receives_before, message.first_received_at_ms, moved_at_ms
+        session.stage(SQL["add_message"], [(seq, group, message.id, message.properties, message.body, *history)])
         return seq, group
 
     def _seq(self, message: CopiedMessage, *, fifo: bool) -> int:
-        """Return the seq of a message: of its sending, free, and in a FIFO queue behind the one before."""
+        """Return a free seq of the message's sending time; in a FIFO queue, one after the previous message."""
         sent_at_ms = message.sent_at_ms
         seq = message.position if message.position >> SEQ_SHIFT == sent_at_ms else sent_at_ms << SEQ_SHIFT
         if fifo or self._last_seq >> SEQ_SHIFT == sent_at_ms:
@@ -382,8 +380,8 @@ class FolderTarget(copying.Target):
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         log = self._session.deduplication_log
-        for logged_at_ms, together in groupby(entries, key=attrgetter("logged_at_ms")):
-            for each in together:
+        for logged_at_ms, entries_at in groupby(entries, key=attrgetter("logged_at_ms")):
+            for each in entries_at:
                 log.add(each.key, each.id, each.sequence, logged_at_ms)
             log.write()
             log.confirm()
@@ -393,7 +391,7 @@ class FolderTarget(copying.Target):
         self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)
 
     async def finish(self) -> None:
-        """See ``Target``; raises ``FolderError`` when the doctor finds fault with it."""
+        """See ``Target``; raises ``FolderError`` if the doctor finds a fault."""
         session = self._session
         for queue in session.queues.values():
             found = [group for (group,) in session.rows("add_group_cursors", queue.partition)]
@@ -403,11 +401,11 @@ class FolderTarget(copying.Target):
         self._connection.execute("COMMIT")
         self._connection.close()
         self._unfinished.check()
-        self._unfinished.name()
+        self._unfinished.rename()
 
 
 def receives_of(message: CopiedMessage) -> tuple[Any, ...]:
-    """Return what its row has of the receives of a message; its first one here, for a dead letter that is not known."""
+    """Return the columns of a message's receives; the first one here is unknown for a dead letter."""
     if not message.receive_count:
         return 0, 0, message.epoch, None, None, message.log
     first_here_ms = message.received_at_ms if message.source is not None else message.first_received_at_ms

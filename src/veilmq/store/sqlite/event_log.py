@@ -1,15 +1,15 @@
-"""The event log on SQLite: what became of each receipt, written with the batch that ended it.
+"""The event log on SQLite: the end of each receipt, written with the batch that ended it.
 
-A logged queue has a ``Logged`` (``Queue.log``); one that is not has ``None`` there, and pays one comparison. Events
-are collected in memory and written as one row with the batch. What an event says of the receive stands beside the
-message's deadline, in the column ``log`` (``store.events``). The leases that receives give are remembered for a while,
-until anything but their receipt touches them: the delete that is usual reads nothing.
+A logged queue has a ``Logged`` in ``Queue.log``; others have ``None``, which costs one comparison. Events are collected
+in memory and written as one row per batch. The data of the receive that an event needs is in the column ``log``, next
+to the message's deadline (``store.events``). Leases of recent receives are cached until anything but their receipt
+changes them, so the usual delete reads nothing.
 
-A receipt that ended without a deletion is kept for a day (``expired_receipt``), with its event: the late delete that
-may come corrects it, once, although the message was received again since or is gone. Nothing happens when a lease ends,
-so that end is recorded by the command that gives, moves, changes or deletes the message next, or by the janitor.
-Where the store is nearly full, or too many events wait to be exported, new ones are dropped and counted; everything
-else goes on.
+A receipt that ended without a deletion is kept with its event for a day (``expired_receipt``). A late delete may
+correct the event, once, even if the message was received again or deleted meanwhile. Nothing runs when a lease expires;
+its end is recorded by the next command that delivers, moves, changes or deletes the message, or by the janitor. If the
+disk is nearly full, or too many events wait to be exported, new events are dropped and counted; everything else
+continues.
 """
 
 import logging
@@ -33,26 +33,24 @@ _RECEIVED_AT, _CLOSED_AT = _FIELDS.index("received_at_ms"), _FIELDS.index("close
 _HELD, _OUTCOME = _FIELDS.index("held_ms"), _FIELDS.index("outcome")
 _INSTANTS = [place for place, name in enumerate(_FIELDS) if name.endswith("_at_ms")]
 
-_SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_FROM, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
+_SEQ, _VISIBLE_AT, _GENERATION, _EPOCH, _RECEIVED_SINCE, _GROUP, _LOG = 0, 1, 3, 4, 5, 6, 8  # of a lease
 _KEY, _SENT_AT, _GIVEN_AT = 12, 13, 14
+# The prefix of statements that both kinds of queues have, by whether it is a FIFO queue.
 KIND = {False: "standard", True: "ordered"}
-"""What names of statements begin with that both kinds of queues have, by whether it is a FIFO queue."""
 _LEASES_MAX = 65_536
 
 _decode = msgspec.msgpack.Decoder(tuple).decode
 
 Row = tuple[Any, ...]
+# A row of ``standard_logged`` or ``ordered_logged``, with the routing key in place of the properties, followed by the
+# delivery time (after the wait of the receive).
 Lease = list[Any]
-"""A row of ``standard_logged`` or ``ordered_logged``, with the routing key in place of the properties.
-
-Behind it stands when the message was given, which its receive may have waited for.
-"""
 
 
 class EventLog:
-    """The events of one store that the open batch has made, and what is needed to make them.
+    """The events of one store in the open batch, and the state needed to create them.
 
-    What reads leases finds them as they are in the database: the caller has flushed what is staged of their queue.
+    Methods that read leases expect the database to be current: the caller flushes what is staged of the queue.
     """
 
     def __init__(self, connection: apsw.Connection, *, options: EngineOptions, database: Database) -> None:
@@ -60,27 +58,25 @@ class EventLog:
         self._executemany = connection.executemany
         self._options = options
         self._database = database
-        self.now_ms = 0  # the instant of the batch
+        self.now_ms = 0  # of the batch
         self.clear()
 
     def clear(self) -> None:
-        """Drop what is staged, and what is remembered."""
-        self.staged: list[Event] = []
-        """The events that the batch has still to write, with instants of the store."""
+        """Drop staged events and cached leases."""
+        self.staged: list[Event] = []  # events that the batch has yet to write, in store time
         self._expired: dict[tuple[int, int], tuple[int, bytes]] = {}
-        self.leases: dict[int, Lease] = {}
-        """Those that receives gave lately, by seq: what ``remember`` has taken."""
+        self.leases: dict[int, Lease] = {}  # leases of recent receives, by seq
         self._hashes: dict[tuple[int, int], int | None] = {}
 
     def write(self, ahead_ms: int) -> None:
-        """Write the events that are staged, and the receipts that a late delete may name, or neither.
+        """Write the staged events and the expired receipts, or neither.
 
-        Events have the instants that users see; what is kept for a late delete is store time.
+        Events have shown time; expired receipts have store time.
         """
         staged, expired = self.staged, self._expired
         self.staged, self._expired = [], {}
         recorded, _, exported, dropped = self._execute(SQL["event_state"]).get
-        if self._database.is_short or recorded - exported >= self._options.events_waiting_max:
+        if self._database.low_disk_space or recorded - exported >= self._options.events_waiting_max:
             if not dropped:
                 log.warning("events are dropped: too many wait to be exported, or the disk is nearly full")
             self._execute(SQL["drop_events"], (len(staged),))
@@ -94,23 +90,23 @@ class EventLog:
         self._executemany(SQL["insert_expired"], [(*key, *kept) for key, kept in expired.items()])
 
     def sweep(self, rows_max: int) -> bool:
-        """Forget some of the receipts kept for too long, or behind too many others; tell whether there may be more."""
+        """Delete a slice of expired receipts that are too old or too many; return whether there may be more."""
         terms = rows_max, self.now_ms - events.EXPIRED_KEPT_S * SECOND_MS, EXPIRED_KEPT_MAX
         return len(self._execute(SQL["forget_expired"], terms).fetchall()) == rows_max
 
     # Leases.
 
     def find(self, partition: int, seqs: Iterable[int], *, fifo: bool) -> list[Lease]:
-        """Return the leases of the messages that are there."""
+        """Return the leases of existing messages."""
         query = SQL[f"{KIND[fifo]}_logged"]
         leases = [list(row) for row in self._executemany(query, [(partition, seq) for seq in seqs])]
         for lease in leases:
             lease[_KEY] = routing_key(lease[_KEY], self._options.routing_attribute)
-            lease.append((lease[_RECEIVED_FROM] or 0) + read_log(lease[_LOG])[-1])
+            lease.append((lease[_RECEIVED_SINCE] or 0) + read_log(lease[_LOG])[-1])
         return leases
 
-    def remember(self, lease: Lease, visible_at_ms: int, generation: int) -> int:
-        """Remember a lease that ``received`` has returned, with what it did not know; return its ``log``."""
+    def cache(self, lease: Lease, visible_at_ms: int, generation: int) -> int:
+        """Complete and cache a lease that ``received`` has returned; return its ``log``."""
         lease[_VISIBLE_AT], lease[_GENERATION] = visible_at_ms, generation
         if lease[_SENT_AT] is not None:
             if len(self.leases) >= _LEASES_MAX:
@@ -119,13 +115,13 @@ class EventLog:
         log: int = lease[_LOG]
         return log
 
-    def knows(self, receipt: Receipt) -> bool:
-        """Tell whether the lease that a receipt names is remembered."""
+    def is_cached(self, receipt: Receipt) -> bool:
+        """Return whether the lease of a receipt is cached."""
         lease = self.leases.get(receipt.position)
         return lease is not None and (lease[_GENERATION], lease[_EPOCH], lease[_VISIBLE_AT]) == receipt[2:]
 
-    def keep(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
-        """Write what has become of the leases."""
+    def update(self, partition: int, leases: Collection[Lease], *, fifo: bool) -> None:
+        """Write changed leases."""
         for lease in leases:
             self.leases.pop(lease[_SEQ], None)
         rows = [(partition, each[_GROUP], each[_SEQ], each[_VISIBLE_AT], each[_EPOCH], each[_LOG]) for each in leases]
@@ -134,13 +130,13 @@ class EventLog:
     # What happens to receipts.
 
     def received(self, queue: Queue, rows: list[Row], requested_at_ms: int) -> dict[int, Lease]:
-        """End the earlier receipts of messages that a receive gives, rows as they are offered; return leases by seq.
+        """End the earlier receipts of delivered messages, given as candidate rows; return leases by seq.
 
-        Those of a fair queue, and of dead letters, whose rows do not say since when they are there, are not remembered.
+        Leases of a fair queue and of dead letters, whose rows lack the time of arrival, are not cached.
         """
-        again, now_ms = [row[0] for row in rows if row[2]], self.now_ms
-        if again:
-            self.end_receipts(queue.log, queue.partition, again, fifo=queue.fifo)
+        redelivered, now_ms = [row[0] for row in rows if row[2]], self.now_ms
+        if redelivered:
+            self.end_receipts(queue.log, queue.partition, redelivered, fifo=queue.fifo)
         begun = events.log_begun(len(rows), now_ms - requested_at_ms)
         leases: dict[int, Lease] = {}
         for place, row in enumerate(rows):
@@ -164,9 +160,9 @@ class EventLog:
     def end_receipts(
         self, logged: Logged | None, partition: int, seqs: Iterable[int], *, fifo: bool, dead: bool = False
     ) -> None:
-        """End the receipts of messages that something else than a receipt takes, moves or deletes.
+        """End the receipts of messages that are received, moved or deleted other than by a receipt.
 
-        A receipt has ended at its deadline, or with its message before that. ``dead``: they become dead letters.
+        A receipt ends at its deadline, or earlier with its message. ``dead``: the messages become dead letters.
         """
         if logged is None:
             return
@@ -175,36 +171,36 @@ class EventLog:
                 event = self._expire(logged, lease)
                 self._expired[lease[_SEQ], lease[_GENERATION]] = self.now_ms, encode_events(event)
             if dead and lease[_LOG]:
-                self._note(logged, lease, Outcome.DEAD_LETTERED, self.now_ms)
+                self._record(logged, lease, Outcome.DEAD_LETTERED, self.now_ms)
 
     def changed(self, logged: Logged, lease: Lease, *, released: bool) -> None:
-        """Take note that the deadline of a lease, still the old one, is about to be moved; the caller keeps it."""
+        """Record in a lease, before the change, that its deadline changes; the caller writes the lease."""
         if not released:
             lease[_LOG] = events.log_extended(lease[_LOG])
         elif log_is_open(lease[_LOG]):
-            self._note(logged, lease, Outcome.NACKED, self.now_ms)
+            self._record(logged, lease, Outcome.NACKED, self.now_ms)
             lease[_LOG] |= LOG_CLOSED
 
     def deleted(self, queue: Queue, receipt: Receipt, lease: Lease | None, *, acts: bool) -> None:
-        """Take note of a delete: it acts, or its receipt has ended or its message has, which has no ``lease`` then.
+        """Record a delete, which does not act if its receipt has ended; ``lease`` is ``None`` without a message.
 
-        A receipt that a change has renewed is of the same receive, which goes on.
+        A receipt renewed by a change belongs to the same receive, which continues.
         """
         if (logged := queue.log) is None:
             return
         if lease is not None and lease[_GENERATION] == receipt.generation:
             if log_is_open(lease[_LOG]) and (acts or lease[_EPOCH] == receipt.epoch):
                 if self.now_ms < lease[_VISIBLE_AT]:
-                    self._note(logged, lease, Outcome.DELETED, self.now_ms)
+                    self._record(logged, lease, Outcome.DELETED, self.now_ms)
                 else:
                     self._correct(self._expire(logged, lease))
                 if not acts:
                     lease[_LOG] |= LOG_CLOSED
-                    self.keep(queue.partition, [lease], fifo=queue.fifo)
+                    self.update(queue.partition, [lease], fifo=queue.fifo)
             return
-        if acts and lease is not None and log_is_open(lease[_LOG]):  # an earlier receipt deletes
+        if acts and lease is not None and log_is_open(lease[_LOG]):  # a delete by an earlier receipt
             if self.now_ms < lease[_VISIBLE_AT]:
-                self._note(logged, lease, Outcome.DELETED_BY_EARLIER, self.now_ms)
+                self._record(logged, lease, Outcome.DELETED_BY_EARLIER, self.now_ms)
             else:
                 self._expire(logged, lease)
         key = receipt.position, receipt.generation
@@ -216,7 +212,7 @@ class EventLog:
             self._correct(late)
 
     def _late_of_unswept(self, queue: Queue, logged: Logged, receipt: Receipt) -> Event | None:
-        """Record the end of a receipt that retention or a purge has ended, before the janitor comes to it."""
+        """Record the end of a receipt that retention or a purge has ended, before the janitor does."""
         places = [(queue.partition, logged)] if receipt.position < queue.floor(self.now_ms) else []
         for partition, name, ended_at_ms in self._execute(SQL["retired_parts"], (-1,)):
             if name == queue.name:
@@ -225,7 +221,7 @@ class EventLog:
             for lease in self.find(partition, [receipt.position], fifo=queue.fifo):
                 if lease[_GENERATION] == receipt.generation and log_is_open(lease[_LOG]):
                     lease[_LOG] |= LOG_CLOSED
-                    self.keep(partition, [lease], fifo=queue.fifo)
+                    self.update(partition, [lease], fifo=queue.fifo)
                     return self._expire(logged, lease)
         return None
 
@@ -237,14 +233,14 @@ class EventLog:
 
     def _expire(self, logged: Logged, lease: Lease) -> Event:
         end_ms = min(lease[_VISIBLE_AT], logged.end_ms(lease[_SEQ] >> SEQ_SHIFT))
-        return self._note(logged, lease, Outcome.EXPIRED, max(lease[_GIVEN_AT], end_ms))
+        return self._record(logged, lease, Outcome.EXPIRED, max(lease[_GIVEN_AT], end_ms))
 
-    def _note(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
+    def _record(self, logged: Logged, lease: Lease, outcome: Outcome, closed_at_ms: int) -> Event:
         _, visible_at_ms, receive_count, generation, *_, log, group_hash, size, message_id = lease[:_KEY]
         if outcome is Outcome.EXPIRED:
             visible_at_ms = closed_at_ms
-        what = (logged.queue, lease[_KEY], group_hash, size, message_id, generation)
+        content = (logged.queue, lease[_KEY], group_hash, size, message_id, generation)
         times = lease[_SENT_AT], lease[_GIVEN_AT], visible_at_ms
-        event = events.event_of(*what, *times, receive_count, log, outcome, closed_at_ms)
+        event = events.event_of(*content, *times, receive_count, log, outcome, closed_at_ms)
         self.staged.append(event)
         return event

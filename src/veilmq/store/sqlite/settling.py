@@ -55,7 +55,7 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], re
         for each in found:
             receipt = each[2]
             acts = receipt[4] > now_ms or not (queue.fifo or each[3].only_live)
-            (tried if acts and (log is None or session.events.knows(receipt)) else rest).append(each)
+            (tried if acts and (log is None or session.events.is_cached(receipt)) else rest).append(each)
     freed: set[int] = set()  # groups of a FIFO queue that are to be filed anew
     if tried:
         rest += _delete_as_received(session, queue, tried, freed)
@@ -192,7 +192,7 @@ def _write(session: Session, queue: Queue, changed: Collection[list[Any]], delet
         if queue.log is None:
             session.run_many(f"{kind}_change", [(partition, row[6], row[0], row[1], row[4], None) for row in changed])
         else:
-            session.events.keep(partition, changed, fifo=queue.fifo)
+            session.events.update(partition, changed, fifo=queue.fifo)
         session.mark_dirty(queue)
         if queue.has_groups:
             fair.changed(session, queue, changed)
@@ -389,7 +389,7 @@ def dead_letter_sink(session: Session, queue: Queue) -> DeadLetterSink | None:
     target = session.find(settings.dead_letter_queue)
     if target is None or dead_letter_refusal(queue.name, settings, target.name, target.settings) is not None:
         return None
-    if session.database.is_short and session.database.recheck_room():
+    if session.database.low_disk_space and session.database.recheck_space():
         return None
 
     def move(rows: list[Row]) -> None:

@@ -176,7 +176,7 @@ class Delivery:
                 visible_at_ms = min(now_ms + timeout_s * SECOND_MS, end_ms)
             generation = getrandbits(GENERATION_BITS) or 1  # 0: never received
             if begun is not None:
-                log = session.events.remember(begun[seq], visible_at_ms, generation)
+                log = session.events.cache(begun[seq], visible_at_ms, generation)
             if epoch is None:
                 epoch = 0
                 self._leases.append((log, partition, seq, lane, visible_at_ms, generation, requested_at_ms, now_ms))

@@ -84,7 +84,7 @@ class Committer:
         """Make the batch durable; ``committed`` is called before or after this returns."""
         if self._thread is None:
             self._committed(self._try())
-        elif not self._database.moves_log and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
+        elif not self._database.checkpoint_due and (self._usual_s < _QUICK_S or self._commits_to_trial <= 0):
             started_s = self._stopwatch()
             error = self._try()
             took_s = self._stopwatch() - started_s
@@ -105,7 +105,7 @@ class Committer:
     def _try(self) -> BaseException | None:
         try:
             self._database.commit()
-            self._database.check_room()
+            self._database.check_space()
         except BaseException as error:  # noqa: BLE001 - the store handles it in its own thread
             return error
         return None
@@ -153,7 +153,7 @@ class SqliteStore(Store):
             ((floor_ms, _, mark),) = self._session.rows("progress")
             clock.resume(mark, floor_ms=floor_ms)
             self._batch = Batch(self._session)
-            self._database.check_room()
+            self._database.check_space()
             self._committer = Committer(self._database, self._committed, in_thread=folder is not None)
             resources.callback(self._end)
             self._resources = resources.pop_all()
@@ -228,7 +228,7 @@ class SqliteStore(Store):
         return "in memory only, lost when the server stops" if self._folder is None else f"in {self._folder.resolve()}"
 
     async def readiness_failures(self) -> list[str]:
-        return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.is_short}.items() if holds]
+        return [text for text, holds in {FAILED: self.has_failed, FULL: self._database.low_disk_space}.items() if holds]
 
     def warnings(self) -> list[str]:
         held_ms, doubt = self.clock.held_back_ms(), self.clock.doubt
@@ -252,7 +252,7 @@ class SqliteStore(Store):
 
     async def load_or_create(self, name: str, create: Callable[[], bytes]) -> bytes:
         """Return the content of the file ``name`` in the data folder, created if missing; raises ``FolderError``."""
-        return create() if self._folder is None else database.kept_file(self._folder / name, create)
+        return create() if self._folder is None else database.load_or_create(self._folder / name, create)
 
     async def drain(self) -> None:
         while self._running:
@@ -308,7 +308,7 @@ class SqliteStore(Store):
         try:
             if error is None:
                 self._session.deduplication_log.confirm()
-            elif database.ran_out_of_room(error):
+            elif database.disk_is_full(error):
                 self._batch.roll_back(self._pending, error)
             else:
                 raise error

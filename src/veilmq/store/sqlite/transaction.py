@@ -92,7 +92,7 @@ class _Transaction(SqliteClaims):
         settling.notify_freed(session, queue)
 
     def require_room(self) -> None:
-        if self._session.database.recheck_room():
+        if self._session.database.recheck_space():
             raise StoreFull
 
     async def store(self, queue: Queue, messages: Sequence[NewMessage], ids: Sequence[bytes]) -> list[SentMessage]:
@@ -281,7 +281,7 @@ def sweep(session: Session, command: Sweep) -> int:
     of retention. Expired messages are never delivered in the meantime, because all commands check retention themselves.
     """
     now_ms, left = session.now_ms, _ROWS_PER_SWEEP
-    session.database.recheck_room()
+    session.database.recheck_space()
     while left > 0 and (retired := session.row("retired_parts", 1)) is not None:
         left -= _PARTITION_ROWS + _sweep_partition(session, retired, left)
     inspected = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
@@ -307,7 +307,7 @@ def sweep(session: Session, command: Sweep) -> int:
     session.flush()  # writes the rows that decide whether groups have messages
     many_groups = session.group_numbers.sweep(_ROWS_PER_SWEEP // 2)
     many_expired = session.events.sweep(_ROWS_PER_SWEEP // 4)
-    freed_pages = session.database.give_back()
+    freed_pages = session.database.free_pages()
     more = (
         many_unread or many_forgotten or many_groups or many_expired or freed_pages or left <= 0 or session.swept_to > 0
     )

@@ -219,7 +219,7 @@ def test_a_command_that_fails_leaves_no_event(host: Host, monkeypatch: pytest.Mo
     """Those of the other commands in its batch stay, and what it wanted is done when it comes again."""
     host.send("a", "b", "bad")
     a, b, bad = host.receive(3)
-    note = event_log.EventLog._note
+    note = event_log.EventLog._record
 
     def failing(log: Any, logged: Any, lease: list[Any], *rest: Any) -> Any:
         event = note(log, logged, lease, *rest)
@@ -227,11 +227,11 @@ def test_a_command_that_fails_leaves_no_event(host: Host, monkeypatch: pytest.Mo
             raise RuntimeError("a defect")
         return event
 
-    monkeypatch.setattr(event_log.EventLog, "_note", failing)
+    monkeypatch.setattr(event_log.EventLog, "_record", failing)
     answers = host.do_together(*(Delete(queue=QUEUE, receipts=(each.receipt,)) for each in (a, bad, b)))
     assert isinstance(answers[1], InternalError)
     assert outcomes(host) == [("deleted", 0)] * 2
-    monkeypatch.setattr(event_log.EventLog, "_note", note)
+    monkeypatch.setattr(event_log.EventLog, "_record", note)
     host.delete(bad.receipt)
     assert outcomes(host) == [("deleted", 0)] * 3
     host.check()
@@ -260,8 +260,8 @@ def test_a_nearly_full_disk_takes_no_events(host: Host, monkeypatch: pytest.Monk
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
-    monkeypatch.setattr(host.engine._session.database, "_is_short", lambda: True)
-    host.engine._session.database.check_room()
+    monkeypatch.setattr(host.engine._session.database, "_read_space", lambda: True)
+    host.engine._session.database.check_space()
     again = host.receive_one().receipt
     host.delete(late)
     host.delete(again)

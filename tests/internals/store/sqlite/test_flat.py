@@ -296,7 +296,7 @@ def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypat
     host.receive(1, timeout_s=0)
     assert shown(host, PEEK) == []
     space = host.engine._session.database
-    monkeypatch.setattr(space, "is_short", True)
-    monkeypatch.setattr(space, "recheck_room", lambda: True)
+    monkeypatch.setattr(space, "low_disk_space", True)
+    monkeypatch.setattr(space, "recheck_space", lambda: True)
     assert shown(host, PEEK) == ["a"]
     assert host.bodies(1) == ["a"]

@@ -146,19 +146,19 @@ def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tm
     for number in range(200):
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO setting VALUES (?, ?)", (f"{number}", bytes(20_000)))
-        moving.append(database.moves_log)
+        moving.append(database.checkpoint_due)
         database.commit()
     assert True in moving
     assert (True, True) not in pairwise(moving), "not again at the next commit"
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("DELETE FROM setting")
     database.commit()
-    moving = [database.moves_log]
+    moving = [database.checkpoint_due]
     connection.execute("BEGIN IMMEDIATE")
-    assert database.give_back(1, kept=0)
-    moving.append(database.moves_log)
+    assert database.free_pages(1, kept=0)
+    moving.append(database.checkpoint_due)
     database.commit()
-    moving.append(database.moves_log)
+    moving.append(database.checkpoint_due)
     assert moving[1:] == [True, False]
     connection.close()
 
@@ -349,14 +349,14 @@ class TimedDisk:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.sync_s = 0.0002
-        self.moves_log = False
+        self.checkpoint_due = False
         self.threads: list[threading.Thread] = []
 
     def commit(self) -> None:
         self.now_s += self.sync_s
         self.threads.append(threading.current_thread())
 
-    def check_room(self) -> None:
+    def check_space(self) -> None:
         """Find room enough."""
 
 
@@ -378,7 +378,7 @@ async def test_the_usual_length_of_a_sync_decides() -> None:
     disk.sync_s = 0.0002
     await in_place(disk, committer, done, 3_000)
     assert await in_place(disk, committer, done, 100) == 100, "a disk that is quick again is noticed"
-    disk.moves_log = True
+    disk.checkpoint_due = True
     assert await in_place(disk, committer, done, 3) == 0, "moving the log takes long, whatever the disk"
     committer.close()
 
@@ -406,7 +406,7 @@ def test_a_freed_disk_takes_sends_again_though_nothing_else_commits(
         host.create()
         with monkeypatch.context() as full:
             full.setattr(os, "statvfs", no_room)
-            host.engine._database.check_room()
+            host.engine._database.check_space()
             assert refuses(host)
             assert refuses(host)
         assert not refuses(host)
