@@ -1,12 +1,12 @@
-"""The jobs ``archive``, queues → the archive table, and ``replay``, a slice of the archive → a queue.
+"""The jobs ``archive`` (queues → the archive table) and ``replay`` (a slice of the archive → a queue).
 
-**Archive.** Each queue has its own stream and its own checkpoint, so queues can be added and removed, and a failed one
-restarted alone. A stream claims messages, adds them to the table, and acknowledges them when they are durable there.
+**Archive.** Each queue has its own stream and checkpoint, so queues can be added and removed, and a failed one
+restarted alone. A stream claims messages, adds them to the table, and acknowledges them once they are durable there.
 ``read_archive`` reads only the live files of the requested queues and days.
 
-**Replay.** A run has a name and a record in the archive: the version of the table, the slice, and the bounds of its
-batches by time of sending. So a restarted run has the same batches, and the queue accepts each batch of a run once.
-Batches are sent in order, so groups keep their order.
+**Replay.** A run has a name and a recorded plan: the version of the table, the slice, and the bounds of its batches by
+time of sending. So a restarted run has the same batches, and the queue accepts each batch of a run once. Batches are
+sent in order, so groups keep their order.
 """
 
 import itertools
@@ -61,9 +61,9 @@ def archive(
     report: Report = lambda name, rows: None,
     stop: threading.Event | None = None,
 ) -> Archived:
-    """Archive ``queues``; raises ``PipelineFailed`` if a stream fails. A restarted job continues where it stopped.
+    """Archive ``queues``. A restarted job continues where it stopped. Raises ``PipelineFailed`` if a stream fails.
 
-    Small files are compacted also at the end. The day (UTC) of a message decides when it leaves the table.
+    Small files are also compacted at the end. Messages leave the table by their day (UTC).
     """
     table, files, has_work = ArchiveTable(options.table), Counter[str](), options.compact_minutes or options.expire_days
     checkpoints = Place.at(options.checkpoint) if options.checkpoint else table.place / CHECKPOINTS
@@ -138,9 +138,9 @@ _MICROS = "unix_micros(sent_at)"
 
 
 class Plan(Value):
-    """The batches of a run to the queue ``to``: all but the last end at ``ends_us`` (time of sending, inclusive).
+    """The batches of a run to the queue ``to``: all but the last one end at ``ends_us`` (time of sending, inclusive).
 
-    ``messages`` has the number of messages of each batch; ``published`` is the number of published batches.
+    ``messages`` has the size of each batch; ``published`` is the number of published batches.
     """
 
     version: int
@@ -153,17 +153,17 @@ class Plan(Value):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """The result of a run: ``messages`` in total, of which earlier starts of the run had sent ``before``."""
+    """The result of a run: ``messages`` in total, of which earlier starts sent ``before``."""
 
     messages: int
     before: int
 
 
 def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
-    """Return archived messages with the columns of the sink: attributes keep their types, groups their order.
+    """Return archived messages with the columns of the sink, in the order of their groups.
 
-    In a FIFO queue a message without a group gets its own group, and the deduplication id contains the run, so a
-    replayed message is no duplicate of the original.
+    For a FIFO queue a message without a group gets its own group, and the deduplication id contains the run, so that a
+    replayed message is not a duplicate of the original.
     """
     if not fifo:
         return rows.select("body", "attributes", "attribute_types", "group")
@@ -180,7 +180,7 @@ def replayed(rows: DataFrame, *, run: str, fifo: bool) -> DataFrame:
 class Replay:
     """A run of the job ``replay`` to the queue ``to``; its name has 1 to 40 letters, digits, ``-`` and ``_``.
 
-    Its plan and its progress are in a file in ``<table>/_replays``. Raises ``PipelineFailed`` for another name.
+    Its plan and progress are in a file in ``<table>/_replays``. Raises ``PipelineFailed`` for an invalid name.
     """
 
     endpoint: str
@@ -195,9 +195,9 @@ class Replay:
     def send(
         self, spark: SparkSession, *, report: Report = lambda name, rows: None, stop: threading.Event | None = None
     ) -> Replayed:
-        """Send the batches that earlier starts of the run have not sent.
+        """Send the batches that earlier starts have not sent.
 
-        Raises ``PipelineFailed``, also if a run of another slice has the same name.
+        Raises ``PipelineFailed``, also if a run with another slice has the same name.
         """
         queue = self.to
         try:
@@ -214,9 +214,9 @@ class Replay:
         return Replayed(messages=sum(plan.messages[: plan.published]), before=sum(plan.messages[:before]))
 
     def _plan(self, spark: SparkSession) -> Plan:
-        """Return the recorded plan; for a new run, divide the slice into batches of about equal size, and record that.
+        """Return the recorded plan. For a new run, divide the slice into batches of similar size and record the plan.
 
-        Raises ``PipelineFailed`` if the recorded plan has another slice, or is of an earlier format.
+        Raises ``PipelineFailed`` if the recorded plan has another slice or an earlier format.
         """
         run, records = self.options.run, Place.at(self.options.table) / RECORDS
         content, file = records.read(f"{run}.json"), f"{records.location}/{run}.json"

@@ -1,20 +1,18 @@
-"""The archive table: Parquet files in folders by queue and day, and a Delta log that names the files of the table.
+"""The archive table: Parquet files in folders by queue and day, and a Delta log that lists the files of the table.
 
-deltalake writes the log, so every program that reads Delta tables reads the archive. A file that the log does not name
+deltalake writes the log, so every program that reads Delta tables can read the archive. A file that is not in the log
 is not part of the table: readers never see the files of a killed task, batch or compaction, and ``vacuum`` deletes
-them. Each commit adds one log entry atomically. The entry stores the name of the writer and the number of the batch,
-and a batch is committed only once: this makes the archive exactly once.
+them. Each commit adds one log entry atomically. The entry has the name of the writer and the number of the batch, and a
+batch is committed only once: so messages are archived exactly once.
 
 Only one of several concurrent writers creates an entry: in a folder by a hard link, in a bucket by a conditional write
 (``If-None-Match: *``). Nothing is renamed. All machines of the cluster must reach the folder or bucket.
 
-``ArchiveTable.add`` adds the batch of a stream to the archive once. Tasks write Parquet files into the folders of the
-table. Readers do not see them until the commit of the batch names them in the table's log. A repeated task writes other
-files, and the commit names only those of one attempt.
+In ``ArchiveTable.add`` tasks write the files of a batch, and the driver commits them. A repeated task writes other
+files, and the commit has only those of one attempt.
 
-A compaction replaces many small files by a few large ones. A Spark task joins files of one queue and day into a new
-file, and one commit replaces the old files by the new ones. A reader sees either the old files or the new ones. A
-compaction that is killed before its commit leaves files that are not part of the table. The old files stay until
+A compaction replaces many small files by a few large ones: a Spark task joins files of one queue and day into a new
+file, and one commit replaces the old files by the new ones, so that a reader sees either. The old files stay until
 ``vacuum``.
 """
 
@@ -55,7 +53,7 @@ SCHEMA = pa.schema([*CONTENT, ("queue", pa.string()), ("date", pa.date32())])
 """The columns of the table: those of ``format("veilmq")``, and the day."""
 
 COMPARED = {"id", "group", "sent_at", "received_at", "receive_count", "sequence_number"}
-"""The columns with statistics in the log. Bodies and attributes have none, as the log outlives expired messages."""
+"""The columns with statistics in the log. Bodies and attributes have none, because the log outlives messages."""
 
 Value = str | int
 T = TypeVar("T")
@@ -83,7 +81,7 @@ class ArchiveFile:
         return {"queue": self.queue, "date": self.day.isoformat()}
 
     def added(self, *, new: bool) -> AddAction:
-        """Return the entry of the log that adds the file, with ``new`` rows or those of other files."""
+        """Return the log action that adds the file; ``new``: its rows are not from other files of the table."""
         return AddAction(self.path, self.size_bytes, self.partition, now_ms(), new, self.statistics)
 
 
@@ -91,14 +89,14 @@ class FileWriter:
     """Writes one file of the table; the file is durable when ``finish`` returns."""
 
     def __init__(self, place: Place, *, queue: str, day: date, content: pa.Schema = CONTENT) -> None:
-        """Open the file under a unique name; ``content`` are its columns."""
+        """Create the file under a unique name; ``content`` are its columns."""
         self._place, self._queue, self._day, self._content = place, queue, day, content
         self._path = f"queue={quote(queue, safe='')}/date={day.isoformat()}/{uuid.uuid4()}.parquet"
         place.prepare(self._path)
         self._parquet = pq.ParquetWriter(self._path, content, compression="zstd", filesystem=place.files)
 
     def add(self, rows: pa.Table) -> None:
-        """Append ``rows`` without the columns that the file lacks; columns that ``rows`` lack are null."""
+        """Append ``rows``. Columns that the file lacks are dropped; columns that ``rows`` lack are null."""
         columns = [
             rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
             for field in self._content
@@ -126,7 +124,7 @@ class FileWriter:
 
 
 def _statistics(written: pq.FileMetaData) -> str:
-    """Return the statistics by which readers skip a file: its rows, and the minimum, maximum and nulls of columns."""
+    """Return the statistics for skipping files: the number of rows; minimum, maximum and nulls of columns."""
     minima: dict[str, Value] = {}
     maxima: dict[str, Value] = {}
     nulls: dict[str, int] = {}
@@ -198,24 +196,21 @@ class ArchiveTable:
             raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
 
     def snapshot(self, *, version: int | None = None) -> Snapshot:
-        """Return the current table, or that of an earlier ``version``; raises ``PipelineFailed`` if there is none."""
+        """Return the table at ``version`` (default: now). Raises ``PipelineFailed`` if there is none."""
         table = self._open(version)
         rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return Snapshot(version=table.version(), files=tuple(_file(row) for row in rows))
 
     def add(self, rows: DataFrame, query: str, number: int) -> None:
-        """Add batch ``number`` of a streaming query, once: tasks write files, and the driver commits them.
-
-        A repeated task or batch writes other files, which ``vacuum`` deletes if they are not committed.
-        """
+        """Add batch ``number`` of a streaming query, exactly once."""
         files = [file for written in in_tasks(rows, partial(_write, self.place)) for file in written]
         if files:
             self.commit(writer=query, batch=number, files=files)
 
     def commit(self, *, writer: str, batch: int, files: Sequence[ArchiveFile]) -> bool:
-        """Add ``files`` as ``batch`` of ``writer``; return ``False`` if the table has that batch already.
+        """Add ``files`` as ``batch`` of ``writer``; return ``False`` if the table already has that batch.
 
-        The batch numbers of a writer increase. The entry is durable on return.
+        A writer's batch numbers must increase. The entry is durable on return.
         """
 
         def commit() -> bool:
@@ -229,9 +224,9 @@ class ArchiveTable:
         return self._retried(commit)
 
     def replace(self, *, writer: str, old: Sequence[ArchiveFile], new: Sequence[ArchiveFile], since: Snapshot) -> bool:
-        """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if another writer was first.
+        """Replace ``old`` by ``new``, which have the same rows or none; return ``False`` if another process was first.
 
-        ``since`` is the snapshot that has ``old``. Only one of the processes with this writer name can commit after it.
+        ``since`` is the snapshot of ``old``. Of the processes with this writer name, only one can commit after it.
         (deltalake's own compaction lets two processes replace the same files.)
         """
         table = self._open(since.version)
@@ -258,14 +253,14 @@ class ArchiveTable:
     def expire(self, *, writer: str, before: date) -> int:
         """Remove files of days before ``before`` from the table; return their number. ``vacuum`` deletes them later.
 
-        Excludes compactions under the same ``writer`` (see ``replace``): returns 0 if one was first.
+        Returns 0 if a concurrent compaction with the same ``writer`` was first (see ``replace``).
         """
         snapshot = self.snapshot()
         old = [file for file in snapshot.files if file.day < before]
         return len(old) if old and self.replace(writer=writer, old=old, new=[], since=snapshot) else 0
 
     def _retried(self, attempt: Callable[[], T]) -> T:
-        """Return the result of ``attempt``, made again after each commit of another writer, which may be its own."""
+        """Call ``attempt`` until it succeeds without a conflicting commit, which may have been its own."""
         for _ in range(_TRIES):
             with suppress(CommitFailedError):
                 return attempt()
@@ -282,7 +277,7 @@ class ArchiveTable:
             raise PipelineFailed(f"{self.location} cannot be used: {_cause(error)}") from error
 
     def _append(self, table: DeltaTable, transaction: Transaction, actions: Sequence[AddAction | RemoveAction]) -> None:
-        """Commit durably: afterwards the queue deletes the messages."""
+        """Commit durably, because the messages are deleted from the queue next."""
         properties = CommitProperties(app_transactions=[transaction])
         before = table.version()
         table.create_write_transaction(
@@ -296,7 +291,7 @@ class ArchiveTable:
 
 
 def _cause(error: Exception) -> str:
-    """Return in one line why deltalake failed: the message of the object store, else the innermost cause."""
+    """Return one line for an error of deltalake: the message of the object store, else the innermost cause."""
     message = _STORE_MESSAGE.search(str(error))
     lines = [line for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     return message[1] if message else lines[-1].strip(" ↳")
@@ -315,7 +310,7 @@ def _file(row: dict[str, object]) -> ArchiveFile:
 
 
 def _write(place: Place, _: int, batches: Iterator[pa.RecordBatch]) -> list[ArchiveFile]:
-    """Write the rows of one task, one file for each queue and day; the retention of 14 days bounds their number."""
+    """Write the rows of one task, one file for each queue and day; retention limits the days to 14."""
     files = dict[tuple[str, date], FileWriter]()
     with ExitStack() as closing:
         for batch in batches:
@@ -342,8 +337,8 @@ _ROWS = 20_000  # in memory at a time
 def compact(table: ArchiveTable, spark: SparkSession | None = None, *, file_bytes: int = FILE_BYTES) -> int:
     """Join files smaller than half of ``file_bytes`` into files of about that size; return how many were joined.
 
-    Tasks of ``spark`` join the files; without ``spark``, this process does. A repeated task writes another file, and
-    the commit names only one of them. If another compaction commits meanwhile, this one ends early.
+    Tasks of ``spark`` join the files, or without ``spark`` this process. If another compaction commits meanwhile, this
+    one ends early.
     """
     count, place, snapshot = 0, table.place, table.snapshot()
     groups = list(_groups(snapshot, file_bytes=file_bytes))
@@ -385,7 +380,7 @@ def _groups(snapshot: Snapshot, *, file_bytes: int) -> Iterator[Sequence[Archive
 
 
 def _join(place: Place, groups: Sequence[Sequence[ArchiveFile]], number: int, _: object = None) -> ArchiveFile:
-    """Write the rows of a group to one file with the union of the columns, those of a later version included."""
+    """Write the rows of a group to one file with the union of all columns, including those of later versions."""
     files = groups[number]
     contents = [pq.read_schema(file.path, filesystem=place.files) for file in files]
     writer = FileWriter(place, queue=files[0].queue, day=files[0].day, content=pa.unify_schemas([CONTENT, *contents]))

@@ -32,16 +32,16 @@ from veilmq.core.receipts import Outcome
 
 RATIO = 1.02
 BUCKETS = 1060
-"""More than fourteen days, the longest that a message is kept, have buckets."""
+"""The buckets cover more than fourteen days, the maximum retention of a message."""
 
 ARM_BUCKETS = 8
-"""An *arm* is a range of timeouts in force, 17 % wide."""
+"""An *arm* is a range of timeouts, 17 % wide."""
 
 OCTAVE_BUCKETS = 35
-"""About twice as long."""
+"""An octave is a factor of about two."""
 
 EXTENDED = -1
-"""The arm of receipts whose timeout was extended on the way: how long it became follows the work."""
+"""The arm of receipts whose timeout was extended: its final length depends on the work."""
 
 HELD = "held"
 VISIBILITY = "visibility"
@@ -50,7 +50,7 @@ DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 SUMS = ("n", "extensions")
-"""The columns of a cell that are added: receipts, and how often their timeouts were extended."""
+"""The columns of a cell that are added: receipts and extensions of their timeouts."""
 
 DIMENSIONS = ("queue", "key", "day", "first", "outcome", "axis", "arm", "bucket")
 _TIMELESS = [name for name in DIMENSIONS if name != "day"]
@@ -130,7 +130,7 @@ def decayed(parts: DataFrame, *, half_life_days: float, since: DataFrame | None 
 
 
 def days(parts: DataFrame) -> DataFrame:
-    """Return the number of receipts by ``queue``, ``day`` and ``outcome``, as ``n``."""
+    """Return the number of receipts ``n`` by ``queue``, ``day`` and ``outcome``."""
     held = parts.where(fn.col("axis") == HELD)
     return held.groupBy("queue", "day", "outcome").agg(fn.sum("n").alias("n")).orderBy("queue", "day", "outcome")
 
@@ -150,10 +150,10 @@ MIDDLES_S: Array = EDGES_S / RATIO**0.5
 """The (geometric) middle of each bucket, in seconds."""
 
 RELEASED = (Outcome.NACKED, Outcome.DELETED_BY_EARLIER)
-"""Outcomes that show only that the work takes longer than the receipt was held."""
+"""Outcomes that show only that the work takes longer than the time held."""
 
 ENDED = (Outcome.DELETED, Outcome.EXPIRED, *RELEASED)
-"""Every receipt has exactly one of these outcomes."""
+"""Each receipt has exactly one of these outcomes."""
 
 _KINDS = [(outcome.value, axis) for outcome in Outcome for axis in (HELD, VISIBILITY)]
 CELL = np.dtype([("kind", np.int64), ("arm", np.int64), ("bucket", np.int64), ("n", np.float64), ("n2", np.float64)])
@@ -187,7 +187,7 @@ def _by_bucket(axis: str, *outcomes: Outcome) -> "cached_property[Array]":
 
 @dataclass(frozen=True)
 class ReceiptCounts:
-    """Receipts in cells (``CELL``); ``extensions`` are those of the receipts that were deleted in time."""
+    """Receipts in cells (``CELL``); ``extensions`` counts those of receipts deleted in time."""
 
     cells: npt.NDArray[Any] = field(default_factory=lambda: np.zeros(0, CELL))
     extensions: float = 0.0
@@ -212,7 +212,7 @@ class ReceiptCounts:
     nacked = _by_bucket(HELD, *RELEASED)
     """Receipts released, or whose message an earlier receipt deleted, by the time held."""
     expired = _by_bucket(VISIBILITY, Outcome.EXPIRED)
-    """Expired receipts by timeout, those deleted late included."""
+    """Expired receipts by timeout, including those deleted late."""
     in_force = _by_bucket(VISIBILITY, *ENDED)
     """All receipts, by timeout."""
 
@@ -311,26 +311,26 @@ def counts_by_key(cells: Any, since: Mapping[tuple[str, str], str] | None = None
 
 def counts_of(cells: Any) -> ReceiptCounts:
     """Return the sum of ``cells``, a pandas frame."""
-    made = np.zeros(len(cells), CELL)
-    made["kind"] = [_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)]
+    array = np.zeros(len(cells), CELL)
+    array["kind"] = [_KINDS.index(pair) for pair in zip(cells["outcome"], cells["axis"], strict=True)]
     for name in ("arm", "bucket"):
-        made[name] = cells[name].fillna(EXTENDED)
-    made["n"] = cells["n"]
-    made["n2"] = cells["n2" if "n2" in cells else "n"]
+        array[name] = cells[name].fillna(EXTENDED)
+    array["n"] = cells["n"]
+    array["n2"] = cells["n2" if "n2" in cells else "n"]
     in_time = cells[(cells["outcome"] == Outcome.DELETED.value) & (cells["axis"] == HELD)]
-    return ReceiptCounts(made, float(in_time["extensions"].sum()))
+    return ReceiptCounts(array, float(in_time["extensions"].sum()))
 
 
 def counted(outcome: Outcome, axis: str, arms: Any, buckets: Any, counts: Any) -> ReceiptCounts:
     """Return the counts of one outcome on one axis, from columns of equal length."""
-    made = np.zeros(len(buckets), CELL)
-    made["kind"] = _KINDS.index((outcome.value, axis))
-    made["arm"], made["bucket"], made["n"], made["n2"] = arms, buckets, counts, counts
-    return ReceiptCounts(made)
+    array = np.zeros(len(buckets), CELL)
+    array["kind"] = _KINDS.index((outcome.value, axis))
+    array["arm"], array["bucket"], array["n"], array["n2"] = arms, buckets, counts, counts
+    return ReceiptCounts(array)
 
 
 def _of(cells: npt.NDArray[Any], axis: str, outcomes: Iterable[Outcome]) -> npt.NDArray[Any]:
-    """Return those of ``cells`` that count ``outcomes`` on ``axis``."""
+    """Return the ``cells`` of ``outcomes`` on ``axis``."""
     return np.asarray(cells[np.isin(cells["kind"], [_KINDS.index((each.value, axis)) for each in outcomes])])
 
 
@@ -340,13 +340,13 @@ def _sums(cells: npt.NDArray[Any], column: str) -> Array:
 
 
 RECEIPTS_MIN = 200.0
-"""Fewer receipts are not compared."""
+"""Days with fewer receipts are not compared."""
 
 DISTANCE_MIN = 0.05
 """Days differ if their chi-square distance exceeds this, the distance of log-normal work that takes 20 % longer."""
 
 EXPIRED_MIN = 0.005
-"""Octaves are compared until this share of the receipts of a day has expired."""
+"""Octaves are compared up to the one by which this share of a day's receipts has expired."""
 
 _SIGMAS = 4.0
 _OCTAVES = BUCKETS // OCTAVE_BUCKETS + 1

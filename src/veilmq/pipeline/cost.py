@@ -31,7 +31,7 @@ from veilmq.pipeline.options import Prices
 from veilmq.pipeline.survival import Tail
 
 RECEIVES_COUNTED_MAX = 20
-"""Beyond so many receives a message costs no more here, or a queue without dead letters would cost without bound."""
+"""The maximum number of receives that are counted; otherwise the cost without a dead-letter queue is unbounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class Load:
     """The tail of the work, the crash rate (q), and the maximum number of receives (M).
 
     ``weight`` is the share of messages of this kind. Consumers renew a timeout of ``renewed_from_s`` or more in time,
-    so only the work of the share ``unrenewed`` exceeds it."""
+    so only the work of the share ``unrenewed`` exceeds it.
+    """
 
     tail: Tail
     crash_rate: float | Array
@@ -50,7 +51,7 @@ class Load:
 
 
 def mixed(loads: Sequence[Load]) -> Load:
-    """Return one load with the cost of all ``loads`` together, for any timeout; they have equal receives."""
+    """Return one load with the total cost of ``loads`` for any timeout; all have the same ``receives_max``."""
     weights = np.array([load.weight for load in loads])
     shares = weights / weights.sum()
     return Load(
@@ -65,16 +66,15 @@ def mixed(loads: Sequence[Load]) -> Load:
 
 
 def candidates_s() -> Array:
-    """Return the candidates: whole seconds from 1 s to 12 h, about 2 % apart."""
+    """Return the candidate timeouts: whole seconds from 1 s to 12 h, about 2 % apart."""
     steps = np.geomspace(1.0, float(VISIBILITY_TIMEOUT_S.maximum), 560)
     return np.unique(np.ceil(steps - 1e-9))
 
 
 def costs(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[float] = ()) -> Array:
-    """Return the cost of each of ``timeouts_s`` as the first one, for each message, times the weight of the load.
+    """Return the cost per message, times the weight of the load, of each of ``timeouts_s`` as the first timeout.
 
-    ``then_s`` are the timeouts after each expiry; the last one, or the first one if there are none, applies to
-    further receives.
+    ``then_s`` are the timeouts of the following receives; the last timeout is repeated.
     """
     return np.asarray(parts(load, timeouts_s, prices=prices, then_s=then_s).sum(axis=0))
 
@@ -86,13 +86,13 @@ def parts(load: Load, timeouts_s: Array, *, prices: Prices, then_s: Sequence[flo
     in_force = np.stack(rows + [rows[-1]] * (receives - len(rows)))  # a row for each receive; the last one is repeated
     reached = np.maximum.accumulate(in_force, axis=0) if prices.fenced else np.cumsum(in_force, axis=0)
     outlived = load.weight * np.where(timeouts_s < load.renewed_from_s, 1.0, load.unrenewed)
-    in_vain = outlived * prices.work * load.tail.work_beyond(reached[:-1]).sum(axis=-2)
+    wasted = outlived * prices.work * load.tail.work_beyond(reached[:-1]).sum(axis=-2)
     dead = outlived * prices.dead_letter * load.tail.beyond(reached[-1])
-    return np.stack([in_vain, dead, load.weight * prices.wait * load.crash_rate * timeouts_s])
+    return np.stack([wasted, dead, load.weight * prices.wait * load.crash_rate * timeouts_s])
 
 
 def cost(load: Load, timeout_s: float, *, prices: Prices, then_s: Sequence[float] = ()) -> float:
-    """Return the cost of ``timeout_s``; see ``costs``."""
+    """Return the cost of one timeout; see ``costs``."""
     return float(costs(load, np.array([timeout_s], dtype=float), prices=prices, then_s=then_s)[0])
 
 
@@ -171,7 +171,7 @@ def cost_of_classes(
 def _extend(
     partitions: dict[int, _Partition], groups: Sequence[Load], above: _Partition, timeouts_s: Array, prices: Prices
 ) -> None:
-    """Add one class below ``above``, of each possible number of the last ``groups``; keep the cheapest partitions."""
+    """Add to ``above`` one shorter class with any number of the last ``groups``; keep the cheapest partitions."""
     shorter = timeouts_s[timeouts_s < above.timeouts_s[0]] if above.timeouts_s else timeouts_s
     if not shorter.size:
         return
@@ -187,7 +187,7 @@ def _extend(
 def _polished(
     loads: Sequence[Load], members: Sequence[int], timeouts_s: Sequence[float], prices: Prices
 ) -> tuple[int, ...]:
-    """Move each timeout in turn, between its neighbours, to where all loads cost least."""
+    """Optimise each timeout in turn, between its neighbours, until the cost no longer falls."""
     numbers = range(len(timeouts_s))
     classes = [mixed([load for load, own in zip(loads, members, strict=True) if own == each]) for each in numbers]
     now, every = [*timeouts_s], candidates_s()

@@ -1,6 +1,6 @@
 """The demonstration: a server, a producer, workers (one is killed) and the pipeline, on one machine in a few minutes.
 
-Every figure is counted afterwards, from the event log and the archive.
+All figures are computed afterwards from the event log and the archive.
 """
 
 import math
@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -38,10 +37,10 @@ from veilmq.pipeline.tune import Recommendation, plain_name, settings_of, tune
 
 ONE_QUEUE, INTAKE, DONE, DEAD = "work", "routed", "done", "dead"
 GUESS_S = 2
-"""The guessed timeout of the one queue: long for most of its work, too short for some."""
+"""The guessed timeout of the queue ``work``: long for most messages, too short for some."""
 
 RECEIVES_MAX = 3
-"""Receives after which a message of the one queue, or of the longest class, is a dead letter."""
+"""Receives after which a message of the queue ``work``, or of the longest class, is a dead letter."""
 
 WORKERS = 3
 THREADS = 24
@@ -53,7 +52,7 @@ _LOAD_S_MAX = 240.0
 _LOAD_PER_SEND_MAX = 12.0  # times the duration of sending
 _START_S_MAX = 60.0
 _END_S_MAX = 20.0
-_STARTED = re.compile(r"^\{.*\}$", re.MULTILINE)  # what ``veilmq serve --json`` prints
+_STARTED = re.compile(r"^\{.*\}$", re.MULTILINE)  # the output of ``veilmq serve --json``
 _DEAD_LETTERS: dict[str, SettingValue] = {"dead_letter_queue": DEAD, "receives_max": RECEIVES_MAX}
 
 Bar = Callable[[int], None]
@@ -61,10 +60,10 @@ Bar = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worked:
-    """One load: its duration, its finished messages, its dead letters, and the ends of its receipts.
+    """The result of one load: its duration, finished messages, dead letters, and receipts.
 
-    ``repeated`` counts the receipts after the first of each message. Of those that ``expired``, after ``wasted_s``
-    seconds in total, the work of ``late`` ones was finished afterwards.
+    ``repeated`` counts receipts after the first of each message. The ``expired`` ones were held for ``wasted_s`` in
+    total; ``late`` ones of them were deleted afterwards.
     """
 
     seconds: float
@@ -78,7 +77,7 @@ class Worked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveCounts:
-    """The archive of finished work: its ``rows``, and the different ``messages`` and pieces of ``work`` in them."""
+    """The archive of finished work: its ``rows``, and the distinct ``messages`` and pieces of ``work`` in them."""
 
     rows: int
     messages: int
@@ -87,18 +86,18 @@ class ArchiveCounts:
 
 @contextmanager
 def running(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of ``demo_worker`` while the context is open; its output goes to ``log``."""
+    """Run a process of ``demo_worker`` while the context lasts, with its output in ``log``."""
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "veilmq.pipeline.demo_worker", *arguments]
-    with log.open("ab") as output, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output) as it:
+    with log.open("ab") as out, subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out) as process:
         try:
-            yield it
+            yield process
         finally:
-            it.terminate()
+            process.terminate()
             try:
-                it.wait(_END_S_MAX)
+                process.wait(_END_S_MAX)
             except subprocess.TimeoutExpired:
-                it.kill()
+                process.kill()
 
 
 @contextmanager
@@ -116,10 +115,10 @@ def demonstration(folder: Path, *, messages: int, quantile: float) -> Iterator["
             if time.monotonic() > deadline_s or server.poll() is not None:
                 raise PipelineFailed(f"The server of the demonstration does not start; see {log}.")
             time.sleep(0.05)
-        places = msgspec.json.decode(found[0])
-        with HttpQueueClient(places["endpoint"]) as client:
+        started = msgspec.json.decode(found[0])
+        with HttpQueueClient(started["endpoint"]) as client:
             options = TuneOptions(quantile=quantile)
-            yield Demo(folder, places["endpoint"], places["admin_endpoint"], client, messages, options)
+            yield Demo(folder, started["endpoint"], started["admin_endpoint"], client, messages, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +175,12 @@ class Demo:
             return self._worked(INTAKE, queues, first=self.messages, bar=bar, arrived=arrived)
 
     def archive(self, spark: SparkSession, stop: threading.Event | None = None) -> None:
-        """Archive the messages of finished work: until ``stop`` is set, or without ``stop``, those that are left."""
+        """Archive the messages of finished work until ``stop`` is set; without ``stop``, the visible ones."""
         options = ArchiveOptions(table=str(self.folder / "archive"), continuous=stop is not None)
         archive(spark, self.endpoint, (DONE,), options, stop=stop)
 
     def archive_counts(self) -> ArchiveCounts:
-        """Count the archive as any reader of Delta tables sees it."""
+        """Count the rows of the archive with a Delta reader."""
         rows = DeltaTable(self.folder / "archive").to_pyarrow_table(columns=["id", "body"])
         done = {msgspec.json.decode(body, type=Done).number for body in rows["body"].to_pylist()}
         return ArchiveCounts(rows=rows.num_rows, messages=len(set(rows["id"].to_pylist())), work=len(done))
@@ -190,8 +189,15 @@ class Demo:
         """Count the new receipts, and write the report; return its path."""
         settings = settings_of(self.client, self.client.list_queues())
         tune(spark, events=self._events, state=self._state, options=self.options, settings=settings)
-        how: dict[str, Any] = {"title": "veilmq demo", "at_ms": time.time_ns() // 1_000_000, "options": self.options}
-        return report(spark, state=self._state, path=self.folder / "report.html", settings=settings, **how)
+        return report(
+            spark,
+            state=self._state,
+            path=self.folder / "report.html",
+            at_ms=time.time_ns() // 1_000_000,
+            title="veilmq demo",
+            options=self.options,
+            settings=settings,
+        )
 
     @property
     def _events(self) -> str:
@@ -273,9 +279,9 @@ class Demo:
         )
 
     def _logged(self) -> pa.Table:
-        """Have the server export its event log, and return it; raises ``PipelineFailed``."""
+        """Export the server's event log and return it. Raises ``PipelineFailed``."""
         while (reply := urllib3.request("POST", f"{self.admin_endpoint}/events/flush")).status == 202:
-            continue  # it replies before its connection ends
+            continue  # 202: not finished yet
         if reply.status != 200:
             raise PipelineFailed(f"The server of the demonstration exports no event log: {reply.data!r}")
         columns = ["queue", "outcome", "message_id", "held_ms"]
@@ -284,9 +290,9 @@ class Demo:
 
 @contextmanager
 def beside(job: Callable[[threading.Event], object]) -> Iterator[Callable[[], None]]:
-    """Run ``job`` in a thread while the context is open; the end of the context sets the event of the job.
+    """Run ``job`` in a thread while the context lasts, whose end sets the job's event.
 
-    The context yields a function that raises the failure of the job. The end of the context raises it, too.
+    The context yields a function that raises the job's error, if any. The end of the context raises it, too.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:

@@ -1,8 +1,8 @@
-"""A process of the demonstration, and the work that the messages describe.
+"""A process of the demonstration, and the work that messages describe.
 
 ``python -m veilmq.pipeline.demo_worker work ENDPOINT NUMBER THREADS DONE QUEUE…`` is a worker; with any other first
-argument, the process runs that module with the other arguments. Either ends with its parent process, which holds the
-other end of its standard input: when that closes, also because the parent is killed, the process sends itself SIGTERM.
+argument, the process runs that module with the other arguments. Either ends with its parent process: when its standard
+input closes, even because the parent is killed, the process sends itself SIGTERM.
 """
 
 import math
@@ -61,11 +61,11 @@ def work(messages: int, *, seed: int, first: int = 0) -> Iterator[Work]:
 
 
 def _work(endpoint: str, number: str, threads: str, done: str, *queues: str) -> None:
-    """Run a worker with its threads until SIGTERM; a received message is finished.
+    """Run a worker with its threads until SIGTERM; messages in progress are finished.
 
     A thread receives a message, works for the time in its body, sends a message to the queue ``done``, and deletes the
-    received one. With several queues a thread starts with one of them, at which alone it waits, and continues with the
-    others when it is empty.
+    received one. With several queues, a thread polls all of them without waiting, its own first, and then waits at its
+    own.
     """
     stop = threading.Event()
 

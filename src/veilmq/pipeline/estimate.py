@@ -68,29 +68,29 @@ def share(value: float) -> str:
 
 
 AT_RISK_MIN = 50.0
-"""A quantile is identifiable where so many receipts are still at risk."""
+"""A quantile is identifiable if at least this many receipts are still at risk there."""
 
 LATE_MIN = 50.0
-"""So many late deletes say how many finish late."""
+"""With this many late deletes, the estimate from late deletes is preferred."""
 LATE_LEAST = 10.0
-"""So few are used only if follow-up leaves the quantile open."""
+"""With fewer late deletes than ``LATE_MIN``, at least this many, they are used only if follow-up gives no estimate."""
 
 KNOWN_FACTOR = 2.0
-"""Bounds further apart than this leave open what the quantile is."""
+"""A quantile is unknown if the ratio of its bounds exceeds this."""
 
 WIDTH_MAX = 0.25
-"""Bounds closer together than this are close."""
+"""The bounds of a preferred estimate from late deletes are at most this far apart."""
 
 ARM_RECEIPTS_MIN = 100
 """Arms with fewer receipts are not used to compare keys."""
 
 RENEWALS_IN_TIMEOUT = 3
-"""A timeout of three renewals survives two that are lost."""
+"""A timeout of three renewals survives two lost ones."""
 UNRENEWED_MAX = 0.02
-"""Nearly all consumers renew where no more than this share does not."""
+"""Nearly all consumers renew if at most this share does not."""
 
 MEDIAN_RECEIPTS_MIN = 30
-"""A median from so many receipts is good enough to stand on."""
+"""A median requires this many receipts."""
 
 _TWO_SIDES = (0.015, 0.985)
 _SEED = 17
@@ -102,9 +102,9 @@ _POSITIONS = np.arange(BUCKETS)
 class Rates:
     """Shares of the first receipts, from 0 to 1.
 
-    ``duplicate``: expired, and deleted late: the timeout was too short. ``recovery``: expired, and never finished.
-    ``crash`` is the part of the recoveries whose consumer died, which no timeout would have spared; the others gave up
-    at the deadline.
+    ``duplicate``: expired and deleted late, so the timeout was too short. ``recovery``: expired and never finished.
+    ``crash`` is the part of the recoveries whose consumer crashed, which no timeout prevents; the others gave up at the
+    deadline.
     """
 
     duplicate: float = 0.0
@@ -137,7 +137,7 @@ class Quantile:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """The estimate from first receipts; ``renewal_s`` is the period of renewals, ``lent`` how much is borrowed.
+    """The estimate from first receipts; ``renewal_s`` is the period of renewals, ``lent`` the borrowed receipts.
 
     The first row of ``survival``, ``crash`` and ``unrenewed`` (the share of consumers that do not renew) is the
     estimate; the other rows are draws.
@@ -214,15 +214,17 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What keys with few receipts borrow from their queue: the work of its other keys, as it is and with their medians
-    moved to the middle bucket, and the share of crashes."""
+    """What keys with few receipts borrow from their queue.
+
+    It has the work of the other keys, as it is and with the medians moved to the middle bucket, and the crash rate.
+    """
 
     whole: Array
     centred: Array
     crash: float
 
     def lent_to(self, first: ReceiptCounts, *, options: TuneOptions) -> ReceiptCounts:
-        """Return what a key with the receipts ``first`` borrows: the more it has, the less."""
+        """Return the receipts that a key with the receipts ``first`` borrows, fewer if it has more of its own."""
         receipts = options.prior * max(0.0, 1.0 - first.receipts / options.receipts_min)
         if receipts <= 0.0 or self.whole.sum() <= 0.0:
             return ReceiptCounts()
@@ -238,9 +240,9 @@ class Prior:
 
 
 def estimates(keys: Sequence[KeyCounts], *, options: TuneOptions) -> tuple[Estimate, dict[str, Estimate]]:
-    """Return the estimate of a queue as a whole, and that of each of its keys.
+    """Return the estimate of a queue as a whole, and those of its keys.
 
-    The arms of all keys give the likelihood of each share l, unless the keys differ too much.
+    The arms of all keys together give the probabilities of l, unless the keys differ too much.
     """
     finishing = None
     every = [each.first.arms for each in keys]
@@ -280,9 +282,9 @@ def prior_of(found: Iterable[Estimate]) -> Prior:
 def estimate(
     found: KeyCounts, *, options: TuneOptions, finishing: Array | None = None, prior: Prior | None = None
 ) -> Estimate:
-    """Return the estimate from ``found``: from late deletes if there are enough, else from follow-up, or the surer one.
+    """Return the estimate from ``found``: from late deletes if there are enough, from follow-up, or the narrower one.
 
-    ``finishing`` is the likelihood of l from all keys; a key with few receipts borrows from ``prior``.
+    ``finishing`` are the probabilities of l from all keys; a key with few receipts borrows from ``prior``.
     """
     first, later = found.first, found.later
     rng = np.random.default_rng(_SEED)
@@ -321,7 +323,7 @@ def _estimate(
     lent: float = 0.0,
 ) -> Estimate:
     survival = drawn_on(found.survival, found.ended, found.at_risk, rng)
-    # Crashes may exist although none was observed: every other draw has one more.
+    # Crashes may be unobserved: every other draw has one more.
     unseen = np.resize([0.0, 1.0 / (first.receipts + 1.0)], found.crash.size)
     quantile, is_known = _quantile(first, found, survival, options)
     return Estimate(
@@ -338,7 +340,7 @@ def _estimate(
 
 
 def _quantile(first: ReceiptCounts, found: Completion, survival: Array, options: TuneOptions) -> tuple[Quantile, bool]:
-    """Return the quantile of ``options`` or why it is not identifiable, and whether there is any estimate of it."""
+    """Return the quantile, or why it is not identifiable, and whether there is any estimate of it."""
     name = f"p{100 * options.quantile:g}"
     each_s = crossings_s(survival, 1.0 - options.quantile)
     point = float(each_s[0])

@@ -49,7 +49,7 @@ _entry = msgspec.json.Decoder(RangeEntry).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Files, by their paths relative to the log, and ``positions``: the first unread event of each node.
+    """Paths of files relative to the log, and ``positions``: the first unread event of each node.
 
     ``ahead`` are the files whose entries do not exist yet.
     """
@@ -65,7 +65,7 @@ class EventLog:
     def __init__(self, spark: SparkSession, place: str) -> None:
         self._spark = spark
         self.root = located(place)
-        self._files: Any = None  # for a path that may exist where Spark runs
+        self._files: Any = None  # None: the path may exist only where Spark runs
         try:
             files = Place.at(place).files
             if files.get_file_info("").type is not fs.FileType.NotFound:
@@ -104,7 +104,7 @@ class EventLog:
         return self._spark.read.schema(SCHEMA).parquet(*paths).coalesce(tasks_max)
 
     def _follow(self, nodes: Sequence[str], positions: Mapping[str, int]) -> Found:
-        """Read the entries of ``nodes`` from ``positions`` on; those of a node without position from its oldest on."""
+        """Read the entries of ``nodes`` from ``positions`` on; for a node without a position, from its oldest entry."""
         names: list[str] = []
         reached = dict(positions)
         for node in nodes:
@@ -113,7 +113,7 @@ class EventLog:
                 names += entry.files
                 first = reached[node] = entry.last + 1
         infos = self._files.get_file_info(names) if self._files else []
-        existing_names = [name for name, info in zip(names, infos, strict=True) if info.is_file]  # others are deleted
+        existing_names = [name for name, info in zip(names, infos, strict=True) if info.is_file]  # not deleted
         return Found(files=tuple(existing_names), positions=reached, ahead=())
 
     def _read(self, node: str, first: int) -> RangeEntry | None:
@@ -238,8 +238,8 @@ class CellStore:
     def cells(self) -> DataFrame:
         """Return the cells of all runs, unmerged (``cells.cells`` has the columns).
 
-        Days after tomorrow, of a clock that was fast, are left out until they come: the weights of all days count from
-        the latest.
+        Days after tomorrow, recorded by a clock that was fast, are omitted until then, because the weights of all days
+        count from the latest.
         """
         return self._table("cells", self._last()).where(fn.col("day") <= _tomorrow())
 

@@ -1,7 +1,7 @@
-"""Folders and URLs that Spark reads and writes, and small files in them that the jobs write themselves.
+"""Folders and URLs of Spark's files, and of small files that the jobs write themselves.
 
-A place is a folder or a URL (``s3://bucket/folder``) that Spark, ``pyarrow.fs`` and deltalake all support. The three
-take the credentials of a bucket from the usual environment variables (``AWS_ACCESS_KEY_ID`` …) or the machine's role.
+A place is a folder or a URL (``s3://bucket/folder``) that Spark, ``pyarrow.fs`` and deltalake all support. All three
+take credentials from the usual environment variables (``AWS_ACCESS_KEY_ID`` …) or the machine's role.
 """
 
 import re
@@ -58,7 +58,7 @@ class Place:
 
     @property
     def files(self) -> fs.FileSystem:
-        """Return a file system whose root is this place."""
+        """A file system whose root is this place."""
         filesystem, path = _opened(self.location)
         return fs.SubTreeFileSystem(path, filesystem)
 
@@ -87,10 +87,10 @@ class Place:
     def write(self, path: str, content: bytes) -> None:
         """Write a file atomically, replacing an existing one.
 
-        Two writers at once may fail, but never leave no file: none deletes what another one has begun.
+        Concurrent writers may fail, but they never delete the file.
         """
         self.prepare(path)
-        written = f"{path}.new" if self.has_folders else path  # an object of a bucket appears only when complete
+        written = f"{path}.new" if self.has_folders else path  # an object in a bucket appears only when complete
         with self.files.open_output_stream(written) as file:
             file.write(content)
         if written != path:
@@ -98,7 +98,7 @@ class Place:
 
     def sync(self, *paths: str) -> None:
         """Sync local files and folders to disk; other file systems acknowledge only durable writes."""
-        from veilmq.events.exporter import sync  # noqa: PLC0415 - with all that an exporter needs
+        from veilmq.events.exporter import sync  # noqa: PLC0415 - has many imports
 
         filesystem, root = _opened(self.location)
         for path in paths if isinstance(filesystem, fs.LocalFileSystem) else ():

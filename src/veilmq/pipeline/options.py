@@ -1,6 +1,7 @@
-"""The options of the jobs, each declared once: the command line makes its own of these fields (``cli/options.py``).
+"""The options of the jobs, from which the command line derives its own (``cli/options.py``).
 
-A field without a text is no option of the command line. This module imports no Spark, so that help needs none.
+A field without a text is not an option of the command line. This module does not import Spark, so help does not need
+it.
 """
 
 from dataclasses import MISSING, dataclass, field
@@ -20,7 +21,7 @@ class Between:
     high: float
 
     def read(self, text: str) -> float:
-        """Return the number that ``text`` writes; raises ``ValueError``, also for NaN and outside the bounds."""
+        """Parse a number. Raises ``ValueError``, also for NaN and numbers outside the bounds."""
         if not self.low < (number := float(text)) < self.high:
             raise ValueError(text)
         return number
@@ -32,19 +33,19 @@ class Between:
 def option(
     text: str, metavar: str = "", *, allowed: Range | Between | None = None, default: Any = MISSING, name: str = ""
 ) -> Any:
-    """Declare a field as an option with a help ``text``; without a default, of its own or of its range, it is required.
+    """Declare a field as an option with a help ``text``; it is required if neither it nor ``allowed`` has a default.
 
-    ``name`` is that on the command line, if it differs from the field.
+    ``name`` is its name on the command line if that differs from the field's.
     """
     if default is MISSING and isinstance(allowed, Range):
         default = allowed.default
-    how = {"text": text, "metavar": metavar, "allowed": allowed, "name": name}
-    return field(default=default, metadata={key: value for key, value in how.items() if value})
+    metadata = {"text": text, "metavar": metavar, "allowed": allowed, "name": name}
+    return field(default=default, metadata={key: value for key, value in metadata.items() if value})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Where a job runs: by default in this process, or where spark-submit started it."""
+    """The Spark cluster of a job; by default this process, or the cluster of spark-submit."""
 
     master: str = option("Spark master, such as local[4] or spark://HOST:7077.", "URL", default="")
     remote: str = option("Spark Connect server, sc://HOST:15002.", "URL", default="")
@@ -59,7 +60,7 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How a job reads queues by claims."""
+    """How a job claims messages from queues."""
 
     continuous: bool = option("Run until stopped, instead of until all visible messages are read.", default=False)
     batch_messages: int | None = option(
@@ -109,7 +110,7 @@ class ForwardOptions(ReadOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """Messages of an archive: those for which all conditions hold. A time without a zone is in UTC."""
+    """The messages of an archive that meet all conditions. A time without a zone is in UTC."""
 
     queues: tuple[str, ...] = option(
         "Only messages of this queue; may be repeated.", "QUEUE", default=(), name="--queue"
@@ -128,7 +129,7 @@ class Slice:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """Which archive to replay, and how."""
+    """Options of a replay."""
 
     table: str = option("Folder or URL of the archive.", "DIR")
     run: str = option("Name of the replay; the same name continues it.", "NAME")
@@ -144,7 +145,7 @@ def _price(of: str, name: str, default: float) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Prices, in seconds of work. If ``fenced``, only the receipt of the latest receive deletes."""
+    """Prices, in seconds of work. If ``fenced``, only the receipt of the last receive deletes."""
 
     work: float = _price("a second of wasted work", "--price-work", 1.0)
     wait: float = _price("a second of waiting after a crash", "--price-wait", 1.0)

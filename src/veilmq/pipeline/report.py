@@ -32,7 +32,7 @@ from veilmq.pipeline.survival import Curve
 from veilmq.pipeline.tune import DEFAULTS, Recommendation, known, options_for, plain_name, recommended
 
 BYTES_MAX = 600_000
-"""A larger report omits the reasons of keys, starting with the queues that lose least."""
+"""A larger report omits the reasons of keys, first for the queues that lose least."""
 
 KEY_CURVES_MAX = 6
 KEY_ROWS_MAX = 60
@@ -73,7 +73,7 @@ def report(
 
 
 def page(queues: Sequence[dict[str, Any]], *, title: str, at_ms: int, options: TuneOptions) -> str:
-    """Return the page on ``queues``, each a ``_section``, the worst first; at most ``BYTES_MAX`` if possible."""
+    """Return the page on ``queues`` (``_section``), the worst first, within ``BYTES_MAX`` if possible."""
     worst_first = sorted(queues, key=lambda each: (-each["lost"], -each["doubled"], each["name"]))
     facts = {
         "at": datetime.fromtimestamp(at_ms / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -125,12 +125,12 @@ def _section(
 
 
 def _row(each: Recommendation) -> list[Any]:
-    """Return a row of the page, the reason last; ``report.js`` names the columns."""
-    wanted = [each.recommended_s, each.explore_s, each.change, each.keeps, _short(max(each.gain, 0.0))]
+    """Return a row of the page with the columns ``FIELDS`` of ``report.js``; the reason must be last."""
+    recommended = [each.recommended_s, each.explore_s, each.change, each.keeps, _short(max(each.gain, 0.0))]
     quantile = [_short(each.quantile.point_s), _short(each.quantile.late_s)]
-    seen = [_short(each.rates.duplicate), _short(each.rates.recovery), each.current_s]
+    rates = [_short(each.rates.duplicate), _short(each.rates.recovery), each.current_s]
     counts = [round(each.receipts), round(each.first_receipts)]
-    return [each.key, *counts, *quantile, *seen, *wanted, each.confidence.value, each.reason]
+    return [each.key, *counts, *quantile, *rates, *recommended, each.confidence.value, each.reason]
 
 
 def _short(value: float | None) -> float | None:
@@ -138,7 +138,7 @@ def _short(value: float | None) -> float | None:
 
 
 def _coded(values: Iterable[float] | Array, low: float, high: float, *, linear: bool = False) -> str:
-    """Return ``values`` as levels between ``low`` and ``high``, one character each; logarithmic unless ``linear``."""
+    """Encode ``values`` between ``low`` and ``high`` as characters, on a logarithmic scale unless ``linear``."""
     found = np.asarray(values, dtype=float)
     share = found / high if linear else np.log(found.clip(low) / low) / math.log(high / low)
     return "".join(_LEVELS[int(level)] for level in np.rint(share.clip(0.0, 1.0) * (len(_LEVELS) - 1)))
@@ -187,7 +187,7 @@ def _days(by_day: Any) -> dict[str, Any]:
 
 
 def _waits(by_hour: Any) -> dict[str, Any]:
-    """Return the maximum and the median age at the first receive, by hour or by several hours."""
+    """Return the maximum and the median age at the first receive, by one or several hours."""
     hours = by_hour["hour"]
     first = max(int(hours.min()), int(hours.max()) - HOURS_MAX + 1)
     step = -(-(int(hours.max()) - first + 1) // WAITS_MAX)

@@ -1,10 +1,10 @@
-"""Routing: the job ``route-table`` computes a routing table, and the job ``route`` forwards messages by it, each once.
+"""The job ``route-table`` computes a routing table; the job ``route`` forwards messages by it, each exactly once.
 
 A ``core.settings.RoutingTable`` assigns routing keys to timeout classes; a server can apply it as visibility rules.
 
 ``send_batch`` sends each row of a batch to the queue in its column ``queue``. Tasks stage the rows in their queues, and
 the driver publishes to one queue after the other. Each queue accepts a batch of a query once. So a batch that was
-published to only some queues can be repeated, if its rows name the same queues again. Therefore a checkpoint stores the
+published to only some queues can be repeated if its rows have the same queues again. Therefore a checkpoint stores the
 routing table of its batches, and a new table takes effect only after an interrupted batch is finished.
 """
 
@@ -62,8 +62,8 @@ def _key(attribute: str) -> Column:
 
 
 def checked(table: RoutingTable, intake: str) -> RoutingTable:
-    """Return ``table`` if it is valid for ``intake``; raises ``PipelineFailed``."""
-    from veilmq.consumer.forwarding import check_targets  # noqa: PLC0415 - tasks import this module, and need none of it
+    """Return ``table``. Raises ``PipelineFailed`` if it is not valid for ``intake``."""
+    from veilmq.consumer.forwarding import check_targets  # noqa: PLC0415 - tasks import this module without it
     from veilmq.consumer.forwarding_rules import RoutesError, TableRouter  # noqa: PLC0415
 
     try:
@@ -76,8 +76,8 @@ def checked(table: RoutingTable, intake: str) -> RoutingTable:
 def create_queues(client: QueueClient, table: RoutingTable, *, receives_max: int) -> None:
     """Create the class queues or change their settings: the timeout, and the next class as dead-letter queue.
 
-    So a message that was received ``receives_max`` times in a class and not deleted moves to the next longer class. The
-    last class keeps its dead-letter queue.
+    So a message that was received ``receives_max`` times without a delete moves to the next longer class. The last
+    class keeps its dead-letter queue.
     """
     longer: dict[str, SettingValue] = {}
     for each in reversed(table.classes):
@@ -105,16 +105,16 @@ def forward(
     """
     checked(table, intake)
     sink = SinkOptions.of({"endpoint": endpoint, "queue": COLUMN, "badRows": options.bad_rows})
-    folder, given, fifo = Place.at(options.checkpoint), msgspec.json.encode(table), is_fifo(intake)
-    before = folder.read(PINNED) or given
+    folder, new, fifo = Place.at(options.checkpoint), msgspec.json.encode(table), is_fifo(intake)
+    previous = folder.read(PINNED) or new
     started = max((int(name) for name in (folder / "offsets").names() if name.isdigit()), default=-1)
 
     def send(rows: DataFrame, query: str, number: int) -> None:
-        pinned = before if number <= started else given  # one that was interrupted goes by the table that it had
+        pinned = previous if number <= started else new  # an interrupted batch keeps its table
         if folder.read(PINNED) != pinned:
             folder.write(PINNED, pinned)
-        by = msgspec.json.decode(pinned, type=RoutingTable)
-        send_batch(sink, routed(rows, by, fifo=fifo), query, number)
+        pinned_table = msgspec.json.decode(pinned, type=RoutingTable)
+        send_batch(sink, routed(rows, pinned_table, fifo=fifo), query, number)
 
     rows, name = read_queue(spark, endpoint, intake, options), f"route {intake}"
     query = start_stream(rows, send, name=name, checkpoint=folder, continuous=options.continuous)
@@ -125,10 +125,7 @@ COLUMN = "queue"
 
 
 def send_batch(options: SinkOptions, rows: DataFrame, query: str, number: int) -> None:
-    """Send the rows of a batch to the queues in their column ``queue``; ``options`` are those for any queue.
-
-    Tasks stage the rows, and the driver publishes them, one queue after the other.
-    """
+    """Send the rows of a batch to the queues in their column ``queue``, with the same ``options`` for each queue."""
     tasks = in_tasks(rows, partial(_stage, options, query, number))
     for queue in sorted({queue for queues in tasks for queue in queues}):
         publish(_to(options, queue), [queues[queue] for queues in tasks if queue in queues])
@@ -137,7 +134,7 @@ def send_batch(options: SinkOptions, rows: DataFrame, query: str, number: int) -
 def _stage(
     options: SinkOptions, query: str, number: int, partition: int, batches: Iterator[pa.RecordBatch]
 ) -> dict[str, Written]:
-    """Stage the rows of one task in their queues; return what was staged, by queue."""
+    """Stage the rows of one task in their queues; return the staged rows by queue."""
     writers: dict[str, PartitionWriter] = {}
     with ExitStack() as closing:
         for batch in batches:
@@ -176,8 +173,8 @@ def route_table(
     counts = _counts_of_queue(known(CellStore(spark, state).cells(), options), queue)
     options = options_for(counts, options, (settings or {}).get(counts[0].queue) if counts else None)
     _, found = estimates(counts, options=options)
-    made = routing_table_of(found, classes.classes, options)
-    if made is None:
+    unnamed = routing_table_of(found, classes.classes, options)
+    if unnamed is None:
         raise PipelineFailed(
             f"The queue {queue} has too few receipts for a routing table: run tune again after more work is done."
         )
@@ -186,9 +183,9 @@ def route_table(
         msgspec.structs.replace(
             each, queue=classes.queue_pattern.replace("{queue}", stem).replace("{class}", each.name) + ending
         )
-        for each in made.classes
+        for each in unnamed.classes
     )
-    table = msgspec.structs.replace(made, attribute=classes.attribute, classes=named)
+    table = msgspec.structs.replace(unnamed, attribute=classes.attribute, classes=named)
     return table if path is None else _written(path, table)
 
 
@@ -205,8 +202,8 @@ def routing_table_of(found: Mapping[str, Estimate], classes: int, options: TuneO
     """Return the table of the keys in ``found``, with at most ``classes``; ``None`` if no key has enough data.
 
     Unlisted keys belong to the longest class, because a timeout that is too short is expensive. For the same reason,
-    keys whose work never ended in the log get an additional class, unless another is as long as the timeout to try for
-    them. Keys of renewing consumers get the first class with room for three renewals.
+    keys whose work never ended in the log get an additional class, unless one has a timeout as long as the one to try
+    for them. Keys of renewing consumers get the first class with time for three renewals.
     """
     useful = {key: each for key, each in found.items() if each.renewal_s is None and each.is_known}
     total = sum(each.first.receipts for each in useful.values())
@@ -250,7 +247,7 @@ def _written(path: Path, table: RoutingTable) -> RoutingTable:
             return before
         table = msgspec.structs.replace(table, version=before.version + 1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.part")  # not by pyarrow, whose errors name no file
+    part = path.with_name(f"{path.name}.part")  # not with pyarrow, whose errors contain no file name
     part.write_bytes(msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n")
     part.replace(path)
     return table

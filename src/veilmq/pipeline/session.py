@@ -1,7 +1,7 @@
-"""What every job needs: Java, a Spark session, streams that run until they end, and errors of one sentence.
+"""Shared by all jobs: the check for Java, Spark sessions, streams, and short error messages.
 
-A session is in this process, on a cluster, started by spark-submit, or on a Spark Connect server. Spark's messages
-contain the tracebacks of all processes involved; ``reason_of`` extracts the sentence.
+A session runs in this process, on a cluster, under spark-submit, or on a Spark Connect server. Spark's errors contain
+the tracebacks of all processes involved; ``reason_of`` extracts the last message.
 """
 
 import os
@@ -33,17 +33,17 @@ from veilmq.pipeline.folders import Place
 from veilmq.pipeline.options import Cluster, ReadOptions
 
 _RAISED = re.compile(r"(?:\w+\.)*([A-Z]\w*): (\S.*)")
-_PLAN = "=== Streaming Query ==="  # a description of the query follows
+_PLAN = "=== Streaming Query ==="  # followed by a description of the query
 
 T = TypeVar("T")
 
 
 class PipelineFailed(Exception):
-    """The job cannot be done; ``str()`` says why and what to do."""
+    """The job cannot be done; ``str()`` is the reason and the remedy."""
 
 
 def reason_of(error: BaseException | str) -> str:
-    """Return the last exception of the tracebacks: its type, unless it is one of veilmq, and its message."""
+    """Return the message of the last exception in the tracebacks, with its type unless it is one of veilmq's."""
     lines = str(error).partition(_PLAN)[0].splitlines()
     raised = [(line, found) for line in lines if (found := _RAISED.match(line))]
     if not raised:
@@ -64,7 +64,7 @@ _VERSION = re.compile(r'version "(\d+)')
 
 
 def has_java() -> bool:
-    """Return whether Spark can run on the Java of ``JAVA_HOME``, else of the path; else ``MISSING`` says what to do."""
+    """Return whether the Java in ``JAVA_HOME``, or else in ``PATH``, is new enough for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None:
@@ -91,7 +91,7 @@ _S3A = {
     "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "spark.hadoop.fs.AbstractFileSystem.s3.impl": "org.apache.hadoop.fs.s3a.S3A",
 }
-"""With these settings Hadoop reads ``s3://`` as its own scheme ``s3a://``."""
+"""Make Hadoop read ``s3://`` like its own scheme ``s3a://``."""
 
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -100,17 +100,17 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 _LOGGING = files("veilmq.pipeline") / "log4j2.properties"
-ANSWER_S = 10.0
-"""Seconds to wait for a Spark Connect server; by default its client retries for minutes."""
+CONNECT_S = 10.0
+"""The timeout for a Spark Connect server; by default its client retries for minutes."""
 
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"  # set by spark-submit
 
 
 @contextmanager
 def open_session(name: str, cluster: Cluster) -> Iterator[SparkSession]:
-    """Run Spark inside the context, as the application ``name``.
+    """Run Spark as the application ``name`` while the context lasts.
 
-    Raises ``PipelineFailed`` if Spark does not start, and for errors of Spark inside the context.
+    Raises ``PipelineFailed`` if Spark does not start, and for Spark's errors inside the context.
     """
     with tempfile.TemporaryDirectory(prefix="veilmq-spark-") as folder, as_file(_LOGGING) as log_settings:
         try:
@@ -142,10 +142,10 @@ def _connect(cluster: Cluster) -> SparkSession:
 
         channel = DefaultChannelBuilder(remote).toChannel()
         try:
-            grpc.channel_ready_future(channel).result(timeout=ANSWER_S)
+            grpc.channel_ready_future(channel).result(timeout=CONNECT_S)
         except grpc.FutureTimeoutError as error:
             raise PipelineFailed(
-                f"No Spark Connect server answers at {remote} within {ANSWER_S:g} s; start one "
+                f"No Spark Connect server answers at {remote} within {CONNECT_S:g} s; start one "
                 "(start-connect-server.sh), or give the URL of another one with --remote."
             ) from error
         finally:
@@ -179,10 +179,10 @@ def _start(name: str, cluster: Cluster, folder: Path, log_settings: Path) -> Spa
 
 POLL_S = 0.5
 BATCH_S = 60.0
-"""Maximum time for a stopped stream to finish its batch."""
+"""The time that a stopped stream gets to finish its batch."""
 
 Report = Callable[[str, int], None]
-"""Called with the name of a stream and the number of rows that it has finished in this run."""
+"""Called with the name of a stream and the number of rows processed in this run."""
 
 
 def read_queue(spark: SparkSession, endpoint: str, queue: str, options: ReadOptions) -> DataFrame:
@@ -203,42 +203,42 @@ def read_queue(spark: SparkSession, endpoint: str, queue: str, options: ReadOpti
 def start_stream(
     rows: DataFrame, write: Callable[[DataFrame, str, int], object], *, name: str, checkpoint: Place, continuous: bool
 ) -> StreamingQuery:
-    """Have the driver ``write`` each batch of ``rows``, until stopped; without ``continuous``, the rows of now.
+    """Process ``rows`` in batches until stopped; without ``continuous``, only the rows that are available now.
 
-    It is given the batch, the id of the query, and the number of the batch. A batch that is repeated has both again.
+    The driver calls ``write`` with the batch, the query's id and the batch's number. A repeated batch has the same two.
     """
-    # A kill while the first offset is written may leave its temporary file; Spark refuses a folder with that alone.
+    # A kill while the first offset is written may leave only its temporary file; Spark refuses such a folder.
     offsets = checkpoint / "offsets"
     names = offsets.names()
     if not any(name[0].isdecimal() for name in names):
-        for left in names:
-            if left.startswith("."):
-                offsets.files.delete_file(left)
+        for temporary in names:
+            if temporary.startswith("."):
+                offsets.files.delete_file(temporary)
 
-    def written(batch: DataFrame, number: int) -> None:
+    def write_batch(batch: DataFrame, number: int) -> None:
         metadata = checkpoint.read("metadata")
         assert metadata is not None, "Spark writes it before the first batch"
         write(batch, msgspec.json.decode(metadata)["id"], number)
 
-    writer = rows.writeStream.foreachBatch(written).queryName(name)
+    writer = rows.writeStream.foreachBatch(write_batch).queryName(name)
     writer = writer.option("checkpointLocation", checkpoint.location)
     return (writer.trigger(processingTime="0 seconds") if continuous else writer.trigger(availableNow=True)).start()
 
 
 def in_tasks(rows: DataFrame, work: Callable[[int, Iterator[pa.RecordBatch]], T]) -> list[T]:
-    """Return what ``work``, called in a task for each partition, made of the partition's number and its rows.
+    """Call ``work`` with the number and the rows of each partition, in a task, and return the results.
 
-    A task may run several times; one result of each partition is among those returned.
+    A task may run several times; there is one result for each partition.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
-        assert context is not None, "a task runs it"
-        made = work(context.partitionId(), batches)
+        assert context is not None, "called only in tasks"
+        result = work(context.partitionId(), batches)
         deque(batches, maxlen=0)  # Spark waits until all rows are read
-        yield pa.RecordBatch.from_pydict({"made": [pickle.dumps(made)]})
+        yield pa.RecordBatch.from_pydict({"result": [pickle.dumps(result)]})
 
-    return [pickle.loads(row.made) for row in rows.mapInArrow(run, "made binary").collect()]
+    return [pickle.loads(row.result) for row in rows.mapInArrow(run, "result binary").collect()]
 
 
 def run_streams(
@@ -248,15 +248,15 @@ def run_streams(
     stop: threading.Event,
     every: Callable[[], None] = lambda: None,
 ) -> dict[str, int]:
-    """Wait until all streams have ended or ``stop`` is set; return the number of rows that each has finished.
+    """Wait until all streams have ended or ``stop`` is set; return the number of rows that each has processed.
 
     ``every`` is called about twice a second. Raises ``PipelineFailed`` if a stream fails; the others are then stopped.
     """
     rows = dict.fromkeys(queries, 0)
-    batches = dict.fromkeys(queries, -1)  # the latest that was counted: Spark reports idle batches again
+    batches = dict.fromkeys(queries, -1)  # the last counted batch: Spark reports idle batches again
 
     def count(*, stopping: bool = False) -> bool:
-        """Count the rows of new batches; return whether a stream runs. Raises ``PipelineFailed``, not ``stopping``."""
+        """Count new rows; return whether a stream runs. Raises ``PipelineFailed`` unless ``stopping``."""
         running = False
         for name, query in queries.items():
             running = query.isActive or running
@@ -265,7 +265,7 @@ def run_streams(
             for progress in query.recentProgress:
                 if progress.batchId > batches[name] and progress.numInputRows > 0:
                     batches[name] = progress.batchId
-                    rows[name] += progress.numInputRows  # also with Spark Connect, which has rows by source only
+                    rows[name] += progress.numInputRows  # Spark Connect reports it too, by source
             report(name, rows[name])
         return running
 
@@ -273,12 +273,12 @@ def run_streams(
         while count() and not stop.wait(POLL_S):
             every()
         until_s = time.monotonic() + BATCH_S
-        # A stop would interrupt a batch in process.
+        # A stop would interrupt a running batch.
         while any(each.isActive and each.status["isDataAvailable"] for each in queries.values()):
             if time.monotonic() > until_s:
                 break
             time.sleep(POLL_S / 5)
-        count(stopping=True)  # what fails now does so because what it reads from stops too
+        count(stopping=True)  # a failure now is expected: the source may be stopping too
         return rows
     finally:
         for query in queries.values():

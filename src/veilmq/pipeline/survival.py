@@ -49,8 +49,7 @@ _LN_RATIO = float(np.log(RATIO))
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """P(T > t) and E[T; T > t] (seconds) at the upper edge t of each bucket; both can have a row for each of several
-    tails."""
+    """P(T > t) and E[T; T > t] (seconds) at the upper edge t of each bucket, for one tail or in rows for several."""
 
     survival: Array
     work_s: Array
@@ -118,9 +117,9 @@ def _at(values: Array, times_s: Array) -> Array:
 FAMILIES = ("log-normal", "Weibull", "generalised Pareto")
 
 TAIL_FROM = 500.0
-"""A tail is fitted to so many receipts, or to half of them if there are fewer …"""
+"""A tail is fitted from where this many receipts, or half of them if that is less, are at risk …"""
 TAIL_TO = 50.0
-"""… and takes the place of the curve where so many are left, or a tenth of few."""
+"""… and replaces the curve from where this many, or a tenth if that is less, are at risk."""
 
 _BUCKETS_IN_BIN = 6
 _BINS = 84
@@ -161,7 +160,7 @@ def drawn_on(survival: Array, ended: Array, at_risk: Array, rng: np.random.Gener
     drawn = np.stack([np.interp(places, np.arange(_BINS + 1), each) for each in logs])
     found = survival.copy()
     found[:, last:] = survival[:, last : last + 1] * np.exp(drawn - drawn[:, :1])
-    # A family of one peak does not have the rare work of a second one: where clearly more ended later, the curve stays.
+    # A family with one peak lacks rare work in a second peak: if significantly more ended later, keep the curve.
     later = remaining(ended) - ended
     expected = np.maximum(found * receipts, _LEAST)
     deviance = later * np.log(np.maximum(later, _LEAST) / expected) - (later - expected)
@@ -242,22 +241,22 @@ def _grid(first: Array, second: Array) -> tuple[Array, Array]:
 DRAWS = 100
 
 FINISHING: Array = np.linspace(0.01, 1.0, 100)
-"""The values of l, the share of those too late who finish, that are compared."""
+"""The values of l, the share of late work that is finished, that are compared."""
 
 ALL_FINISH = 0.5
-"""How likely it is beforehand that all who are late finish; other shares are equally likely."""
+"""The prior probability of l = 1; all other values are equally likely."""
 
 CRASHES_USUAL = 0.003
-"""Beforehand a crash rate of q is as likely as 1 / (q + this): rare ones are more usual."""
+"""The prior density of a crash rate q is proportional to 1 / (q + this): low rates are more likely."""
 
 RETURNED_SLACK = 1.15
-"""Crashes are at most so many times as frequent as later receipts show."""
+"""Crashes are at most this many times as frequent as later receipts indicate."""
 
 ONE_ARM = 0.98
-"""An arm with this share of the receipts is the only one."""
+"""An arm with this share of the receipts counts as the only one."""
 
 RETURNED_ERROR = 0.3
-"""How far the share of crashes that later receipts show may be off, on a logarithmic scale."""
+"""The error of the crash rate that later receipts indicate, on a logarithmic scale."""
 
 SPREAD_SMALL = 0.01
 """If the standard deviation of l exceeds this, the later receipts of the key are used."""
@@ -266,22 +265,23 @@ SPREAD_MAX = 0.1
 """If the standard deviation of l exceeds this, the arms of all keys of the queue are used."""
 
 FOLLOWED_MIN = 1000.0
-"""A timeout is followed up if so many receipts had it or a longer one, or a tenth of all."""
+"""Follow-up reaches up to the timeout that this many receipts, or a tenth of all if that is less, had or exceeded."""
 
 CRASHED_BEYOND = 3.0
-"""So many crashed receipts are added to the few that have longer timeouts: one that ends there proves little."""
+"""This many crashed receipts are added to the few with longer timeouts, because a single end there proves little."""
 
 RENEWAL_ERROR = 0.02
-"""Timeouts say how often consumers renew if they say it as well as that."""
+"""The period of renewals is taken from the timeouts if its relative error there is at most this."""
 RENEWING_MIN = 0.3
-"""Consumers count as renewing when this share of them does."""
+"""Consumers count as renewing if at least this share of them does."""
 RENEWING_CERTAIN = 0.02
-"""Beforehand nearly all consumers of a queue renew, or none: so few that do not are added to those that were seen."""
+"""A prior: either nearly all consumers of a queue renew, or none. This many that do not are added to those observed."""
 
 OPEN_SHARE = 0.05
 OPEN_SHARE_MAX = 0.125
 OPEN_MAX = 0.0025
-"""Follow-up is long enough if this share of what is left is still work, and at most so much; or so little of all."""
+"""Follow-up is long enough if, of the receipts left, the share that is still work is estimated at most ``OPEN_SHARE``,
+with an upper bound of ``OPEN_SHARE_MAX``; or if at most ``OPEN_MAX`` of all work is left."""
 
 _ENDS = ((Outcome.DELETED,), (Outcome.LATE_DELETED,), RELEASED)
 _DIFFER_MAX = 0.02
@@ -295,12 +295,12 @@ _Z_99 = 2.33
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """Curves of the work of consumers that do not crash: the first row is the estimate, the others are draws.
+    """Curves of work without crashes: the first row is the estimate, the others are draws.
 
-    ``survival`` has a row for each, ``crash`` a rate for each. ``ended`` and ``at_risk`` count receipts by bucket,
-    without crashed ones and with weights for late ones; ``counted`` are those at risk without weights, ``direct`` those
-    of them within their timeouts. ``sight_s`` is the longest observed time, ``why_not`` the reason why crashes and long
-    work cannot be distinguished.
+    ``survival`` has a curve and ``crash`` a crash rate for each row. ``ended`` and ``at_risk`` count receipts by
+    bucket, without crashed and with weighted late ones; ``counted`` are those at risk without weights, ``direct`` those
+    within their timeouts. ``sight_s`` is the longest observed time, ``why_not`` the reason if crashes and long work
+    cannot be distinguished.
     """
 
     survival: Array
@@ -335,7 +335,7 @@ class Line:
     log_likelihood: Array
     crash: Array
     error: Array
-    misfit: float = 1.0
+    misfit: float = 1.0  # above 1 if the arms do not fit a line
 
     @property
     def chances(self) -> Array:
@@ -377,7 +377,7 @@ def line_through(arms: Arms) -> Line:
 def by_late_deletes(
     first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator, *, finishing: Array | None = None
 ) -> Completion:
-    """Complete with the line; ``finishing`` is the likelihood of each l, used if the arms leave l open."""
+    """Complete with the line; ``finishing`` are the probabilities of l, used if the arms do not determine it."""
     line = line_through(first.arms)
     chances = line.chances if finishing is None or line.spread < SPREAD_MAX else finishing
     if line.spread >= SPREAD_SMALL:
@@ -396,7 +396,7 @@ def by_late_deletes(
 
 
 def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Generator) -> Completion:
-    """Complete by the limit of the product-limit curve: an expiry is censored there, late deletes are not used."""
+    """Complete by the limit of the product-limit curve: an expiry is censored, and late deletes are not used."""
     ended, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in (_ENDS[0], _ENDS[2]))
     at_risk = remaining(ended + nacked + resampled(*first.by_bucket(VISIBILITY, Outcome.EXPIRED), rng))
     curve = product_limit(ended, at_risk)
@@ -405,7 +405,7 @@ def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Gene
     left = curve[:, last]
     beyond = product_limit(ended[:, last + 1 :], at_risk[:, last + 1 :] + CRASHED_BEYOND)
     most = np.minimum(_returned_share(first, later, left, rng), left * beyond[:, -1])
-    if first.late.any():  # those have not crashed
+    if first.late.any():  # late deletes are not crashes
         never_ended = float(first.expired_only.sum()) / float(first.receipts - first.nacked.sum())
         most = np.minimum(most, never_ended * left / max(left[0], 1e-12))
     work, why_not = _still_working(curve, last, float(followed[last]), rng)
@@ -420,7 +420,7 @@ def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Gene
     return Completion(
         survival=survival,
         crash=crash
-        + np.append(0.0, rng.standard_gamma(0.5, DRAWS)) / (followed[last] + 1.0),  # not observed among so few
+        + np.append(0.0, rng.standard_gamma(0.5, DRAWS)) / (followed[last] + 1.0),  # crashes may be unobserved
         ended=ended[0] * seen,
         at_risk=working,
         counted=working,
@@ -432,9 +432,10 @@ def by_follow_up(first: ReceiptCounts, later: ReceiptCounts, rng: np.random.Gene
 
 
 def by_renewals(first: ReceiptCounts, renewing: Array, rng: np.random.Generator) -> Completion:
-    """Complete if the share ``renewing`` of consumers, in a row for each draw, renews.
+    """Complete if the share ``renewing`` of consumers (a row for each draw) renews.
 
-    Only these delete messages whose work exceeds its timeout, so they represent all; other expiries are crashes.
+    Only these delete messages whose work exceeds its timeout, so they represent all consumers. Other expiries are
+    crashes.
     """
     deleted, late, nacked = (resampled(*first.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
     ended = deleted / (first.in_sight + (1.0 - first.in_sight) * renewing[:, None])
@@ -452,7 +453,7 @@ def renewal_of(first: ReceiptCounts) -> float | None:
     """Return the period of renewals in seconds; ``None`` if consumers do not renew.
 
     A receipt held for T is renewed ⌊T/period⌋ times: the result is the longest period that explains the counted
-    renewals. If the work leaves it open, the timeouts that renewals extended decide.
+    renewals. If the work does not determine it, the extended timeouts do.
     """
     held, longer = (first.by_arm(Outcome.DELETED, axis).get(EXTENDED, np.zeros(BUCKETS)) for axis in (HELD, VISIBILITY))
     extended = float(held.sum())
@@ -476,7 +477,7 @@ def renewal_of(first: ReceiptCounts) -> float | None:
 
 
 def _renewed(first: ReceiptCounts, renewal_s: float) -> tuple[float, float, float]:
-    """Return how many receipts clearly exceeded a period: renewed, not renewed in the first timeout, all renewed."""
+    """Count receipts that clearly exceeded a period: renewed in the first timeout, not renewed, all renewed."""
     renewed = first.by_arm(Outcome.DELETED).get(EXTENDED, np.zeros(BUCKETS))
     clearly = _CLEARLY * renewal_s < EDGES_S
     within = float(renewed[clearly] @ first.in_sight[clearly])
@@ -484,7 +485,7 @@ def _renewed(first: ReceiptCounts, renewal_s: float) -> tuple[float, float, floa
 
 
 def renewing_of(first: ReceiptCounts, renewal_s: float, rng: np.random.Generator) -> Array:
-    """Return the share of consumers that renew, and draws; at least the share if all expiries were of the others."""
+    """Return the share of consumers that renew, and draws; at least the share if the others had all the expiries."""
     renewed, other, every = _renewed(first, renewal_s)
     expired = float(first.expired.sum())
     counts = np.array([[renewed + 1.0, every + 1.0], [other + RENEWING_CERTAIN, other + expired + RENEWING_CERTAIN]])
@@ -494,19 +495,19 @@ def renewing_of(first: ReceiptCounts, renewal_s: float, rng: np.random.Generator
 
 
 def by_prior(first: ReceiptCounts, lent: ReceiptCounts, crash: float, rng: np.random.Generator) -> Completion:
-    """Complete the counts of few receipts with the crash rates ``crash`` and the receipts ``lent``."""
+    """Complete few receipts with the crash rate ``crash`` and the receipts ``lent``."""
     known = first + lent
     deleted, late, nacked = (resampled(*known.by_bucket(HELD, *outcomes), rng) for outcomes in _ENDS)
     ended = deleted + late
     working = np.maximum(first.expired_only - crash * first.in_force, 0.0)
     at_risk = remaining(ended + nacked + resampled(working, working, rng))
-    made = Completion.of(ended, at_risk, np.full(DRAWS + 1, crash), at_risk[0])
-    is_open = made.survival[0, -1] > OPEN_MAX
-    return replace(made, why_not="the work did not end within the time seen") if is_open else made
+    found = Completion.of(ended, at_risk, np.full(DRAWS + 1, crash), at_risk[0])
+    is_open = found.survival[0, -1] > OPEN_MAX
+    return replace(found, why_not="the work did not end within the time seen") if is_open else found
 
 
 def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
-    """Return ``counts`` and draws of them by a Bayesian bootstrap; ``squares`` are their variances."""
+    """Return ``counts`` and draws by a Bayesian bootstrap; ``squares`` are the variances of ``counts``."""
     found = np.repeat(counts[None], DRAWS + 1, axis=0)
     places = np.flatnonzero(counts > 0)
     if places.size:
@@ -516,7 +517,7 @@ def resampled(counts: Array, squares: Array, rng: np.random.Generator) -> Array:
 
 
 def _still_working(curve: Array, last: int, receipts: float, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return the share of all work that lasts beyond the bucket ``last``, and a reason if that is too uncertain."""
+    """Return the share of work that lasts beyond the bucket ``last``, and the reason if that is too uncertain."""
     left = curve[:, last]
     work = working_beyond(curve, last, receipts, rng)
     most = float(np.quantile(work, 0.975))
@@ -546,7 +547,7 @@ def _with_returned(chances: Array, crash: Array, first: ReceiptCounts, later: Re
 
 
 def _returned_share(first: ReceiptCounts, later: ReceiptCounts, left: Array, rng: np.random.Generator) -> Array:
-    """Return the upper limit of the crash rate from later receipts, since most messages are deleted after a crash."""
+    """Return an upper limit of the crash rate from later receipts: after a crash most messages are deleted in time."""
     in_time = float(first.deleted.sum() + first.nacked.sum()) / first.receipts
     if min(later.receipts, left[0] * first.receipts) < _LATER_MIN or in_time < _IN_TIME_MIN:
         return np.ones(DRAWS + 1)
@@ -556,7 +557,7 @@ def _returned_share(first: ReceiptCounts, later: ReceiptCounts, left: Array, rng
 
 
 def _arms_differ(first: ReceiptCounts) -> str:
-    """Return a reason if arms differ in the range that all cover: the timeouts depend on the work."""
+    """Return a reason if arms differ in the range that all cover, which means that timeouts depend on the work."""
     arms = first.arms
     large = arms.receipts >= max(200.0, 0.01 * float(arms.receipts.sum()))
     if large.sum() < 2:

@@ -105,23 +105,23 @@ BOUNDS_CLOSE = 0.10
 
 COST_FACTOR_NEAR = 1.10
 COST_NEAR_S = 0.02
-"""A cost is near the best one if it is at most so many times as high, or so much higher."""
+"""A cost is near the best one if it is at most ``COST_FACTOR_NEAR`` times as high, or ``COST_NEAR_S`` higher."""
 
 COST_FACTOR_SAFE = 1.05
-"""A timeout that costs on the average at most so many times the least is taken for being near the best more surely."""
+"""Timeouts whose average cost is at most this many times the least are preferred to those near the best more often."""
 
 NEAR_MIN = 0.95
-"""A timeout can be trusted if its cost is near the best one in this share of all that the receipts leave open."""
+"""A timeout is trusted if its cost is near the best one in this share of the draws."""
 
 NAIVE_MIN = 0.975
 COST_EQUAL_S = 0.001
-"""The naive timeout is taken where another one does not cost as little in this share of all that is left open."""
+"""The naive timeout is kept unless another one costs at most ``COST_EQUAL_S`` more in this share of the draws."""
 
 RENEWAL_KNOWN = 0.10
-"""How far the period of renewals may be off, as consumers differ in it and renew late."""
+"""The relative error of the period of renewals: consumers differ, and renew late."""
 
 BY_EARLIER_MIN = 0.5
-"""One delete by an earlier receipt counts until it weighs less, after a half-life: a server may be fenced again."""
+"""One delete by an earlier receipt counts for a half-life, because the server may be fenced again afterwards."""
 
 _LOWER, _UPPER = 0.025, 0.975
 _ONE_SIDE = 0.05
@@ -157,8 +157,8 @@ def recommended(
 def options_for(keys: Iterable[KeyCounts], options: TuneOptions, settings: QueueSettings | None) -> TuneOptions:
     """Return ``options`` for the queue of ``keys``: with its own maximum of receives, if it has one.
 
-    If earlier receipts delete messages, receipts are not fenced. The event log decides that, not the setting of the
-    server: SMQ and FIFO queues are always fenced.
+    Receipts are not fenced if the event log has deletes by earlier receipts. The setting of the server does not decide,
+    because SMQ and FIFO queues are always fenced.
     """
     by_earlier = sum(float(each.all.by_bucket(HELD, Outcome.DELETED_BY_EARLIER)[0].sum()) for each in keys)
     receives_max = (settings.receives_max if settings else 0) or options.receives_max
@@ -166,7 +166,7 @@ def options_for(keys: Iterable[KeyCounts], options: TuneOptions, settings: Queue
 
 
 def explore_s(first: ReceiptCounts) -> int:
-    """Return the timeout to try, longer than all timeouts so far, if nothing can be recommended."""
+    """Return a longer timeout than all so far, to try if nothing can be recommended."""
     return min(math.ceil(EXPLORE_FACTOR * first.longest_s), VISIBILITY_TIMEOUT_S.maximum)
 
 
@@ -197,7 +197,7 @@ def _recommendation(
 
 
 def _chosen(unknown: Recommendation, known: Estimate, options: TuneOptions, since: str) -> Recommendation:
-    """Recommend the timeout with about the least average cost over all draws, or to keep the current one.
+    """Recommend the timeout with about the least average cost over all draws, or keep the current one.
 
     The naive timeout is the quantile of the receipts deleted in time.
     """
@@ -210,7 +210,7 @@ def _chosen(unknown: Recommendation, known: Estimate, options: TuneOptions, sinc
     costs = known.costs(timeouts_s, options)
     means = costs.mean(axis=0)
     now, usual = (int(np.searchsorted(timeouts_s, max(each, 1))) for each in (current_s, naive_s))
-    # A small cost may lack half a receipt whose work is longer than all observed work.
+    # A small cost may be too low by half a receipt whose work is longer than all observed work.
     unseen = 0.5 * options.receives_max * options.work / (known.first.receipts + 1.0)
     unseen_costs = np.where(timeouts_s < renewed_from_s, unseen * timeouts_s, 0.0)
     least = costs.min(axis=1, keepdims=True)
@@ -324,12 +324,10 @@ def tune(
 ) -> tuple[Recommendation, ...]:
     """Count the new files of ``events`` (the table ``receipt_closed``) into ``state``, and recommend timeouts.
 
-    Returns the recommendations, each queue before its keys.
-
-    Both are folders, or URLs that Spark reads and writes. The recommendations are also written to
-    ``<state>/recommendations`` as Parquet. ``settings`` are those of the queues (``settings_of``); without
-    it, the log determines the current timeouts. At most ``map_tasks`` tasks read the log. ``at_ms`` (default: now)
-    determines the day; the first run of a day lists the whole log.
+    Both are folders or URLs of Spark. Returns the recommendations, each queue before its keys, and writes them to
+    ``<state>/recommendations`` as Parquet. ``settings`` are those of the queues (``settings_of``); without them, the
+    log determines the current timeouts. At most ``map_tasks`` tasks read the log. ``at_ms`` (default: now) determines
+    the day; the first run of a day lists the whole log.
     """
     store = CellStore(spark, state)
     store.count(events, map_tasks=map_tasks, at_ms=at_ms)
@@ -340,7 +338,7 @@ def tune(
 
 
 def known(cells: DataFrame, options: TuneOptions) -> list[KeyCounts]:
-    """Return the counts of each queue and key in ``cells``: older days are decayed, days before a shift excluded."""
+    """Return the counts by queue and key in ``cells``, with older days decayed and days before a shift excluded."""
     since = shifts(cells)
     rows = [(queue, key, date.fromisoformat(day)) for (queue, key), day in since.items()]
     cut = cells.sparkSession.createDataFrame(rows, "queue string, key string, since date") if rows else None
@@ -352,9 +350,9 @@ STEP_FACTOR = 3
 
 
 class Change(Value):
-    """One changed timeout: a line of the record. ``at_ms`` is since the epoch; costs are per message.
+    """One changed timeout, a line of the record. ``at_ms`` is since the epoch; costs are per message.
 
-    ``undoes_ms`` is the ``at_ms`` of the change that this one reverts; 0 if it reverts none.
+    ``undoes_ms`` is the ``at_ms`` of the change that this one reverts, or 0.
     """
 
     at_ms: int
@@ -445,7 +443,7 @@ def _timeout_s(client: QueueClient, queue: str) -> int | None:
 
 
 def _set(client: QueueClient, change: Change, record: Path) -> None:
-    """Append the line, then set the timeout: every change is recorded, also if the process is killed in between."""
+    """Record the change, then set the timeout, so that each change is recorded even if the process is killed."""
     record.parent.mkdir(parents=True, exist_ok=True)
     with record.open("ab") as file:
         file.write(msgspec.json.encode(change) + b"\n")

@@ -1,8 +1,7 @@
-"""The test kit: a real server for tests, its queues from inside, faults on demand, and clocks that tests move.
+"""The test kit: a real server, direct access to its queues, faults, and clocks that tests control.
 
-The distribution ``pytest-veilmq`` has it as fixtures. A server needs the extra ``server``; the clocks are the server's
-and that of a consumer's leases. Each name is imported at its first use (PEP 562): a test that needs a server alone does
-not wait for the consumer.
+The distribution ``pytest-veilmq`` provides it as fixtures. A server needs the extra ``server``. Each name is imported
+on first use (PEP 562), so that tests of the server do not import the consumer.
 """
 
 from importlib import import_module
@@ -35,14 +34,14 @@ __all__ = [*_MODULES]  # noqa: PLE0604 (of strings)
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``name`` at its first use; raises ``ModuleNotFoundError`` that names the extra which is not installed."""
+    """Import ``name`` on first use. Raises ``ModuleNotFoundError`` that names the missing extra."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         module = import_module(_MODULES[name])
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "veilmq":
-            raise  # a defect of ours, which no extra repairs
+            raise  # a defect, not a missing extra
         raise ModuleNotFoundError(
             f"veilmq.testing runs a server, for which the module {error.name} is missing: pip install 'veilmq[server]'",
             name=error.name,

@@ -1,4 +1,4 @@
-"""Time that stands still until a test moves it: the server's clock, that of a consumer's leases, and an event loop."""
+"""Virtual time, which only tests advance: for the server, for a consumer's leases, and for an event loop."""
 
 import asyncio
 import heapq
@@ -16,22 +16,22 @@ START_MS = 1_700_000_000_000
 
 @dataclass(order=True, slots=True)
 class VirtualTimer:
-    """A call that was arranged; ``number`` keeps timers of one instant in the order in which they were set."""
+    """A scheduled call; ``number`` orders timers with the same ``at_ms``."""
 
     at_ms: int
     number: int
     callback: Callable[[], object] | None = field(compare=False)
 
     def cancel(self) -> None:
-        """Call it off; harmless when it has happened."""
+        """Cancel the call, unless it has happened."""
         self.callback = None
 
 
 class VirtualClock(SystemClock):
-    """``core.commands.Clock`` for tests, and the machine under it; not safe to use from two threads at once.
+    """``core.commands.Clock`` for tests, on simulated system clocks; not thread-safe.
 
-    The clocks of the machine advance together with the store's. ``step_wall`` and ``reboot`` change the difference, to
-    which a store reacts. ``synchronised`` is whether the kernel reports its clock as synchronised.
+    The system clocks advance with the store's. ``step_wall`` and ``reboot`` change their difference, to which a store
+    reacts. ``synchronised`` is whether the kernel reports its clock as synchronised.
     """
 
     def __init__(self, start_ms: int = START_MS, *, synchronised: bool = True) -> None:
@@ -48,11 +48,11 @@ class VirtualClock(SystemClock):
         )
 
     def step_wall(self, ms: int = 0, *, seconds: float = 0) -> None:
-        """Step the wall clock, forward or backward; no time passes."""
+        """Step the wall clock forward or backward without passing time."""
         self._wall_ms += ms + round(seconds * SECOND_MS)
 
     def reboot(self, down_ms: int = 0, *, seconds: float = 0) -> None:
-        """Begin another boot after the machine was down for that long; for a time when no server runs."""
+        """Simulate a reboot of the machine, which is down for the given time. Call it while no server runs."""
         self._boots += 1
         self.boot_id = f"boot {self._boots}"
         self._wall_ms += down_ms + round(seconds * SECOND_MS)
@@ -61,7 +61,7 @@ class VirtualClock(SystemClock):
         self._offset_ms = self._wall_ms
 
     def call_at(self, at_ms: int, callback: Callable[[], object]) -> VirtualTimer:
-        """Call ``callback`` when the clock has been moved to ``at_ms``."""
+        """Call ``callback`` when the clock reaches ``at_ms``."""
         self._set += 1
         timer = VirtualTimer(at_ms, self._set, callback)
         heapq.heappush(self._timers, timer)
@@ -70,15 +70,15 @@ class VirtualClock(SystemClock):
         return timer
 
     def catch_up(self, at_least_ms: int) -> None:
-        """Move to ``at_least_ms`` if that is later than now, and run nothing."""
+        """Move to ``at_least_ms`` if that is later, without running timers."""
         self._move_to(max(self.now_ms(), at_least_ms))
 
     def advance(self, ms: int) -> None:
-        """Move by ``ms`` milliseconds, running what becomes due on the way."""
+        """Move by ``ms`` milliseconds and run the timers that become due."""
         self.set(self.now_ms() + ms)
 
     def set(self, at_ms: int) -> None:
-        """Move to ``at_ms``, running what becomes due on the way; raises ``ValueError`` for a move backwards."""
+        """Move to ``at_ms`` and run the timers that become due. Raises ``ValueError`` for a move backwards."""
         if at_ms < self.now_ms():
             raise ValueError(f"the clock stands at {self.now_ms()} and cannot go back to {at_ms}")
         while (due_ms := self.next_timer_ms()) is not None and due_ms <= at_ms:
@@ -92,13 +92,13 @@ class VirtualClock(SystemClock):
         self._wall_ms += passed_ms
 
     def next_timer_ms(self) -> int | None:
-        """Return the instant of the next timer, ``None`` when there is none."""
+        """Return the instant of the next timer, or ``None``."""
         while self._timers and self._timers[0].callback is None:
             heapq.heappop(self._timers)
         return self._timers[0].at_ms if self._timers else None
 
     def run_due(self) -> None:
-        """Run the timers whose instant has come; those that they set for now run when the loop turns."""
+        """Run the due timers. Timers that they set for now run in the next iteration of the event loop."""
         due = []
         while (at_ms := self.next_timer_ms()) is not None and at_ms <= self.now_ms():
             due.append(heapq.heappop(self._timers))
@@ -108,22 +108,22 @@ class VirtualClock(SystemClock):
                 callback()
 
 
-_CHECK_S = 0.02  # a thread that ends does not notify
+_CHECK_S = 0.02  # the end of a thread is not notified
 _CHECKS_MAX = 1_500
 
 
 class SteppedClock:
-    """``veilmq.consumer.clock.Clock`` for tests; threads may share it, one of them moves it."""
+    """``veilmq.consumer.clock.Clock`` for tests. Thread-safe, but only one thread may move it."""
 
     def __init__(self, now_s: float = 0.0) -> None:
         self._now_s = now_s
         self._moved = threading.Condition()
         self._alarms: list[SteppedAlarm] = []
         self.sleeps = 0
-        """How often a thread has gone to sleep."""
+        """The number of sleeps that have begun."""
 
     def now_s(self) -> float:
-        """Return the present instant."""
+        """Return the current time."""
         return self._now_s
 
     def alarm(self) -> "SteppedAlarm":
@@ -133,7 +133,7 @@ class SteppedClock:
         return alarm
 
     def set(self, at_s: float) -> None:
-        """Stand at ``at_s`` at once, past all wake-ups before; raises ``ValueError`` for a move backwards."""
+        """Jump to ``at_s``, past earlier wake-ups. Raises ``ValueError`` for a move backwards."""
         if at_s < self._now_s:
             raise ValueError(f"the clock stands at {self._now_s} and cannot go back to {at_s}")
         with self._moved:
@@ -142,12 +142,12 @@ class SteppedClock:
 
     @property
     def sleepers(self) -> int:
-        """Return how many threads sleep on an alarm, with no reason to wake yet."""
+        """The number of threads that sleep on an alarm that is not due."""
         with self._moved:
             return sum(alarm.is_asleep for alarm in self._alarms)
 
     def advance(self, duration_s: float) -> None:
-        """Move by ``duration_s``, from sleeper to sleeper; raises ``TimeoutError`` if one does not sleep again."""
+        """Move by ``duration_s``, from wake-up to wake-up. Raises ``TimeoutError`` if a thread does not sleep again."""
         until_s = self._now_s + duration_s
         self.settle()
         while (next_s := self.next_s()) is not None and next_s <= until_s:
@@ -157,7 +157,7 @@ class SteppedClock:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until each thread that has slept on an alarm sleeps again, with nothing to do."""
+        """Wait until each thread that uses an alarm sleeps again."""
         with self._moved:
             for _ in range(_CHECKS_MAX):
                 if self._moved.wait_for(lambda: all(alarm.is_quiet for alarm in self._alarms), _CHECK_S):
@@ -165,7 +165,7 @@ class SteppedClock:
         raise TimeoutError("a thread on this clock has not gone to sleep again")
 
     def next_s(self) -> float | None:
-        """Return the first instant at which a sleeper wants to wake."""
+        """Return the instant of the next wake-up, or ``None``."""
         with self._moved:
             return min((alarm.at_s for alarm in self._alarms if alarm.at_s is not None), default=None)
 
@@ -183,24 +183,24 @@ class SteppedAlarm:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether its thread, if it has one, sleeps and has no reason to wake yet."""
+        """Whether no thread uses the alarm, or its thread sleeps and is not due."""
         if self._sleeper is None or not self._sleeper.is_alive():
             return True
         return self.is_asleep
 
     @property
     def is_asleep(self) -> bool:
-        """Whether a thread sleeps on it and has no reason to wake yet."""
+        """Whether a thread sleeps and is not due."""
         return self._asleep and not self._is_over()
 
     def ring(self) -> None:
-        """Wake the sleeper; without one, the next sleep ends at once."""
+        """Wake the sleeping thread, or let its next sleep return at once."""
         with self._moved:
             self._rung = True
             self._moved.notify_all()
 
     def wait_until(self, at_s: float | None) -> None:
-        """Return when ``at_s`` has come (``None``: never) or it has rung since the last return."""
+        """Sleep until ``at_s`` (``None``: forever) or until the alarm rings."""
         with self._moved:
             self.at_s, self._sleeper, self._asleep = at_s, threading.current_thread(), True
             self._clock.sleeps += 1
@@ -212,11 +212,11 @@ class SteppedAlarm:
         return self._rung or (self.at_s is not None and self.at_s <= self._clock.now_s())
 
 
-_TOLERANCE_S = 1e-6  # of sums of seconds, so that a timer is not missed by their last digit
+_TOLERANCE_S = 1e-6  # so that rounding errors in sums of seconds do not delay a timer
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs in a thread of its own; the properties and ``wake`` are for other threads."""
+    """An event loop on a ``SteppedClock``, in its own thread. The properties and ``wake`` are for other threads."""
 
     def __init__(self, clock: SteppedClock) -> None:
         self._waiting = _Waiting(clock)
@@ -224,30 +224,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._clock = clock
         self._clock_resolution = _TOLERANCE_S
         self.in_executor = 0
-        """How many calls of ``asyncio.to_thread`` are under way."""
+        """The number of running calls of ``asyncio.to_thread``."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits, and no call is scheduled that has not been made."""
-        return self._waiting.is_asleep and not self._ready  # type: ignore[attr-defined]  # the calls of asyncio's loop
+        """Whether the loop waits and no callback is ready."""
+        return self._waiting.is_asleep and not self._ready  # type: ignore[attr-defined]  # of asyncio's base class
 
     @property
     def next_s(self) -> float | None:
-        """When it wakes by itself, if it is idle; ``None``: only when woken."""
+        """The instant of the loop's next timer if it is idle, or ``None``."""
         return self._waiting.wakes_at_s
 
     def time(self) -> float:
-        """Return the virtual instant."""
+        """Return the virtual time."""
         return self._clock.now_s()
 
     def wake(self) -> None:
-        """Read the clock again."""
+        """Let the loop read the clock again."""
         self.call_soon_threadsafe(lambda: None)
 
-    def run_in_executor(  # type: ignore[override]  # it hands on what it is given
+    def run_in_executor(  # type: ignore[override]  # untyped pass-through
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
-        """Run ``func`` in a thread, and count it while it runs."""
+        """Run ``func`` in a thread, counted in ``in_executor``."""
         self.in_executor += 1
         future = super().run_in_executor(executor, func, *args)
         future.add_done_callback(lambda _: setattr(self, "in_executor", self.in_executor - 1))
@@ -255,7 +255,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Waiting(selectors.DefaultSelector):
-    """A selector that waits for no time, and says for how long it would have waited."""
+    """A selector without timeouts, which stores the instant at which a wait would have timed out."""
 
     def __init__(self, clock: SteppedClock) -> None:
         super().__init__()

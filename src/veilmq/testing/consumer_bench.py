@@ -1,9 +1,8 @@
-"""A consumer under test: its handlers, a server of its own, and one virtual time for both.
+"""A test bench for consumers: handlers with a server of their own, and one virtual time for both.
 
-The handlers run on an event loop whose time stands still, the leases on the same clock, and the clients reach the
-server without a socket. ``advance`` goes from one instant at which anything is due to the next, and each time waits
-until no thread has anything left to do: the loop waits, the renewer sleeps, and each thread at work waits for a reply
-that only time brings.
+Handlers and leases use one stepped clock, and clients call the server without a socket. ``advance`` moves from one due
+instant to the next, and each time waits until all threads are idle: the event loop waits, the renewer sleeps, and each
+busy thread waits for a reply that needs time to pass.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ _END_OF_HEAD = b"\r\n\r\n"
 
 
 class DirectTransport(Transport):
-    """``Transport`` to ``server``; what is tried again is the same, at instants of ``clock``."""
+    """A ``Transport`` to ``server`` without a socket, with the usual retries, on ``clock``."""
 
     def __init__(self, server: RunningServer, clock: SteppedClock) -> None:
         super().__init__(server.endpoint)
@@ -58,7 +57,7 @@ class DirectTransport(Transport):
             if wait_s:
                 self._waiting.add(call)
             until_s = self._clock.now_s() + limit_s
-            self._server.hand(call.request)
+            self._server.handle(call.request)
             while not call.is_over and self._clock.now_s() < until_s:
                 call.alarm.wait_until(until_s)
             if not call.is_over:
@@ -73,12 +72,11 @@ class DirectTransport(Transport):
                 self._alarm().wait_until(until_s)
 
     def hang_up(self) -> None:
-        """Have the server answer now those that wait on purpose."""
+        """End the long polls in progress."""
         for call in list(self._waiting):
             self._server.hurry(call.request)
 
     def _alarm(self) -> SteppedAlarm:
-        """Return the alarm of this thread."""
         if not hasattr(self._alarms, "own"):
             self._alarms.own = self._clock.alarm()
         alarm: SteppedAlarm = self._alarms.own
@@ -86,46 +84,44 @@ class DirectTransport(Transport):
 
 
 class Call:
-    """One request and the line that it came by, which carries nothing else."""
+    """One request, and its ``Connection``, which has no other requests."""
 
     def __init__(self, method: str, target: str, headers: Mapping[str, str], body: bytes, alarm: SteppedAlarm) -> None:
-        """``alarm`` rings when it is answered or hung up on."""
+        """``alarm`` rings at the reply or when the connection is closed."""
         self.alarm = alarm
         self.date: Date = _Undated()
         self.authenticated = False
         self.reply: HttpReply | None = None
         self.is_over = False
-        sent = {name.lower().encode(): value.encode() for name, value in headers.items()}
-        self.request = Request(self, method.encode(), target.encode(), sent, body, True)
+        encoded = {name.lower().encode(): value.encode() for name, value in headers.items()}
+        self.request = Request(self, method.encode(), target.encode(), encoded, body, True)
 
-    # What the request calls, in the server's thread.
+    # The interface of a connection, in the server's thread
 
     def reply_ready(self) -> None:
-        """Take the reply."""
-        assert self.request.reply is not None, "called when it is answered"
+        """Parse the reply and end the call."""
+        assert self.request.reply is not None, "set before this is called"
         head, _, body = self.request.reply.partition(_END_OF_HEAD)
         self.reply = HTTPResponse(body=body, status=int(head.split(maxsplit=2)[1]))
         self.abort()
 
     def abort(self) -> None:
-        """Be over, with a reply or without one."""
+        """End the call."""
         self.is_over = True
         self.alarm.ring()
 
     def peer(self) -> str | None:
-        """Return nothing: it came by no network."""
+        """Return no address."""
         return None
 
     def start_first(self) -> None:
-        """Have it begin at once: there is nothing before it."""
+        """Start at once: there is no earlier request."""
         start, self.request.start_when_first = self.request.start_when_first, None
-        assert start is not None, "set by what waits"
+        assert start is not None, "set before this is called"
         start()
 
 
 class _Undated:
-    """No ``Date`` line."""
-
     line = b"Date: -\r\n"
 
     def renew(self) -> bytes:
@@ -135,8 +131,8 @@ class _Undated:
 PATIENCE_S = 30.0
 CLOSE_S_MAX = 60.0
 _CHECK_S = 0.0002
-_HURRY_S = 1.0
-_RENEWER = 1
+_CLOSE_STEP_S = 1.0
+_RENEWER_THREADS = 1
 _BUSY = (
     "a handler in a thread or a process is still at work, or waits for something else than time: virtual time stands "
     "still meanwhile, so let it return, or make it async"
@@ -144,14 +140,14 @@ _BUSY = (
 
 
 class Renewal(NamedTuple):
-    """A lease that was renewed: when, in seconds since the test began, and for how long."""
+    """A renewal of a lease: its time, in seconds since the test began, and the length of the lease."""
 
     at_s: float
     for_s: int
 
 
 class BenchTime:
-    """Runs the handlers of ``app`` against ``server``, both in a time that ``advance`` moves."""
+    """Runs the handlers of ``app`` against ``server``, both in virtual time."""
 
     def __init__(self, app: Consumer, server: RunningServer) -> None:
         self.clock = SteppedClock()
@@ -166,12 +162,12 @@ class BenchTime:
 
     @property
     def runners(self) -> Sequence[Runner]:
-        """Return what runs the handlers; nothing before the first ``advance``."""
+        """The runners of the handlers; none before the first ``advance``."""
         started = self._started.done() and self._started.exception() is None
         return self._started.result().runners if started else ()
 
     def advance(self, duration_s: float) -> None:
-        """Move everything by ``duration_s``, from instant to instant; raises ``TimeoutError``, and what failed."""
+        """Move by ``duration_s``, instant by instant. Raises ``TimeoutError`` and the consumer's failure."""
         until_s = self.clock.now_s() + duration_s
         self._start()
         self._settle()
@@ -182,22 +178,22 @@ class BenchTime:
         self._settle()
 
     def close(self) -> None:
-        """Stop the consumer in order, letting time pass as it needs it, and then the server."""
+        """Stop the consumer in order, moving time as it needs, then the server."""
         if self._thread.ident is None:
             self._loop.close()  # it has never run
         else:
-            with suppress(RuntimeError):  # it has ended by itself, and its loop is closed
+            with suppress(RuntimeError):  # the consumer has ended, and its loop is closed
                 self._loop.call_soon_threadsafe(self._stop.set)
-            give_up_at_s = monotonic() + CLOSE_S_MAX
-            while self._thread.is_alive() and monotonic() < give_up_at_s:
+            deadline_s = monotonic() + CLOSE_S_MAX
+            while self._thread.is_alive() and monotonic() < deadline_s:
                 if self._loop.is_idle:
-                    soon_s, next_s = self.clock.now_s() + _HURRY_S, self._next_s()
+                    soon_s, next_s = self.clock.now_s() + _CLOSE_STEP_S, self._next_s()
                     self._move(soon_s if next_s is None else min(soon_s, next_s))
                 sleep(_CHECK_S)
         self._server.stop()
 
     def _start(self) -> None:
-        """Make the queues that are missing, and begin to receive."""
+        """Create missing queues, and begin to receive."""
         if self._thread.ident is None:
             for handler in self._app.handlers:
                 self._server.queue(handler.options.queue)
@@ -208,14 +204,14 @@ class BenchTime:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner, suppress(asyncio.CancelledError):
-            runner.run(self._work())
+            runner.run(self._consume())
 
-    async def _work(self) -> None:
+    async def _consume(self) -> None:
         try:
             running = self._app.make(
                 connect=lambda: QueueClient(DirectTransport(self._server, self.clock)),
                 clock=self.clock,
-                draw=lambda: 0.0,  # never early: renewals come when the policy says at the latest
+                draw=lambda: 0.0,  # no jitter: renewals are as late as the policy allows
                 renewals_at_once=1,
                 more_hooks={"renew": self._renewed},
             )
@@ -234,7 +230,7 @@ class BenchTime:
     # ------------------------------------------------------------------------------------------------- instants
 
     def _next_s(self) -> float | None:
-        """Return the next instant at which anything is due."""
+        """Return the next due instant of the server, the leases or the event loop, or ``None``."""
         due_ms = self._server.next_due_ms()
         server_s = None if due_ms is None else (due_ms - self._origin_ms) / SECOND_MS
         return min(
@@ -242,87 +238,85 @@ class BenchTime:
         )
 
     def _move(self, at_s: float) -> None:
-        """Have everything stand at ``at_s``, at one stroke."""
+        """Move all clocks to ``at_s`` at once."""
         at_s = max(at_s, self.clock.now_s())
         at_ms = self._origin_ms + int(at_s * SECOND_MS + 1e-6)
         self._server.move_to(at_ms, first=lambda: self.clock.set(at_s))
-        with suppress(RuntimeError):  # it is closed
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.wake()
 
-    # ------------------------------------------------------------------------------------------------- quiet
+    # ------------------------------------------------------------------------------------------------- idleness
 
     def _settle(self) -> None:
-        """Wait until no thread has anything left to do at this instant."""
-        give_up_at_s = monotonic() + PATIENCE_S
+        """Wait until all threads are idle at this instant."""
+        deadline_s = monotonic() + PATIENCE_S
         while True:
             sleeps = self.clock.sleeps
-            if self._all_wait():
+            if self._is_idle():
                 self._server.settle()
-                if self._all_wait() and self.clock.sleeps == sleeps:  # none has woken while requests were finished
+                if self._is_idle() and self.clock.sleeps == sleeps:  # no thread woke while requests were finished
                     break
-            if monotonic() > give_up_at_s:
+            if monotonic() > deadline_s:
                 raise TimeoutError(f"the consumer has not come to rest: {_BUSY}")
             sleep(_CHECK_S)
         failure = self._started.result().failure
         if failure is not None:
             raise failure
 
-    def _all_wait(self) -> bool:
-        at_work = _RENEWER + self._loop.in_executor + sum(runner.threads_at_work for runner in self.runners)
-        return self._loop.is_idle and self.clock.sleepers == at_work
+    def _is_idle(self) -> bool:
+        busy = _RENEWER_THREADS + self._loop.in_executor + sum(runner.threads_at_work for runner in self.runners)
+        return self._loop.is_idle and self.clock.sleepers == busy
 
 
 _SETTLED = ("acked", "dropped", "rejected")
 
 
 class ConsumerBench:
-    """Handlers beside a server of their own. Receiving begins with the first ``advance``.
+    """Runs the handlers of ``app`` with a server of their own. Receiving begins with the first ``advance``.
 
-    ``async with`` stops it in order. Without that it stops when it is garbage-collected.
+    ``async with`` stops both in order; without it, garbage collection does.
     """
 
     def __init__(self, app: Consumer, clock: VirtualClock | None = None) -> None:
-        """Start a server with ``clock``."""
         self.server = RunningServer(clock=clock or VirtualClock()).__enter__()
         self._app = app
         self._time = BenchTime(app, self.server)
-        self._closed = finalize(self, self._time.close)
-        self._closed.atexit = False  # at exit it cannot stop in order: its threads are daemons
+        self._close = finalize(self, self._time.close)
+        self._close.atexit = False  # at exit its daemon threads cannot stop in order
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop the consumer as a program would, and then the server."""
-        await asyncio.to_thread(self._closed)
+        await asyncio.to_thread(self._close)
 
     @property
     def faults(self) -> FaultPlan:
-        """Return the plan of what happens to requests."""
+        """The plan of faults for requests."""
         return self.server.faults
 
     @property
     def now_s(self) -> float:
-        """Return the seconds since the test began."""
+        """Seconds since the test began."""
         return self._time.clock.now_s()
 
     @property
     def events(self) -> Counter[str]:
-        """Return how often which event has happened, of all handlers."""
+        """The counts of events, summed over all handlers."""
         return sum((runner.counts.events for runner in self._time.runners), Counter())
 
     @property
     def deleted(self) -> int:
-        """Return how many messages were deleted: done, dropped or rejected."""
+        """The number of messages that left the queue: done, dropped or rejected."""
         return sum(self.events[name] for name in _SETTLED)
 
     @property
     def renewals(self) -> list[Renewal]:
-        """Return the renewals that succeeded, in order; equal to tuples of when and for how long."""
+        """The successful renewals in order; they equal tuples ``(at_s, for_s)``."""
         return list(self._time.renewals)
 
     def queue(self, name: str | None = None, **settings: SettingValue) -> RunningQueue:
-        """Return the first handler's queue, or the one called ``name``, made with ``settings`` if there is none."""
+        """Return the queue ``name`` (default: the first handler's), created with ``settings`` if it is missing."""
         return self.server.queue(name or self._app.handlers[0].options.queue, **settings)
 
     def send(
@@ -335,18 +329,18 @@ class ConsumerBench:
         group: str | None = None,
         dedup_id: str | None = None,
     ) -> str:
-        """Send ``payload``, unaffected by faults, and return the message's id; it is visible after an ``advance``.
+        """Send ``payload``, unaffected by faults, and return the message's id. An ``advance`` makes it visible.
 
-        A ``str`` is the body, ``bytes`` its UTF-8, anything else its JSON, as handlers read it.
+        A ``str`` is sent as the body, ``bytes`` as UTF-8, any other type as JSON, the encoding that handlers read.
         """
         delay_s = None if delay is None else int(span_s(delay))
         to = self.queue(queue)
         return to.send(body_of(payload), attributes=attributes, delay_s=delay_s, group=group, dedup_id=dedup_id)
 
     async def advance(self, span: Span) -> None:
-        """Let so much time pass; when it returns, no thread has anything left to do.
+        """Let ``span`` pass, and return once all threads are idle.
 
-        Raises what made a queue impossible to consume, and ``TimeoutError`` if a handler in a thread or a process is
-        at work for so long: time stands still for that.
+        Raises the error that makes a queue impossible to consume, and ``TimeoutError`` if a handler in a thread or
+        process stays busy, because virtual time stands still meanwhile.
         """
         await asyncio.to_thread(self._time.advance, span_s(span))

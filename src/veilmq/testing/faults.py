@@ -1,10 +1,10 @@
-"""Faults of requests on purpose: one fault, one value, and a plan that says when they happen.
+"""Fault injection: faults, and the plan of the requests to which they apply.
 
-A fault decides whether a request is carried out, and what its client sees. ``RunningServer`` puts the handler that
-plays them in front of the server's own. All of this runs in the server's thread, by the server's clock.
+A fault determines whether a request is executed and which reply the client gets. ``RunningServer`` wraps the server's
+handler with the plan's. Faults run in the server's thread, by the server's clock.
 
-Where a reply is held back, late or lost, the fault takes the place of the request's connection, and so gets the reply.
-The request keeps its place on the connection until it has its reply again or is hung up on.
+To delay, change or lose a reply, a fault replaces the connection of the request, and so gets the reply. The request
+keeps its place on the real connection until the reply is delivered or the connection is closed.
 """
 
 import json
@@ -23,29 +23,29 @@ from veilmq.wire.sqs.errors import INTERNAL_FAILURE, SERVICE_UNAVAILABLE, Code, 
 
 
 def hang_up(request: Request) -> None:
-    """Break the connection of ``request`` without an answer."""
+    """Close the connection of ``request`` without a reply."""
     cast(Http1Connection, request.connection).abort()
 
 
 class Held:
-    """A request without a reply; a ``Pending``."""
+    """The ``Pending`` of a request without a reply."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
 
     def withdraw(self) -> None:
-        """Do nothing: the client has given up, and what it sent may be on its way."""
+        """Do nothing: the client has disconnected, but its request may still arrive."""
 
     def hurry(self) -> None:
-        """Hang up: the server ends, or the client has given up."""
+        """Close the connection, because the server stops."""
         hang_up(self.request)
 
 
 class Intercepted(Held):
-    """A request whose reply a fault takes: a ``Connection`` in front of its own, and its ``Pending``."""
+    """The ``Connection`` and the ``Pending`` of a request whose reply a fault intercepts."""
 
     def __init__(self, request: Request, then: Callable[["Intercepted"], object]) -> None:
-        """``then`` is called when there is a ``reply``."""
+        """``then`` is called once ``reply`` is set."""
         super().__init__(request)
         self.connection, request.connection = cast(Http1Connection, request.connection), self
         self.date: Date = self.connection.date
@@ -55,24 +55,24 @@ class Intercepted(Held):
         self._waiting: Pending | None = None
 
     def begin(self, handler: Handler) -> Pending:
-        """Have the server answer the request."""
+        """Pass the request to the server."""
         self._waiting = handler(self.request)
         return self
 
     def deliver(self) -> None:
-        """Let the request have its reply; a connection that is gone takes no notice."""
+        """Send the reply on the real connection; a closed one ignores it."""
         self.request.pending, self.request.reply = None, self.reply
         self.connection.reply_ready()
 
     def withdraw(self) -> None:
-        """Forget it: the client has gone."""
+        """Cancel the request, because the client has disconnected."""
         if self._waiting is not None:
             self._waiting.withdraw()
 
-    # What the request calls.
+    # The interface of a connection
 
     def reply_ready(self) -> None:
-        """Take the reply."""
+        """Intercept the reply."""
         self.reply, self.request.reply = self.request.reply, None
         self.request.pending, self._waiting = self, None
         self._then(self)
@@ -82,11 +82,11 @@ class Intercepted(Held):
         return self.connection.peer()
 
     def start_first(self) -> None:
-        """Let the request wait for its turn."""
+        """Wait until the request is the first one of its connection."""
         self.connection.start_first()
 
     def abort(self) -> None:
-        """Break the connection."""
+        """Close the connection."""
         self.connection.abort()
 
 
@@ -106,8 +106,8 @@ def _content(request: Request) -> dict[str, Any]:
     return content
 
 
-def _respond(request: Request, answer: dict[str, Any]) -> None:
-    request.respond(200, _JSON_HEADERS, json.dumps(answer).encode())
+def _respond(request: Request, reply: dict[str, Any]) -> None:
+    request.respond(200, _JSON_HEADERS, json.dumps(reply).encode())
 
 
 def _explain(request: Request, text: str) -> None:
@@ -115,9 +115,9 @@ def _explain(request: Request, text: str) -> None:
 
 
 class Scene(NamedTuple):
-    """One request and all that a fault needs to play on it.
+    """One request, and what a fault needs to act on it.
 
-    ``happened`` is called once, before the client can notice anything.
+    The fault calls ``happened`` once, before the client can observe it.
     """
 
     request: Request
@@ -127,12 +127,12 @@ class Scene(NamedTuple):
     happened: Callable[[], object]
 
     def later(self, seconds: float, call: Callable[[], object]) -> Timer:
-        """Arrange for ``call`` by the server's clock."""
+        """Schedule ``call`` on the server's clock."""
         return self.clock.call_at(self.clock.now_ms() + round(seconds * SECOND_MS), call)
 
 
 class Fault(NamedTuple):
-    """A fault by its name, which is shown, and how it goes; it has ``happened`` before that unless it says so later."""
+    """A fault with its name for output. It counts as ``happened`` before ``play``, or if ``later``, when it says so."""
 
     name: str
     play: Callable[[Scene], Pending | None]
@@ -153,7 +153,7 @@ def _refuse(code: Code, text: str, scene: Scene) -> None:
 
 
 def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
-    """Have the batch carried out without its entries at ``places``, and add these to the answer as failed."""
+    """Execute the batch without its entries at ``places``, and add these to the reply as failed."""
     content = _content(scene.request)
     if "Entries" not in content:
         _explain(scene.request, _NO_BATCH)
@@ -165,22 +165,22 @@ def _fail_entries(places: tuple[int, ...], scene: Scene) -> Pending | None:
         _respond(scene.request, {"Successful": [], "Failed": failed})
         return None
 
-    def reply_ready(taken: Intercepted) -> None:
-        assert taken.reply is not None, "called when it is answered"
-        head, _, body = taken.reply.partition(_END_OF_HEAD)
+    def reply_ready(intercepted: Intercepted) -> None:
+        assert intercepted.reply is not None, "set before this is called"
+        head, _, body = intercepted.reply.partition(_END_OF_HEAD)
         if not head.startswith(b"HTTP/1.1 200"):
-            taken.deliver()
+            intercepted.deliver()
             return
-        answer = json.loads(body)
-        taken.request.connection = taken.connection
-        _respond(taken.request, answer | {"Failed": answer.get("Failed", []) + failed})
+        reply = json.loads(body)
+        intercepted.request.connection = intercepted.connection
+        _respond(intercepted.request, reply | {"Failed": reply.get("Failed", []) + failed})
 
     scene.request.body = json.dumps(content).encode()
     return Intercepted(scene.request, reply_ready).begin(scene.handler)
 
 
 def _ignore(scene: Scene) -> None:
-    """Answer as after success."""
+    """Reply with success."""
     request = scene.request
     action = request.headers.get(b"x-amz-target", b"").decode().rpartition(".")[2]
     if action.removesuffix(_BATCH) not in _WITHOUT_RESULT:
@@ -191,13 +191,13 @@ def _ignore(scene: Scene) -> None:
         _respond(request, {})
 
 
-def _answered(then: Callable[[Scene, Intercepted], object]) -> Callable[[Scene], Pending]:
-    """Return how a fault goes whose request is carried out; ``then`` takes the place of its answer."""
+def _executed(then: Callable[[Scene, Intercepted], object]) -> Callable[[Scene], Pending]:
+    """Return the ``play`` of a fault that executes the request and calls ``then`` instead of replying."""
 
     def play(scene: Scene) -> Pending:
-        def reply_ready(taken: Intercepted) -> None:
+        def reply_ready(intercepted: Intercepted) -> None:
             scene.happened()
-            then(scene, taken)
+            then(scene, intercepted)
 
         return Intercepted(scene.request, reply_ready).begin(scene.handler)
 
@@ -205,35 +205,35 @@ def _answered(then: Callable[[Scene, Intercepted], object]) -> Callable[[Scene],
 
 
 UNAVAILABLE = Fault("UNAVAILABLE", partial(_refuse, SERVICE_UNAVAILABLE, "The server is not available; try again."))
-"""503 ``ServiceUnavailable``; nothing is carried out."""
+"""503 ``ServiceUnavailable``; the request is not executed."""
 
 FAILED = Fault("FAILED", partial(_refuse, INTERNAL_FAILURE, "The request failed; try again."))
-"""500 ``InternalFailure``; nothing is carried out."""
+"""500 ``InternalFailure``; the request is not executed."""
 
 THROTTLED = Fault("THROTTLED", partial(_refuse, Code(_THROTTLED, "RequestThrottled"), _THROTTLED_TEXT))
-"""400 ``RequestThrottled``; nothing is carried out."""
+"""400 ``RequestThrottled``; the request is not executed."""
 
 THROTTLED_403 = Fault("THROTTLED_403", partial(_refuse, Code(_THROTTLED, "RequestThrottled", 403), _THROTTLED_TEXT))
-"""403 ``RequestThrottled``; nothing is carried out."""
+"""403 ``RequestThrottled``; the request is not executed."""
 
 REQUEST_DROPPED = Fault("REQUEST_DROPPED", lambda scene: hang_up(scene.request))
-"""The connection breaks; nothing is carried out."""
+"""The connection is closed; the request is not executed."""
 
-ANSWER_DROPPED = Fault("ANSWER_DROPPED", _answered(lambda scene, taken: taken.abort()), later=True)
-"""It is carried out; then the connection breaks instead of an answer."""
+ANSWER_DROPPED = Fault("ANSWER_DROPPED", _executed(lambda scene, intercepted: intercepted.abort()), later=True)
+"""The request is executed; then the connection is closed without a reply."""
 
 REQUEST_LOST = Fault("REQUEST_LOST", lambda scene: Held(scene.request))
-"""A black hole: no answer ever, the connection stays open; nothing is carried out."""
+"""There is no reply, and the connection stays open; the request is not executed."""
 
-ANSWER_LOST = Fault("ANSWER_LOST", _answered(lambda scene, taken: None), later=True)
-"""It is carried out; no answer ever, the connection stays open."""
+ANSWER_LOST = Fault("ANSWER_LOST", _executed(lambda scene, intercepted: None), later=True)
+"""The request is executed; there is no reply, and the connection stays open."""
 
 IGNORED = Fault("IGNORED", _ignore)
-"""200 as after success, and nothing is carried out; for deletes and changes of visibility, over JSON."""
+"""The reply is 200, but the request is not executed; for deletes and changes of visibility over JSON."""
 
 
 def late_request(*, seconds: float) -> Fault:
-    """Return the fault that has a request arrive so much later by the server's clock, client or no client."""
+    """Return a fault that delays the request on the server's clock, even if the client disconnects."""
 
     def play(scene: Scene) -> Pending:
         request = scene.request
@@ -244,14 +244,13 @@ def late_request(*, seconds: float) -> Fault:
 
 
 def late_answer(*, seconds: float) -> Fault:
-    """Return the fault that has a request carried out at once and answered so much later, on the server's clock."""
-
-    play = _answered(lambda scene, taken: scene.later(seconds, taken.deliver))
+    """Return a fault that executes the request and delays the reply on the server's clock."""
+    play = _executed(lambda scene, intercepted: scene.later(seconds, intercepted.deliver))
     return Fault(f"late_answer(seconds={seconds:g})", play, later=True)
 
 
 def failed_entries(*places: int) -> Fault:
-    """Return the fault of a batch whose entries at ``places`` (from 0) fail and are not carried out, over JSON."""
+    """Return a fault that fails the entries of a batch at ``places`` (from 0) without executing them; over JSON."""
     return Fault(f"failed_entries{places}", partial(_fail_entries, places))
 
 
@@ -263,7 +262,7 @@ ACTIONS = frozenset(label for protocol in PROTOCOLS for label in protocol.labels
 
 
 class Happened(NamedTuple):
-    """A fault that was played, and the action on which."""
+    """A fault that was applied, and the action of the request."""
 
     action: str
     fault: Fault
@@ -277,7 +276,7 @@ class _Row:
 
 
 class FaultPlan:
-    """The faults of one server. Tests may write it from any thread while the server plays it."""
+    """The planned faults of one server. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -286,9 +285,10 @@ class FaultPlan:
         self._happened: list[Happened] = []
 
     def script(self, action: str, fault: Fault, *, times: int | None = 1) -> None:
-        """Play ``fault`` on the next ``times`` requests of ``action``, behind what is scripted for it already.
+        """Apply ``fault`` to the next ``times`` requests of ``action``, after the faults already planned for it.
 
-        ``None`` plays it until ``clear``. ``action`` is as clients name it, ``ANY`` for each. Raises ``ValueError``.
+        ``times=None`` applies it until ``clear``. ``action`` is a name from ``ACTIONS`` or ``ANY``. Raises
+        ``ValueError``.
         """
         if action != ANY and action not in ACTIONS:
             raise ValueError(f"no action is called {action!r}; there are {', '.join(sorted(ACTIONS))}")
@@ -298,29 +298,27 @@ class FaultPlan:
             self._rows.append(_Row(action, fault, times))
 
     def clear(self, action: str = ANY) -> None:
-        """Forget what is scripted for ``action``, or all; requests that are held or late stay so."""
+        """Remove the planned faults of ``action``, or all. Requests that are held or late are unaffected."""
         with self._lock:
             self._rows = [row for row in self._rows if action not in (ANY, row.action)]
 
     @property
     def happened(self) -> list[Happened]:
-        """Return what was played so far, in order.
+        """The applied faults in order.
 
-        A late answer, or one that never comes, is listed once the request is carried out, a late request once it waits:
-        then ``RunningServer.advance`` finds it.
+        A fault that delays or loses the reply is listed once the request is executed, a late request once it waits.
+        From then on ``RunningServer.advance`` affects it.
         """
         return list(self._happened)
 
     @property
     def left(self) -> list[str]:
-        """Return what is still to be played, a line each: for assertions, and their messages."""
+        """The remaining faults as text, one line for each, for assertions."""
         with self._lock:
             return [f"{row.action}: {row.fault} × {row.left or 'always'}" for row in self._rows]
 
-    # What the server calls.
-
     def around(self, handler: Handler) -> Handler:
-        """Return the handler that plays this plan in front of ``handler``."""
+        """Wrap the server's ``handler`` so that planned faults are applied."""
 
         def handle(request: Request) -> Pending | None:
             protocol = protocol_of(request) if self._rows else None

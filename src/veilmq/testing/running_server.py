@@ -1,9 +1,9 @@
-"""A real server for tests: its own thread, its own event loop, real sockets on free loopback ports.
+"""A real server for tests, in its own thread and event loop, with sockets on free loopback ports.
 
-With the virtual clock (the default) nothing becomes due until ``advance``, which goes from one instant to the next at
-which something is due and lets the server finish what follows, so that a test sees the state of that moment.
+With the virtual clock (the default) time passes only in ``advance``, which moves from one due instant to the next and
+waits until the server is idle, so that tests observe a definite state.
 
-Tests call it from their own threads, or from coroutines of their own event loops: no call waits for a client.
+Tests may call it from threads and from coroutines of other event loops: no call waits for a client.
 """
 
 import asyncio
@@ -50,9 +50,9 @@ from veilmq.wire.sqs.queues import CreateQueue
 
 
 class RunningQueue:
-    """A queue and its ``name`` and ``url``. ``str()`` is the URL.
+    """A queue with its ``name`` and ``url``; ``str()`` is the URL.
 
-    Its methods bypass clients, sockets and faults, and see everything that the server received before.
+    Its methods bypass clients, sockets and faults; requests that the server received earlier are finished first.
     """
 
     def __init__(self, server: "RunningServer", *, name: str, url: str, account: str) -> None:
@@ -65,7 +65,6 @@ class RunningQueue:
         return self.url
 
     def __repr__(self) -> str:
-        """Return name and counts, for messages of failed assertions."""
         counts = self.counts
         return f"<queue {self.name}: {counts.visible} visible, {counts.in_flight} in flight, {counts.delayed} delayed>"
 
@@ -78,7 +77,7 @@ class RunningQueue:
         dedup_id: str | None = None,
         attributes: Mapping[str, Attribute] | None = None,
     ) -> str:
-        """Store a message and return its id; ``None`` is the queue's own delay. Raises ``SqsError``."""
+        """Send a message and return its id; ``delay_s`` defaults to the queue's delay. Raises ``SqsError``."""
         request = SendMessage(
             queue_url=self.url,
             message_body=body,
@@ -90,74 +89,73 @@ class RunningQueue:
         return str(self._server.answer(request).message_id)
 
     def receive(self, count: int = 1, *, timeout_s: int | None = None) -> list[ReceivedMessage]:
-        """Take up to ``count`` visible messages at once, none if there is none, and hide them for ``timeout_s``.
+        """Receive up to ``count`` visible messages without waiting, and hide them for ``timeout_s``.
 
-        ``None`` is the queue's own visibility timeout. A message has ``body``, ``receipt``, ``receive_count`` and
-        ``visible_at_ms``, the instant at which its lease ends.
+        The default is the queue's visibility timeout. A message has ``body``, ``receipt``, ``receive_count`` and
+        ``visible_at_ms``, the end of its lease.
         """
         received: Received = self._server.do(Receive(queue=self.full_name, count=count, timeout_s=timeout_s))
         return received.messages
 
     def delete(self, message: ReceivedMessage) -> None:
-        """Delete a received message; one that was received again stays. Raises ``ReceiptInvalid``."""
+        """Delete a received message, unless it was received again. Raises ``ReceiptInvalid`` for another queue's."""
         (outcome,) = self._server.do(Delete(queue=self.full_name, receipts=(message.receipt,)))
-        if isinstance(outcome, ReceiptInvalid):  # of another queue
+        if isinstance(outcome, ReceiptInvalid):
             raise outcome
 
     @property
     def counts(self) -> QueueCounts:
-        """Return how many messages are visible, in flight and delayed now, and the instant of the oldest."""
+        """The number of visible, in-flight and delayed messages, and the send time of the oldest."""
         counts: QueueCounts = self._server.do(ShowQueue(queue=self.full_name, counts=True)).counts
         return counts
 
     def messages(self, state: MessageState | None = None, *, count: int = INSPECTED_MAX) -> list[SeenMessage]:
-        """Return up to ``count`` messages in the order of sending, in ``state`` or in any; nothing is received."""
+        """Return up to ``count`` messages (in ``state``) in the order of sending, without receiving them."""
         seen: list[SeenMessage] = self._server.do(InspectQueue(queue=self.full_name, count=count))
         return [message for message in seen if state in (None, message.state)]
 
     @property
     def bodies(self) -> list[str]:
-        """Return the bodies of all messages, in the order of sending."""
+        """The bodies of all messages, in the order of sending."""
         return [message.body for message in self.messages()]
 
     @property
     def visible(self) -> list[SeenMessage]:
-        """Return the messages that a receive may get now."""
+        """The messages that a receive may return now."""
         return self.messages(MessageState.VISIBLE)
 
     @property
     def in_flight(self) -> list[SeenMessage]:
-        """Return the messages in flight, each with the instant at which it becomes visible."""
+        """The messages in flight."""
         return self.messages(MessageState.IN_FLIGHT)
 
     @property
     def delayed(self) -> list[SeenMessage]:
-        """Return the messages that were sent with a delay and were never visible."""
+        """The messages that were sent with a delay and have not been visible yet."""
         return self.messages(MessageState.DELAYED)
 
 
 T = TypeVar("T")
 
 Follow = Callable[[int], Awaitable[object]]
-"""Has another clock stand at an instant (ms)."""
+"""Sets another clock to an instant (ms)."""
 
 Following = Callable[[], AbstractAsyncContextManager[Follow]]
 
 _PATIENCE_S = 60.0
-_SLOTS = 50  # into which a move of the clock is divided at most, while no poll waits for a message
+_STEPS_MAX = 50  # of one advance with a database, while no poll waits
 _CHECK_S = 0.001
 
 
 class RunningServer:
-    """A context manager: the server runs inside it.
+    """A context manager that runs a server.
 
-    ``data`` is a folder that outlives the server, ``None`` keeps everything in memory. ``clock`` is a ``VirtualClock``
-    unless another one is given; ``wall_s``, with which the dates of signatures are compared, is the machine's all the
-    same. ``settings`` are fields of ``ServerSettings``. What is written into ``faults`` happens to requests.
+    ``data`` is a folder; with ``None`` everything is in memory. ``clock`` defaults to a ``VirtualClock``; ``wall_s``,
+    to which dates of signatures are compared, is the system's even then. ``settings`` are fields of ``ServerSettings``.
+    The plan ``faults`` applies to requests.
 
-    A ``store`` among them names a database, which has a clock of its own: ``follow`` gives a call, to be used in the
-    server's event loop as long as the context lasts, that puts the clock of the database where the virtual one is about
-    to stand.
+    If ``settings`` has a database as ``store``, the database has its own clock. ``follow`` returns a context manager,
+    entered in the server's event loop, whose value sets that clock before the virtual one moves.
     """
 
     def __init__(
@@ -181,23 +179,22 @@ class RunningServer:
         self._admin_lock, self._admin_open = threading.Lock(), self._settings.metrics_port is not None
 
     def __enter__(self) -> Self:
-        """Start the server; raises what ``serve`` raises."""
+        """Start the server. Raises the errors of ``serve``."""
         self._thread.start()
         self.bound, self._loop = self._ready.result(_PATIENCE_S)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the server as SIGTERM would, and wait for its end."""
         self.stop()
 
     @property
     def endpoint(self) -> str:
-        """Return the URL that queue clients use."""
+        """The URL for queue clients."""
         return self.bound.endpoint
 
     @property
     def admin_endpoint(self) -> str:
-        """Return the URL of health, metrics and the console, which are served from the first call on."""
+        """The URL of health, metrics and the console. The first access opens the port."""
         with self._admin_lock:
             if not self._admin_open:
                 self._call(self.bound.open_admin())
@@ -205,29 +202,29 @@ class RunningServer:
         return self.bound.admin_endpoint
 
     def stop(self) -> None:
-        """Drain and stop; harmless when it has stopped. Raises what ended the server if that was an error."""
+        """Drain and stop, like SIGTERM, if the server runs. Raises the error that has ended it, if any."""
         self.request_stop()
         self._ended.result(_PATIENCE_S)
         self._thread.join(_PATIENCE_S)
 
     def request_stop(self) -> None:
-        """Begin to drain, and do not wait for the end; called again, cut off what is under way."""
+        """Begin to drain without waiting for the end. A second call aborts requests in progress."""
         if not self._ended.done():
-            with contextlib.suppress(RuntimeError):  # it is ending by itself, and its loop is closed
+            with contextlib.suppress(RuntimeError):  # the server has ended, and its loop is closed
                 self._loop.call_soon_threadsafe(self.bound.stop)
 
     def fail(self, error: BaseException) -> None:
-        """End the server as a failure of its store would; ``stop`` then raises what ``serve`` raised."""
+        """End the server like a failure of its store; ``stop`` then raises the error of ``serve``."""
         self._loop.call_soon_threadsafe(self.bound.fail, error)
 
     def reload(self) -> None:
-        """Have credentials and certificate read again, as SIGHUP does; returns when they are."""
+        """Reload credentials and certificate, like SIGHUP."""
         self._in_loop(self.bound.reload)
 
     def advance(self, ms: int = 0, *, seconds: float = 0) -> None:
-        """Move the virtual clock; returns when everything that became due has been answered.
+        """Move the virtual clock, and return once the server is idle.
 
-        Raises ``TypeError`` when the server runs on another clock, ``ValueError`` for a move backwards.
+        Raises ``TypeError`` if the server has another clock, ``ValueError`` for a move backwards.
         """
         clock = self._virtual()
         passing_ms = ms + round(seconds * SECOND_MS)
@@ -236,39 +233,39 @@ class RunningServer:
         self._call(self._advance(clock, clock.now_ms() + passing_ms))
 
     def settle(self) -> None:
-        """Wait until everything that the server has received so far is answered or parked."""
+        """Wait until all requests received so far have a reply or are parked."""
         self._call(self._settle())
 
     @property
     def parked(self) -> int:
-        """Return how many receives wait for a message."""
+        """The number of receives that wait for a message."""
         self.settle()
         return self._in_loop(lambda: self.bound.polls.parked)
 
     def wait_until(self, condition: Callable[[], object], *, patience_s: float = _PATIENCE_S) -> None:
-        """Return when ``condition()`` is true; raises ``TimeoutError`` when it is not after so many real seconds.
+        """Wait until ``condition()`` is true. Raises ``TimeoutError`` after ``patience_s`` real seconds.
 
-        For what threads, tasks and processes beside the test do. A coroutine whose own event loop has to go on
-        meanwhile awaits ``asyncio.to_thread(server.wait_until, condition)``.
+        For effects of threads, tasks and processes of the test. A coroutine whose event loop must continue meanwhile
+        awaits ``asyncio.to_thread(server.wait_until, condition)``.
         """
-        give_up_at_s = monotonic() + patience_s
+        deadline_s = monotonic() + patience_s
         while not condition():
-            if monotonic() > give_up_at_s:
+            if monotonic() > deadline_s:
                 raise TimeoutError(f"not so within {patience_s:g} seconds: {condition}")
             sleep(_CHECK_S)
 
     def wait_parked(self, count: int = 1) -> None:
-        """Return when at least ``count`` receives wait for a message; raises ``TimeoutError``, as ``wait_until`` does.
+        """Wait until at least ``count`` receives wait for a message. Raises ``TimeoutError``, like ``wait_until``.
 
-        For long polls that begin beside the test: ``advance`` answers what waits, not what is yet to come.
+        For long polls in other threads or tasks, which must have begun before ``advance``.
         """
         self.wait_until(lambda: self.parked >= count)
 
     def queue(self, name: str, **settings: SettingValue) -> RunningQueue:
-        """Return the queue called ``name``, made if there is none; a name that ends with ``.fifo`` makes a FIFO queue.
+        """Return the queue ``name``; create it if it does not exist, as a FIFO queue if the name ends with ``.fifo``.
 
-        ``settings`` are fields of ``QueueSettings``; a ``dead_letter_queue`` is given by its name. Without settings an
-        existing queue is taken as it is. Raises ``ValueError`` for an unknown setting, ``SqsError`` for a bad value.
+        ``settings`` are fields of ``QueueSettings``, with the name of a ``dead_letter_queue``. Without settings any
+        existing queue is accepted. Raises ``ValueError`` for an unknown setting, ``SqsError`` for an invalid value.
         """
         context = self._context()
         if is_fifo(name):
@@ -279,33 +276,30 @@ class RunningServer:
         found = self.answer(CreateQueue(queue_name=name, attributes=attributes or None))
         return RunningQueue(self, name=name, url=found.queue_url, account=context.account)
 
-    # For a consumer in the same process, which needs no socket (``DirectTransport``).
+    # For `ConsumerBench`: requests without a socket, and a shared virtual time
 
-    def hand(self, request: Request) -> None:
-        """Have ``request`` handled as if it had come by a connection."""
+    def handle(self, request: Request) -> None:
+        """Handle ``request`` like one from a connection."""
         self._loop.call_soon_threadsafe(lambda: setattr(request, "pending", self._handler(request)))
 
     def withdraw(self, request: Request) -> None:
-        """Take back ``request``: its client has given up."""
+        """Cancel ``request``, because its client has disconnected."""
         self._loop.call_soon_threadsafe(lambda: request.pending and request.pending.withdraw())
 
     def hurry(self, request: Request) -> None:
-        """Have ``request`` answered now, with what there is: its client is about to stop."""
+        """End the long poll ``request`` now, because its client is about to stop."""
         self._loop.call_soon_threadsafe(lambda: request.pending and request.pending.hurry())
 
     def next_due_ms(self) -> int | None:
-        """Return the instant at which something is due next on the virtual clock."""
+        """Return the instant of the next timer on the virtual clock, or ``None``."""
         return self._in_loop(self._virtual().next_timer_ms)
 
     def move_to(self, at_ms: int, *, first: Callable[[], object]) -> None:
-        """Have the virtual clock stand at ``at_ms`` right after ``first`` was called, and do what is due then.
-
-        What follows from that goes on beside the caller.
-        """
+        """Call ``first``, move the virtual clock to ``at_ms`` and run due timers, without waiting for their effects."""
         clock = self._virtual()
 
         async def move() -> None:
-            await self._lead(at_ms)
+            await self._set_database_clock(at_ms)
             first()
             clock.set(max(at_ms, clock.now_ms()))
 
@@ -325,30 +319,29 @@ class RunningServer:
 
     async def _advance(self, clock: VirtualClock, until_ms: int) -> None:
         await self._settle()
-        slot_ms = 0 if self._follow is None else (until_ms - clock.now_ms()) // _SLOTS
+        step_ms = 0 if self._follow is None else (until_ms - clock.now_ms()) // _STEPS_MAX
         while (at_ms := clock.next_timer_ms()) is not None and at_ms <= until_ms:
-            if not self.bound.polls.parked:  # only the node itself does anything, once a second
-                at_ms = min(until_ms, max(at_ms, clock.now_ms() + slot_ms))
-            await self._lead(at_ms)
+            if not self.bound.polls.parked:  # the remaining timers are the node's own, one each second
+                at_ms = min(until_ms, max(at_ms, clock.now_ms() + step_ms))
+            await self._set_database_clock(at_ms)
             clock.set(max(at_ms, clock.now_ms()))
             await self._settle()
-        await self._lead(until_ms)
-        clock.set(max(until_ms, clock.now_ms()))  # time that was held back may have been applied
+        await self._set_database_clock(until_ms)
+        clock.set(max(until_ms, clock.now_ms()))  # the store may have moved it further
         await self._settle()
 
-    async def _lead(self, at_ms: int) -> None:
-        """Have the clock of the database be where ours is going to be."""
+    async def _set_database_clock(self, at_ms: int) -> None:
         if self._follow is not None:
             await self._follow(max(at_ms, self.clock.now_ms()))
 
     async def _settle(self) -> None:
-        """Wait for the engine's answers, until no poll waits for one."""
+        """Wait for the engine's results until no poll waits for one."""
         await self.bound.engine.drain()
         while self.bound.polls.submitted:
             await self.bound.engine.drain()
 
     def answer(self, request: SqsRequest) -> Any:
-        """Return the result of an action of SQS, unaffected by faults; raises ``SqsError``."""
+        """Return the result of an SQS action, unaffected by faults. Raises ``SqsError``."""
         plan = request.plan(self._context())
         try:
             result = self.do(plan.command)
@@ -357,7 +350,7 @@ class RunningServer:
         return plan.respond(result)
 
     def do(self, command: Command) -> Any:
-        """Carry out ``command``, once all that the server received before is done, and return its result."""
+        """Execute ``command`` after all requests received earlier, and return its result."""
         return self._call(execute(self.bound.engine, command))
 
     def _in_loop(self, call: Callable[[], T]) -> T:
@@ -373,7 +366,7 @@ class RunningServer:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             failed = self._ended if self._ready.done() else self._ready
             failed.set_exception(error)
         else:
@@ -383,7 +376,7 @@ class RunningServer:
         async with contextlib.AsyncExitStack() as closing:
             if self._following is not None:
                 self._follow = await closing.enter_async_context(self._following())
-            await self._lead(self.clock.now_ms())
+            await self._set_database_clock(self.clock.now_ms())
             await serve(
                 self._settings,
                 clock=self.clock,

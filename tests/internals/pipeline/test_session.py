@@ -152,7 +152,7 @@ def test_a_job_runs_there(place: str, tmp_path: Path) -> None:
 
 def test_a_connect_server_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Soon: left to itself, Spark's client retries silently for some minutes."""
-    monkeypatch.setattr(session, "ANSWER_S", 0.2)
+    monkeypatch.setattr(session, "CONNECT_S", 0.2)
     with (
         pytest.raises(PipelineFailed, match=r"answers at sc://127\.0\.0\.1:1 within 0\.2 s"),
         open_session("x", Cluster(remote="sc://127.0.0.1:1")),

@@ -100,7 +100,7 @@ def test_a_call_is_a_line_of_its_own(clock: SteppedClock) -> None:
 
 def test_who_gave_up_after_the_answer_takes_nothing_back(server: RunningServer, clock: SteppedClock) -> None:
     call = Call("POST", "/", {}, b"", clock.alarm())
-    server.hand(call.request)
+    server.handle(call.request)
     server.withdraw(call.request)
     server.settle()
     assert call.reply is not None

@@ -1,6 +1,6 @@
-"""The fixtures of veilmq for test suites, which pytest finds by its entry point ``veilmq``; see ``docs/testing.md``.
+"""veilmq's fixtures for pytest, found by the entry point ``veilmq``; see ``docs/testing.md``.
 
-Nothing of veilmq is imported before a test requests a fixture, so runs that use none of them pay nothing.
+veilmq is imported only when a test requests a fixture.
 """
 
 import os
@@ -11,23 +11,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
-if TYPE_CHECKING:  # a fifth of a second that test runs without a server need not wait
+if TYPE_CHECKING:  # the import takes 0.2 s, which test runs without a server save
     from veilmq.testing import RunningQueue, RunningServer
 
 REGION = "us-east-1"
 KEY = "testing"
-"""Region, key and secret of clients; a server without a credentials file takes any key."""
+"""The key and the secret of clients; a server without a credentials file accepts any."""
 
 
 @pytest.fixture
 def veilmq_settings() -> dict[str, Any]:
-    """Override this to run the test's server otherwise: keyword arguments of ``veilmq.testing.RunningServer``."""
+    """Keyword arguments of ``veilmq.testing.RunningServer`` for the test's server; override to change it."""
     return {}
 
 
 @pytest.fixture
 def veilmq_server(veilmq_settings: dict[str, Any]) -> "Iterator[RunningServer]":
-    """Run a server of the test's own: empty, in memory, on a free port, with a clock that stands still."""
+    """Run a server for the test: empty, in memory, on a free port, with a clock that only the test advances."""
     try:
         from veilmq.testing import RunningServer  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -44,7 +44,7 @@ def veilmq_url(veilmq_server: "RunningServer") -> str:
 
 @pytest.fixture
 def veilmq_queue_settings() -> dict[str, Any]:
-    """Override this to have another ``veilmq_queue``: settings of a queue, for example ``visibility_timeout_s``."""
+    """Settings of ``veilmq_queue``, for example ``visibility_timeout_s``; override to change them."""
     return {}
 
 
@@ -52,7 +52,7 @@ def veilmq_queue_settings() -> dict[str, Any]:
 def veilmq_queue(
     request: pytest.FixtureRequest, veilmq_server: "RunningServer", veilmq_queue_settings: dict[str, Any]
 ) -> "RunningQueue":
-    """Make a queue of the test's own, which has the name of the test; with the setting ``fifo`` it is a FIFO queue."""
+    """Create a queue with the name of the test; with the setting ``fifo`` a FIFO queue."""
     from veilmq.core.limits import SQS_QUEUE_NAME_CHARACTERS_MAX as CHARACTERS_MAX  # noqa: PLC0415
 
     ending = ".fifo" if veilmq_queue_settings.get("fifo") else ""
@@ -62,15 +62,15 @@ def veilmq_queue(
 
 @pytest.fixture
 def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point AWS SDKs, the AWS CLI and veilmq's own commands to the test's server, by their environment variables.
+    """Point AWS SDKs, the AWS CLI and veilmq's commands to the test's server by environment variables.
 
-    Of a program under test that makes its own clients nothing has to be changed. Other services of AWS stay where they
-    are, but get keys that are not valid.
+    A program under test that creates its own clients needs no change. The endpoints of other AWS services are not
+    changed, but the keys are invalid there.
     """
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"):
         monkeypatch.delenv(name, raising=False)
     direct = "no_proxy" if "no_proxy" in os.environ else "NO_PROXY"
-    if os.environ.get(direct) != "*":  # else all hosts are reached without the proxy already
+    if os.environ.get(direct) != "*":  # "*" bypasses the proxy for all hosts
         monkeypatch.setenv(direct, urlsplit(veilmq_url).hostname or "", prepend=",")
     monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", veilmq_url)
     monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
@@ -82,7 +82,7 @@ def veilmq_environment(veilmq_url: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture
 def veilmq_boto3(veilmq_url: str) -> Iterator[Any]:
-    """Give a boto3 client for SQS of the test's server, without retries; boto3 is the suite's own."""
+    """Return a boto3 client for SQS on the test's server, without retries. The test suite must install boto3."""
     try:
         import boto3  # noqa: PLC0415
         from botocore.config import Config  # noqa: PLC0415
