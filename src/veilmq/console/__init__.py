@@ -1,1 +1,1 @@
-"""The console: queues, leases and time in a browser, as pages made here, which ask as an account does."""
+"""The web console: queues, messages and leases in a browser; pages send requests with the caller's permissions."""

@@ -1,7 +1,7 @@
-"""The console as an application of Starlette, and what holds for each of its pages.
+"""The console as a Starlette application.
 
-Whoever comes without a session is sent to sign in, or, where nobody is asked who he is, gets one at once: it carries
-the token of the forms. A page raises ``Refused`` for what the queues refuse; that is answered here, in words.
+A browser without a session is redirected to sign in or, without authentication, gets a session at once, for the token
+of its forms. Pages raise ``Refused`` for errors of the queue API, which are rendered here.
 """
 
 import logging
@@ -31,10 +31,10 @@ log = logging.getLogger(__name__)
 
 _WORDS: dict[int, tuple[str, str]] = {
     HTTPStatus.NOT_FOUND: ("No such page", "There is nothing at this address. Queues are found by their names."),
-    HTTPStatus.METHOD_NOT_ALLOWED: ("Not so", "This page is only looked at. Nothing was changed."),
+    HTTPStatus.METHOD_NOT_ALLOWED: ("Method not allowed", "This page is read-only. Nothing was changed."),
     HTTPStatus.INTERNAL_SERVER_ERROR: (
-        "This went wrong",
-        "The page failed, by a defect of ours; the server's log has it. Look whether what you asked for was done.",
+        "Internal error",
+        "The page failed because of a defect in veilmq; see the server log. Check whether your change was made.",
     ),
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -54,12 +54,11 @@ class Console:
         ports: Ports,
         accounts: Accounts | None = None,
     ) -> None:
-        """``ask`` carries out what pages ask. ``account`` is who comes where nobody is asked who he is; where there
-        are accounts, its root sees what is of the whole server.
+        """``ask`` runs requests of pages. ``account`` is the account without authentication; its root user operates
+        the server.
 
-        ``data_port`` is that of the queues, whose URLs are told under the host name that the browser knows.
-        ``accounts`` are those that may sign in, ``None`` where nobody is asked. ``ports`` are what single pages need
-        of the server.
+        ``data_port`` is the port of the queues, in whose URLs the browser's host name is used. ``accounts`` may sign
+        in; ``None`` without authentication.
         """
         self._ask = ask
         self._sessions = sessions
@@ -79,11 +78,11 @@ class Console:
 
     @property
     def app(self) -> ASGIApp:
-        """Return the application, with the headers that keep a page to itself."""
+        """The application, with security headers."""
         return security_headers.around(self._app)
 
     def session_of(self, request: Request) -> tuple[Session, Caller | None] | None:
-        """Return the session of a request and who has it; ``None`` for whoever has to sign in first."""
+        """Return the session and caller of a request; ``None`` if it must sign in."""
         session = self._sessions.of(request)
         if session is None:
             return None
@@ -91,7 +90,7 @@ class Console:
         return None if caller is None and self._accounts is not None else (session, caller)
 
     def _holder(self, session: Session) -> Caller | None:
-        """Return who has ``session``, ``None`` for nobody in particular."""
+        """Return the caller of ``session``; ``None`` if it has none."""
         return None if self._accounts is None or not session.key_id else self._accounts.caller_of(session.key_id)
 
     def _route(self, page: Page) -> Route:
@@ -99,7 +98,7 @@ class Console:
             try:
                 return await self._page(page, request)
             except ClientDisconnect:
-                return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+                return Response(status_code=HTTPStatus.BAD_REQUEST)  # no client is left to read it
             except Exception:
                 log.exception("the page %s failed", page.path)
                 return self._told(request, HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -131,14 +130,14 @@ class Console:
             return _refused(visit, refused)
 
     async def _unanswered(self, request: Request, error: Exception) -> Response:
-        """Answer what no page answers."""
-        assert isinstance(error, HTTPException), "for these alone"
+        """Render errors that Starlette raises."""
+        assert isinstance(error, HTTPException), "registered only for these"
         response = self._told(request, error.status_code)
         response.headers.update(error.headers or {})
         return response
 
     def _told(self, request: Request, status: int) -> Response:
-        """Say what went wrong, in words of our own."""
+        """Render an error page."""
         session, caller = self.session_of(request) or (self._sessions.begin(), None)
         title, message = _WORDS.get(status, _WORDS[HTTPStatus.INTERNAL_SERVER_ERROR])
         visit = self._visit(request, session, caller)
@@ -164,13 +163,13 @@ class Console:
         )
 
     def _operates(self, caller: Caller | None) -> bool:
-        """Tell whether ``caller`` sees what is of the whole server."""
+        """Return whether ``caller`` operates the server."""
         if caller is None:
             return self._accounts is None
         return caller.is_root and caller.account == self._account
 
     def _host(self, request: Request) -> str:
-        """Return where programs of the machine of this browser reach the queues."""
+        """Return the address of the queues, as seen from the browser."""
         name = request.url.hostname or ""
         return f"[{name}]:{self._data_port}" if ":" in name else f"{name}:{self._data_port}"
 
@@ -186,7 +185,7 @@ def _refused(visit: Visit, refused: Refused) -> Response:
 
 
 def _to_sign_in(request: Request) -> Response:
-    """Send the browser to sign in, and from there to the page that it wanted if it only wanted to see it."""
+    """Redirect to sign in, and from there back to the page if this was a GET."""
     wanted = request.url.path if request.method == "GET" else HOME
     query = f"?{request.url.query}" if request.url.query and request.method == "GET" else ""
     return RedirectResponse(f"{SIGN_IN}?next={quote(wanted + query)}", status_code=303)
@@ -204,16 +203,14 @@ async def _asset(request: Request) -> Response:
 
 
 class ReadingOnly:
-    """An ``Ask`` for requests that may change nothing: a page that is only looked at has no way to do it."""
+    """Allows only requests that change nothing: pages must not make changes on GET."""
 
     def __init__(self, ask: Ask) -> None:
-        """``ask`` carries out what only reads."""
+        """``ask`` runs the request."""
         self._ask = ask
 
     async def __call__(self, asked: Asked) -> Answer:
-        """Answer; raises ``PermissionError`` for what may change anything, a defect of the page."""
+        """Run the request; raises ``PermissionError`` if it may change anything, a defect of the page."""
         if change_of(asked._replace(body=b""), account="") is not None:
-            raise PermissionError(
-                f"A page that is only looked at asked for a change: {asked.method!r} {asked.target!r}."
-            )
+            raise PermissionError(f"A page requested a change on GET: {asked.method!r} {asked.target!r}.")
         return await self._ask(asked)

@@ -1,6 +1,6 @@
-"""How a page asks: as its caller, by the actions of SQS and the routes of our own API, which anybody may use.
+"""The API client of pages: requests as the page's caller, by the actions of SQS and the routes of veilmq's API.
 
-So what a page shows and does is what its account may see and do, and nothing that a program could not.
+So a page shows and does only what its account may see and do, and nothing that a program could not.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,9 +13,9 @@ from veilmq.wire.exchange import Caller
 
 
 class Asked(NamedTuple):
-    """A request to the queues; ``headers`` are by lower-case name.
+    """A request to the queues; ``headers`` have lower-case names.
 
-    ``caller`` is ``None`` where nobody is asked who he is; ``peer`` is the address that policies see.
+    ``caller`` is ``None`` without authentication; ``peer`` is the address for conditions of policies.
     """
 
     method: bytes
@@ -27,7 +27,7 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What comes back: an HTTP status, whole header lines, and a body."""
+    """A reply: HTTP status, complete header lines, and body."""
 
     status: int
     headers: bytes
@@ -35,14 +35,14 @@ class Answer(NamedTuple):
 
 
 Ask = Callable[[Asked], Awaitable[Answer]]
-"""Carries a request to the queues without a socket and without a signature; raises nothing but cancellation."""
+"""Runs a request in the process, without a signature; raises only cancellation."""
 
 
 class Refused(Exception):
-    """The request was answered with an error: ``code`` names it, ``str()`` is its sentence, for a person."""
+    """An error reply: ``code`` is its name, ``str()`` a sentence for a person."""
 
     def __init__(self, code: str, message: str, status: int, fields: Mapping[str, Any] | None = None) -> None:
-        """``status`` is that of HTTP; ``fields`` is what else the answer told, as the ``setting`` to correct."""
+        """``fields`` has further fields of the reply, such as the ``setting`` to correct."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -51,22 +51,22 @@ class Refused(Exception):
 
     @property
     def is_denied(self) -> bool:
-        """Whether a policy forbids it."""
+        """Whether a policy forbids the request."""
         return self.code in {"AccessDenied", "AccessDeniedException"}
 
     @property
     def is_missing(self) -> bool:
-        """Whether there is no such queue."""
+        """Whether the queue does not exist."""
         return self.code in {"QueueDoesNotExist", "QueueNotFound", "AWS.SimpleQueueService.NonExistentQueue"}
 
 
 class Asking:
-    """What one caller asks."""
+    """Sends requests of one caller."""
 
     def __init__(
         self, ask: Ask, *, caller: Caller | None, peer: str | None, host: str, program: str | None = None
     ) -> None:
-        """``host`` is the ``Host`` header under which URLs of queues are told, ``program`` the browser's name."""
+        """``host`` is the ``Host`` header, used in URLs of queues; ``program`` is the browser's user agent."""
         self._ask = ask
         self._caller = caller
         self._peer = peer
@@ -75,10 +75,7 @@ class Asking:
             self._always[b"user-agent"] = program.encode("latin-1")
 
     async def sqs(self, action: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Have an action of SQS carried out; answers and fields have the names of its JSON. Raises ``Refused``.
-
-        (SQS API Reference, "Actions")
-        """
+        """Run an action of SQS; fields and results have the names of its JSON API. Raises ``Refused``."""
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"content-type": b"application/x-amz-json-1.0"}
         found: dict[str, Any] = await self._answer(b"POST", b"/", headers, msgspec.json.encode(fields))
         return found
@@ -91,7 +88,7 @@ class Asking:
         query: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Ask a route of our own API (``docs/protocols``), whose path begins with ``/v1/``. Raises ``Refused``."""
+        """Call a route of veilmq's API (``docs/protocols``), whose path begins with ``/v1/``. Raises ``Refused``."""
         target = path + ("?" + urlencode(query) if query else "")
         body = b"" if fields is None else msgspec.json.encode(fields)
         return await self._answer(method.encode(), target.encode(), {}, body)
@@ -104,7 +101,7 @@ class Asking:
 
 
 def refusal(answer: Answer) -> Refused:
-    """Return what an answer of SQS or of our API says that went wrong."""
+    """Return the error in a reply of SQS or of veilmq's API."""
     try:
         told = msgspec.json.decode(answer.body, type=dict[str, Any])
     except msgspec.MsgspecError:

@@ -1,8 +1,8 @@
-"""The audit log: who changed what, what it was before and what was asked for, as lines of JSON.
+"""The audit log: the caller of each change, its parameters and the values that it replaced, as lines of JSON.
 
-A change leaves two lines of the same id: one before it is made, so that none is made that nobody can be asked about,
-and one with how it ended. The file is opened anew for each line, so it may be rotated by renaming it. ``Auditing``
-stands between the pages and programs of the admin port and the queues, so no page can forget it.
+A change writes two lines with the same id: one before it is made, so that there is no change without a record, and one
+with its outcome. The file is opened for each line, so it may be rotated by renaming it. All changes of the admin port
+pass through ``Auditing``, so no page can omit the record.
 """
 
 import asyncio
@@ -24,26 +24,26 @@ from veilmq.wire.exchange import DEFAULT_ACCOUNT, Caller
 log = logging.getLogger("veilmq.audit")
 
 KEPT_MAX = 1_000
-"""How many lines are kept in memory where there is no file."""
+"""Maximum number of lines kept in memory if there is no file."""
 
 READ_BYTES_MAX = 1 << 20
-"""How much of the file's end is read to be shown."""
+"""How much of the end of the file is read for display."""
 
 ASKED = "asked"
 DONE = "done"
 UNKNOWN = "OutcomeUnknown"
-"""Who asked did not wait for the answer: it may have been done."""
+"""The request was cancelled or failed: the change may have been made."""
 
 _OWNER_ONLY = 0o600
 _encode = msgspec.json.Encoder().encode
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. ``who`` is the ARN of the caller, ``everyone`` where nobody is asked who he is.
+    """One line. ``who`` is the caller's ARN, ``everyone`` without authentication.
 
-    ``what`` is the action, ``queue`` its queue if there is one; ``before`` has the values that a change replaces, as
-    far as the caller may see them, and ``after`` what was asked for, without bodies of messages. ``outcome`` is
-    ``asked``, ``done``, ``UNKNOWN``, or the code of the error.
+    ``what`` is the action and ``queue`` its queue, if any; ``before`` has the replaced values that the caller may see,
+    ``after`` the request's fields without message bodies. ``outcome`` is ``asked``, ``done``, ``UNKNOWN``, or the
+    error's code.
     """
 
     at_ms: int
@@ -62,7 +62,7 @@ class AuditLogError(Exception):
 
 
 class AuditLog:
-    """The lines of one server, in the file ``path``, or in memory without one."""
+    """The lines of one server, in the file ``path``, or in memory if that is ``None``."""
 
     def __init__(self, path: Path | None) -> None:
         """Open nothing yet."""
@@ -71,7 +71,7 @@ class AuditLog:
         self._writing = asyncio.Lock()
 
     async def write(self, entry: AuditEntry) -> None:
-        """Append a line, and return when it is on the disk; raises ``AuditLogError``."""
+        """Append a line and sync it to disk; raises ``AuditLogError``."""
         line = _encode(entry) + b"\n"
         log.info("%s", line[:-1].decode())
         if self.path is None:
@@ -87,7 +87,7 @@ class AuditLog:
                 ) from error
 
     async def last(self, count: int) -> list[AuditEntry]:
-        """Return how the last ``count`` changes stand, the newest first: of the two lines of a change the later."""
+        """Return the last line of each of the last ``count`` changes, newest first."""
         lines = list(self._kept) if self.path is None else await asyncio.to_thread(_tail, self.path)
         newest = {line.id: line for line in lines}
         return list(newest.values())[::-1][:count]
@@ -104,13 +104,13 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _ends_whole(descriptor: int) -> bool:
-    """Tell whether the last line has its end: half of one may be there from when the disk was full."""
+    """Return whether the last line is complete: a full disk may have cut it."""
     size_bytes = os.fstat(descriptor).st_size
     return not size_bytes or os.pread(descriptor, 1, size_bytes - 1) == b"\n"
 
 
 def _tail(path: Path) -> Sequence[AuditEntry]:
-    """Return the whole lines at the end of the file; what is no line of ours is passed over."""
+    """Return the complete lines at the end of the file; invalid ones are skipped."""
     try:
         with path.open("rb") as file:
             start = max(file.seek(0, os.SEEK_END) - READ_BYTES_MAX, 0)
@@ -131,7 +131,7 @@ def _entry(line: bytes) -> AuditEntry | None:
 T = TypeVar("T")
 
 EVERYONE = "everyone"
-"""Who a caller is where nobody is asked who he is."""
+"""``who`` without authentication."""
 
 _SHOWN_CHARACTERS_MAX = 1_024
 _RECEIPT_CHARACTERS = 16
@@ -142,17 +142,17 @@ _LINE_BYTES_MAX = 65_536
 
 
 class Auditing:
-    """An ``Ask`` that writes down what changes anything. ``now_ms`` is the present instant as it is shown."""
+    """Runs requests, and logs those that change anything. ``now_ms`` is shown time."""
 
     def __init__(self, ask: Ask, log: AuditLog, *, now_ms: Callable[[], int], account: str = DEFAULT_ACCOUNT) -> None:
-        """``ask`` carries it out; ``account`` asks where nobody is asked who he is."""
+        """``account`` is the account without authentication."""
         self._account = account
         self._ask = ask
         self._log = log
         self._now_ms = now_ms
 
     async def __call__(self, asked: Asked) -> Answer:
-        """Answer as ``ask`` does; 503, with nothing done, where the log cannot be written."""
+        """Return the reply; 503, and no change, if the log cannot be written."""
         change = change_of(asked, account=self._account if asked.caller is None else asked.caller.account)
         if change is None:
             return await self._ask(asked)
@@ -168,7 +168,7 @@ class Auditing:
     async def operation(
         self, caller: Caller | None, peer: str | None, what: str, work: Callable[[], Awaitable[T]]
     ) -> T:
-        """Return what ``work`` returns, a change of the whole server; raises ``AuditLogError`` with nothing done."""
+        """Return the result of ``work``, a change of the server; raises ``AuditLogError`` if it was not started."""
         return await self._noted(self._entry(caller, peer, what), work, lambda _: DONE)
 
     def _entry(self, caller: Caller | None, peer: str | None, what: str) -> AuditEntry:
@@ -182,7 +182,7 @@ class Auditing:
             answer = await work()
         except AuditLogError:
             raise
-        except BaseException:  # who asked does not wait for the answer, or there is none
+        except BaseException:  # cancelled or failed
             await self._end(entry, UNKNOWN)
             raise
         await self._end(entry, outcome(answer))
@@ -192,12 +192,12 @@ class Auditing:
         ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=outcome)
         try:
             await self._log.write(ended)
-        except AuditLogError:  # the change is made, and the line before it says who asked
+        except AuditLogError:  # the change is made and recorded as asked
             return
 
 
 def _outcome(answer: Answer) -> str:
-    """Return how a change ended; of a batch, how many of its entries failed."""
+    """Return the outcome of a change; of a batch, with the number of failed entries."""
     if answer.status >= 400:
         return refusal(answer).code
     failed = fields_of(answer.body).get("Failed") if b'"Failed"' in answer.body else None
@@ -205,7 +205,7 @@ def _outcome(answer: Answer) -> str:
 
 
 async def before(change: Change, asked: Asked, ask: Ask) -> Mapping[str, Any] | None:
-    """Return the values that ``change`` is about to replace, as far as the caller may see them."""
+    """Return the values that ``change`` will replace, if the caller may see them."""
     look = _LOOKS.get(change.what)
     if look is None:
         return None
@@ -220,11 +220,11 @@ async def before(change: Change, asked: Asked, ask: Ask) -> Mapping[str, Any] | 
 
 
 Kept = Callable[[Mapping[str, Any]], frozenset[str] | None]
-"""Tells of the fields of a change which names matter, ``None`` for all."""
+"""From the fields of a change to the names of the values that it replaces; ``None`` for all."""
 
 
 class _Look(NamedTuple):
-    """How the values before a change are asked for: the request, and which of the answer's ``member`` matter."""
+    """How to query the values before a change: the request, and the field of its reply that has them."""
 
     request: Callable[[bytes, Mapping[str, Any]], tuple[bytes, bytes, bytes]]
     headers: Mapping[bytes, bytes]
@@ -233,7 +233,7 @@ class _Look(NamedTuple):
 
 
 def _sqs(action: str, member: str, *, kept: Kept, **fields: Any) -> _Look:
-    """Return the look by an action of SQS at the queue of a change."""
+    """Return a query by an action of SQS."""
 
     def request(path: bytes, asked: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
         return b"POST", b"/", msgspec.json.encode({"QueueUrl": asked.get("QueueUrl"), **fields})
@@ -265,11 +265,11 @@ _LOOKS: dict[str, _Look] = {
 
 
 def shown(value: Any, name: str = "", *, depth: int = 0) -> Any:
-    """Return fields as the log has them: bodies by their length, receipts by their beginning, what is long cut."""
+    """Abbreviate fields for the log: the length of bodies, the beginning of receipts and of long values."""
     if depth > _DEPTH_MAX:
         return "…"
     if isinstance(value, Mapping):
-        inner = "StringValue" if name == "attributes" else ""  # those of a message, by any names, in our own API
+        inner = "StringValue" if name == "attributes" else ""  # message attributes of the /v1 API have any names
         first = islice(value.items(), _MEMBERS_MAX)
         return {_cut(key): shown(each, inner or key, depth=depth + 1) for key, each in first}
     if isinstance(value, list):
@@ -286,7 +286,7 @@ def _cut(text: str) -> str:
 
 
 def _told(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a line of the log has of ``fields``, which is not for ever so long."""
+    """Return ``fields`` abbreviated; only their size if they are still too long."""
     told: Mapping[str, Any] = shown(fields)
     size = len(msgspec.json.encode(told))
     return told if size <= _LINE_BYTES_MAX else {UNREAD: f"{size:,} bytes"}

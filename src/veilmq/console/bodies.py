@@ -1,7 +1,7 @@
-"""The body of a message as text, as JSON with a line for each value, or as hex, cut where it gets long.
+"""The body of a message as text, as indented JSON, or as hex, cut if it is long.
 
-It may be anything, up to a mebibyte of it and nested as deeply as one likes: what is made of it here is bounded in time
-and in size, and what it is made into is text, which a page escapes.
+A body may be up to a mebibyte of anything, nested to any depth: rendering is bounded in time and size, and its output
+is text, which the template escapes.
 """
 
 import re
@@ -11,29 +11,29 @@ from typing import NamedTuple
 import msgspec
 
 CUT_CHARACTERS = 2_000
-"""How much of a body is shown where there are many of them."""
+"""How much of a body is shown in a list of messages."""
 
 WHOLE_CHARACTERS = 1_200_000
-"""How much of it is shown of one alone: as text, each body that a queue can take."""
+"""How much is shown of a single body: as text, every body that a queue accepts."""
 
 JSON_CHARACTERS_MAX = 131_072
-"""How long a body may be that is laid out as JSON: some tenth of a second, in which the server does nothing else."""
+"""Longest body that is indented as JSON: about a tenth of a second, which blocks the event loop."""
 
 HEX_BYTES_MAX = 65_536
-"""How many bytes are shown as hex of one alone: four times as long on the page."""
+"""How many bytes of a single body are shown as hex, which is four times as long."""
 
 _HEX_CUT_BYTES = 512
 _ROW_BYTES = 16
 _STEP = "  "
-_STEPS_MAX = 40  # values deeper than that are indented no further, so that depth does not multiply a body
+_STEPS_MAX = 40  # deeper values are not indented further, so that depth does not multiply the size
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{}:,]|[^][{}:,"\s]+')
 _PRINTABLE = range(0x20, 0x7F)
 
 
 class ShownBody(NamedTuple):
-    """``text`` is what is shown, as the ``view`` that was wanted or, where ``problem`` says why not, as text.
+    """``text`` is the body in the requested ``view``, or as text if ``problem`` says why not.
 
-    ``is_cut`` where it is not all; ``size_bytes`` is that of the body in UTF-8.
+    ``is_cut`` if something is missing; ``size_bytes`` is the size of the body in UTF-8.
     """
 
     text: str
@@ -44,9 +44,9 @@ class ShownBody(NamedTuple):
 
 
 def shown(body: str, view: str, *, size_bytes: int | None = None, whole: bool = False) -> ShownBody:
-    """Return ``body`` as ``text``, ``json`` or ``hex``, cut unless it is to be shown ``whole``.
+    """Return ``body`` as ``text``, ``json`` or ``hex``; cut, unless ``whole``.
 
-    ``size_bytes`` is that of the whole body, where this may be the beginning of it.
+    ``size_bytes`` is the size of the complete body, if ``body`` may be only its beginning.
     """
     data = body.encode("utf-8", "surrogatepass")
     size_bytes = len(data) if size_bytes is None else size_bytes
@@ -62,7 +62,7 @@ def shown(body: str, view: str, *, size_bytes: int | None = None, whole: bool = 
 
 
 def not_json(body: str, data: bytes, size_bytes: int) -> str:
-    """Return why ``body``, in UTF-8 ``data``, cannot be shown as JSON, a sentence; nothing if it can."""
+    """Return why ``body``, in UTF-8 ``data``, cannot be shown as JSON, as a sentence; empty if it can."""
     if len(data) < size_bytes or len(body) > JSON_CHARACTERS_MAX:
         return "This is too long to be laid out as JSON here."
     try:
@@ -75,9 +75,10 @@ def not_json(body: str, data: bytes, size_bytes: int) -> str:
 
 
 def json_lines(body: str, characters_max: int) -> tuple[str, bool]:
-    """Return valid JSON with a line for each value, and whether it was cut; numbers and texts stay as they were sent.
+    """Return valid JSON with one value per line, and whether it was cut.
 
-    (What is equal for a parser need not be for whoever looks for a fault: ``1.0`` and ``1``, a name given twice.)
+    Tokens are unchanged, since differences that a parser ignores may matter for debugging: ``1.0`` and ``1``, duplicate
+    names.
     """
     parts: list[str] = []
     room = characters_max
@@ -112,7 +113,7 @@ def _line(depth: int) -> str:
 
 
 def hex_rows(data: bytes) -> str:
-    """Return rows of sixteen bytes: where they are, their digits, and those that are characters of ASCII."""
+    """Return rows of sixteen bytes: offset, hex digits, and ASCII characters."""
     return "\n".join(_row(at, data[at : at + _ROW_BYTES]) for at in range(0, len(data), _ROW_BYTES))
 
 

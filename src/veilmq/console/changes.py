@@ -1,6 +1,6 @@
-"""What a request may change, read off the request itself, whichever page or program sends it.
+"""Classify requests, of pages and programs: which ones may change something, and what.
 
-The actions of SQS that only read are listed, those of our API that only read are its GETs; all others are changes.
+The reading actions of SQS are listed; those of veilmq's API are its GETs. All others are changes.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ READING = frozenset(
 """The actions of SQS that change nothing."""
 
 UNREAD = "unread"
-"""The name under which the length stands of what was not read, or is too long to be told."""
+"""Key for the length of content that is not JSON or too long."""
 
 _API = b"/v1/"
 _SQS = b"AmazonSQS."
@@ -36,7 +36,7 @@ _NAME_CHARACTERS_MAX = 1_024
 
 
 class Change(NamedTuple):
-    """What a request is about: the action, the queue if there is one, and the fields."""
+    """A change: the action, the queue if any, and the fields."""
 
     what: str
     queue: str | None
@@ -44,9 +44,9 @@ class Change(NamedTuple):
 
 
 def change_of(asked: Asked, *, account: str) -> Change | None:
-    """Return what a request of ``account`` may change; ``None`` for one that is known to only read.
+    """Return what a request of ``account`` may change; ``None`` if it only reads.
 
-    It is told which request it is as the queues' port tells it: the header counts before the path.
+    Protocols are distinguished as on the queue port: the header takes precedence over the path.
     """
     path = asked.target.partition(b"?")[0]
     named = asked.headers.get(_TARGET)
@@ -62,7 +62,7 @@ def change_of(asked: Asked, *, account: str) -> Change | None:
 
 
 def _change_by_api(path: bytes, body: bytes, account: str) -> Change:
-    """The path is ``/v1/{noun}/{account}/{queue}/{verb}``; a body that is no JSON (Arrow) is not shown."""
+    """Read ``/v1/{noun}/{account}/{queue}/{verb}``; a body that is not JSON (Arrow) is not shown."""
     noun, _, rest = path.removeprefix(_API).decode("latin-1").partition("/")
     queue, _, verb = rest.rpartition("/")
     own = account + queue[1:] if queue.startswith("-/") else queue
@@ -70,7 +70,7 @@ def _change_by_api(path: bytes, body: bytes, account: str) -> Change:
 
 
 def _queue_named(fields: Mapping[str, Any], account: str) -> str | None:
-    """Return the full name of the queue that an action of SQS is about, as the action finds it."""
+    """Return the full name of the queue of an action of SQS, found as the action does."""
     url, name, arn = (fields.get(member) for member in ("QueueUrl", "QueueName", "SourceArn"))
     if isinstance(url, str):
         try:
@@ -83,7 +83,7 @@ def _queue_named(fields: Mapping[str, Any], account: str) -> str | None:
 
 
 def fields_of(body: bytes) -> Mapping[str, Any]:
-    """Return the members of a JSON object; of a body that is none, its length alone."""
+    """Return the fields of a JSON object; of any other body only its length."""
     try:
         return msgspec.json.decode(body or b"{}", type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,10 +1,10 @@
-"""How long messages of a queue were held, as a histogram on a logarithmic scale, beside its timeouts.
+"""Processing times of a queue: a histogram on a logarithmic scale, next to its timeouts.
 
-Each column is of receipts by how they ended. An expired one was held for its timeout and says only that the work took
-longer, so that what stands at a timeout says nothing of the work itself.
+Columns are stacked by how receipts ended. An expired one only shows that processing took longer than its timeout, so
+the column at a timeout does not show processing times.
 
-The timeout that was recommended is applied as ``veilmq pipeline tune --apply`` would: to a queue that is still set as
-it was when the statistics were made, and only where the gain is worth a change.
+Applying a recommendation follows the rules of ``veilmq pipeline tune --apply``: only if the queue's timeout is still
+the one that the statistics were made for, and if the gain is worth a change.
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ _LINE = Markup(
 
 
 class Bin(NamedTuple):
-    """Receipts that were held so long: a row of the table beside the drawing."""
+    """Receipts by processing time: a row of the table beside the drawing."""
 
     begin_ms: float
     end_ms: float
@@ -53,17 +53,17 @@ class Bin(NamedTuple):
 
     @property
     def receipts(self) -> int:
-        """Return how many there are."""
+        """The number of receipts."""
         return self.deleted + self.late + self.expired
 
     @property
     def words(self) -> str:
-        """Return the bounds."""
+        """The bounds."""
         return f"{duration(self.begin_ms / SECOND_MS)} to {duration(self.end_ms / SECOND_MS)}"
 
 
 class Histogram(NamedTuple):
-    """What is drawn: ``columns``, ``axis`` and ``lines`` are markup of SVG; ``bins`` is the same for a table."""
+    """The drawing: ``columns``, ``axis`` and ``lines`` are SVG markup; ``bins`` is the same for a table."""
 
     bins: list[Bin]
     columns: Markup
@@ -77,12 +77,12 @@ class _Scale(NamedTuple):
     bins: int
 
     def x(self, at_ms: float) -> float:
-        """Return where a time is, in per cent, at an edge for what is beyond it."""
+        """Return the position of a time in per cent, clamped to the edges."""
         return min(max((log2(max(at_ms, 1)) * BINS_A_DOUBLING - self.first) * 100 / self.bins, 0.0), 100.0)
 
 
 def histogram(held: ProcessingTimes, *, timeout_s: int, recommended_s: int | None) -> Histogram | None:
-    """Return the drawing, ``None`` where nothing has ended yet."""
+    """Return the drawing; ``None`` without data."""
     numbers = {*held.deleted, *held.late, *held.expired}
     if not numbers:
         return None
@@ -110,7 +110,7 @@ def _bin(held: ProcessingTimes, number: int) -> Bin:
 
 
 def _scale(numbers: set[int], lines_ms: list[int]) -> _Scale:
-    """Return a scale on which all bins and lines are, with a bin of room on both sides."""
+    """Return a scale for all bins and lines, with the margin of a bin on both sides."""
     places = [*numbers, *(int(log2(at_ms) * BINS_A_DOUBLING) for at_ms in lines_ms)]
     first, last = min(places) - 1, max(places) + 2
     return _Scale(first, max(last - first, _BINS_MIN))
@@ -152,9 +152,9 @@ _KINDS = {"deleted": "deleted", "late": "deleted after their timeout", "expired"
 
 
 class TimeoutLook(NamedTuple):
-    """What ``parts/distribution.html`` is told; where there is no ``histogram`` or ``advice``, a sentence says why.
+    """The input of ``parts/distribution.html``; without ``histogram`` or ``advice``, a sentence says why.
 
-    ``obstacle`` says why the advice cannot be applied, empty where it can.
+    ``obstacle`` says why the recommendation cannot be applied, if so.
     """
 
     held: ProcessingTimes | None
@@ -166,7 +166,7 @@ class TimeoutLook(NamedTuple):
 
 
 async def timeout_look(visit: Visit, *, timeout_s: int) -> TimeoutLook:
-    """Return what is known of the queue that the path names, whose timeout is ``timeout_s``."""
+    """Return the processing times and recommendation of the page's queue, whose timeout is ``timeout_s``."""
     past = visit.ports.past
     held, advice = await past.held_times(visit.queue), await past.advice(visit.queue)
     known = None if isinstance(held, str) else held
@@ -184,7 +184,7 @@ async def timeout_look(visit: Visit, *, timeout_s: int) -> TimeoutLook:
 
 
 async def apply_timeout(visit: Visit) -> Response:
-    """Set the timeout that was recommended, if it is still what was on the page, and the queue too."""
+    """Set the recommended timeout, if neither it nor the queue's timeout has changed since the page was shown."""
     timeout_s = (await look(visit)).settings.visibility_timeout_s
     advice = await visit.ports.past.advice(visit.queue)
     if isinstance(advice, str):

@@ -1,4 +1,4 @@
-"""The questions that open pages ask: what is in some queues, the leases of one, and how far its move tasks are."""
+"""The live queries of open pages: counts of queues, leases of a queue, and progress of its move tasks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ NAMES_MAX = 200
 
 @dataclass(frozen=True)
 class CountsOf:
-    """What is in the queues ``names`` of the caller's account: texts as the list of queues has them."""
+    """The counts of the queues ``names`` of the caller's account, formatted as in the list of queues."""
 
     names: tuple[str, ...]
     event = "counts"
@@ -35,7 +35,7 @@ class CountsOf:
 
 @dataclass(frozen=True)
 class LeasesOf:
-    """The leases of ``queue`` (a full name) as bars, and what is in it; ``own`` for one of the caller's account."""
+    """The leases of ``queue`` (a full name) as bars, and its counts; ``own``: it is of the caller's account."""
 
     queue: str
     own: bool
@@ -45,7 +45,7 @@ class LeasesOf:
     event = "leases"
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
-        """Return the bars, and in ``rest`` where now is and the figures."""
+        """Return the bars, and in ``rest`` the axis, the current time and the figures."""
         counted = await _counted(asking, self.queue, own=self.own)
         leases = await leases_of(asking, self.queue, also=self.timeline.positions)
         self.timeline.look(leases, now_ms)
@@ -64,27 +64,27 @@ class LeasesOf:
 
 @dataclass(frozen=True)
 class MovesOf:
-    """The move tasks of ``queue``; the page asks for them anew when one has moved."""
+    """The move tasks of ``queue``; the page reloads them when one changed."""
 
     queue: str
     event = "moves"
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
-        """Return how far each is."""
+        """Return the progress of each task."""
         found = await latest_moves(asking, self.queue)
         return Told({str(task["StartedTimestamp"]): _progress(task) for task in found}, {})
 
 
 async def browse(asking: Asking, names: tuple[str, ...]) -> BrowsedQueues:
-    """Return what is in queues of the caller's account; raises ``Refused``."""
+    """Return the counts of queues of the caller's account; raises ``Refused``."""
     found = await asking.api("GET", "/v1/queues/-", query={"names": ",".join(names), "history": "false"})
     return msgspec.convert(found, BrowsedQueues)
 
 
 async def leases_of(asking: Asking, queue: str, *, also: Sequence[str] = ()) -> list[Lease]:
-    """Return as many leases as are drawn, and one more if there are more; raises ``Refused``.
+    """Return up to ``BARS_MAX`` leases, and one more if there are more; raises ``Refused``.
 
-    Behind them follow the messages at the positions ``also`` that are still there, whatever became of their leases.
+    Then follow the messages at the positions ``also`` that still exist, with or without leases.
     """
     query = {"count": BARS_MAX + 1, "also": ",".join(also)}
     found = await asking.api("GET", f"/v1/leases/{quote(queue, safe='/@')}", query=query)
@@ -92,7 +92,7 @@ async def leases_of(asking: Asking, queue: str, *, also: Sequence[str] = ()) -> 
 
 
 def figures(queue: BrowsedQueue, now_ms: int) -> dict[str, str]:
-    """Return the figures of a queue in words, by the names that their places on pages have."""
+    """Return the formatted figures of a queue, by the names that pages use."""
     oldest_ms = queue.oldest_sent_at_ms
     return {
         "visible": number(queue.visible),
@@ -106,7 +106,7 @@ def figures(queue: BrowsedQueue, now_ms: int) -> dict[str, str]:
 
 
 def summary(leases: list[Lease], in_flight: int | None) -> str:
-    """Return how many leases are drawn, and how many more messages are in flight."""
+    """Return the numbers of drawn leases and of other messages in flight as a sentence."""
     drawn = min(len(leases), BARS_MAX)
     if not drawn:
         return "No message is held just now." if not in_flight else f"{in_flight:,} in flight, none with a lease."
@@ -117,7 +117,7 @@ def summary(leases: list[Lease], in_flight: int | None) -> str:
 
 
 async def _counted(asking: Asking, queue: str, *, own: bool) -> BrowsedQueue:
-    """Return the figures of a queue; of another account's, no rates."""
+    """Return the figures of a queue; without rates if it is of another account."""
     name = queue.partition("/")[2]
     if not own:
         shown = await asking.api("GET", f"/v1/queues/{quote(queue, safe='/@')}/show")
@@ -133,7 +133,7 @@ def _progress(task: Mapping[str, Any]) -> tuple[str, int]:
 
 
 class LeaseLook(NamedTuple):
-    """What ``parts/timeline.html`` is told: the drawing, the same leases for a table, and a sentence."""
+    """The input of ``parts/timeline.html``: the drawing, the same leases for a table, and a sentence."""
 
     drawing: Drawing
     leases: list[Lease]
@@ -141,7 +141,7 @@ class LeaseLook(NamedTuple):
 
 
 async def lease_look(visit: Visit, *, in_flight: int | None) -> LeaseLook | None:
-    """Return the leases of the queue that the path names; ``None`` where the caller may not see them."""
+    """Return the leases of the page's queue; ``None`` if the caller may not see them."""
     try:
         leases = await leases_of(visit.asking, visit.queue)
     except Refused as refused:

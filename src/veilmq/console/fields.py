@@ -1,7 +1,7 @@
-"""Fields of forms: how a value of each kind is shown in one, read from it, and told in words with its unit.
+"""Form fields: each kind of value is written to a field, read from it, and formatted for display with its unit.
 
-A kind writes a value as the text of its field and reads that text back; what it cannot read it says in a sentence for
-the place beside the field. Texts come with line ends as browsers send them, so they are compared after ``plain``.
+A value that cannot be read raises an error with a sentence to show beside the field. Browsers send CRLF line ends, so
+texts are compared after ``plain``.
 """
 
 import re
@@ -24,44 +24,44 @@ _MINUTE_S = 60
 
 
 class Unfit(Exception):
-    """What was typed cannot be the value; ``str()`` says what can."""
+    """The text is not a valid value; ``str()`` says what is."""
 
 
 class Kind(Protocol):
-    """How a setting is shown and read. ``control`` is the macro of ``parts/forms.html`` that draws its field."""
+    """A kind of value. ``control`` is the macro of ``parts/forms.html`` that renders its field."""
 
     @property
     def control(self) -> str:
-        """Return ``field``, ``choice`` or ``area``."""
+        """``field``, ``choice`` or ``area``."""
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Return what may be chosen, as texts and words; nothing for what is typed."""
+        """Pairs of text and label of a choice; empty for typed values."""
 
     @property
     def hint(self) -> str:
-        """Return what may be filled in, with its unit."""
+        """The valid values and their unit."""
 
     def write(self, value: SettingValue) -> str:
-        """Return ``value`` as the text of the field."""
+        """Return the text of the field."""
 
     def read(self, text: str) -> SettingValue:
         """Return the value of ``text``; raises ``Unfit``."""
 
     def words(self, value: SettingValue) -> str:
-        """Return ``value`` for a person, an empty text for none."""
+        """Return ``value`` for display; empty if there is none."""
 
 
 def plain(text: str) -> str:
-    """Return ``text`` with the line ends of Unix: browsers send those of HTTP, whatever they were given."""
+    """Return ``text`` with LF line ends."""
     return text.replace("\r\n", "\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A whole number of ``unit``; ``protocols`` have narrower ranges of their own.
+    """A whole number of ``unit``; ``protocols`` may have narrower ranges.
 
-    No number at all means ``empty`` in words, where that is allowed; ``zero`` is what 0 means where it means no limit.
+    ``empty`` says what no number means, if that is allowed; ``zero`` what 0 means, if it is special.
     """
 
     allowed: Range
@@ -74,7 +74,7 @@ class Number:
 
     @property
     def hint(self) -> str:
-        """Return the range and its unit, and those of the protocols whose ranges differ."""
+        """The range with its unit, and those of protocols with other ranges."""
         narrower = [
             f"{name}: {span(each)}"
             for name, each in self.protocols.items()
@@ -92,7 +92,7 @@ class Number:
         return "" if value is None else str(value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the number; raises ``Unfit`` for one out of range, and for what is none."""
+        """Return the number; raises ``Unfit``."""
         typed = text.strip()
         if not typed and self.empty:
             return None
@@ -113,7 +113,7 @@ class Number:
 
 
 def span(allowed: Range) -> str:
-    """Return a range as people write it."""
+    """Format a range."""
     return f"{allowed.minimum:,} to {allowed.maximum:,}"
 
 
@@ -128,7 +128,7 @@ def _of(unit: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One of a few values, each with its text in the form and its words."""
+    """One of a few values, each with its text in the form and its label."""
 
     values: tuple[tuple[SettingValue, str, str], ...]
     hint: str = ""
@@ -136,7 +136,7 @@ class Choice:
 
     @property
     def options(self) -> tuple[tuple[str, str], ...]:
-        """Return texts and words."""
+        """The texts and labels."""
         return tuple((text, words) for _, text, words in self.values)
 
     def write(self, value: SettingValue) -> str:
@@ -151,39 +151,39 @@ class Choice:
         raise Unfit(f"Choose one of these: {', '.join(words for _, words in self.options)}.")
 
     def words(self, value: SettingValue) -> str:
-        """Return the words of ``value``."""
+        """Return the label of ``value``."""
         return next(words for each, _, words in self.values if each == value)
 
 
 def yes_or_no(hint: str) -> Choice:
-    """Return the choice of what is on or off."""
+    """Return the choice of a switch."""
     return Choice(values=((False, "no", "no"), (True, "yes", "yes")), hint=hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """Any text, on one line, or on several (``area``)."""
+    """Any text, on one line or (``area``) several."""
 
     hint: str
     control: str = "field"
     options: tuple[tuple[str, str], ...] = ()
 
     def write(self, value: SettingValue) -> str:
-        """Return it as it is."""
+        """Return the text."""
         return str(value)
 
     def read(self, text: str) -> SettingValue:
-        """Return it; spaces around a single line are not meant."""
+        """Return the text; a single line without surrounding blanks."""
         return text if self.control == "area" else text.strip()
 
     def words(self, value: SettingValue) -> str:
-        """Return it as it is."""
+        """Return the text."""
         return str(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """Names of queues of the same account, one a line."""
+    """Names of queues of the same account, one per line."""
 
     hint: str
     control: str = "area"
@@ -195,11 +195,11 @@ class Queues:
         return "\n".join(name.rpartition("/")[2] for name in value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the names; lines without one do not count."""
+        """Return the names."""
         return tuple(text.split())
 
     def words(self, value: SettingValue) -> str:
-        """Return the names side by side."""
+        """Return the names, separated by commas."""
         return self.write(value).replace("\n", ", ")
 
 
@@ -216,7 +216,7 @@ class QueueName:
         return str(value).rpartition("/")[2]
 
     def read(self, text: str) -> SettingValue:
-        """Return the name; whether there is such a queue, the server knows."""
+        """Return the name; the server checks that the queue exists."""
         return text.strip()
 
     def words(self, value: SettingValue) -> str:
@@ -230,7 +230,7 @@ _EMPTY = "This is missing."
 
 
 class Said(NamedTuple):
-    """What a form that was not taken is answered with: ``problems`` by field, ``general`` about no single one."""
+    """Errors of a form: ``problems`` by field, and a ``general`` one."""
 
     problems: Mapping[str, str] = MappingProxyType({})
     general: str = ""
@@ -241,23 +241,23 @@ NOTHING_SAID = Said(status=HTTPStatus.OK)
 
 
 class Filled:
-    """The fields of a form, and what is wrong with them: ``problems`` by field, a sentence each."""
+    """A submitted form and its ``problems`` by field, a sentence each."""
 
     def __init__(self, form: Mapping[str, str]) -> None:
-        """``form`` is as it was sent."""
+        """``form`` has the raw fields."""
         self._form = form
         self.problems: dict[str, str] = {}
 
     def text(self, name: str) -> str:
-        """Return a field of one line without the spaces around it, an empty text for one that is not there."""
+        """Return a one-line field, stripped; empty if it is missing."""
         return self._form.get(name, "").strip()
 
     def lines(self, name: str) -> str:
-        """Return a field of several lines as it was typed."""
+        """Return a field of several lines as typed."""
         return plain(self._form.get(name, ""))
 
     def number(self, name: str, kind: Number) -> int | None:
-        """Return a number, ``None`` for an empty field where ``kind`` has one, and for one that has a problem now."""
+        """Return a number; ``None`` if it is empty or invalid, which adds a problem."""
         try:
             value = kind.read(self.text(name))
         except Unfit as unfit:
@@ -267,7 +267,7 @@ class Filled:
         return value
 
     def queue(self, name: str) -> str:
-        """Return the name of a queue, without its account; what is none has a problem now."""
+        """Return a queue's name without its account; an invalid one adds a problem."""
         text = self.text(name)
         if not _NAME.fullmatch(text):
             self.problems[name] = _NO_NAME if text else _EMPTY

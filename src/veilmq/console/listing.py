@@ -1,6 +1,6 @@
-"""Which queues a list shows: what the address of the page says, and the addresses of its neighbours.
+"""The list of queues: parameters of the page's URL, and the URLs of its other pages.
 
-What an address says wrongly counts as not said: whoever typed it sees a list all the same.
+Invalid parameters are ignored, so that a mistyped URL still shows a list.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _PAGE_DIGITS_MAX = 9
 
 
 class Column(NamedTuple):
-    """A column by which queues are sorted; one of numbers begins with the largest."""
+    """A sortable column; numbers sort in descending order first."""
 
     order: QueueOrder
     title: str
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 class Listing(NamedTuple):
-    """Some queues of an account; ``page`` counts from 1, ``size`` is how many a page has."""
+    """A page of the queues of an account; ``page`` counts from 1, ``size`` is the number of rows per page."""
 
     search: str = ""
     order: QueueOrder = QueueOrder.NAME
@@ -48,7 +48,7 @@ class Listing(NamedTuple):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
-        """Return what the parameters of an address say."""
+        """Read the parameters of a URL."""
         orders = {each.value: each for each in QueueOrder}
         page, size = query.get("page", ""), query.get("size", "")
         return cls(
@@ -61,12 +61,12 @@ class Listing(NamedTuple):
 
     @property
     def first(self) -> int:
-        """Return the index of the first queue on the page."""
+        """The index of the first queue on the page."""
         return (self.page - 1) * self.size
 
     @property
     def asked(self) -> dict[str, str | int]:
-        """Return the parameters of the route that lists queues."""
+        """The parameters of the route that lists queues."""
         return {
             "search": self.search,
             "sort": self.order.value,
@@ -77,7 +77,7 @@ class Listing(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Return the address of this page; what is as usual is left out."""
+        """The URL of this page, without default parameters."""
         parts = {
             "search": self.search,
             "sort": "" if self.order is QueueOrder.NAME else self.order.value,
@@ -89,18 +89,18 @@ class Listing(NamedTuple):
         return f"{HOME}?{query}" if query else HOME
 
     def sorted_by(self, column: Column) -> str:
-        """Return the address of the first page sorted by ``column``, the other way round if it is already."""
+        """Return the URL of the first page sorted by ``column``; reversed if it is sorted by it already."""
         descending = not self.descending if self.order is column.order else column.is_number
         return self._replace(order=column.order, descending=descending, page=1).address
 
     def direction(self, column: Column) -> str:
-        """Return how ``column`` is sorted, in the words of ``aria-sort``."""
+        """Return the ``aria-sort`` of ``column``."""
         if self.order is not column.order:
             return "none"
         return "descending" if self.descending else "ascending"
 
     def at(self, page: int) -> str:
-        """Return the address of another page."""
+        """Return the URL of another page."""
         return self._replace(page=page).address
 
 

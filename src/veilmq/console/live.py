@@ -1,15 +1,14 @@
-"""What moves on open pages: server-sent events, one tick a second at most, and nothing while no page is open.
+"""Live updates of open pages by server-sent events: at most one tick a second, and none while no page is open.
 
-What looks cost is bounded for all pages together: where they look at more than ``ROWS_PER_S`` rows, they tick the more
-seldom. So it is about the same for fifty pages of fifty queues as for a thousand rows of one.
+The cost is bounded for all pages together: above ``ROWS_PER_S`` rows, ticks become less frequent. So fifty pages of
+fifty queues cost about as much as a thousand rows of one.
 
-A page asks a few questions when it is opened (what is in these queues, which leases has this queue, how far are its
-move tasks), and is told what changed since it was told last. Pages of the same caller that ask the same share the
-answer: it is asked for, compared and encoded once a tick. It is asked as that caller, by the endpoints that everybody
-uses; what he may not ask (any more), and a session that has ended, ends the stream.
+A page registers queries when it is opened (counts of queues, leases of a queue, its move tasks) and gets an event with
+what changed since the last one. Pages of the same caller with the same query share it: it runs, is compared and encoded
+once per tick. Queries use the public API with the caller's permissions; a denied one, or the end of the session, ends
+the stream.
 
-A page that does not read what it is sent has one event waiting and no more; when it reads again, it is told all there
-is by then.
+If a page does not read, at most one event per query waits for it; when it reads again, it gets the complete state.
 """
 
 import asyncio
@@ -27,35 +26,35 @@ log = logging.getLogger(__name__)
 
 TICK_MS = SECOND_MS
 ROWS_PER_S = 1_500
-"""How many rows all open pages may look at in a second: one or two hundredths of a core."""
+"""How many rows all open pages may query per second: one or two hundredths of a core."""
 
 STREAMS_MAX = 64
-"""How many pages may be open; one more is told to come again."""
+"""Maximum number of open pages; further ones must retry later."""
 
 _BEGIN = b"retry: 3000\n\n"
 _SERVER_FAULTS = 500
 
 
 class Told(NamedTuple):
-    """An answer: ``rows`` by what tells them apart, of which those that changed are told, and ``rest`` likewise."""
+    """The result of a query: ``rows`` by key, and other values; events have those that changed."""
 
     rows: dict[str, Any]
     rest: dict[str, Any]
 
 
 class Question(Protocol):
-    """What a page asks each second. ``event`` is the name under which it is told; equal questions are one."""
+    """A query that runs once per tick. ``event`` is the event's name; equal queries of a caller are shared."""
 
     @property
     def event(self) -> str:
-        """Return the name of the event."""
+        """The name of the event."""
 
     async def look(self, asking: Asking, now_ms: int) -> Told:
-        """Return the answer at ``now_ms``; raises ``Refused``."""
+        """Return the result at ``now_ms``; raises ``Refused``."""
 
 
 class Reader(NamedTuple):
-    """Who opened a page: pages with the same ``who`` see the same. ``is_there`` tells if the session still holds."""
+    """The owner of a stream: equal ``who`` see the same data. ``is_there`` returns whether the session is valid."""
 
     who: Hashable
     asking: Asking
@@ -63,14 +62,14 @@ class Reader(NamedTuple):
 
 
 class TooManyError(Exception):
-    """There are as many streams as there may be, or the server is about to end."""
+    """The maximum number of streams is reached, or the server is stopping."""
 
 
 class Stream:
     """One open page."""
 
     def __init__(self, reader: Reader) -> None:
-        """Begin with nothing to be told."""
+        """Start without events."""
         self.reader = reader
         self.feeds: list[_Feed] = []
         self._waiting: dict[_Feed, bytes] = {}
@@ -78,7 +77,7 @@ class Stream:
         self._something = asyncio.Event()
 
     def tell(self, feed: "_Feed", changed: bytes, whole: Callable[[], bytes]) -> None:
-        """Have a change sent, or the ``whole``, if what was before was not sent yet."""
+        """Queue a change; if an earlier one was not sent yet, replace it with the ``whole`` state."""
         if feed in self._waiting:
             self._waiting[feed] = whole()
         elif changed:
@@ -88,12 +87,12 @@ class Stream:
         self._something.set()
 
     def end(self) -> None:
-        """End it, after what is waiting."""
+        """End the stream after the queued events."""
         self._over = True
         self._something.set()
 
     async def events(self) -> AsyncIterator[bytes]:
-        """Yield what is to be sent, until the end."""
+        """Yield events until the end."""
         yield _BEGIN
         while True:
             await self._something.wait()
@@ -110,7 +109,7 @@ class Live:
     """All open pages of one server."""
 
     def __init__(self, clock: Clock) -> None:
-        """Tick by ``clock``; nothing is open yet."""
+        """Tick by ``clock``."""
         self._clock = clock
         self._streams: set[Stream] = set()
         self._feeds: dict[Hashable, _Feed] = {}
@@ -119,7 +118,7 @@ class Live:
         self._closed = False
 
     def open(self, reader: Reader, questions: list[Question]) -> Stream:
-        """Begin to tell ``reader`` the answers to ``questions``, at once and each second; raises ``TooManyError``."""
+        """Open a stream with the results of ``questions``; raises ``TooManyError``."""
         if self._closed or len(self._streams) >= STREAMS_MAX:
             raise TooManyError
         stream = Stream(reader)
@@ -133,24 +132,24 @@ class Live:
         return stream
 
     def leave(self, stream: Stream) -> None:
-        """End a stream; harmless when that has happened."""
+        """End a stream; idempotent."""
         self._streams.discard(stream)
         for feed in stream.feeds:
             if stream in feed.streams:
                 feed.streams.remove(stream)
-            if not feed.streams and self._feeds.get(feed.key) is feed:  # not one that others have begun since
+            if not feed.streams and self._feeds.get(feed.key) is feed:  # not a later one with the same key
                 del self._feeds[feed.key]
         stream.end()
         self._arrange()
 
     def close(self) -> None:
-        """End all streams, and take no more."""
+        """End all streams, and open no more."""
         self._closed = True
         for stream in list(self._streams):
             self.leave(stream)
 
     def _arrange(self) -> None:
-        """Tick when the next question is due."""
+        """Set the timer for the next due query."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -162,7 +161,7 @@ class Live:
         self._ticking = asyncio.ensure_future(self._tick())
 
     async def _tick(self) -> None:
-        """Have the questions that are due asked one after the other, so that nobody waits for more than one of them."""
+        """Run the due queries one after the other, so that other requests wait for one of them at most."""
         pause_ms = self._pause_ms()
         for feed in list(self._feeds.values()):
             now_ms = self._clock.now_ms()
@@ -176,13 +175,13 @@ class Live:
         self._arrange()
 
     def _pause_ms(self) -> int:
-        """Return how long it is from one look to the next."""
+        """Return the time between two runs of a query."""
         rows = sum(feed.rows for feed in self._feeds.values())
         return max(TICK_MS, rows * SECOND_MS // ROWS_PER_S)
 
 
 class _Feed:
-    """One question of one caller, and all pages that ask it."""
+    """A query of one caller, and the pages that share it."""
 
     def __init__(self, key: Hashable, question: Question) -> None:
         self.key = key
@@ -193,26 +192,26 @@ class _Feed:
 
     @property
     def rows(self) -> int:
-        """Return how many rows there were at the last look."""
+        """The number of rows of the last result."""
         return 0 if self._told is None else len(self._told.rows)
 
     def join(self, stream: Stream) -> None:
-        """Tell ``stream``, too: what is known at once, the rest as it comes."""
+        """Add ``stream``, and queue the current state for it."""
         self.streams.append(stream)
         if self._told is not None:
             stream.tell(self, self._whole(self._told), bytes)
 
     async def tick(self, now_ms: int, pause_ms: int, *, shown_ms: int) -> bool:
-        """Ask, and tell what changed; ``False`` where it may not be asked any more. The next look is after a pause.
+        """Run the query and queue what changed; return False if it is no longer permitted.
 
-        ``shown_ms`` is the present as the answer has instants.
+        ``shown_ms`` is the current time in shown time.
         """
         self.due_ms = now_ms + pause_ms
         try:
             told = await self._question.look(self.streams[0].reader.asking, shown_ms)
         except Refused as refused:
             if refused.status >= _SERVER_FAULTS:
-                return True  # the store cannot be reached just now
+                return True  # the store is unavailable for now
             self._say(self._event("over", {"why": refused.message}))
             return False
         except Exception:

@@ -1,7 +1,7 @@
-"""Messages as a page shows them: found by a look, or given by a receive; what the page's address says of the look.
+"""Messages as a page shows them, from an inspection or a receive, and the parameters of the page's URL.
 
-``mine`` names leases, each by message and receive count, so that a page can tell what was received here from what
-others hold. A receipt is never in an address.
+``mine`` are names of leases, each a message id with a receive count, so that a page can tell the messages received here
+from those that others hold. Receipts never appear in URLs.
 """
 
 from base64 import b64decode
@@ -21,13 +21,13 @@ from veilmq.core.limits import INSPECT_MESSAGES, LEASE_S_MAX, SECOND_MS, SQS_REC
 from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow, ShownQueue
 
 BODIES: dict[str, str] = {"text": "Text", "json": "JSON", "hex": "Hex"}
-"""The ways to look at a body, and the words for them."""
+"""How bodies may be shown, with labels."""
 
 COUNTS = (20, 100)
 """How many messages a page may show."""
 
 NEXT = "next"
-"""What a receive would give now."""
+"""The messages that a receive would return now."""
 
 IN_FLIGHT = "in-flight"
 
@@ -38,12 +38,12 @@ STATES: dict[str, str] = {
     IN_FLIGHT: "In flight",
     "delayed": "Delayed",
 }
-"""Which messages may be looked at, and the words for it."""
+"""Which messages may be shown, with labels."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """A look; ``whole`` is the id of the one message whose body is shown whole."""
+    """What a page shows; ``whole`` is the id of the one message whose complete body is shown."""
 
     state: str = "all"
     body: str = "text"
@@ -53,27 +53,27 @@ class MessageView:
 
     @property
     def query(self) -> str:
-        """Return it as the address has it, what is usual left out."""
+        """The query string, without defaults."""
         usual = asdict(MessageView())
         told = {name: value for name, value in asdict(self).items() if value != usual[name]}
         return urlencode({name: ".".join(value) if name == "mine" else value for name, value in told.items()})
 
     def with_body(self, body: str) -> str:
-        """Return the query of the same look with bodies shown in another way."""
+        """Return the query string with bodies shown as ``body``."""
         return replace(self, body=body).query
 
     def one(self, message: str, state: str) -> str:
-        """Return the query that shows the body of one message, which is in ``state``, whole."""
+        """Return the query string for the complete body of one message, which is in ``state``."""
         return replace(self, whole=message, state=state if self.state == NEXT else self.state).query
 
     def but(self, **other: object) -> str:
-        """Return the query of the same look with something else in it; a whole body is left behind."""
+        """Return the query string with other parameters, without ``whole``."""
         return replace(self, **{"whole": "", **other}).query  # type: ignore[arg-type]
 
 
 def view_of(query: Mapping[str, str]) -> MessageView:
-    """Return the look that an address asks for; what cannot be is passed over."""
-    state = query.get("state", "").replace("_", "-")  # the API has an underscore there
+    """Read the parameters of a URL; invalid ones are ignored."""
+    state = query.get("state", "").replace("_", "-")  # the API uses an underscore
     body, count = query.get("body", ""), query.get("count", "")
     mine = [each for each in query.get("mine", "").split(".") if each]
     return MessageView(
@@ -93,12 +93,12 @@ def _id(text: str) -> str:
 
 
 def lease_name(message: str, receive_count: object) -> str:
-    """Return what names one lease of the message with this id."""
+    """Return the name of one lease of a message."""
     return f"{message}_{receive_count}"
 
 
 _LAID_OUT_CHARACTERS = 65_536
-"""How long a body may be that is laid out as JSON where there are many of them."""
+"""Longest body that is indented as JSON in a list of messages."""
 
 _VALUE_CHARACTERS = 512
 _VALUE_BYTES = 256
@@ -106,7 +106,7 @@ _NO_RECEIPTS: Mapping[str, str] = {}
 
 
 class Attribute(NamedTuple):
-    """An attribute of a message; a binary ``value`` is in hex. ``cut_from`` is the size of one that is not all."""
+    """A message attribute; a binary ``value`` is in hex. ``cut_from`` is the full size if it was cut."""
 
     name: str
     type: str
@@ -115,10 +115,10 @@ class Attribute(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A message: what is told of it, and what is made of that.
+    """A message for display.
 
-    ``source`` is the queue that a dead letter came from, as far as it is told. ``lease`` names the lease that holds it;
-    ``is_mine`` is one that began here. ``wall_at_ms`` is the instant to which that may be extended at the most.
+    ``source`` is the queue that a dead letter came from, if known. ``lease`` names its lease; ``is_mine`` if that began
+    on this page. ``wall_at_ms`` is the latest time to which it can be extended.
     """
 
     told: ListedMessage | PeekedRow
@@ -134,10 +134,10 @@ class Row(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What was found; ``is_cut`` where there may be more.
+    """The messages to show; ``is_cut`` if there may be more.
 
-    ``hides_receipts`` where the caller may not see those of others; ``missing`` counts the leases that began here and
-    are not among it.
+    ``hides_receipts`` if the caller may not see the receipts of others; ``missing`` counts leases that began here and
+    are not among ``rows``.
     """
 
     rows: Sequence[Row]
@@ -147,17 +147,17 @@ class Look(NamedTuple):
 
     @property
     def acts(self) -> bool:
-        """Whether there is a receipt, with which something can be done."""
+        """Whether there is a receipt to act with."""
         return any(row.receipt for row in self.rows)
 
     @property
     def acts_on_others(self) -> bool:
-        """Whether one of them is somebody else's."""
+        """Whether there is a receipt of another receiver."""
         return any(row.receipt and not row.is_mine for row in self.rows)
 
 
 async def look_if_allowed(visit: Visit) -> ShownQueue | None:
-    """Return the queue, ``None`` where the caller may look at its messages and not at the queue; raises ``Refused``."""
+    """Return the queue; ``None`` if the caller may see only its messages; raises ``Refused``."""
     try:
         return await look(visit)
     except Refused as refused:
@@ -167,9 +167,9 @@ async def look_if_allowed(visit: Visit) -> ShownQueue | None:
 
 
 async def look_at(visit: Visit, view: MessageView, *, known: Mapping[str, str] = _NO_RECEIPTS) -> Look:
-    """Return the messages that ``view`` asks for; raises ``Refused``.
+    """Return the messages of ``view``; raises ``Refused``.
 
-    ``known`` are receipts by lease, from a form, for a caller who may not see those of others.
+    ``known`` are receipts by lease from the form, for a caller who may not see those of others.
     """
     if view.state == NEXT:
         peeked = msgspec.convert(await _ask(visit, "/peek", _query(view)), PeekedMessages)
@@ -211,7 +211,7 @@ def _choice(view: MessageView) -> dict[str, Any]:
 
 
 def row_of(told: ListedMessage | PeekedRow, view: MessageView) -> Row:
-    """Return a message as ``view`` shows it."""
+    """Return a message for display in ``view``."""
     lease = lease_name(told.id, told.receive_count)
     row = Row(
         told=told,
@@ -233,7 +233,7 @@ def row_of(told: ListedMessage | PeekedRow, view: MessageView) -> Row:
 
 
 def _attributes(told: ListedMessage | PeekedRow) -> list[Attribute]:
-    """Return the sender's attributes and, behind them, the protocol's own."""
+    """Return the sender's attributes, then the protocol's."""
     types = told.attribute_types or {}
     own = [_attribute(name, types.get(name, "String"), value) for name, value in told.attributes.items()]
     return own + [_attribute(name, "system", value) for name, value in told.system_attributes.items()]
@@ -248,7 +248,7 @@ def _attribute(name: str, kind: str, value: str) -> Attribute:
 
 
 ASKED: Mapping[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
-"""What a receive has to ask for, so that its messages can be shown."""
+"""Parameters of a receive whose messages are shown."""
 
 _RECEIVED = "ApproximateReceiveCount"
 _FIRST = "ApproximateFirstReceiveTimestamp"
@@ -256,17 +256,17 @@ _TRACE = "AWSTraceHeader"
 
 
 def leases_of(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the leases that began."""
+    """Return the names of the leases of received messages."""
     return tuple(lease_name(each["MessageId"], each["Attributes"][_RECEIVED]) for each in messages)
 
 
 def rows_of(messages: Sequence[Mapping[str, Any]], view: MessageView) -> list[Row]:
-    """Return the messages of an answer to ReceiveMessage."""
+    """Return the messages of a ReceiveMessage result for display."""
     return [row_of(_listed(each), view)._replace(is_mine=True) for each in messages]
 
 
 def _listed(message: Mapping[str, Any]) -> ListedMessage:
-    """Return a message as a look would show it, but for what a receive does not tell: until when, and its priority."""
+    """Return a received message as an inspection returns it; deadline and priority are unknown."""
     system: Mapping[str, str] = message["Attributes"]
     attributes: Mapping[str, Mapping[str, str]] = message.get("MessageAttributes") or {}
     return ListedMessage(

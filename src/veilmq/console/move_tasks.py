@@ -1,4 +1,4 @@
-"""Move tasks as pages show them: dead letters on their way back, how far they are, and how they ended."""
+"""Move tasks as pages show them: redrives of dead letters, their progress and outcome."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,10 +18,9 @@ _PERCENT = 100
 
 
 class Task(NamedTuple):
-    """A move of the dead letters of ``source``; without a ``destination`` they go back to where they came from.
+    """A move of the dead letters of ``source``; without a ``destination`` to the queues that they came from.
 
-    ``status`` is in words; ``handle`` is that of one that runs, with which it can be cancelled. ``failure`` says why
-    it failed.
+    ``status`` is for display; ``handle`` cancels a running task; ``failure`` is a reason for display.
     """
 
     source: str
@@ -36,19 +35,19 @@ class Task(NamedTuple):
 
     @property
     def percent(self) -> int:
-        """Return how far it is."""
+        """The progress."""
         return _PERCENT if self.moved >= self.to_move else self.moved * _PERCENT // self.to_move
 
 
 async def latest_moves(asking: Asking, queue: str) -> Sequence[Mapping[str, Any]]:
-    """Return the latest tasks of a queue as SQS tells them, the newest first; raises ``Refused``."""
+    """Return the latest tasks of a queue as returned by SQS, newest first; raises ``Refused``."""
     asked = {"SourceArn": await arn_of(asking, queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
     found: Sequence[Mapping[str, Any]] = (await asking.sqs("ListMessageMoveTasks", asked)).get("Results", ())
     return found
 
 
 async def tasks_of(visit: Visit, queue: str) -> list[Task] | None:
-    """Return the latest tasks of a queue, the newest first; ``None`` where the caller may not see them."""
+    """Return the latest tasks of a queue, newest first; ``None`` if the caller may not see them."""
     try:
         found = await latest_moves(visit.asking, queue)
     except Refused as refused:
@@ -64,7 +63,7 @@ def queue_of(arn: str) -> str:
 
 
 def arn_beside(arn: str, name: str) -> str:
-    """Return where the queue ``name`` of the same account is."""
+    """Return the ARN of the queue ``name`` in the same account."""
     return f"{arn.rpartition(':')[0]}:{name}"
 
 

@@ -1,4 +1,4 @@
-"""What pages are given by the server beside what they request as their caller; ``server.console`` makes it."""
+"""What the server provides to pages besides requests; ``server.console`` implements it."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from veilmq.wire.exchange import Caller
 
 
 class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One access key: ``user`` is empty for the account itself, ``expires_at_s`` is since the epoch.
+    """An access key: ``user`` is empty for the account itself, ``expires_at_s`` is since the epoch.
 
-    A ``temporary`` key needs a session token with each request, and cannot sign in here.
+    A ``temporary`` key needs a session token with each request, and cannot sign in to the console.
     """
 
     id: str
@@ -26,30 +26,30 @@ class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Keys = Callable[[str], Sequence[ShownKey]]
-"""Tells the keys of an account."""
+"""Returns the keys of an account."""
 
 
 class May(Protocol):
-    """Tells what a caller may do."""
+    """Evaluates policies."""
 
     def __call__(
         self, caller: Caller, queue: str, policy: str, *, peer: str | None, program: str | None
     ) -> Sequence[tuple[str, bool]]:
-        """Return each action of SQS on ``queue``, whose policy this is, and whether ``caller`` may do it now.
+        """Return all actions of SQS on ``queue``, which has this policy, each with whether ``caller`` may do it now.
 
-        ``peer`` is the address that he comes from, ``program`` what he uses (conditions may ask for both).
+        ``peer`` is the caller's address, ``program`` its user agent, for conditions.
         """
 
 
 class HealthFigure(NamedTuple):
-    """One number that the store tells of itself: ``words`` say what it is, ``value`` is written out."""
+    """A metric of the store, as text."""
 
     words: str
     value: str
 
 
 class ExportHealth(NamedTuple):
-    """How the event log is exported: events by their number."""
+    """The numbers of events, and of failed exports."""
 
     recorded: int
     waiting: int
@@ -58,11 +58,11 @@ class ExportHealth(NamedTuple):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """One server at one moment. ``obstacles`` say why no requests should be sent here; without any it is ready.
-    ``warnings`` say what is wrong all the same.
+    """The state of a server. ``obstacles`` say why it should not get requests; if empty, it is ready. ``warnings`` are
+    other problems.
 
-    ``kept`` follows the words "messages are kept"; ``queues`` is how many there are, ``None`` where the store does not
-    say; ``exports`` is ``None`` where nothing is exported.
+    ``kept`` completes the sentence "messages are kept ..."; ``queues`` is their number, ``None`` if unknown;
+    ``exports`` is ``None`` if nothing is exported.
     """
 
     obstacles: list[str]
@@ -79,11 +79,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 TellHealth = Callable[[], Awaitable[Health]]
-"""Looks at the server now."""
+"""Returns the current state of the server."""
 
 
 class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """One setting: ``flag`` and ``variable`` are how it is given, ``value`` and ``default`` as a person writes them."""
+    """A setting: its flag and environment variable, and its values as a person writes them."""
 
     name: str
     flag: str
@@ -94,15 +94,15 @@ class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_default(self) -> bool:
-        """Whether it is as it is without being given."""
+        """Whether the value is the default."""
         return self.value == self.default
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A recommendation for a queue as a whole (``pipeline.tune.Recommendation`` has the same names).
+    """A recommendation for a whole queue (``pipeline.tune.Recommendation`` has the same fields).
 
-    ``current_s`` is the timeout that it was made for, ``recommended_s`` ``None`` where nothing can be said, and
-    ``explore_s`` then a longer one that would show more.
+    ``current_s`` is the timeout when it was computed; ``recommended_s`` is ``None`` if there is no recommendation, and
+    ``explore_s`` then a longer timeout to try, for more data.
     """
 
     queue: str
@@ -115,18 +115,18 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Past(Protocol):
-    """Looks into what was: files that others write, the event log that the server exports and advice of ``tune``."""
+    """Data from files: the exported event log, and recommendations of ``veilmq pipeline tune``."""
 
     async def held_times(self, queue: str) -> ProcessingTimes | str:
-        """Return how long receipts of ``queue`` (a full name) were held, or a sentence that says why nobody knows."""
+        """Return the processing times of ``queue`` (a full name), or a sentence that says why they are unknown."""
 
     async def advice(self, queue: str) -> Advice | str:
-        """Return what is recommended for ``queue``, or a sentence that says why nothing is."""
+        """Return the recommendation for ``queue``, or a sentence that says why there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Each is of one page, or few. ``keys`` is ``None`` where nobody is asked who he is."""
+    """Each is for one or a few pages. ``keys`` is ``None`` without authentication."""
 
     audit: AuditLog
     health: TellHealth

@@ -1,4 +1,4 @@
-"""Queues as pages show them: one by its name in the path, or those whose names begin as asked."""
+"""Queries for pages: one queue, queues by prefix, dead-letter sources."""
 
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -16,33 +16,33 @@ _SOURCES_MAX = 100
 
 
 def route(queue: str, verb: str) -> str:
-    """Return the path of a route of our API for a queue of this full name, whatever characters somebody put there."""
+    """Return the API path of a route for a queue, by its full name."""
     return f"/v1/queues/{quote(queue, safe='/@')}/{verb}"
 
 
 def url_of(queue: str) -> str:
-    """Return a URL of a queue of this full name, as actions of SQS take it: they read its path alone."""
+    """Return a URL for actions of SQS, which use only its path, by the queue's full name."""
     return f"http://localhost/{quote(queue, safe='/@')}"
 
 
 def queue_at(url: str) -> str:
-    """Return the full name of the queue at ``url``, as an answer of SQS has it."""
+    """Return the full name of the queue at ``url``, a URL returned by SQS."""
     return full_name(url)
 
 
 async def arn_of(asking: Asking, queue: str) -> str:
-    """Return the ARN of a queue of this full name; raises ``Refused``."""
+    """Return the ARN of a queue, by its full name; raises ``Refused``."""
     asked = {"QueueUrl": url_of(queue), "AttributeNames": ["QueueArn"]}
     return str((await asking.sqs("GetQueueAttributes", asked))["Attributes"]["QueueArn"])
 
 
 async def look(visit: Visit) -> ShownQueue:
-    """Return the settings and counts of the queue that the path names; raises ``Refused``."""
+    """Return settings and counts of the page's queue; raises ``Refused``."""
     return msgspec.convert(await visit.api("GET", route(visit.queue, "show")), ShownQueue)
 
 
 async def movement(visit: Visit, shown: ShownQueue) -> BrowsedQueue:
-    """Return how the queue that the path names moves, as far as that is told: of the caller's own account."""
+    """Return the counts and, if it is of the caller's account, the rates of the page's queue."""
     account, _, name = visit.queue.partition("/")
     known = BrowsedQueue(name=name)
     if account_of(account) == visit.account:
@@ -52,7 +52,7 @@ async def movement(visit: Visit, shown: ShownQueue) -> BrowsedQueue:
 
 
 class Named(NamedTuple):
-    """Queues of the account whose names begin as asked, by full names; ``problem`` says why nobody looked for them."""
+    """Full names of queues with a prefix; ``problem`` says why the prefix is invalid."""
 
     queues: list[str]
     has_more: bool = False
@@ -60,7 +60,7 @@ class Named(NamedTuple):
 
 
 async def named(visit: Visit, beginning: str, *, count_max: int) -> Named:
-    """Return the first queues of the caller's account whose names begin so; raises ``Refused`` for a store away."""
+    """Return the first queues of the caller's account with the prefix; raises ``Refused`` if the store fails."""
     asked: dict[str, Any] = {"MaxResults": count_max} | ({"QueueNamePrefix": beginning} if beginning else {})
     try:
         found = await visit.sqs("ListQueues", asked)
@@ -72,7 +72,7 @@ async def named(visit: Visit, beginning: str, *, count_max: int) -> Named:
 
 
 class Sources(NamedTuple):
-    """Queues whose dead letters come here, by full names; ``is_known`` unless the caller may not see them."""
+    """Full names of queues whose dead-letter queue this is; ``is_known`` is False if the caller may not list them."""
 
     queues: list[str]
     has_more: bool = False
@@ -80,7 +80,7 @@ class Sources(NamedTuple):
 
 
 async def sources(visit: Visit) -> Sources:
-    """Return the queues that name this one as their dead-letter queue, as far as the caller may see them."""
+    """Return the queues that have the page's queue as their dead-letter queue."""
     try:
         found = await visit.sqs("ListDeadLetterSourceQueues", {"QueueUrl": visit.queue_url, "MaxResults": _SOURCES_MAX})
     except Refused as refused:

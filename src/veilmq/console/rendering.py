@@ -1,4 +1,4 @@
-"""Pages from templates: Jinja, in which everything that is put in is escaped."""
+"""Rendering of pages with Jinja templates, which escape all values."""
 
 from datetime import UTC, datetime
 from functools import cache
@@ -19,17 +19,17 @@ class Rendering:
     """The templates of the console."""
 
     def __init__(self, **everywhere: Any) -> None:
-        """``everywhere`` is what every page is told."""
+        """``everywhere`` are values for all pages."""
         self._everywhere = everywhere
 
     def html(self, template: str, **values: Any) -> str:
-        """Return the page that ``templates/{template}`` makes of ``values``."""
+        """Return the rendered page."""
         return _environment().get_template(template).render(self._everywhere, **values)
 
 
 @cache
 def _environment() -> Environment:
-    """Return the templates, compiled once in a process: each takes some milliseconds."""
+    """Return the environment, cached: compiling a template takes some milliseconds."""
     environment = Environment(
         loader=PackageLoader("veilmq.console"),
         autoescape=True,
@@ -52,14 +52,14 @@ def _environment() -> Environment:
 
 
 def number(value: float | None) -> str:
-    """Return a count with its thousands apart, an en dash for one that is not known."""
+    """Format a number with thousands separators; an en dash for ``None``."""
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return so many seconds in at most two units, as in ``1 h 30 min``."""
+    """Format seconds in at most two units, such as ``1 h 30 min``."""
     if seconds is None:
         return "–"
     if 0 < seconds < 1:
@@ -73,9 +73,9 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Return how old something is: in whole seconds below a minute, then without them.
+    """Format an age: below a minute in seconds, then in minutes and larger units.
 
-    Open pages are told what changed, and the age of all that is old would change each second.
+    Otherwise the ages of all old queues would change every second, and each change is sent to open pages.
     """
     if seconds is None:
         return duration(None)
@@ -83,24 +83,24 @@ def age(seconds: float | None) -> str:
 
 
 def instant(at_ms: int | None) -> str:
-    """Return an instant as ISO 8601 in UTC, to the second."""
+    """Format an instant as ISO 8601 in UTC, to the second."""
     if at_ms is None:
         return "–"
     return datetime.fromtimestamp(at_ms / SECOND_MS, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def time(at_ms: int) -> Markup:
-    """Return an instant as an element of HTML, which programs can read, too."""
+    """Return an instant as an HTML ``time`` element."""
     return Markup('<time datetime="{0}">{0}</time>').format(instant(at_ms))
 
 
 def path_of(queue: str) -> str:
-    """Return the path of a queue's page, for its full name."""
+    """Return the path of a queue's page, by its full name."""
     return f"/console/queues/{quote(queue)}"
 
 
 def claims_path(queue: str) -> str:
-    """Return the path of the page of a queue's claims, for its full name."""
+    """Return the path of the page of a queue's claims, by its full name."""
     return f"/console/claims/{quote(queue)}"
 
 

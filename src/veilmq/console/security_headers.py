@@ -1,8 +1,8 @@
-"""Headers that keep a page to itself: nothing of others is loaded, run, framed or told where one was.
+"""Security headers: pages load, run and embed nothing foreign, and are not embedded.
 
-No inline script or style is allowed, so that markup in a message's body stays text even if it were not escaped
+Inline scripts and styles are forbidden, so that markup in a message body stays text even if it were not escaped
 (Content Security Policy Level 3; OWASP, "HTTP Security Response Headers"). There is no Strict-Transport-Security: it
-would hold for every port of the host, where others may serve something else.
+would apply to all ports of the host, which may serve other programs.
 """
 
 from starlette.datastructures import MutableHeaders
@@ -26,14 +26,14 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "referrer-policy": "same-origin",  # under "no-referrer" browsers send forms with "Origin: null", which is refused
+    "referrer-policy": "same-origin",  # with "no-referrer", browsers send forms with "Origin: null", which is refused
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
 
 
 def around(app: ASGIApp) -> ASGIApp:
-    """Return ``app`` with these headers on every answer; pages, which hold what one may see, are not stored."""
+    """Add the headers to every response of ``app``; pages, which contain private data, are not cached."""
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async def sending(message: Message) -> None:

@@ -1,8 +1,8 @@
-"""Who is signed in: a cookie that says it, signed with a key of the store, so that every node of a store takes it.
+"""Sessions: signed cookies, with a key of the store, so that all its nodes accept them.
 
-It holds the id of an access key and never its secret. A key that leaves the credentials file, or expires, ends its
-sessions; signing out ends one, for the process that is told (``EndedSessions``). Each session has a token of its own
-that a form must send back: a page of another site cannot know it (OWASP, "Cross-Site Request Forgery Prevention",
+A cookie contains the id of an access key, never its secret. A key that is removed from the credentials file, or
+expires, ends its sessions; signing out ends one, on the node that handles it (``EndedSessions``). Each session has a
+token that its forms must send back, as foreign pages cannot know it (OWASP, "Cross-Site Request Forgery Prevention",
 synchronizer token).
 """
 
@@ -21,42 +21,39 @@ from veilmq.console.sign_ins import SignIns
 from veilmq.wire.exchange import Caller
 
 SESSION_S_MAX = 8 * 3_600
-"""How long one may stay signed in: a working day."""
+"""Maximum age of a session: a working day."""
 
 _BETWEEN = "~"
-"""What stands between the key's id, which may be read before it is known who signed, and what is signed."""
+"""Separates the key id, which is read before the signature is checked, from the signed part."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """Someone at a browser: ``key_id`` is empty where nobody is asked who he is; ``token`` is that of its forms."""
+    """A browser session: ``key_id`` is empty without authentication; ``token`` is the token of its forms."""
 
     key_id: str
     token: str
 
     def has(self, token: str) -> bool:
-        """Tell whether a form with ``token`` is one of this session's."""
+        """Return whether ``token`` is the session's."""
         return compare_digest(self.token.encode(), token.encode())
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The accounts that may sign in, as the server knows them.
-
-    ``sign_in`` is the way in, ``caller_of`` answers who holds the key with this id now, ``None`` for nobody.
-    """
+    """The accounts that may sign in. ``caller_of`` returns the holder of a key id, if it is valid now."""
 
     sign_in: SignIns
     caller_of: Callable[[str], Caller | None]
 
 
 class Sessions:
-    """Makes and reads the cookies of one store's consoles. ``wall_s`` is the wall clock in seconds."""
+    """Creates and reads the session cookies of a store. ``wall_s`` is the wall clock in seconds."""
 
     def __init__(
         self, *, secret: bytes, wall_s: Callable[[], float], secret_digest: Callable[[str], bytes] = lambda _: b""
     ) -> None:
-        """``secret`` signs, and is the same on every node; so does ``secret_digest`` the key that a session names.
+        """``secret`` signs cookies, together with ``secret_digest`` of the key; both are the same on every node.
 
-        A key that has a new secret under its old id thus ends its sessions.
+        So a new secret of a key ends its sessions.
         """
 
         class Signer(TimestampSigner):
@@ -74,11 +71,11 @@ class Sessions:
         return Session(key_id=key_id, token=secrets.token_urlsafe(24))
 
     def cookie(self, session: Session) -> str:
-        """Return what a browser keeps of ``session``."""
+        """Return the cookie of ``session``."""
         return f"{session.key_id}{_BETWEEN}{self._serializer(session.key_id).dumps(session.token)}"
 
     def read(self, cookie: str) -> Session | None:
-        """Return the session of ``cookie``; ``None`` for one that was ended, is too old, or is none of ours."""
+        """Return the session of ``cookie``; ``None`` if it has ended, expired, or is invalid."""
         key_id, _, signed = cookie.partition(_BETWEEN)
         try:
             token, began_at = self._serializer(key_id).loads(signed, max_age=SESSION_S_MAX, return_timestamp=True)
@@ -87,11 +84,11 @@ class Sessions:
         return None if self._ended.has(key_id, token, began_at) else Session(key_id=key_id, token=token)
 
     def of(self, request: Request) -> Session | None:
-        """Return the session whose cookie came with ``request``, ``None`` where none holds."""
+        """Return the session of ``request``, if its cookie is valid."""
         return self.read(request.cookies.get(_name(request), ""))
 
     def keep(self, response: Response, request: Request, session: Session) -> None:
-        """Have the browser keep ``session``, for this console alone and where no script can read it."""
+        """Set the cookie, for this console only and hidden from scripts."""
         response.set_cookie(
             _name(request),
             self.cookie(session),
@@ -103,11 +100,11 @@ class Sessions:
         )
 
     def forget(self, response: Response, request: Request) -> None:
-        """Have the browser forget its session."""
+        """Delete the cookie."""
         response.delete_cookie(_name(request), secure=request.url.scheme == "https", httponly=True, samesite="strict")
 
     def end(self, session: Session) -> None:
-        """Take its cookie no more. One of nobody in particular shows nothing and is not remembered."""
+        """Reject the session from now on; one without a key needs no record, as it grants nothing."""
         if session.key_id:
             self._ended.add(session.key_id, session.token, self._wall_s())
 
@@ -117,35 +114,35 @@ class Sessions:
 
 
 def _name(request: Request) -> str:
-    """Return the name of the session's cookie: browsers share cookies between the ports of a host.
+    """Return the cookie's name, with the port: browsers share cookies between the ports of a host.
 
-    Over TLS it begins with ``__Host-``: browsers take such a cookie from this very host alone, over TLS, so that
-    nobody who has a neighbouring name, or who reads along, can put a session of his own into a browser.
+    Over TLS it begins with ``__Host-``: browsers accept such a cookie only from this host, over TLS, so that an
+    attacker on a neighbouring name or on the network cannot plant a session.
     """
     prefix = "__Host-" if request.url.scheme == "https" else ""
     return f"{prefix}veilmq_{request.url.port or request.url.scheme}"
 
 
 OF_A_KEY_MAX = 256
-"""How many of a key are remembered one by one."""
+"""Maximum number of ended sessions stored per key."""
 
 
 class EndedSessions:
-    """Sessions that were ended by signing out, remembered until their cookies are too old anyway.
+    """Sessions that were ended by signing out, until their cookies expire.
 
-    A cookie says by itself who is signed in, so a copy of it would hold after its browser has forgotten it. What is
-    remembered is bounded for each key, so that nobody who signs in and out without end can have the sessions of others
-    forgotten, or ended: of a key with too many, all end that had begun by then. Instants are seconds of the wall clock.
+    A cookie is self-contained, so a copy would stay valid after the browser has deleted it. Storage is bounded for each
+    key, so that nobody can displace other keys' records by signing in and out: above the bound, all sessions of the key
+    that have begun by then end. Times are in seconds of the wall clock.
     """
 
     def __init__(self, *, session_s_max: int) -> None:
-        """``session_s_max`` is after how many seconds a cookie is too old."""
+        """``session_s_max`` is the maximum age of a cookie."""
         self._session_s_max = session_s_max
         self._one_by_one: dict[str, dict[str, float]] = {}
         self._all_by_s: dict[str, float] = {}
 
     def add(self, key_id: str, token: str, now_s: float) -> None:
-        """Remember the session of ``key_id`` with ``token``."""
+        """Record the end of a session."""
         self._forget(now_s - self._session_s_max)
         of_key = self._one_by_one.setdefault(key_id, {})
         of_key[token] = now_s
@@ -154,14 +151,14 @@ class EndedSessions:
             self._all_by_s[key_id] = now_s
 
     def has(self, key_id: str, token: str, began_at: datetime) -> bool:
-        """Tell whether that session, which began at ``began_at``, was ended."""
+        """Return whether the session, which began at ``began_at``, has ended."""
         if token in self._one_by_one.get(key_id, ()):
             return True
         all_by_s = self._all_by_s.get(key_id)
         return all_by_s is not None and began_at.timestamp() <= all_by_s
 
     def _forget(self, before_s: float) -> None:
-        """Forget those that were ended before ``before_s``: they had begun still earlier."""
+        """Drop records of sessions that ended before ``before_s``: their cookies have expired."""
         for key_id, of_key in list(self._one_by_one.items()):
             kept = {token: ended_s for token, ended_s in of_key.items() if ended_s >= before_s}
             if kept:

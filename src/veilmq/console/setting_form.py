@@ -1,7 +1,7 @@
-"""A filled-in form of settings, against what the queue has now: what to change, and what to say beside which field.
+"""A submitted form of settings, compared with the queue's current ones: the changes to make, and errors by field.
 
-Only what was changed in the form is sent, so nobody undoes what somebody else did meanwhile: the form brings back what
-each field had when it was shown (``was.``), and a field that both have changed is a problem, not a decision of ours.
+Only fields that the user changed are sent, so that concurrent changes of other fields are kept: the form sends back the
+value that each field had when it was shown (``was.``). A field that was also changed by another user is an error.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.queues import read_tags
 
 WAS = "was."
-"""What the name of a field begins with that has what another field was."""
+"""Prefix of the names of fields with previous values."""
 
 NAME = "name"
 TAGS = "tags"
@@ -27,13 +27,13 @@ _FIELD_OF_CODE = {
     "QueueExists": NAME,
     "QueueDeletedRecently": NAME,
     "DeadLetterQueueRefused": "dead_letter_queue",
-    "InvalidAttributeValue": "policy",  # the one setting whose text another protocol defines
+    "InvalidAttributeValue": "policy",  # the only setting whose syntax another protocol defines
     "InvalidParameterValue": TAGS,
 }
 
 
 class FilledForm(NamedTuple):
-    """``changes`` by setting; ``texts`` is what each field shows next, ``problems`` what is said beside some."""
+    """``changes`` by setting; ``texts`` is what the fields show next; ``problems`` by field."""
 
     changes: dict[str, SettingValue]
     texts: dict[str, str]
@@ -41,17 +41,17 @@ class FilledForm(NamedTuple):
 
 
 def shown_rows(settings: QueueSettings) -> list[SettingRow]:
-    """Return the settings that a queue with these may change."""
+    """Return the rows that a queue with these settings can change."""
     return [row for row in ROWS.values() if row.fifo <= settings.fifo and not row.fixed]
 
 
 def texts_of(settings: QueueSettings, rows: Iterable[SettingRow]) -> dict[str, str]:
-    """Return what the fields of ``rows`` have before anybody types."""
+    """Return the initial texts of the fields of ``rows``."""
     return {row.setting: plain(row.kind.write(getattr(settings, row.setting))) for row in rows}
 
 
 def filled(form: Mapping[str, str], now: QueueSettings, rows: Iterable[SettingRow]) -> FilledForm:
-    """Return what ``form`` asks for; ``now`` is what the queue has. Fields that it lacks stay as they are."""
+    """Compare ``form`` with ``now``, the current settings. Missing fields count as unchanged."""
     found = FilledForm(changes={}, texts=texts_of(now, rows), problems={})
     for row in rows:
         present = found.texts[row.setting]
@@ -73,12 +73,12 @@ def filled(form: Mapping[str, str], now: QueueSettings, rows: Iterable[SettingRo
 
 
 def changed_meanwhile(now: str) -> str:
-    """Return what is said of a field that somebody else has changed, to ``now`` in words."""
+    """Return the error for a field that was also changed elsewhere, to ``now``."""
     return f"Somebody has changed this since you opened the page, to: {now or 'none'}. Save again to have yours."
 
 
 def field_of(refused: Refused) -> str:
-    """Return the field that a refusal is about, an empty text for none."""
+    """Return the field that an error is about; empty if none."""
     setting = str(refused.fields.get("setting", ""))
     if refused.code == "InvalidRequest":
         setting = refused.message.partition(":")[0]
@@ -91,7 +91,7 @@ HINT = (
     f"Up to {SQS_TAGS_MAX} tags. A key has 1 to {SQS_TAG_KEY_CHARACTERS_MAX} characters, a value up to "
     f"{SQS_TAG_VALUE_CHARACTERS_MAX}: letters, digits, spaces and _ . : / = + - @. To remove a tag, empty both."
 )
-"""What may be filled in."""
+"""The valid tags."""
 
 _EMPTY_ROWS = 3
 
@@ -99,7 +99,7 @@ Rows = list[tuple[str, str]]
 
 
 class FilledTags(NamedTuple):
-    """``put`` are the tags to set, ``removed`` the keys to remove; ``rows`` is what is shown next."""
+    """``put`` are the tags to set, ``removed`` the keys to remove; ``rows`` is what the form shows next."""
 
     put: dict[str, str]
     removed: list[str]
@@ -108,17 +108,17 @@ class FilledTags(NamedTuple):
 
 
 def rows_of(tags: Mapping[str, str]) -> Rows:
-    """Return the rows of a form for ``tags``, with empty ones behind them."""
+    """Return the form rows of ``tags``, then some empty ones."""
     return _padded(list(tags.items()))
 
 
 def was(tags: Mapping[str, str]) -> str:
-    """Return what the form brings back of the tags that it showed."""
+    """Return the previous tags, for a hidden field."""
     return msgspec.json.encode(tags).decode()
 
 
 def filled_tags(form: Mapping[str, str], now: Mapping[str, str]) -> FilledTags:
-    """Return what ``form`` asks for; ``now`` is what the queue has. Without rows in it all tags stay."""
+    """Compare the tags of ``form`` with ``now``, the current ones. A form without rows keeps them."""
     typed = _typed(form)
     before = _before(form, now)
     if typed is None or dict(typed) == before:
@@ -132,7 +132,7 @@ def filled_tags(form: Mapping[str, str], now: Mapping[str, str]) -> FilledTags:
 
 
 def _typed(form: Mapping[str, str]) -> Rows | None:
-    """Return the rows with anything in them, ``None`` for a form that has no rows at all."""
+    """Return the rows that are not empty; ``None`` if the form has no rows."""
     rows = []
     for number in range(SQS_TAGS_MAX):
         key, value = form.get(f"tag.{number}.key"), form.get(f"tag.{number}.value", "")
@@ -164,7 +164,7 @@ def _problem(typed: Rows) -> str:
 
 
 def _meanwhile(keys: set[str], before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """Return what to say where somebody else has changed one of ``keys``."""
+    """Return the error if one of ``keys`` was also changed elsewhere."""
     for key in sorted(keys):
         if before.get(key) != now.get(key):
             return f"{key}: " + changed_meanwhile(now.get(key, "no tag"))

@@ -1,6 +1,6 @@
-"""Every setting of a queue as a person sees it: its name in words, its range beside it, in groups.
+"""All settings of a queue with labels and ranges, in groups.
 
-One row a setting; that none is forgotten is a test. Ranges are those of ``core.limits``.
+A test checks that none is missing. Ranges are those of ``core.limits``.
 """
 
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ _NONE: Mapping[str, limits.Range] = MappingProxyType({})
 
 
 class SettingRow(NamedTuple):
-    """One setting: ``setting`` is its field of ``QueueSettings``.
+    """One setting: ``setting`` is its field in ``QueueSettings``.
 
-    ``fifo``: FIFO queues alone have it. ``fixed``: it is chosen when the queue is made, for good.
+    ``fifo``: only FIFO queues have it. ``fixed``: it cannot be changed later.
     """
 
     setting: str
@@ -30,7 +30,7 @@ class SettingRow(NamedTuple):
 
 
 class SettingGroup(NamedTuple):
-    """Settings that go together."""
+    """Related settings."""
 
     title: str
     rows: tuple[SettingRow, ...]
@@ -45,7 +45,7 @@ def _number(
     empty: str = "",
     zero: str = "",
 ) -> SettingRow:
-    """Return the row of a setting that is a number, in the range that our API has for it."""
+    """Return the row of a number with the range of veilmq's API."""
     kind = Number(allowed=RANGES[setting], unit=unit, protocols=protocols, empty=empty, zero=zero)
     return SettingRow(setting, label, kind)
 
@@ -194,14 +194,14 @@ GROUPS: tuple[SettingGroup, ...] = (
     SettingGroup("Access and encryption", _ACCESS),
     SettingGroup("Protocols and event log", _OTHER),
 )
-"""Every setting but the tags, in the order of a page."""
+"""All settings but the tags, in the order of the page."""
 
 ROWS: dict[str, SettingRow] = {row.setting: row for group in GROUPS for row in group.rows}
-"""Every row by its setting."""
+"""The rows by setting."""
 
 NAME_HINT = (
     f"SQS: up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} letters, digits, hyphens and underscores. SMQ: up to "
     f"{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX} letters, digits and hyphens, a letter or digit first. "
     ".fifo at the end is for FIFO queues."
 )
-"""What may be a name."""
+"""The valid names."""

@@ -1,8 +1,8 @@
-"""Signing in, slowed down after failures: for an address, and for a key, whoever guesses at it.
+"""Sign-in with rate limits on failures, by address and by key.
 
-Each failure takes a token from two buckets, that of the address and that of the key's id; they fill up again with time.
-The key's is larger, so that one address cannot keep others from signing in with a key: its own is empty long before. Of
-IPv6 an address is the network of 64 bits, all of which one machine may have.
+Each failure takes a token from the bucket of the address and from that of the key id; tokens return over time. The
+key's bucket is larger, so that one address cannot lock a key for others: its own bucket is empty long before. An IPv6
+address counts as its /64 network, all of which one machine may use.
 """
 
 import logging
@@ -24,7 +24,7 @@ _MACHINE_BITS = 64
 
 
 class SignInsPaused(Exception):
-    """There were too many failures; one may try again in ``retry_after_s`` seconds."""
+    """Too many failures; retry after ``retry_after_s`` seconds."""
 
     def __init__(self, retry_after_s: int) -> None:
         """``retry_after_s`` is at least one."""
@@ -33,17 +33,17 @@ class SignInsPaused(Exception):
 
 
 class SignIns:
-    """The one way to sign in by id and secret. ``now_ms`` is the store's clock."""
+    """Sign-in by key id and secret. ``now_ms`` is the store's clock."""
 
     def __init__(self, sign_in: Callable[[str, str], Caller | None], *, now_ms: Callable[[], int]) -> None:
-        """``sign_in`` answers who holds a key with this id and secret, ``None`` for nobody."""
+        """``sign_in`` returns the holder of the key if the secret is correct."""
         self._sign_in = sign_in
         self._now_ms = now_ms
         self._addresses = _Buckets(size=ADDRESS_FAILURES, rest_ms=ADDRESS_REST_MS)
         self._keys = _Buckets(size=KEY_FAILURES, rest_ms=KEY_REST_MS)
 
     def __call__(self, key_id: str, secret: str, peer: str | None) -> Caller | None:
-        """Return who holds the key, ``None`` for a wrong one; raises ``SignInsPaused``, then for right ones, too."""
+        """Return the key's holder, ``None`` if the key is wrong; raises ``SignInsPaused``, also for correct keys."""
         now_ms, address, key = self._now_ms(), _network(peer), key_id[:_KEY_CHARACTERS_MAX]
         wait_ms = max(self._addresses.wait_ms(address, now_ms), self._keys.wait_ms(key, now_ms))
         if wait_ms > 0:
@@ -57,9 +57,9 @@ class SignIns:
 
 
 class _Buckets:
-    """Buckets of ``size`` tokens by name, into each of which one falls every ``rest_ms``.
+    """Token buckets by name: ``size`` tokens each, one of which returns every ``rest_ms``.
 
-    Of each it is kept when it will be full, and of those that are full nothing.
+    Stores when each bucket is full again; full buckets need no entry.
     """
 
     def __init__(self, *, size: int, rest_ms: int) -> None:
@@ -68,7 +68,7 @@ class _Buckets:
         self._full_at_ms: OrderedDict[str, int] = OrderedDict()
 
     def wait_ms(self, name: str, now_ms: int) -> int:
-        """Return how long it takes until there is a token; none or less where there is one."""
+        """Return the time until there is a token; 0 or less if there is one."""
         return self._full_at_ms.get(name, now_ms) - now_ms - self._slack_ms
 
     def take(self, name: str, now_ms: int) -> None:
@@ -79,7 +79,7 @@ class _Buckets:
 
 
 def _network(peer: str | None) -> str:
-    """Return the address of IPv4, or the network that an address of IPv6 is in."""
+    """Return the IPv4 address, or the /64 network of an IPv6 address."""
     try:
         address = ip_address(peer or "")
     except ValueError:

@@ -1,13 +1,12 @@
-"""The leases of a queue as bars, from a sequence of looks: when each began, ends or ended, and how.
+"""The leases of a queue as bars, from repeated queries: when each began, and ends or ended, and how.
 
-A look shows what is in flight at an instant, and of leases seen before also what has become of their messages. One
-whose message is there ended by its timeout, if that has passed, else because somebody released it; one whose message is
-gone was deleted (or its queue purged). A lease that begins and ends between two looks is never seen, and a renewal is
-drawn where it was seen.
+A query returns what is in flight, and the messages of leases seen before. If the message still exists, its lease has
+expired if the timeout has passed, else it was released; if not, the message was deleted (or the queue purged). A lease
+that begins and ends between two queries is not seen, and renewals are drawn at the time of the query.
 
-Drawn it is markup of SVG, the same for the page and for the script that puts what changed into it. Places along the
-line are in per cent, so that the text keeps its size whatever the width. A frame of time stays as it is as long as the
-bars fit into it, so that what did not change need not be drawn again.
+The drawing is SVG markup, the same for the page and for the script that updates it. Horizontal positions are in per
+cent, so that text keeps its size at any width. The time frame stays the same while the bars fit into it, so that
+unchanged bars need not be drawn again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,19 +23,19 @@ from veilmq.core.limits import LEASE_S_MAX, SECOND_MS
 from veilmq.wire.v1.queues import Lease
 
 BARS_MAX = 60
-"""How many leases are drawn, those that end first; of the others only the number is told."""
+"""How many leases are drawn, those that end first; the others are only counted."""
 
 KEPT_MS = 10 * SECOND_MS
 """How long a bar stays after its end."""
 
 ENDED_MAX = 30
-"""How many bars that ended stay, those that ended last: where thousands end in a second, nobody reads more."""
+"""How many ended bars stay, the latest: no reader can follow thousands a second."""
 
 RENEWALS_MAX = 40
 
 
 class Ending(Enum):
-    """How a lease ended, as far as can be seen."""
+    """How a lease ended, as far as queries show."""
 
     DELETED = "deleted"
     RETURNED = "returned"
@@ -51,9 +50,9 @@ WORDS: Mapping[Ending, str] = {
 
 
 class Bar(msgspec.Struct, kw_only=True):
-    """A lease with its past: ``renewed_at_ms`` is when it was seen that its deadline had been moved.
+    """A lease with its history: ``renewed_at_ms`` are the times of queries that saw a new deadline.
 
-    ``place`` counts the lines from the top; a bar keeps its own. ``end_ms`` is where it ends, or ended.
+    ``place`` is its row, counted from the top, which stays the same. ``end_ms`` is its deadline or its end.
     """
 
     lease: Lease
@@ -64,12 +63,12 @@ class Bar(msgspec.Struct, kw_only=True):
 
     @property
     def end_ms(self) -> int:
-        """Return the deadline, or when it ended."""
+        """The deadline, or the actual end."""
         return self.lease.visible_at_ms if self.ended_at_ms is None else self.ended_at_ms
 
     @property
     def wall_ms(self) -> int:
-        """Return when the longest lease there is would end."""
+        """The latest possible deadline of the lease."""
         return self.lease.received_at_ms + LEASE_S_MAX * SECOND_MS
 
 
@@ -77,7 +76,7 @@ class Timeline:
     """The bars of one queue."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start without bars."""
         self._bars: dict[str, Bar] = {}
         self.now_ms = 0
 
@@ -87,11 +86,11 @@ class Timeline:
 
     @property
     def positions(self) -> list[str]:
-        """Return where the messages stand whose leases go on: what is asked for in the next look."""
+        """The positions of messages with unfinished bars, for the next query."""
         return [bar.lease.position for bar in self._bars.values() if bar.ending is None]
 
     def look(self, leases: Sequence[Lease], now_ms: int) -> None:
-        """Take what was seen at ``now_ms``: leases, those that end first first, and what is still at ``positions``."""
+        """Add the result of a query at ``now_ms``: leases, first to end first, then the messages at ``positions``."""
         self.now_ms = now_ms
         seen = {key_of(lease): lease for lease in going_on(leases, now_ms)[:BARS_MAX]}
         self._end(seen, {lease.message_id: lease for lease in leases}, now_ms)
@@ -105,7 +104,7 @@ class Timeline:
                 bar.lease = lease
 
     def _end(self, seen: Mapping[str, Lease], there: Mapping[str, Lease], now_ms: int) -> None:
-        """End the bars not ``seen``, and drop those that go on out of sight; ``there`` has what is there by message."""
+        """End the bars not ``seen``; drop those that continue but are not drawn. ``there`` are messages by id."""
         for key in [key for key, bar in self._bars.items() if bar.ending is None and key not in seen]:
             bar = self._bars[key]
             last = there.get(bar.lease.message_id)
@@ -123,7 +122,7 @@ class Timeline:
                 bar.ending = Ending.RETURNED
 
     def _drop_ended(self, now_ms: int) -> None:
-        """Drop the bars that have stayed long enough, or for which there is no room."""
+        """Drop bars that ended long ago, or for which there is no room."""
         ended = [(bar.ended_at_ms, key) for key, bar in self._bars.items() if bar.ended_at_ms is not None]
         kept = [key for at_ms, key in sorted(ended, reverse=True)[:ENDED_MAX] if at_ms + KEPT_MS > now_ms]
         for key in {key for _, key in ended}.difference(kept):
@@ -135,12 +134,12 @@ class Timeline:
 
 
 def key_of(lease: Lease) -> str:
-    """Return what tells a lease from all others of its queue, other receives of the same message too."""
+    """Return the key of a lease; each receive of a message has its own."""
     return f"{lease.message_id}.{lease.generation}"
 
 
 def going_on(leases: Sequence[Lease], now_ms: int) -> list[Lease]:
-    """Return those of the leases that have not ended."""
+    """Return the leases that have not ended."""
     return [lease for lease in leases if lease.visible_at_ms > now_ms]
 
 
@@ -153,33 +152,33 @@ _SPANS_MS = (
     *(minutes * _MINUTE_MS for minutes in (1, 2, 5, 10, 20, 40)),
     *(hours * _HOUR_MS for hours in (1, 2, 4, 8, 16, 32)),
 )
-_ROOM = 1.05  # a frame is chosen so much wider than what is in it
-_LOOSE = 4  # and a narrower one when so much of it is empty
+_ROOM = 1.05  # a new frame is this much wider than needed
+_LOOSE = 4  # a frame this many times as wide as needed is replaced by a narrower one
 _MARKS = (0, 25, 50, 75)
-_TURN_PERCENT = 70  # from here on a bar's words end where it begins
+_TURN_PERCENT = 70  # right of this, labels are right-aligned
 
 
 class Frame(NamedTuple):
-    """What is in sight: from ``left_ms`` on for ``span_ms``."""
+    """The visible time range: ``span_ms`` from ``left_ms``."""
 
     left_ms: int
     span_ms: int
 
     def x(self, at_ms: int) -> float:
-        """Return where an instant is, in per cent, at one of the edges for what is beyond it."""
+        """Return the position of an instant in per cent, clamped to the edges."""
         return min(max((at_ms - self.left_ms) * 100 / self.span_ms, 0.0), 100.0)
 
     def holds(self, at_ms: int) -> bool:
-        """Tell whether an instant is in sight."""
+        """Return whether an instant is visible."""
         return self.left_ms <= at_ms <= self.left_ms + self.span_ms
 
 
 Drawn = dict[tuple[object, ...], Markup]
-"""Bars as they were drawn, by all that shows."""
+"""Cache of drawn bars, by everything that they show."""
 
 
 class Drawing(NamedTuple):
-    """``bars`` is markup by key, ``axis`` that of the marks of time; ``now_percent`` is where now is."""
+    """``bars`` is markup by key, ``axis`` the markup of time marks; ``now_percent`` is the position of now."""
 
     bars: dict[str, Markup]
     axis: Markup
@@ -188,7 +187,7 @@ class Drawing(NamedTuple):
 
 
 def frame_for(timeline: Timeline, before: Frame | None = None) -> Frame:
-    """Return a frame in which all bars are, ``before`` if that will do."""
+    """Return a frame that contains all bars; ``before`` if it still fits."""
     now_ms = timeline.now_ms
     begin_ms = min((bar.lease.received_at_ms for bar in timeline), default=now_ms)
     end_ms = max(now_ms, max((bar.end_ms for bar in timeline), default=now_ms))
@@ -202,7 +201,7 @@ def frame_for(timeline: Timeline, before: Frame | None = None) -> Frame:
 
 
 def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = None) -> Drawing:
-    """Return the markup; ``href`` is where bars lead. ``drawn`` keeps what was drawn, for the next time."""
+    """Return the markup; ``href`` is the link of bars. ``drawn`` caches bars from one call to the next."""
     before = {} if drawn is None else dict(drawn)
     now: dict[tuple[object, ...], Bar] = {
         (frame, bar.lease, bar.place, bar.renewed_at_ms, bar.ending, bar.ended_at_ms): bar for bar in timeline
@@ -217,7 +216,7 @@ def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = N
 
 
 def words(bar: Bar) -> str:
-    """Return what is known of a bar in one sentence."""
+    """Return the description of a bar in one sentence."""
     lease = bar.lease
     told = [f"message {lease.message_id}", f"receive {lease.receive_count}"]
     if lease.group is not None:
@@ -246,7 +245,7 @@ def _axis(frame: Frame) -> Markup:
 
 
 def _bar(bar: Bar, frame: Frame, href: str) -> Markup:
-    """Return a bar; what comes from messages is escaped here, as ``Markup.format`` would at ten times the price."""
+    """Return a bar; values from messages are escaped here, at a tenth of the cost of ``Markup.format``."""
     x, end_x = frame.x(bar.lease.received_at_ms), frame.x(bar.end_ms)
     top = AXIS_PX + bar.place * LINE_PX
     kind = "held" if bar.ending is None else bar.ending.value
@@ -270,7 +269,7 @@ def _ticks(bar: Bar, frame: Frame, top: int) -> str:
 
 
 def _label(bar: Bar, kind: str) -> str:
-    """Return the words beside a bar: the beginning of the message's id, its receives, its group, how it ended."""
+    """Return the label of a bar: the beginning of the message id, its receive count, its group, how it ended."""
     lease = bar.lease
     told = f"{lease.message_id[:8]} ×{lease.receive_count}"
     if lease.group is not None:

@@ -1,4 +1,4 @@
-"""The files that pages load, as they are in this package: found once, told by their content, kept by browsers."""
+"""The static files of pages; their URLs contain a digest, so browsers may cache them forever."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -10,7 +10,7 @@ _KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=ut
 
 
 class Asset(NamedTuple):
-    """A file: its bytes, its media type, and the digest that is in its address."""
+    """A file with its media type, and the digest for its URL."""
 
     body: bytes
     kind: str
@@ -25,9 +25,9 @@ def _read(path: Path) -> Asset:
 ASSETS: dict[str, Asset] = {
     path.relative_to(FOLDER).as_posix(): _read(path) for path in sorted(FOLDER.rglob("*")) if path.suffix in _KINDS
 }
-"""Every file by its path in this folder."""
+"""All files by path."""
 
 
 def address_of(name: str) -> str:
-    """Return the address of the file ``name``; raises ``KeyError`` for one that is not there."""
+    """Return the URL of the file ``name``; raises ``KeyError``."""
     return f"{PREFIX}{name}?v={ASSETS[name].digest}"

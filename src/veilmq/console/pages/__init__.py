@@ -1,4 +1,4 @@
-"""The pages of the console: every module has the rows of one noun, and this is the table of all."""
+"""The table of all pages; each module has the pages of one topic."""
 
 from veilmq.console.pages import (
     accounts,
@@ -32,4 +32,4 @@ PAGES: tuple[Page, ...] = (
     *server.PAGES,
     *audit.PAGES,
 )
-"""Every page; the first row that fits a path answers."""
+"""All pages; the first that matches a path is used."""

@@ -1,4 +1,4 @@
-"""Accounts and policies, to be read: the keys of an account, what policies say in words, and what the caller may do."""
+"""Accounts and policies, read-only: an account's keys, its policies in words, and the caller's permissions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -56,7 +56,7 @@ class StatementWords(NamedTuple):
 
 
 def in_words(policy: str) -> list[StatementWords] | None:
-    """Return what a policy says, statement by statement; ``None`` for one that nobody can read."""
+    """Return the statements of a policy in words; ``None`` if it is invalid."""
     try:
         return [_statement(each) for each in statements(decode(policy))]
     except PolicyError:
@@ -126,9 +126,9 @@ _QUEUES_MAX = 50
 
 
 class QueuePolicy(NamedTuple):
-    """The policy of a queue: its ``statements`` (``None``: nobody can read it), and actions that the caller may do.
+    """The policy of a queue: its ``statements`` (``None`` if invalid), and whether the caller may do each action.
 
-    ``is_hidden`` where the caller may not see it, and then there is nothing else.
+    ``is_hidden`` if the caller may not see it; the rest is then empty.
     """
 
     queue: str
@@ -139,7 +139,7 @@ class QueuePolicy(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    """Show the caller's account, and the policies of its queues whose names begin as asked, or of one by its whole."""
+    """Show the caller's account, and the policies of its queues with a prefix, or of one queue by its full name."""
     search = visit.query.get("search", "").strip()
     found = Named([search]) if "/" in search else await named(visit, search, count_max=_QUEUES_MAX)
     keys = visit.ports.keys
@@ -164,7 +164,7 @@ async def _policy(visit: Visit, queue: str) -> QueuePolicy:
 
 
 def _may(visit: Visit, queue: str, policy: str) -> Sequence[tuple[str, bool]] | None:
-    """Return what the caller may do, ``None`` where nobody is asked who he is: everything."""
+    """Return the caller's permissions; ``None`` without authentication: everything is allowed."""
     if visit.caller is None:
         return None
     return visit.ports.may(visit.caller, queue, policy, peer=visit.peer, program=visit.program)

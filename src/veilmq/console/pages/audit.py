@@ -1,4 +1,4 @@
-"""The audit log: who changed what."""
+"""The page of the audit log."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,13 +14,13 @@ from veilmq.console.visit import Page, Visit
 _READ_MAX = 2_000
 _SHOWN_MAX = 200
 _VALUE_CHARACTERS_MAX = 200
-_ELSEWHERE = frozenset({"QueueUrl", "QueueName", "queue"})  # what the column of the queue says
+_ELSEWHERE = frozenset({"QueueUrl", "QueueName", "queue"})  # shown in the queue column
 
 
 class Line(NamedTuple):
-    """One change: ``changed`` has rows of a name, the value before (``None``: not known) and what was asked for.
+    """One change: ``changed`` has rows of a name, the previous value (``None`` if unknown) and the new one.
 
-    That is ``None`` for what was not asked for, and tells what was there, as of a queue that was purged or deleted.
+    The new value is ``None`` for values that were deleted, as with the queue.
     """
 
     entry: AuditEntry
@@ -30,7 +30,7 @@ class Line(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    """Show the last changes, the newest first."""
+    """Show the last changes, newest first."""
     log = visit.ports.audit
     queue, who = visit.query.get("queue", "").strip(), visit.query.get("who", "").strip()
     seen = [entry for entry in await log.last(_READ_MAX) if _may_see(visit, entry)]
@@ -48,9 +48,9 @@ async def show(visit: Visit) -> Response:
 
 
 def _may_see(visit: Visit, entry: AuditEntry) -> bool:
-    """Tell whether a change is of a queue of the caller's account, or the caller's own.
+    """Return whether a change is of the caller's account, or the caller's own.
 
-    One that names no queue, as the end of a move task, is of a queue of whoever asked for it.
+    A change without a queue, such as the cancellation of a move task, belongs to the account that made it.
     """
     if visit.is_operator:
         return True
@@ -61,7 +61,7 @@ def _may_see(visit: Visit, entry: AuditEntry) -> bool:
 
 
 async def _as_far_as_seen(visit: Visit, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
-    """Return the changes without the values of queues whose settings a user may not see, but for his own changes."""
+    """Hide the values of queues whose settings the caller may not see, except in the caller's own changes."""
     caller = visit.caller
     if caller is None or caller.is_root:
         return entries
@@ -97,7 +97,7 @@ def _line(entry: AuditEntry) -> Line:
 
 
 def _leaves(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the values of fields by their names, of those within others with both names."""
+    """Return the values of fields by name; nested ones by both names."""
     found: dict[str, str] = {}
     for name, value in fields.items():
         if not prefix and name in _ELSEWHERE:

@@ -1,6 +1,6 @@
-"""Claims: which queues have sources and writers, what each of these holds, and what changes that.
+"""Claims: queues with sources and writers, what these hold, and changes of them.
 
-They are asked for as any caller may ask.
+They use the same routes as programs.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _NUMBER_DIGITS_MAX = 18
 
 
 class Readers(NamedTuple):
-    """Who reads a queue by claims, and who writes to it by publications; ``is_hidden`` where one may not see either."""
+    """The sources and writers of a queue; ``is_hidden`` if the caller may see neither."""
 
     queue: str
     sources: list[SourceView]
@@ -37,7 +37,7 @@ class Readers(NamedTuple):
 
 
 async def readers(visit: Visit, queue: str) -> Readers:
-    """Return who reads and writes ``queue``; raises ``Refused`` for anything but a lack of rights."""
+    """Return the sources and writers of ``queue``; raises ``Refused``, except for missing permissions."""
     sources = await _listed(visit, f"/v1/claims/{quote(queue, safe='/@')}", "sources")
     writers = await _listed(visit, f"/v1/publications/{quote(queue, safe='/@')}", "writers")
     return Readers(
@@ -49,14 +49,14 @@ async def readers(visit: Visit, queue: str) -> Readers:
 
 
 async def source_of(visit: Visit, name: str) -> SourceView | None:
-    """Return the source of this name of the queue that the path names, ``None`` for none."""
+    """Return the source ``name`` of the page's queue, if it exists."""
     sources = await _listed(visit, f"/v1/claims/{quote(visit.queue, safe='/@')}", "sources")
     found = msgspec.convert(sources or [], list[SourceView])
     return next((source for source in found if source.source == name), None)
 
 
 async def _listed(visit: Visit, path: str, member: str) -> list[Any] | None:
-    """Return a list of our API, ``None`` where the caller may not see it."""
+    """Return a list of veilmq's API; ``None`` if the caller may not see it."""
     try:
         answer = await visit.api("GET", path)
     except Refused as refused:
@@ -68,7 +68,7 @@ async def _listed(visit: Visit, path: str, member: str) -> list[Any] | None:
 
 
 async def show(visit: Visit) -> Response:
-    """Show the queues that are read by claims, or written by publications, among those whose names begin as asked."""
+    """Show the queues with sources or writers, among those with a prefix."""
     search = visit.query.get("search", "").strip()
     found = await named(visit, search, count_max=_QUEUES_MAX)
     looked = await _look(visit, found.queues)
@@ -97,7 +97,7 @@ async def _if_there(visit: Visit, queue: str) -> Readers:
     except Refused as refused:
         if not refused.is_missing:
             raise
-        return Readers(queue, [], [])  # it was deleted meanwhile
+        return Readers(queue, [], [])  # deleted meanwhile
 
 
 async def show_queue(visit: Visit) -> Response:
@@ -114,17 +114,17 @@ class ClaimedMessage(NamedTuple):
 
 
 async def show_release(visit: Visit) -> Response:
-    """Show which claim would be given back."""
+    """Show the claim to release."""
     return await _ask(visit, "release", visit.query)
 
 
 async def release(visit: Visit) -> Response:
-    """Give the messages of a claim back."""
+    """Release a claim."""
     return await _change(visit, "release", needs_number=True, done="claim-released")
 
 
 async def show_evict(visit: Visit) -> Response:
-    """Show the messages of a claim, from which one can be evicted."""
+    """Show the messages of a claim, to evict one."""
     return await _ask(visit, "evict", visit.query)
 
 
@@ -134,12 +134,12 @@ async def evict(visit: Visit) -> Response:
 
 
 async def show_close(visit: Visit) -> Response:
-    """Show which source would be forgotten."""
+    """Show the source to close."""
     return await _ask(visit, "close", visit.query)
 
 
 async def close(visit: Visit) -> Response:
-    """Release all claims of a source and forget it."""
+    """Release all claims of a source and delete it."""
     return await _change(visit, "close", needs_number=False, done="source-closed")
 
 

@@ -1,4 +1,4 @@
-"""Dead letters of a queue: where its own go, where those come from that it has, and their way back."""
+"""Dead letters of a queue: its dead-letter queue, the queues that use it as theirs, and redrives."""
 
 from starlette.responses import Response
 
@@ -14,12 +14,12 @@ _RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", empty="as fast
 
 
 async def show(visit: Visit) -> Response:
-    """Show what the queue has to do with dead letters."""
+    """Show the page."""
     return await _page(visit)
 
 
 async def change(visit: Visit) -> Response:
-    """Start a move, or cancel the one that runs."""
+    """Start a redrive, or cancel the running one."""
     try:
         return await (_cancel(visit) if visit.form.get("do") == "cancel" else _start(visit))
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""The stream of what moves on an open page: ``?counts=a,b&leases=account/name&moves=account/name``."""
+"""The event stream of an open page: ``?counts=a,b&leases=account/name&moves=account/name``."""
 
 from collections.abc import AsyncIterator
 
@@ -15,18 +15,18 @@ _TOO_MANY = "Too many pages are open, or the server is about to stop; come again
 
 
 async def show(visit: Visit) -> Response:
-    """Tell what changes as long as the page is open."""
+    """Send changes while the page is open."""
     questions = _questions(visit)
     if not questions:
         return PlainTextResponse(_NOTHING, status_code=400)
     if visit.request.method == "HEAD":
-        return Response(media_type=EVENT_STREAM)  # which has no end, and nothing that is sent
+        return Response(media_type=EVENT_STREAM)  # a stream has no length, and HEAD no body
     live = visit.ports.live
     try:
         stream = live.open(_reader(visit), questions)
     except TooManyError:
         return PlainTextResponse(_TOO_MANY, status_code=503)
-    ends_with_it = {"connection": "close"}  # or the connection would wait for another request when the server stops
+    ends_with_it = {"connection": "close"}  # otherwise the connection would wait for a request when the server stops
     return StreamingResponse(_events(live, stream), media_type=EVENT_STREAM, headers=ends_with_it)
 
 
@@ -51,7 +51,7 @@ def _questions(visit: Visit) -> list[Question]:
 
 
 def _reader(visit: Visit) -> Reader:
-    """Return who reads: policies may ask for his address and his browser, too."""
+    """Return the reader; policies may depend on the address and the browser too."""
 
     def is_there() -> bool:
         if visit.accounts is None:

@@ -1,4 +1,4 @@
-"""Signing in with an access key, and out."""
+"""Sign-in with an access key, and sign-out."""
 
 from http import HTTPStatus
 
@@ -11,14 +11,14 @@ _WRONG = "There is no key with this id and secret, or it has expired. Use a key 
 
 
 async def show(visit: Visit) -> Response:
-    """Show the form, or the queues to whoever has signed in or need not."""
+    """Show the form; redirect callers who have signed in or need not."""
     if visit.caller is not None or visit.accounts is None:
         return visit.go(HOME)
     return _form(visit, _own(visit.query.get("next", "")))
 
 
 async def sign_in(visit: Visit) -> Response:
-    """Begin a session with the key that was filled in."""
+    """Begin a session with a key."""
     if visit.accounts is None:
         return visit.go(HOME)
     key_id = visit.form.get("key_id", "").strip()
@@ -37,7 +37,7 @@ async def sign_in(visit: Visit) -> Response:
 
 
 async def sign_out(visit: Visit) -> Response:
-    """End the session, also for whoever has a copy of its cookie."""
+    """End the session, also for copies of its cookie."""
     visit.sessions.end(visit.session)
     response = visit.go(SIGN_IN, done="signed-out")
     visit.sessions.forget(response, visit.request)
@@ -49,7 +49,7 @@ def _form(visit: Visit, wanted: str, key_id: str = "", *, status: int = HTTPStat
 
 
 def _own(path: str) -> str:
-    """Return ``path`` if it is a page of the console, where alone one is sent after signing in."""
+    """Return ``path`` if it is a page of the console: other redirects after sign-in are not allowed."""
     return path if path.startswith("/console/") and "\\" not in path else HOME
 
 

@@ -1,4 +1,4 @@
-"""Sending a message: what was typed stays in the form until the message is stored; its attributes are rows of it."""
+"""Send a message; the form keeps its input until the message is stored."""
 
 from base64 import b64decode
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from veilmq.wire.sqs.errors import SqsError
 from veilmq.wire.sqs.members import AttributeValue, read_attributes
 
 _DELAY = Number(allowed=SQS_DELAY_S, unit=SECONDS, empty="the queue's own delay")
-_FIELDS = (  # what an answer of SQS says, and the field that it is about; the first that fits
+_FIELDS = (  # part of an error of SQS, and the field that it is about; the first match counts
     ("MessageDeduplicationId", "deduplication_id"),
     ("ContentBasedDeduplication", "deduplication_id"),
     ("MessageGroupId", "group"),
@@ -37,13 +37,13 @@ HINT = (
     f"Up to {SQS_MESSAGE_ATTRIBUTES_MAX}. A row without a name does not count. A type may have a suffix after a "
     "period, as in Number.float. Binary values in base64."
 )
-"""What may be filled in."""
+"""The valid attributes."""
 
 _NO_BASE64 = "A value of type Binary is written in base64, and this is none."
 
 
 class AttributeRow(NamedTuple):
-    """What was typed in a row, and what is wrong with it."""
+    """A row of the form, and its error."""
 
     name: str = ""
     type: str = TYPES[0]
@@ -52,14 +52,14 @@ class AttributeRow(NamedTuple):
 
 
 def filled_rows(form: Mapping[str, str]) -> list[AttributeRow]:
-    """Return the rows as they were typed, each with what is wrong with it."""
+    """Return the rows as typed, each with its error."""
     rows = [_row(form, number) for number in range(SQS_MESSAGE_ATTRIBUTES_MAX)]
     names = [row.name for row in rows if row.name]
     return [row._replace(problem=_problem(row, names)) for row in rows]
 
 
 def attributes_of(rows: list[AttributeRow]) -> dict[str, dict[str, Any]]:
-    """Return the attributes of rows without a problem, as SendMessage takes them."""
+    """Return the attributes of valid rows, for SendMessage."""
     return {row.name: _value(row) for row in rows if row.name}
 
 
@@ -102,7 +102,7 @@ async def show(visit: Visit) -> Response:
 
 
 async def send(visit: Visit) -> Response:
-    """Store the message, or show the form again with what is wrong."""
+    """Send the message, or show the form with errors."""
     filled = Filled(visit.form)
     rows = filled_rows(visit.form)
     message = _message(filled, rows)
@@ -120,7 +120,7 @@ async def send(visit: Visit) -> Response:
 
 
 def _message(filled: Filled, rows: list[AttributeRow]) -> dict[str, Any]:
-    """Return what is sent; fields that are empty are left out."""
+    """Return the message without empty fields."""
     body = filled.lines("body")
     if not body:
         filled.problems["body"] = "A message has a body, be it a space."

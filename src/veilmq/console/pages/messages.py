@@ -1,9 +1,9 @@
-"""The messages of a queue: looked at without receiving them, received, and what their receipts allow.
+"""The messages of a queue: inspect, receive, and act with receipts.
 
-A change ends with a redirect to what there is then, so that a reload changes nothing. What was received is found among
-the messages in flight, if the page has it; else it is shown as it came. A receipt goes from a page into its form, never
-into an address. It may have ended when a button is pressed: the timeout has passed, the message was received again, or
-it is gone. That is an answer like any other, and one of ``OUTCOMES``.
+A change ends with a redirect, so that a reload does not repeat it. Received messages are shown among those in flight if
+the inspection finds them, else from the receive's result. Receipts are passed from a page to its form, never in a URL.
+A receipt may have ended when a button is pressed (the timeout has passed, the message was received again, or deleted):
+that is one of ``OUTCOMES``.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ OUTCOMES: dict[str, str] = {
     "gone": "Nothing was done, as it is no longer in the queue",
     "invalid": "Nothing was done, as the receipt is not one of this queue",
 }
-"""What may become of a message, and the words for it, before a count of messages."""
+"""The outcomes of a message, as texts followed by a count of messages."""
 
 _COUNT_MAX = 1_000
 _OF_CODES = {
@@ -62,7 +62,7 @@ _OF_CODES = {
     "ReceiptInvalid": "invalid",
     "ReceiptHandleIsInvalid": "invalid",
 }
-_OF_WORDS = (  # where one code of SQS has several meanings
+_OF_WORDS = (  # for codes of SQS with several meanings
     ("beyond the limit", "wall"),
     ("handle has expired", "ended"),
     ("not available for visibility timeout change", "gone"),
@@ -70,21 +70,21 @@ _OF_WORDS = (  # where one code of SQS has several meanings
 
 
 async def hide(visit: Visit, receipts: Sequence[str], timeout_s: int) -> list[str]:
-    """Hide messages for so many seconds from now, 0 to release them. Answers an outcome each; raises ``Refused``."""
+    """Change the timeout of messages, 0 to release them. Return an outcome each; raises ``Refused``."""
     fields = {"VisibilityTimeout": timeout_s}
     done = "extended" if timeout_s else "released"
     return await _each(visit, "ChangeMessageVisibilityBatch", receipts, fields, done=done)
 
 
 async def delete(visit: Visit, receipts: Sequence[str]) -> list[str]:
-    """Delete messages. Answers an outcome each; raises ``Refused``."""
+    """Delete messages. Return an outcome each; raises ``Refused``."""
     return await _each(visit, "DeleteMessageBatch", receipts, {}, done="deleted")
 
 
 async def move(visit: Visit, receipts: Sequence[str], target: str) -> list[str]:
-    """Move messages to another queue, each in one transaction. Answers an outcome each.
+    """Move messages to another queue, each in one transaction. Return an outcome each.
 
-    Raises ``Unfit`` where they cannot go to ``target``, and ``Refused``.
+    Raises ``Unfit`` if ``target`` is invalid, and ``Refused``.
     """
     outcomes: list[str] = []
     for some in _batches(receipts):
@@ -95,12 +95,12 @@ async def move(visit: Visit, receipts: Sequence[str], target: str) -> list[str]:
 
 
 def told(outcomes: Sequence[str]) -> str:
-    """Return how often each outcome was, as an address has it."""
+    """Return the counts of outcomes for a URL."""
     return ".".join(f"{outcome}-{count}" for outcome, count in Counter(outcomes).items())
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield what ``told`` has said, in words; what it cannot have said is passed over."""
+    """Yield the output of ``told`` in words; invalid parts are ignored."""
     for part in text.split("."):
         outcome, _, count = part.partition("-")
         if outcome in OUTCOMES and count.isascii() and count.isdigit() and len(count) < len(str(_COUNT_MAX)):
@@ -126,7 +126,7 @@ def _moved(entry: Mapping[str, Any]) -> str:
 async def _each(
     visit: Visit, action: str, receipts: Sequence[str], fields: Mapping[str, Any], *, done: str
 ) -> list[str]:
-    """Return what became of each: batches tell more than the actions on one message do."""
+    """Return the outcome of each message: batch actions return more detail than single ones."""
     outcomes: list[str] = []
     for some in _batches(receipts):
         entries = [{"Id": str(place), "ReceiptHandle": receipt, **fields} for place, receipt in enumerate(some)]
@@ -157,13 +157,13 @@ _NO_ACT = "Choose what to do with them."
 
 
 async def show(visit: Visit) -> Response:
-    """Show what is in the queue."""
+    """Show the messages of the queue."""
     view = view_of(visit.query)
     return await _page(visit, view, await look_at(visit, view))
 
 
 async def change(visit: Visit) -> Response:
-    """Receive, or do with what was ticked what was chosen."""
+    """Receive messages, or apply the chosen action to the selected ones."""
     try:
         return await (_receive(visit) if visit.form.get("do") == "receive" else _act(visit))
     except Refused as refused:
@@ -192,7 +192,7 @@ async def _receive(visit: Visit) -> Response:
 
 
 async def _is_found(visit: Visit, view: MessageView) -> bool:
-    """Tell whether a look finds what was received, with receipts; it is lost to nobody where there is no answer."""
+    """Return whether an inspection finds the received messages with receipts; False if it fails."""
     try:
         found = await look_at(visit, view)
     except Refused:
@@ -218,15 +218,15 @@ async def _act(visit: Visit) -> Response:
     left = view.mine if visit.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
     view, came = replace(view, whole="", mine=left), told(outcomes)
     if {*known} - {*chosen}:
-        with suppress(Refused):  # what was done is done; the page that is shown next says what is in the way
+        with suppress(Refused):  # the action is done; the next page shows the error
             found = await look_at(visit, view, known=known)
-            if found.hides_receipts:  # a redirect would lose those of the others
+            if found.hides_receipts:  # a redirect would lose the other receipts
                 return await _page(visit, view, found, came=came)
     return visit.go(_address(visit, view, came=came))
 
 
 async def _done(visit: Visit, filled: Filled, receipts: Sequence[str]) -> list[str]:
-    """Do what was chosen, unless there is anything wrong with the form; raises ``Unfit`` for the target."""
+    """Run the chosen action if the form is valid; raises ``Unfit`` for an invalid target."""
     act = filled.text("do")
     timeout_s = filled.number("seconds", _EXTENSION) if act == "extend" else 0
     target = filled.queue("target") if act == "move" else ""
@@ -242,12 +242,12 @@ async def _done(visit: Visit, filled: Filled, receipts: Sequence[str]) -> list[s
 
 
 def _receipts(form: Mapping[str, str]) -> dict[str, str]:
-    """Return the receipts that the form has brought back, by lease."""
+    """Return the receipts of the form, by lease."""
     return {name.removeprefix(_RECEIPT): value for name, value in form.items() if name.startswith(_RECEIPT)}
 
 
 def _chosen(form: Mapping[str, str]) -> list[str]:
-    """Return the leases that were ticked."""
+    """Return the selected leases."""
     return [name.removeprefix(_CHOSEN) for name in form if name.startswith(_CHOSEN)][: max(COUNTS)]
 
 
@@ -269,7 +269,7 @@ async def _page(
     except Refused:
         if came is None:
             raise
-        shown = None  # what was done is told all the same
+        shown = None  # still report what was done
     return visit.page(
         "messages.html",
         status=said.status,
@@ -293,7 +293,7 @@ async def _page(
 
 
 def _in_all(shown: ShownQueue, view: MessageView) -> int | None:
-    """Return how many messages are in the state that is looked at; ``None`` where nobody counts those."""
+    """Return the number of messages in the shown state, if it is counted."""
     counts = {"visible": shown.visible, IN_FLIGHT: shown.in_flight, "delayed": shown.delayed}
     return sum(counts.values()) if view.state == "all" else counts.get(view.state)
 

@@ -1,4 +1,4 @@
-"""Move tasks of the account: what is on its way back from dead-letter queues, and what has been lately."""
+"""Move tasks of the account: running and recent redrives."""
 
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ _ASKED_MAX = 50
 
 
 class Moves(NamedTuple):
-    """The tasks, those that run first. ``asked`` dead-letter queues of ``known`` were asked; ``is_cut`` where the
-    account has more queues than were gone through to find those.
+    """The tasks, running ones first. Only ``asked`` of ``known`` dead-letter queues were queried; ``is_cut`` if the
+    account has more queues than were searched.
     """
 
     tasks: list[Task]
@@ -24,7 +24,7 @@ class Moves(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    """Show the tasks of the dead-letter queues."""
+    """Show the move tasks of the account's dead-letter queues."""
     return visit.page("moves.html", queue="", moves=await _moves(visit))
 
 
@@ -39,7 +39,7 @@ async def _moves(visit: Visit) -> Moves:
 
 
 async def _dead_letter_queues(visit: Visit) -> tuple[list[str], bool]:
-    """Return the names of queues that others name as theirs for dead letters, and whether there may be more."""
+    """Return the dead-letter queues of the account's queues, and whether there may be more."""
     named: set[str] = set()
     for first in range(0, _QUEUES_MAX, _PAGE_QUEUES):
         query = {"first": first, "count": _PAGE_QUEUES}

@@ -1,6 +1,6 @@
-"""One queue: its figures, what it is set to in words, where to reach it; purging and deleting it.
+"""One queue: figures, settings, addresses; purge and delete.
 
-The queue's name, typed to confirm that it may be lost, is compared here.
+To confirm a purge or a deletion, the user types the queue's name, which is checked here.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ _DOCUMENTS = frozenset({"policy", "visibility_rules"})
 
 
 class Told(NamedTuple):
-    """A setting in words; ``is_document`` where they are many, ``queues`` where it names some."""
+    """A setting for display; ``is_document`` if it is long, ``queues`` if it names some."""
 
     label: str
     words: str
@@ -32,7 +32,7 @@ class Told(NamedTuple):
 
 
 async def show(visit: Visit) -> Response:
-    """Show the queue that the path names."""
+    """Show the queue."""
     queue = await look(visit)
     return visit.page(
         "queue.html",
@@ -49,7 +49,7 @@ async def show(visit: Visit) -> Response:
 
 
 def _told(rows: tuple[SettingRow, ...], settings: QueueSettings) -> list[Told]:
-    """Return settings in words, those of FIFO queues only for one."""
+    """Return the settings that apply to the queue's type."""
     return [_tell(row, settings) for row in rows if row.fifo <= settings.fifo]
 
 
@@ -64,7 +64,7 @@ def _tell(row: SettingRow, settings: QueueSettings) -> Told:
 
 
 def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
-    """Return where the queue is, by each protocol; ``url`` is that of SQS."""
+    """Return the queue's names and addresses by protocol; ``url`` is that of SQS."""
     endpoint = url.removesuffix(f"/{queue}")
     return [
         ("URL (SQS)", url),
@@ -91,7 +91,7 @@ async def purge(visit: Visit) -> Response:
 
 
 async def show_delete(visit: Visit) -> Response:
-    """Show what is lost with the queue."""
+    """Show what a deletion would delete."""
     return await _ask(visit, "queue_delete.html")
 
 

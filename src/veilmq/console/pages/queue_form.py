@@ -1,4 +1,4 @@
-"""Creating a queue, and changing its settings and tags: nothing is changed by a form with an error."""
+"""Create a queue, and edit its settings and tags: a form with errors changes nothing."""
 
 import re
 from http import HTTPStatus
@@ -40,7 +40,7 @@ async def show_new(visit: Visit) -> Response:
 
 
 async def create(visit: Visit) -> Response:
-    """Create the queue, or show the form again with what is wrong."""
+    """Create the queue, or show the form with errors."""
     form = filled(visit.form, _NEW, ROWS.values())
     tags = filled_tags(visit.form, {})
     name = visit.form.get(NAME, "").strip()
@@ -67,7 +67,7 @@ async def show_present(visit: Visit) -> Response:
 
 
 async def change(visit: Visit) -> Response:
-    """Change what was changed in the form, or show it again with what is wrong."""
+    """Apply the changes, or show the form with errors."""
     queue = await look(visit)
     form = filled(visit.form, queue.settings, shown_rows(queue.settings))
     tags = filled_tags(visit.form, queue.settings.tags)
@@ -88,7 +88,7 @@ async def change(visit: Visit) -> Response:
 
 
 async def _after_settings(visit: Visit, form: FilledForm, tags: FilledTags, said: Said) -> Response:
-    """Show the form again where the tags alone were refused: settings and tags are two requests."""
+    """Show the form after only the tags were refused: settings and tags are two requests."""
     queue = await look(visit)
     done = "The settings were changed, the tags were not. " if form.changes else ""
     texts = texts_of(queue.settings, shown_rows(queue.settings))
@@ -107,7 +107,7 @@ def _of_tags(tags: FilledTags) -> dict[str, str]:
 
 
 def _said(refused: Refused, *, otherwise: str = "") -> Said:
-    """Return a refusal as what the form says; ``otherwise`` has the field of bad input that names none."""
+    """Return a refusal as form errors; ``otherwise`` is the field for invalid input that names none."""
     field = field_of(refused)
     if not field and refused.code == "InvalidRequest":
         field = otherwise

@@ -1,4 +1,4 @@
-"""The list of queues: searched, sorted, a page at a time."""
+"""The list of queues, with search, sort and pages."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -14,7 +14,7 @@ from veilmq.core.commands import BrowsedQueues
 
 
 async def show(visit: Visit) -> Response:
-    """Show queues of the account; to htmx, which asks while one types, their table alone."""
+    """Show queues of the account; for htmx, during typing, only their table."""
     listing = Listing.of(visit.query)
     found = await _look(visit, listing)
     pages = max(ceil(found.in_all / listing.size), 1)
@@ -43,11 +43,11 @@ PAGES = (Page(HOME, show),)
 
 WIDTH = 96
 HEIGHT = 24
-_EDGE = 2  # so that the line's own width stays within
+_EDGE = 2  # so that the stroke stays inside
 
 
 class Sparkline(NamedTuple):
-    """``points`` are those of an SVG polyline; ``least`` and ``most`` are the numbers at its lowest and highest."""
+    """``points`` of an SVG polyline; ``least`` and ``most`` are the values at its bottom and top."""
 
     points: str
     least: int
@@ -56,7 +56,7 @@ class Sparkline(NamedTuple):
 
 
 def sparkline(history: Sequence[Sequence[int]]) -> Sparkline | None:
-    """Return the line through ``history``, pairs of an instant (ms) and a number; ``None`` for less than two."""
+    """Return the line through ``history``, pairs of time (ms) and value; ``None`` for fewer than two."""
     if len(history) < 2:
         return None
     begin_ms, end_ms = history[0][0], history[-1][0]

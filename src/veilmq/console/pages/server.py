@@ -1,4 +1,4 @@
-"""The server: what is in its way, where messages are kept, its numbers, and the settings that it runs with."""
+"""The server: readiness, storage, metrics and settings."""
 
 from http import HTTPStatus
 
@@ -9,7 +9,7 @@ from veilmq.core.limits import SECOND_MS
 
 
 async def show_health(visit: Visit) -> Response:
-    """Show it; where messages are kept only to whoever may see what is of the whole server."""
+    """Show the health page; the place of storage only to operators."""
     health = await visit.ports.health()
     return visit.page(
         "health.html",
@@ -20,7 +20,7 @@ async def show_health(visit: Visit) -> Response:
 
 
 async def show_settings(visit: Visit) -> Response:
-    """Show them to whoever may see what is of the whole server."""
+    """Show the settings, to operators only."""
     if not visit.is_operator:
         return visit.page("operators_only.html", status=HTTPStatus.FORBIDDEN, title="Settings")
     settings = visit.ports.settings
