@@ -1,7 +1,7 @@
 """The console as a Starlette application.
 
 A browser without a session is redirected to sign in or, without authentication, gets a session at once, for the token
-of its forms. Pages raise ``Refused`` for errors of the queue API, which are rendered here.
+of its forms. Pages raise ``ApiError`` for errors of the queue API, which are rendered here.
 """
 
 import logging
@@ -17,14 +17,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from veilmq.console import security_headers
-from veilmq.console.asking import Answer, Ask, Asked, Asking, Refused
+from veilmq.console.api_client import ApiClient, ApiError, ApiReply, ApiRequest, SendRequest
 from veilmq.console.assets import ASSETS, PREFIX
 from veilmq.console.changes import change_of
+from veilmq.console.page_context import HOME, SIGN_IN, FormRefused, PageContext, PageRoute
 from veilmq.console.pages import PAGES
 from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering
 from veilmq.console.sessions import Accounts, Session, Sessions
-from veilmq.console.visit import HOME, SIGN_IN, FormRefused, Page, Visit
 from veilmq.wire.exchange import Caller
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Console:
     def __init__(
         self,
         *,
-        ask: Ask,
+        send_request: SendRequest,
         sessions: Sessions,
         account: str,
         data_port: int,
@@ -54,13 +54,12 @@ class Console:
         ports: Ports,
         accounts: Accounts | None = None,
     ) -> None:
-        """``ask`` runs requests of pages. ``account`` is the account without authentication; its root user operates
-        the server.
+        """``send_request`` runs requests of pages. ``account`` is the account without authentication.
 
-        ``data_port`` is the port of the queues, in whose URLs the browser's host name is used. ``accounts`` may sign
-        in; ``None`` without authentication.
+        The root user of ``account`` operates the server. ``data_port`` is the port of the queues, whose URLs have the
+        browser's host name. ``accounts`` may sign in; ``None`` without authentication.
         """
-        self._ask = ask
+        self._send_request = send_request
         self._sessions = sessions
         self._account = account
         self._data_port = data_port
@@ -72,7 +71,7 @@ class Console:
             Route("/", _home),
             Route("/console", _home),
             Route(PREFIX + "{name:path}", _asset),
-            *(self._route(page) for page in PAGES),
+            *(self._route(route) for route in PAGES),
         ]
         self._app = Starlette(routes=routes, exception_handlers={HTTPException: self._unanswered})
 
@@ -93,41 +92,41 @@ class Console:
         """Return the caller of ``session``; ``None`` if it has none."""
         return None if self._accounts is None or not session.key_id else self._accounts.caller_of(session.key_id)
 
-    def _route(self, page: Page) -> Route:
+    def _route(self, route: PageRoute) -> Route:
         async def answer(request: Request) -> Response:
             try:
-                return await self._page(page, request)
+                return await self._page(route, request)
             except ClientDisconnect:
                 return Response(status_code=HTTPStatus.BAD_REQUEST)  # no client is left to read it
             except Exception:
-                log.exception("the page %s failed", page.path)
+                log.exception("the page %s failed", route.path)
                 return self._told(request, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-        methods = ["GET"] if page.change is None else ["GET", "POST"]
-        return Route(page.path, answer, methods=methods)
+        methods = ["GET"] if route.change is None else ["GET", "POST"]
+        return Route(route.path, answer, methods=methods)
 
-    async def _page(self, page: Page, request: Request) -> Response:
+    async def _page(self, route: PageRoute, request: Request) -> Response:
         found = self._sessions.of(request)
         session = found or self._sessions.begin()
         caller = self._holder(session)
-        if caller is None and self._accounts is not None and not page.open:
+        if caller is None and self._accounts is not None and not route.open:
             return _to_sign_in(request)
-        response = await self._answer(page, request, session, caller)
+        response = await self._answer(route, request, session, caller)
         if found is None:
             self._sessions.keep(response, request, session)
         return response
 
-    async def _answer(self, page: Page, request: Request, session: Session, caller: Caller | None) -> Response:
-        visit = self._visit(request, session, caller)
+    async def _answer(self, route: PageRoute, request: Request, session: Session, caller: Caller | None) -> Response:
+        page = self._visit(request, session, caller)
         try:
-            if request.method != "POST" or page.change is None:
-                return await page.show(visit)
-            await visit.read_form()
-            return await page.change(visit)
-        except FormRefused as refused:
-            return visit.page("refused.html", status=refused.status, title="Not taken", message=str(refused))
-        except Refused as refused:
-            return _refused(visit, refused)
+            if request.method != "POST" or route.change is None:
+                return await route.show(page)
+            await page.read_form()
+            return await route.change(page)
+        except FormRefused as error:
+            return page.render("refused.html", status=error.status, title="Not taken", message=str(error))
+        except ApiError as error:
+            return _refused(page, error)
 
     async def _unanswered(self, request: Request, error: Exception) -> Response:
         """Render errors that Starlette raises."""
@@ -140,21 +139,23 @@ class Console:
         """Render an error page."""
         session, caller = self.session_of(request) or (self._sessions.begin(), None)
         title, message = _WORDS.get(status, _WORDS[HTTPStatus.INTERNAL_SERVER_ERROR])
-        visit = self._visit(request, session, caller)
-        return visit.page("refused.html", status=status, title=title, message=message)
+        page = self._visit(request, session, caller)
+        return page.render("refused.html", status=status, title=title, message=message)
 
-    def _visit(self, request: Request, session: Session, caller: Caller | None) -> Visit:
+    def _visit(self, request: Request, session: Session, caller: Caller | None) -> PageContext:
         peer = None if request.client is None else request.client.host
         host = self._host(request)
-        ask = self._ask if request.method == "POST" else ReadingOnly(self._ask)
-        return Visit(
+        send_request = self._send_request if request.method == "POST" else ReadingOnly(self._send_request)
+        return PageContext(
             request,
             sessions=self._sessions,
             session=session,
             accounts=self._accounts,
             caller=caller,
             ports=self._ports,
-            asking=Asking(ask, caller=caller, peer=peer, host=host, program=request.headers.get("user-agent")),
+            client=ApiClient(
+                send_request, caller=caller, peer=peer, host=host, program=request.headers.get("user-agent")
+            ),
             rendering=self._rendering,
             account=self._account if caller is None else caller.account,
             endpoint=f"{request.url.scheme}://{host}",
@@ -174,14 +175,14 @@ class Console:
         return f"[{name}]:{self._data_port}" if ":" in name else f"{name}:{self._data_port}"
 
 
-def _refused(visit: Visit, refused: Refused) -> Response:
-    if refused.is_denied:
+def _refused(page: PageContext, error: ApiError) -> Response:
+    if error.is_denied:
         title = "Not allowed"
-    elif refused.is_missing:
+    elif error.is_missing:
         title = "No such queue"
     else:
         title = "Refused"
-    return visit.page("refused.html", status=refused.status, title=title, message=refused.message)
+    return page.render("refused.html", status=error.status, title=title, message=error.message)
 
 
 def _to_sign_in(request: Request) -> Response:
@@ -205,12 +206,12 @@ async def _asset(request: Request) -> Response:
 class ReadingOnly:
     """Allows only requests that change nothing: pages must not make changes on GET."""
 
-    def __init__(self, ask: Ask) -> None:
-        """``ask`` runs the request."""
-        self._ask = ask
+    def __init__(self, send_request: SendRequest) -> None:
+        """``send_request`` runs the request."""
+        self._send_request = send_request
 
-    async def __call__(self, asked: Asked) -> Answer:
+    async def __call__(self, request: ApiRequest) -> ApiReply:
         """Run the request; raises ``PermissionError`` if it may change anything, a defect of the page."""
-        if change_of(asked._replace(body=b""), account="") is not None:
-            raise PermissionError(f"A page requested a change on GET: {asked.method!r} {asked.target!r}.")
-        return await self._ask(asked)
+        if change_of(request._replace(body=b""), account="") is not None:
+            raise PermissionError(f"A page requested a change on GET: {request.method!r} {request.target!r}.")
+        return await self._send_request(request)

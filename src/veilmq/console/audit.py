@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from veilmq.console.asking import Answer, Ask, Asked, refusal
+from veilmq.console.api_client import ApiReply, ApiRequest, SendRequest, error_in
 from veilmq.console.changes import UNREAD, Change, change_of, fields_of
 from veilmq.wire.exchange import DEFAULT_ACCOUNT, Caller
 
@@ -144,49 +144,54 @@ _LINE_BYTES_MAX = 65_536
 class Auditing:
     """Runs requests, and logs those that change anything. ``now_ms`` is shown time."""
 
-    def __init__(self, ask: Ask, log: AuditLog, *, now_ms: Callable[[], int], account: str = DEFAULT_ACCOUNT) -> None:
+    def __init__(
+        self, send_request: SendRequest, log: AuditLog, *, now_ms: Callable[[], int], account: str = DEFAULT_ACCOUNT
+    ) -> None:
         """``account`` is the account without authentication."""
         self._account = account
-        self._ask = ask
+        self._send_request = send_request
         self._log = log
         self._now_ms = now_ms
 
-    async def __call__(self, asked: Asked) -> Answer:
+    async def __call__(self, request: ApiRequest) -> ApiReply:
         """Return the reply; 503, and no change, if the log cannot be written."""
-        change = change_of(asked, account=self._account if asked.caller is None else asked.caller.account)
+        change = change_of(request, account=self._account if request.caller is None else request.caller.account)
         if change is None:
-            return await self._ask(asked)
-        entry = self._entry(asked.caller, asked.peer, change.what)
+            return await self._send_request(request)
+        entry = self._entry(request.caller, request.peer, change.what)
         entry = msgspec.structs.replace(
-            entry, queue=change.queue, before=await before(change, asked, self._ask), after=_told(change.fields)
+            entry,
+            queue=change.queue,
+            before=await prior_values(change, request, self._send_request),
+            after=_logged(change.fields),
         )
         try:
-            return await self._noted(entry, lambda: self._ask(asked), _outcome)
+            return await self._audited(entry, lambda: self._send_request(request), _outcome)
         except AuditLogError as error:
-            return Answer(503, b"", msgspec.json.encode({"code": "AuditLogUnavailable", "message": str(error)}))
+            return ApiReply(503, b"", msgspec.json.encode({"code": "AuditLogUnavailable", "message": str(error)}))
 
     async def operation(
         self, caller: Caller | None, peer: str | None, what: str, work: Callable[[], Awaitable[T]]
     ) -> T:
         """Return the result of ``work``, a change of the server; raises ``AuditLogError`` if it was not started."""
-        return await self._noted(self._entry(caller, peer, what), work, lambda _: DONE)
+        return await self._audited(self._entry(caller, peer, what), work, lambda _: DONE)
 
     def _entry(self, caller: Caller | None, peer: str | None, what: str) -> AuditEntry:
         who = EVERYONE if caller is None else caller.arn
         identity = secrets.token_hex(_ID_BYTES)
         return AuditEntry(at_ms=self._now_ms(), id=identity, who=who, peer=peer, what=what, queue=None, after={})
 
-    async def _noted(self, entry: AuditEntry, work: Callable[[], Awaitable[T]], outcome: Callable[[T], str]) -> T:
+    async def _audited(self, entry: AuditEntry, work: Callable[[], Awaitable[T]], outcome: Callable[[T], str]) -> T:
         try:
             await self._log.write(entry)
-            answer = await work()
+            reply = await work()
         except AuditLogError:
             raise
         except BaseException:  # cancelled or failed
             await self._end(entry, UNKNOWN)
             raise
-        await self._end(entry, outcome(answer))
-        return answer
+        await self._end(entry, outcome(reply))
+        return reply
 
     async def _end(self, entry: AuditEntry, outcome: str) -> None:
         ended = msgspec.structs.replace(entry, at_ms=self._now_ms(), outcome=outcome)
@@ -196,26 +201,27 @@ class Auditing:
             return
 
 
-def _outcome(answer: Answer) -> str:
+def _outcome(reply: ApiReply) -> str:
     """Return the outcome of a change; of a batch, with the number of failed entries."""
-    if answer.status >= 400:
-        return refusal(answer).code
-    failed = fields_of(answer.body).get("Failed") if b'"Failed"' in answer.body else None
+    if reply.status >= 400:
+        return error_in(reply).code
+    failed = fields_of(reply.body).get("Failed") if b'"Failed"' in reply.body else None
     return f"{DONE}, but for {len(failed)}" if isinstance(failed, list) and failed else DONE
 
 
-async def before(change: Change, asked: Asked, ask: Ask) -> Mapping[str, Any] | None:
+async def prior_values(change: Change, request: ApiRequest, send_request: SendRequest) -> Mapping[str, Any] | None:
     """Return the values that ``change`` will replace, if the caller may see them."""
-    look = _LOOKS.get(change.what)
-    if look is None:
+    prior = _PRIOR_VALUES.get(change.what)
+    if prior is None:
         return None
-    method, target, body = look.request(asked.target.partition(b"?")[0], change.fields)
-    host = {b"host": asked.headers[b"host"]} if b"host" in asked.headers else {}
-    answer = await ask(asked._replace(method=method, target=target, headers={**host, **look.headers}, body=body))
-    if answer.status >= 400:
+    method, target, body = prior.request(request.target.partition(b"?")[0], change.fields)
+    host = {b"host": request.headers[b"host"]} if b"host" in request.headers else {}
+    headers = {**host, **prior.headers}
+    reply = await send_request(request._replace(method=method, target=target, headers=headers, body=body))
+    if reply.status >= 400:
         return None
-    found = fields_of(answer.body).get(look.member, {})
-    kept = look.kept(change.fields)
+    found = fields_of(reply.body).get(prior.member, {})
+    kept = prior.kept(change.fields)
     return {name: value for name, value in found.items() if kept is None or name in kept}
 
 
@@ -223,7 +229,7 @@ Kept = Callable[[Mapping[str, Any]], frozenset[str] | None]
 """From the fields of a change to the names of the values that it replaces; ``None`` for all."""
 
 
-class _Look(NamedTuple):
+class _PriorValues(NamedTuple):
     """How to query the values before a change: the request, and the field of its reply that has them."""
 
     request: Callable[[bytes, Mapping[str, Any]], tuple[bytes, bytes, bytes]]
@@ -232,48 +238,48 @@ class _Look(NamedTuple):
     kept: Kept
 
 
-def _sqs(action: str, member: str, *, kept: Kept, **fields: Any) -> _Look:
+def _sqs(action: str, member: str, *, kept: Kept, **fields: Any) -> _PriorValues:
     """Return a query by an action of SQS."""
 
-    def request(path: bytes, asked: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
-        return b"POST", b"/", msgspec.json.encode({"QueueUrl": asked.get("QueueUrl"), **fields})
+    def request(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+        return b"POST", b"/", msgspec.json.encode({"QueueUrl": request.get("QueueUrl"), **fields})
 
-    return _Look(request, {b"x-amz-target": b"AmazonSQS." + action.encode()}, member, kept)
+    return _PriorValues(request, {b"x-amz-target": b"AmazonSQS." + action.encode()}, member, kept)
 
 
-def _show(path: bytes, asked: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
+def _show(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
     return b"GET", path.rpartition(b"/")[0] + b"/show", b""
 
 
-def _all(asked: Mapping[str, Any]) -> None:
+def _all(request: Mapping[str, Any]) -> None:
     return None
 
 
-def _attributes(asked: Mapping[str, Any]) -> frozenset[str]:
-    attributes = asked.get("Attributes")
+def _attributes(request: Mapping[str, Any]) -> frozenset[str]:
+    attributes = request.get("Attributes")
     return frozenset(attributes) if isinstance(attributes, Mapping) else frozenset()
 
 
-_LOOKS: dict[str, _Look] = {
+_PRIOR_VALUES: dict[str, _PriorValues] = {
     "SetQueueAttributes": _sqs("GetQueueAttributes", "Attributes", kept=_attributes, AttributeNames=["All"]),
     "DeleteQueue": _sqs("GetQueueAttributes", "Attributes", kept=_all, AttributeNames=["All"]),
     "PurgeQueue": _sqs("GetQueueAttributes", "Attributes", kept=_all, AttributeNames=["All"]),
     "TagQueue": _sqs("ListQueueTags", "Tags", kept=_all),
     "UntagQueue": _sqs("ListQueueTags", "Tags", kept=_all),
-    "queues/set": _Look(_show, {}, "settings", frozenset),
+    "queues/set": _PriorValues(_show, {}, "settings", frozenset),
 }
 
 
-def shown(value: Any, name: str = "", *, depth: int = 0) -> Any:
+def abbreviated(value: Any, name: str = "", *, depth: int = 0) -> Any:
     """Abbreviate fields for the log: the length of bodies, the beginning of receipts and of long values."""
     if depth > _DEPTH_MAX:
         return "…"
     if isinstance(value, Mapping):
         inner = "StringValue" if name == "attributes" else ""  # message attributes of the /v1 API have any names
         first = islice(value.items(), _MEMBERS_MAX)
-        return {_cut(key): shown(each, inner or key, depth=depth + 1) for key, each in first}
+        return {_cut(key): abbreviated(each, inner or key, depth=depth + 1) for key, each in first}
     if isinstance(value, list):
-        return [shown(each, name, depth=depth + 1) for each in value[:_MEMBERS_MAX]]
+        return [abbreviated(each, name, depth=depth + 1) for each in value[:_MEMBERS_MAX]]
     if not isinstance(value, str):
         return value
     if name in {"MessageBody", "body", "StringValue", "BinaryValue"}:
@@ -285,8 +291,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS_MAX else text[:_SHOWN_CHARACTERS_MAX] + "…"
 
 
-def _told(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _logged(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return ``fields`` abbreviated; only their size if they are still too long."""
-    told: Mapping[str, Any] = shown(fields)
-    size = len(msgspec.json.encode(told))
-    return told if size <= _LINE_BYTES_MAX else {UNREAD: f"{size:,} bytes"}
+    logged: Mapping[str, Any] = abbreviated(fields)
+    size = len(msgspec.json.encode(logged))
+    return logged if size <= _LINE_BYTES_MAX else {UNREAD: f"{size:,} bytes"}

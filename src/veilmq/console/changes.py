@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from veilmq.console.asking import Asked
+from veilmq.console.api_client import ApiRequest
 from veilmq.wire.exchange import RequestContext
 from veilmq.wire.smq.request import is_smq
 from veilmq.wire.sqs.errors import SqsError
@@ -43,21 +43,21 @@ class Change(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def change_of(asked: Asked, *, account: str) -> Change | None:
+def change_of(request: ApiRequest, *, account: str) -> Change | None:
     """Return what a request of ``account`` may change; ``None`` if it only reads.
 
     Protocols are distinguished as on the queue port: the header takes precedence over the path.
     """
-    path = asked.target.partition(b"?")[0]
-    named = asked.headers.get(_TARGET)
+    path = request.target.partition(b"?")[0]
+    named = request.headers.get(_TARGET)
     if named is None:
-        if not path.startswith(_API) or is_smq(asked.target, asked.headers):
-            return Change(f"{asked.method.decode('latin-1')} {path.decode('latin-1')}", None, {})
-        return None if asked.method == b"GET" else _change_by_api(path, asked.body, account)
+        if not path.startswith(_API) or is_smq(request.target, request.headers):
+            return Change(f"{request.method.decode('latin-1')} {path.decode('latin-1')}", None, {})
+        return None if request.method == b"GET" else _change_by_api(path, request.body, account)
     what = named.removeprefix(_SQS).decode("latin-1")
     if what in READING:
         return None
-    fields = fields_of(asked.body)
+    fields = fields_of(request.body)
     return Change(what, _queue_named(fields, account), fields)
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
-from veilmq.console.ports import Advice
-from veilmq.console.queue_look import look
+from veilmq.console.page_context import PageContext
+from veilmq.console.ports import Recommendation
+from veilmq.console.queue_queries import show_queue
 from veilmq.console.rendering import duration, number, path_of
-from veilmq.console.visit import Visit
 from veilmq.core.limits import SECOND_MS
 from veilmq.events import BINS_A_DOUBLING, ProcessingTimes, bin_begin_ms
 
@@ -81,12 +81,12 @@ class _Scale(NamedTuple):
         return min(max((log2(max(at_ms, 1)) * BINS_A_DOUBLING - self.first) * 100 / self.bins, 0.0), 100.0)
 
 
-def histogram(held: ProcessingTimes, *, timeout_s: int, recommended_s: int | None) -> Histogram | None:
+def histogram(times: ProcessingTimes, *, timeout_s: int, recommended_s: int | None) -> Histogram | None:
     """Return the drawing; ``None`` without data."""
-    numbers = {*held.deleted, *held.late, *held.expired}
+    numbers = {*times.deleted, *times.late, *times.expired}
     if not numbers:
         return None
-    bins = [_bin(held, number) for number in range(min(numbers), max(numbers) + 1)]
+    bins = [_bin(times, number) for number in range(min(numbers), max(numbers) + 1)]
     ends = [timeout_s] if recommended_s is None else [timeout_s, recommended_s]
     scale = _scale(numbers, [end_s * SECOND_MS for end_s in ends if end_s])
     most = max(each.receipts for each in bins)
@@ -99,13 +99,13 @@ def histogram(held: ProcessingTimes, *, timeout_s: int, recommended_s: int | Non
     )
 
 
-def _bin(held: ProcessingTimes, number: int) -> Bin:
+def _bin(times: ProcessingTimes, number: int) -> Bin:
     return Bin(
         begin_ms=bin_begin_ms(number),
         end_ms=bin_begin_ms(number + 1),
-        deleted=held.deleted.get(number, 0),
-        late=held.late.get(number, 0),
-        expired=held.expired.get(number, 0),
+        deleted=times.deleted.get(number, 0),
+        late=times.late.get(number, 0),
+        expired=times.expired.get(number, 0),
     )
 
 
@@ -138,10 +138,10 @@ def _marks(scale: _Scale) -> Iterable[Markup]:
 
 
 def _lines(scale: _Scale, timeout_s: int, recommended_s: int | None) -> Iterable[Markup]:
-    told = [("in-force", timeout_s, f"timeout {duration(timeout_s)}", 12)]
+    lines = [("in-force", timeout_s, f"timeout {duration(timeout_s)}", 12)]
     if recommended_s is not None and recommended_s != timeout_s:
-        told.append(("recommended", recommended_s, f"recommended {duration(recommended_s)}", 28))
-    for kind, at_s, words, y in told:
+        lines.append(("recommended", recommended_s, f"recommended {duration(recommended_s)}", 28))
+    for kind, at_s, words, y in lines:
         x = scale.x(at_s * SECOND_MS)
         turned = x > _TURN_PERCENT
         anchor, dx = ("end", -4) if turned else ("start", 4)
@@ -151,68 +151,67 @@ def _lines(scale: _Scale, timeout_s: int, recommended_s: int | None) -> Iterable
 _KINDS = {"deleted": "deleted", "late": "deleted after their timeout", "expired": "expired: they took longer than this"}
 
 
-class TimeoutLook(NamedTuple):
-    """The input of ``parts/distribution.html``; without ``histogram`` or ``advice``, a sentence says why.
+class TimeoutSection(NamedTuple):
+    """The input of ``parts/distribution.html``; without ``histogram`` or ``recommendation``, a sentence says why.
 
-    ``obstacle`` says why the recommendation cannot be applied, if so.
+    ``refusal`` says why the recommendation cannot be applied, if so.
     """
 
-    held: ProcessingTimes | None
-    why_not: str
+    times: ProcessingTimes | None
+    no_times: str
     histogram: Histogram | None
-    advice: Advice | None
-    no_advice: str
-    obstacle: str
+    recommendation: Recommendation | None
+    no_recommendation: str
+    refusal: str
 
 
-async def timeout_look(visit: Visit, *, timeout_s: int) -> TimeoutLook:
+async def timeout_section(page: PageContext, *, timeout_s: int) -> TimeoutSection:
     """Return the processing times and recommendation of the page's queue, whose timeout is ``timeout_s``."""
-    past = visit.ports.past
-    held, advice = await past.held_times(visit.queue), await past.advice(visit.queue)
-    known = None if isinstance(held, str) else held
-    wanted = None if isinstance(advice, str) else advice
-    return TimeoutLook(
-        held=known,
-        why_not=held if isinstance(held, str) else "",
+    history = page.ports.history
+    times, recommendation = await history.processing_times(page.queue), await history.recommendation(page.queue)
+    known = None if isinstance(times, str) else times
+    wanted = None if isinstance(recommendation, str) else recommendation
+    return TimeoutSection(
+        times=known,
+        no_times=times if isinstance(times, str) else "",
         histogram=None
         if known is None
         else histogram(known, timeout_s=timeout_s, recommended_s=None if wanted is None else wanted.recommended_s),
-        advice=wanted,
-        no_advice=advice if isinstance(advice, str) else "",
-        obstacle="" if wanted is None else _obstacle(wanted, timeout_s),
+        recommendation=wanted,
+        no_recommendation=recommendation if isinstance(recommendation, str) else "",
+        refusal="" if wanted is None else _refusal(wanted, timeout_s),
     )
 
 
-async def apply_timeout(visit: Visit) -> Response:
+async def apply_timeout(page: PageContext) -> Response:
     """Set the recommended timeout, if neither it nor the queue's timeout has changed since the page was shown."""
-    timeout_s = (await look(visit)).settings.visibility_timeout_s
-    advice = await visit.ports.past.advice(visit.queue)
-    if isinstance(advice, str):
-        return _refused(visit, advice)
-    obstacle = _obstacle(advice, timeout_s)
-    if not obstacle and visit.form.get("recommended_s") != str(advice.recommended_s):
-        obstacle = "There is another recommendation by now; look at it on the page of the queue."
-    if obstacle:
-        return _refused(visit, obstacle)
-    changes = {"VisibilityTimeout": str(advice.recommended_s)}
-    await visit.sqs("SetQueueAttributes", {"QueueUrl": visit.queue_url, "Attributes": changes})
-    return visit.go(path_of(visit.queue), done="timeout-applied")
+    timeout_s = (await show_queue(page)).settings.visibility_timeout_s
+    recommendation = await page.ports.history.recommendation(page.queue)
+    if isinstance(recommendation, str):
+        return _refused(page, recommendation)
+    refusal = _refusal(recommendation, timeout_s)
+    if not refusal and page.form.get("recommended_s") != str(recommendation.recommended_s):
+        refusal = "There is another recommendation by now; look at it on the page of the queue."
+    if refusal:
+        return _refused(page, refusal)
+    changes = {"VisibilityTimeout": str(recommendation.recommended_s)}
+    await page.sqs("SetQueueAttributes", {"QueueUrl": page.queue_url, "Attributes": changes})
+    return page.redirect(path_of(page.queue), done="timeout-applied")
 
 
-def _obstacle(advice: Advice, timeout_s: int) -> str:
-    if advice.recommended_s is None:
-        return (
-            "Nothing can be recommended yet." if advice.confidence == "none" else "No other timeout is surely better."
-        )
-    if timeout_s == advice.recommended_s:
+def _refusal(recommendation: Recommendation, timeout_s: int) -> str:
+    if recommendation.recommended_s is None:
+        is_unknown = recommendation.confidence == "none"
+        return "Nothing can be recommended yet." if is_unknown else "No other timeout is surely better."
+    if timeout_s == recommendation.recommended_s:
         return "The queue has this timeout."
-    if timeout_s != advice.current_s:
+    if timeout_s != recommendation.current_s:
         return (
             f"The queue was changed since: its timeout is {timeout_s:,} s, and the statistics were made for "
-            f"{advice.current_s:,} s. Run veilmq pipeline tune again."
+            f"{recommendation.current_s:,} s. Run veilmq pipeline tune again."
         )
-    return "" if advice.change else "The gain is too small to be worth a change."
+    return "" if recommendation.change else "The gain is too small to be worth a change."
 
 
-def _refused(visit: Visit, message: str) -> Response:
-    return visit.page("refused.html", status=409, title="Not applied", message=f"{message} Nothing was changed.")
+def _refused(page: PageContext, message: str) -> Response:
+    return page.render("refused.html", status=409, title="Not applied", message=f"{message} Nothing was changed.")

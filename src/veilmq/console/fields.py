@@ -23,7 +23,7 @@ _DIGITS_MAX = 18
 _MINUTE_S = 60
 
 
-class Unfit(Exception):
+class InvalidField(Exception):
     """The text is not a valid value; ``str()`` says what is."""
 
 
@@ -46,7 +46,7 @@ class Kind(Protocol):
         """Return the text of the field."""
 
     def read(self, text: str) -> SettingValue:
-        """Return the value of ``text``; raises ``Unfit``."""
+        """Return the value of ``text``; raises ``InvalidField``."""
 
     def words(self, value: SettingValue) -> str:
         """Return ``value`` for display; empty if there is none."""
@@ -80,26 +80,26 @@ class Number:
             for name, each in self.protocols.items()
             if (each.minimum, each.maximum) != (self.allowed.minimum, self.allowed.maximum)
         ]
-        said = [f"{span(self.allowed)} {self.unit}".strip(), *narrower]
+        parts = [f"{span(self.allowed)} {self.unit}".strip(), *narrower]
         if self.zero:
-            said.append(f"0: {self.zero}")
+            parts.append(f"0: {self.zero}")
         if self.empty:
-            said.append(f"empty: {self.empty}")
-        return "; ".join(said) + "."
+            parts.append(f"empty: {self.empty}")
+        return "; ".join(parts) + "."
 
     def write(self, value: SettingValue) -> str:
         """Return the digits."""
         return "" if value is None else str(value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the number; raises ``Unfit``."""
+        """Return the number; raises ``InvalidField``."""
         typed = text.strip()
         if not typed and self.empty:
             return None
         if not (typed.isascii() and typed.isdigit() and len(typed) <= _DIGITS_MAX):
-            raise Unfit(f"This must be a whole number, {span(self.allowed)}{_of(self.unit)}.")
+            raise InvalidField(f"This must be a whole number, {span(self.allowed)}{_of(self.unit)}.")
         if not self.allowed.holds(int(typed)):
-            raise Unfit(f"This must be {span(self.allowed)}{_of(self.unit)}.")
+            raise InvalidField(f"This must be {span(self.allowed)}{_of(self.unit)}.")
         return int(typed)
 
     def words(self, value: SettingValue) -> str:
@@ -108,8 +108,8 @@ class Number:
             return self.empty
         if value == 0 and self.zero:
             return self.zero
-        said = f"{value:,} {_of_one(self.unit) if value == 1 else self.unit}".strip()
-        return f"{said} ({duration(value)})" if self.unit == SECONDS and value >= _MINUTE_S else said
+        text = f"{value:,} {_of_one(self.unit) if value == 1 else self.unit}".strip()
+        return f"{text} ({duration(value)})" if self.unit == SECONDS and value >= _MINUTE_S else text
 
 
 def span(allowed: Range) -> str:
@@ -144,11 +144,11 @@ class Choice:
         return next(text for each, text, _ in self.values if each == value)
 
     def read(self, text: str) -> SettingValue:
-        """Return the value of ``text``; raises ``Unfit``."""
+        """Return the value of ``text``; raises ``InvalidField``."""
         for value, each, _ in self.values:
             if each == text:
                 return value
-        raise Unfit(f"Choose one of these: {', '.join(words for _, words in self.options)}.")
+        raise InvalidField(f"Choose one of these: {', '.join(words for _, words in self.options)}.")
 
     def words(self, value: SettingValue) -> str:
         """Return the label of ``value``."""
@@ -229,7 +229,7 @@ _NO_NAME = "This cannot be the name of a queue: those have letters, digits, hyph
 _EMPTY = "This is missing."
 
 
-class Said(NamedTuple):
+class FormErrors(NamedTuple):
     """Errors of a form: ``problems`` by field, and a ``general`` one."""
 
     problems: Mapping[str, str] = MappingProxyType({})
@@ -237,10 +237,10 @@ class Said(NamedTuple):
     status: int = HTTPStatus.UNPROCESSABLE_ENTITY
 
 
-NOTHING_SAID = Said(status=HTTPStatus.OK)
+NO_ERRORS = FormErrors(status=HTTPStatus.OK)
 
 
-class Filled:
+class SubmittedForm:
     """A submitted form and its ``problems`` by field, a sentence each."""
 
     def __init__(self, form: Mapping[str, str]) -> None:
@@ -260,8 +260,8 @@ class Filled:
         """Return a number; ``None`` if it is empty or invalid, which adds a problem."""
         try:
             value = kind.read(self.text(name))
-        except Unfit as unfit:
-            self.problems[name] = str(unfit)
+        except InvalidField as error:
+            self.problems[name] = str(error)
             return None
         assert value is None or isinstance(value, int)
         return value

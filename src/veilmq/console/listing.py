@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Self
 from urllib.parse import urlencode
 
-from veilmq.console.visit import HOME
+from veilmq.console.page_context import HOME
 from veilmq.core.commands import QueueOrder
 from veilmq.core.limits import BROWSED_QUEUES_MAX, SMQ_QUEUE_NAME_CHARACTERS_MAX
 
@@ -65,7 +65,7 @@ class Listing(NamedTuple):
         return (self.page - 1) * self.size
 
     @property
-    def asked(self) -> dict[str, str | int]:
+    def parameters(self) -> dict[str, str | int]:
         """The parameters of the route that lists queues."""
         return {
             "search": self.search,
@@ -76,7 +76,7 @@ class Listing(NamedTuple):
         }
 
     @property
-    def address(self) -> str:
+    def url(self) -> str:
         """The URL of this page, without default parameters."""
         parts = {
             "search": self.search,
@@ -88,10 +88,10 @@ class Listing(NamedTuple):
         query = urlencode({name: value for name, value in parts.items() if value})
         return f"{HOME}?{query}" if query else HOME
 
-    def sorted_by(self, column: Column) -> str:
+    def sorted_url(self, column: Column) -> str:
         """Return the URL of the first page sorted by ``column``; reversed if it is sorted by it already."""
         descending = not self.descending if self.order is column.order else column.is_number
-        return self._replace(order=column.order, descending=descending, page=1).address
+        return self._replace(order=column.order, descending=descending, page=1).url
 
     def direction(self, column: Column) -> str:
         """Return the ``aria-sort`` of ``column``."""
@@ -99,9 +99,9 @@ class Listing(NamedTuple):
             return "none"
         return "descending" if self.descending else "ascending"
 
-    def at(self, page: int) -> str:
+    def page_url(self, page: int) -> str:
         """Return the URL of another page."""
-        return self._replace(page=page).address
+        return self._replace(page=page).url
 
 
 def _is_number(text: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from veilmq.console.asking import Asking, Refused
+from veilmq.console.api_client import ApiClient, ApiError
 from veilmq.core.commands import Clock, Timer
 from veilmq.core.limits import SECOND_MS
 
@@ -35,30 +35,30 @@ _BEGIN = b"retry: 3000\n\n"
 _SERVER_FAULTS = 500
 
 
-class Told(NamedTuple):
+class Snapshot(NamedTuple):
     """The result of a query: ``rows`` by key, and other values; events have those that changed."""
 
     rows: dict[str, Any]
     rest: dict[str, Any]
 
 
-class Question(Protocol):
+class LiveQuery(Protocol):
     """A query that runs once per tick. ``event`` is the event's name; equal queries of a caller are shared."""
 
     @property
     def event(self) -> str:
         """The name of the event."""
 
-    async def look(self, asking: Asking, now_ms: int) -> Told:
-        """Return the result at ``now_ms``; raises ``Refused``."""
+    async def run(self, client: ApiClient, now_ms: int) -> Snapshot:
+        """Return the result at ``now_ms``; raises ``ApiError``."""
 
 
-class Reader(NamedTuple):
-    """The owner of a stream: equal ``who`` see the same data. ``is_there`` returns whether the session is valid."""
+class Subscriber(NamedTuple):
+    """The owner of a stream; those with the same ``identity`` see the same data."""
 
-    who: Hashable
-    asking: Asking
-    is_there: Callable[[], bool]
+    identity: Hashable
+    client: ApiClient
+    is_session_valid: Callable[[], bool]
 
 
 class TooManyError(Exception):
@@ -68,40 +68,40 @@ class TooManyError(Exception):
 class Stream:
     """One open page."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, subscriber: Subscriber) -> None:
         """Start without events."""
-        self.reader = reader
-        self.feeds: list[_Feed] = []
-        self._waiting: dict[_Feed, bytes] = {}
-        self._over = False
-        self._something = asyncio.Event()
+        self.subscriber = subscriber
+        self.queries: list[_SharedQuery] = []
+        self._pending: dict[_SharedQuery, bytes] = {}
+        self._ended = False
+        self._has_events = asyncio.Event()
 
-    def tell(self, feed: "_Feed", changed: bytes, whole: Callable[[], bytes]) -> None:
-        """Queue a change; if an earlier one was not sent yet, replace it with the ``whole`` state."""
-        if feed in self._waiting:
-            self._waiting[feed] = whole()
+    def queue_event(self, query: "_SharedQuery", changed: bytes, full: Callable[[], bytes]) -> None:
+        """Queue a change; if an earlier one was not sent yet, replace it with the ``full`` state."""
+        if query in self._pending:
+            self._pending[query] = full()
         elif changed:
-            self._waiting[feed] = changed
+            self._pending[query] = changed
         else:
             return
-        self._something.set()
+        self._has_events.set()
 
     def end(self) -> None:
         """End the stream after the queued events."""
-        self._over = True
-        self._something.set()
+        self._ended = True
+        self._has_events.set()
 
     async def events(self) -> AsyncIterator[bytes]:
         """Yield events until the end."""
         yield _BEGIN
         while True:
-            await self._something.wait()
-            self._something.clear()
-            told = b"".join(self._waiting.values())
-            self._waiting.clear()
-            if told:
-                yield told
-            if self._over:
+            await self._has_events.wait()
+            self._has_events.clear()
+            events = b"".join(self._pending.values())
+            self._pending.clear()
+            if events:
+                yield events
+            if self._ended:
                 return
 
 
@@ -112,49 +112,49 @@ class Live:
         """Tick by ``clock``."""
         self._clock = clock
         self._streams: set[Stream] = set()
-        self._feeds: dict[Hashable, _Feed] = {}
+        self._queries: dict[Hashable, _SharedQuery] = {}
         self._timer: Timer | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
 
-    def open(self, reader: Reader, questions: list[Question]) -> Stream:
-        """Open a stream with the results of ``questions``; raises ``TooManyError``."""
+    def open(self, subscriber: Subscriber, queries: list[LiveQuery]) -> Stream:
+        """Open a stream with the results of ``queries``; raises ``TooManyError``."""
         if self._closed or len(self._streams) >= STREAMS_MAX:
             raise TooManyError
-        stream = Stream(reader)
+        stream = Stream(subscriber)
         self._streams.add(stream)
-        for question in questions:
-            key = reader.who, question
-            feed = self._feeds.setdefault(key, _Feed(key, question))
-            stream.feeds.append(feed)
-            feed.join(stream)
-        self._arrange()
+        for query in queries:
+            key = subscriber.identity, query
+            shared = self._queries.setdefault(key, _SharedQuery(key, query))
+            stream.queries.append(shared)
+            shared.add(stream)
+        self._set_timer()
         return stream
 
-    def leave(self, stream: Stream) -> None:
+    def close_stream(self, stream: Stream) -> None:
         """End a stream; idempotent."""
         self._streams.discard(stream)
-        for feed in stream.feeds:
-            if stream in feed.streams:
-                feed.streams.remove(stream)
-            if not feed.streams and self._feeds.get(feed.key) is feed:  # not a later one with the same key
-                del self._feeds[feed.key]
+        for query in stream.queries:
+            if stream in query.streams:
+                query.streams.remove(stream)
+            if not query.streams and self._queries.get(query.key) is query:  # not a later one with the same key
+                del self._queries[query.key]
         stream.end()
-        self._arrange()
+        self._set_timer()
 
     def close(self) -> None:
         """End all streams, and open no more."""
         self._closed = True
         for stream in list(self._streams):
-            self.leave(stream)
+            self.close_stream(stream)
 
-    def _arrange(self) -> None:
+    def _set_timer(self) -> None:
         """Set the timer for the next due query."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._feeds and self._ticking is None:
-            self._timer = self._clock.call_at(min(feed.due_ms for feed in self._feeds.values()), self._begin_tick)
+        if self._queries and self._ticking is None:
+            self._timer = self._clock.call_at(min(query.due_ms for query in self._queries.values()), self._begin_tick)
 
     def _begin_tick(self) -> None:
         self._timer = None
@@ -163,43 +163,43 @@ class Live:
     async def _tick(self) -> None:
         """Run the due queries one after the other, so that other requests wait for one of them at most."""
         pause_ms = self._pause_ms()
-        for feed in list(self._feeds.values()):
+        for query in list(self._queries.values()):
             now_ms = self._clock.now_ms()
-            if feed.due_ms <= now_ms:
-                for stream in [each for each in feed.streams if not each.reader.is_there()]:
-                    self.leave(stream)
-                if feed.streams and not await feed.tick(now_ms, pause_ms, shown_ms=self._clock.shown_ms()):
-                    for stream in list(feed.streams):
-                        self.leave(stream)
+            if query.due_ms <= now_ms:
+                for stream in [each for each in query.streams if not each.subscriber.is_session_valid()]:
+                    self.close_stream(stream)
+                if query.streams and not await query.tick(now_ms, pause_ms, shown_ms=self._clock.shown_ms()):
+                    for stream in list(query.streams):
+                        self.close_stream(stream)
         self._ticking = None
-        self._arrange()
+        self._set_timer()
 
     def _pause_ms(self) -> int:
         """Return the time between two runs of a query."""
-        rows = sum(feed.rows for feed in self._feeds.values())
+        rows = sum(query.rows for query in self._queries.values())
         return max(TICK_MS, rows * SECOND_MS // ROWS_PER_S)
 
 
-class _Feed:
+class _SharedQuery:
     """A query of one caller, and the pages that share it."""
 
-    def __init__(self, key: Hashable, question: Question) -> None:
+    def __init__(self, key: Hashable, query: LiveQuery) -> None:
         self.key = key
         self.streams: list[Stream] = []
         self.due_ms = 0
-        self._question = question
-        self._told: Told | None = None
+        self._query = query
+        self._latest: Snapshot | None = None
 
     @property
     def rows(self) -> int:
         """The number of rows of the last result."""
-        return 0 if self._told is None else len(self._told.rows)
+        return 0 if self._latest is None else len(self._latest.rows)
 
-    def join(self, stream: Stream) -> None:
+    def add(self, stream: Stream) -> None:
         """Add ``stream``, and queue the current state for it."""
         self.streams.append(stream)
-        if self._told is not None:
-            stream.tell(self, self._whole(self._told), bytes)
+        if self._latest is not None:
+            stream.queue_event(self, self._full_event(self._latest), bytes)
 
     async def tick(self, now_ms: int, pause_ms: int, *, shown_ms: int) -> bool:
         """Run the query and queue what changed; return False if it is no longer permitted.
@@ -208,40 +208,40 @@ class _Feed:
         """
         self.due_ms = now_ms + pause_ms
         try:
-            told = await self._question.look(self.streams[0].reader.asking, shown_ms)
-        except Refused as refused:
-            if refused.status >= _SERVER_FAULTS:
+            snapshot = await self._query.run(self.streams[0].subscriber.client, shown_ms)
+        except ApiError as error:
+            if error.status >= _SERVER_FAULTS:
                 return True  # the store is unavailable for now
-            self._say(self._event("over", {"why": refused.message}))
+            self._queue_events(self._event("over", {"why": error.message}))
             return False
         except Exception:
             log.exception("a page could not be kept up to date")
             return False
-        before, self._told = self._told, told
-        self._say(self._whole(told) if before is None else self._change(before, told))
+        before, self._latest = self._latest, snapshot
+        self._queue_events(self._full_event(snapshot) if before is None else self._change_event(before, snapshot))
         return True
 
-    def _say(self, changed: bytes) -> None:
-        whole = b""
+    def _queue_events(self, changed: bytes) -> None:
+        full = b""
 
-        def all_of_it() -> bytes:
-            nonlocal whole
-            whole = whole or (b"" if self._told is None else self._whole(self._told))
-            return whole
+        def full_event() -> bytes:
+            nonlocal full
+            full = full or (b"" if self._latest is None else self._full_event(self._latest))
+            return full
 
         for stream in self.streams:
-            stream.tell(self, changed, all_of_it)
+            stream.queue_event(self, changed, full_event)
 
-    def _whole(self, told: Told) -> bytes:
-        return self._event(self._question.event, {"whole": True, "set": told.rows, **told.rest})
+    def _full_event(self, snapshot: Snapshot) -> bytes:
+        return self._event(self._query.event, {"whole": True, "set": snapshot.rows, **snapshot.rest})
 
-    def _change(self, before: Told, now: Told) -> bytes:
+    def _change_event(self, before: Snapshot, now: Snapshot) -> bytes:
         rows = {key: row for key, row in now.rows.items() if before.rows.get(key) != row}
         gone = [key for key in before.rows if key not in now.rows]
         rest = {name: value for name, value in now.rest.items() if before.rest.get(name) != value}
         if not (rows or gone or rest):
             return b""
-        return self._event(self._question.event, {"set": rows, "gone": gone, **rest})
+        return self._event(self._query.event, {"set": rows, "gone": gone, **rest})
 
     @staticmethod
     def _event(name: str, fields: dict[str, Any]) -> bytes:

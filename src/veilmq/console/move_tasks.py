@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from veilmq.console.asking import Asking, Refused
-from veilmq.console.queue_look import arn_of
-from veilmq.console.visit import Visit
+from veilmq.console.api_client import ApiClient, ApiError
+from veilmq.console.page_context import PageContext
+from veilmq.console.queue_queries import arn_of
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 
 _FAILURES = {
@@ -39,19 +39,19 @@ class Task(NamedTuple):
         return _PERCENT if self.moved >= self.to_move else self.moved * _PERCENT // self.to_move
 
 
-async def latest_moves(asking: Asking, queue: str) -> Sequence[Mapping[str, Any]]:
-    """Return the latest tasks of a queue as returned by SQS, newest first; raises ``Refused``."""
-    asked = {"SourceArn": await arn_of(asking, queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
-    found: Sequence[Mapping[str, Any]] = (await asking.sqs("ListMessageMoveTasks", asked)).get("Results", ())
+async def latest_moves(client: ApiClient, queue: str) -> Sequence[Mapping[str, Any]]:
+    """Return the latest tasks of a queue as returned by SQS, newest first; raises ``ApiError``."""
+    fields = {"SourceArn": await arn_of(client, queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
+    found: Sequence[Mapping[str, Any]] = (await client.sqs("ListMessageMoveTasks", fields)).get("Results", ())
     return found
 
 
-async def tasks_of(visit: Visit, queue: str) -> list[Task] | None:
+async def tasks_of(page: PageContext, queue: str) -> list[Task] | None:
     """Return the latest tasks of a queue, newest first; ``None`` if the caller may not see them."""
     try:
-        found = await latest_moves(visit.asking, queue)
-    except Refused as refused:
-        if refused.is_denied or refused.code == "ResourceNotFoundException":  # it is of another account
+        found = await latest_moves(page.client, queue)
+    except ApiError as error:
+        if error.is_denied or error.code == "ResourceNotFoundException":  # it is of another account
             return None
         raise
     return [_task(each) for each in found]
@@ -67,17 +67,17 @@ def arn_beside(arn: str, name: str) -> str:
     return f"{arn.rpartition(':')[0]}:{name}"
 
 
-def _task(told: Mapping[str, Any]) -> Task:
-    destination = told.get("DestinationArn")
-    failure = told.get("FailureReason")
+def _task(task: Mapping[str, Any]) -> Task:
+    destination = task.get("DestinationArn")
+    failure = task.get("FailureReason")
     return Task(
-        source=queue_of(told["SourceArn"]),
+        source=queue_of(task["SourceArn"]),
         destination=None if destination is None else queue_of(destination),
-        status=str(told["Status"]).lower(),
-        moved=told["ApproximateNumberOfMessagesMoved"],
-        to_move=told["ApproximateNumberOfMessagesToMove"],
-        per_s_max=told.get("MaxNumberOfMessagesPerSecond"),
-        started_at_ms=told["StartedTimestamp"],
+        status=str(task["Status"]).lower(),
+        moved=task["ApproximateNumberOfMessagesMoved"],
+        to_move=task["ApproximateNumberOfMessagesToMove"],
+        per_s_max=task.get("MaxNumberOfMessagesPerSecond"),
+        started_at_ms=task["StartedTimestamp"],
         failure="" if failure is None else _FAILURES.get(failure, failure),
-        handle=told.get("TaskHandle"),
+        handle=task.get("TaskHandle"),
     )

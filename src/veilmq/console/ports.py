@@ -29,7 +29,7 @@ Keys = Callable[[str], Sequence[ShownKey]]
 """Returns the keys of an account."""
 
 
-class May(Protocol):
+class AllowedActions(Protocol):
     """Evaluates policies."""
 
     def __call__(
@@ -41,10 +41,10 @@ class May(Protocol):
         """
 
 
-class HealthFigure(NamedTuple):
+class HealthMetric(NamedTuple):
     """A metric of the store, as text."""
 
-    words: str
+    text: str
     value: str
 
 
@@ -58,16 +58,15 @@ class ExportHealth(NamedTuple):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a server. ``obstacles`` say why it should not get requests; if empty, it is ready. ``warnings`` are
-    other problems.
+    """The state of a server, which is ready unless there are ``readiness_failures``; ``warnings`` are other problems.
 
-    ``kept`` completes the sentence "messages are kept ..."; ``queues`` is their number, ``None`` if unknown;
+    ``location`` completes the sentence "messages are kept ..."; ``queues`` is their number, ``None`` if unknown;
     ``exports`` is ``None`` if nothing is exported.
     """
 
-    obstacles: list[str]
+    readiness_failures: list[str]
     warnings: list[str]
-    kept: str
+    location: str
     version: str
     python: str
     started_at_ms: int
@@ -75,10 +74,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     parked_polls: int
     open_connections: int
     exports: ExportHealth | None
-    figures: list[HealthFigure]
+    metrics: list[HealthMetric]
 
 
-TellHealth = Callable[[], Awaitable[Health]]
+GetHealth = Callable[[], Awaitable[Health]]
 """Returns the current state of the server."""
 
 
@@ -98,7 +97,7 @@ class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):
         return self.value == self.default
 
 
-class Advice(msgspec.Struct, frozen=True, kw_only=True):
+class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """A recommendation for a whole queue (``pipeline.tune.Recommendation`` has the same fields).
 
     ``current_s`` is the timeout when it was computed; ``recommended_s`` is ``None`` if there is no recommendation, and
@@ -114,13 +113,13 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Past(Protocol):
+class ProcessingHistory(Protocol):
     """Data from files: the exported event log, and recommendations of ``veilmq pipeline tune``."""
 
-    async def held_times(self, queue: str) -> ProcessingTimes | str:
+    async def processing_times(self, queue: str) -> ProcessingTimes | str:
         """Return the processing times of ``queue`` (a full name), or a sentence that says why they are unknown."""
 
-    async def advice(self, queue: str) -> Advice | str:
+    async def recommendation(self, queue: str) -> Recommendation | str:
         """Return the recommendation for ``queue``, or a sentence that says why there is none."""
 
 
@@ -129,9 +128,9 @@ class Ports:
     """Each is for one or a few pages. ``keys`` is ``None`` without authentication."""
 
     audit: AuditLog
-    health: TellHealth
+    health: GetHealth
     keys: Keys | None
     live: Live
-    may: May
-    past: Past
+    allowed_actions: AllowedActions
+    history: ProcessingHistory
     settings: Sequence[ShownSetting]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from veilmq.console.asking import Refused
-from veilmq.console.fields import Unfit, plain
+from veilmq.console.api_client import ApiError
+from veilmq.console.fields import InvalidField, plain
 from veilmq.console.setting_rows import ROWS, SettingRow
 from veilmq.core.limits import SQS_TAG_KEY_CHARACTERS_MAX, SQS_TAG_VALUE_CHARACTERS_MAX, SQS_TAGS_MAX
 from veilmq.core.settings import QueueSettings, SettingValue
@@ -62,8 +62,8 @@ def filled(form: Mapping[str, str], now: QueueSettings, rows: Iterable[SettingRo
         found.texts[row.setting] = typed
         try:
             value = row.kind.read(typed)
-        except Unfit as unfit:
-            found.problems[row.setting] = str(unfit)
+        except InvalidField as error:
+            found.problems[row.setting] = str(error)
             continue
         if was != present:
             found.problems[row.setting] = changed_meanwhile(row.kind.words(getattr(now, row.setting)))
@@ -77,14 +77,14 @@ def changed_meanwhile(now: str) -> str:
     return f"Somebody has changed this since you opened the page, to: {now or 'none'}. Save again to have yours."
 
 
-def field_of(refused: Refused) -> str:
+def field_of(error: ApiError) -> str:
     """Return the field that an error is about; empty if none."""
-    setting = str(refused.fields.get("setting", ""))
-    if refused.code == "InvalidRequest":
-        setting = refused.message.partition(":")[0]
-    if refused.code != "QueueExists" and setting in ROWS:
+    setting = str(error.fields.get("setting", ""))
+    if error.code == "InvalidRequest":
+        setting = error.message.partition(":")[0]
+    if error.code != "QueueExists" and setting in ROWS:
         return setting
-    return _FIELD_OF_CODE.get(refused.code, "")
+    return _FIELD_OF_CODE.get(error.code, "")
 
 
 HINT = (

@@ -67,7 +67,7 @@ class Bar(msgspec.Struct, kw_only=True):
         return self.lease.visible_at_ms if self.ended_at_ms is None else self.ended_at_ms
 
     @property
-    def wall_ms(self) -> int:
+    def max_deadline_ms(self) -> int:
         """The latest possible deadline of the lease."""
         return self.lease.received_at_ms + LEASE_S_MAX * SECOND_MS
 
@@ -89,10 +89,10 @@ class Timeline:
         """The positions of messages with unfinished bars, for the next query."""
         return [bar.lease.position for bar in self._bars.values() if bar.ending is None]
 
-    def look(self, leases: Sequence[Lease], now_ms: int) -> None:
+    def update(self, leases: Sequence[Lease], now_ms: int) -> None:
         """Add the result of a query at ``now_ms``: leases, first to end first, then the messages at ``positions``."""
         self.now_ms = now_ms
-        seen = {key_of(lease): lease for lease in going_on(leases, now_ms)[:BARS_MAX]}
+        seen = {key_of(lease): lease for lease in unfinished(leases, now_ms)[:BARS_MAX]}
         self._end(seen, {lease.message_id: lease for lease in leases}, now_ms)
         self._drop_ended(now_ms)
         for key, lease in seen.items():
@@ -138,7 +138,7 @@ def key_of(lease: Lease) -> str:
     return f"{lease.message_id}.{lease.generation}"
 
 
-def going_on(leases: Sequence[Lease], now_ms: int) -> list[Lease]:
+def unfinished(leases: Sequence[Lease], now_ms: int) -> list[Lease]:
     """Return the leases that have not ended."""
     return [lease for lease in leases if lease.visible_at_ms > now_ms]
 
@@ -206,11 +206,11 @@ def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = N
     now: dict[tuple[object, ...], Bar] = {
         (frame, bar.lease, bar.place, bar.renewed_at_ms, bar.ending, bar.ended_at_ms): bar for bar in timeline
     }
-    made = {look: before.get(look) or _bar(bar, frame, href) for look, bar in now.items()}
+    made = {key: before.get(key) or _bar(bar, frame, href) for key, bar in now.items()}
     if drawn is not None:
         drawn.clear()
         drawn.update(made)
-    bars = {key_of(bar.lease): made[look] for look, bar in now.items()}
+    bars = {key_of(bar.lease): made[key] for key, bar in now.items()}
     lines = max((bar.place for bar in timeline), default=0) + 1
     return Drawing(bars, _axis(frame), round(frame.x(timeline.now_ms), 2), AXIS_PX + lines * LINE_PX)
 
@@ -218,28 +218,28 @@ def draw(timeline: Timeline, frame: Frame, *, href: str, drawn: Drawn | None = N
 def words(bar: Bar) -> str:
     """Return the description of a bar in one sentence."""
     lease = bar.lease
-    told = [f"message {lease.message_id}", f"receive {lease.receive_count}"]
+    parts = [f"message {lease.message_id}", f"receive {lease.receive_count}"]
     if lease.group is not None:
-        told.append(f"group {lease.group}")
-    told.append(f"held since {_clock(lease.received_at_ms)}")
+        parts.append(f"group {lease.group}")
+    parts.append(f"held since {_clock(lease.received_at_ms)}")
     if bar.ending is None:
-        told.append(f"until {_clock(lease.visible_at_ms)} ({_held(bar)} in all)")
+        parts.append(f"until {_clock(lease.visible_at_ms)} ({_held(bar)} in all)")
     else:
-        told.append(f"{WORDS[bar.ending]}, at {_clock(bar.end_ms)} after {_held(bar)}")
+        parts.append(f"{WORDS[bar.ending]}, at {_clock(bar.end_ms)} after {_held(bar)}")
     renewals = max(len(bar.renewed_at_ms), lease.extensions or 0)
     if renewals:
-        told.append(f"extended {renewals} {'time' if renewals == 1 else 'times'}")
-    return ", ".join(told)
+        parts.append(f"extended {renewals} {'time' if renewals == 1 else 'times'}")
+    return ", ".join(parts)
 
 
 @lru_cache(maxsize=256)
 def _axis(frame: Frame) -> Markup:
     marks = []
     for percent in _MARKS:
-        told = _clock(frame.left_ms + frame.span_ms * percent // 100)
+        time = _clock(frame.left_ms + frame.span_ms * percent // 100)
         marks.append(
             f'<line class="mark" x1="{percent}%" x2="{percent}%" y1="0" y2="100%"/>'
-            f'<text x="{percent}%" dx="3" y="12">{told}</text>'
+            f'<text x="{percent}%" dx="3" y="12">{time}</text>'
         )
     return Markup("".join(marks))
 
@@ -260,8 +260,8 @@ def _bar(bar: Bar, frame: Frame, href: str) -> Markup:
 
 def _ticks(bar: Bar, frame: Frame, top: int) -> str:
     ticks = [("renewal", at_ms, top + 12, top + 24) for at_ms in bar.renewed_at_ms if frame.holds(at_ms)]
-    if frame.holds(bar.wall_ms):
-        ticks.append(("wall", bar.wall_ms, top + 8, top + 26))
+    if frame.holds(bar.max_deadline_ms):
+        ticks.append(("wall", bar.max_deadline_ms, top + 8, top + 26))
     return "".join(
         f'<line class="{kind}" x1="{frame.x(at_ms):.2f}%" x2="{frame.x(at_ms):.2f}%" y1="{begin}" y2="{end}"/>'
         for kind, at_ms, begin, end in ticks
@@ -271,10 +271,10 @@ def _ticks(bar: Bar, frame: Frame, top: int) -> str:
 def _label(bar: Bar, kind: str) -> str:
     """Return the label of a bar: the beginning of the message id, its receive count, its group, how it ended."""
     lease = bar.lease
-    told = f"{lease.message_id[:8]} ×{lease.receive_count}"
+    text = f"{lease.message_id[:8]} ×{lease.receive_count}"
     if lease.group is not None:
-        told += f" {lease.group[:24]}"
-    return told if bar.ending is None else f"{told}, {kind}"
+        text += f" {lease.group[:24]}"
+    return text if bar.ending is None else f"{text}, {kind}"
 
 
 def _held(bar: Bar) -> str:

@@ -256,7 +256,9 @@ class Admin:
         try:
             caller = self._console.callers.operator(request)
             peer = None if request.client is None else request.client.host
-            message = await self._console.asking.operation(caller, peer, "TrustClock", self._server.engine.trust_clock)
+            message = await self._console.auditing.operation(
+                caller, peer, "TrustClock", self._server.engine.trust_clock
+            )
         except CallerUnknown as unknown:
             return unknown.response
         except (VeilmqError, AuditLogError) as error:

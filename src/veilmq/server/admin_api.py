@@ -22,7 +22,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from veilmq.console.asking import Answer, Ask, Asked
+from veilmq.console.api_client import ApiReply, ApiRequest, SendRequest
 from veilmq.console.sign_ins import SignIns, SignInsPaused
 from veilmq.core.limits import HTTP_BODY_BYTES_MAX
 from veilmq.server.authentication import Security
@@ -138,8 +138,8 @@ DRAINING = "The server is draining: it is about to stop."
 class AdminContext:
     """A server, as its admin port and console use it.
 
-    ``ask`` runs requests; ``exports`` is the ``events.exporter.Exporter``, if any; ``data_port`` is the port of the
-    queues; ``started_at_ms`` is in store time.
+    ``send_request`` runs requests; ``exports`` is the ``events.exporter.Exporter``, if any; ``data_port`` is the port
+    of the queues; ``started_at_ms`` is in store time.
     """
 
     settings: ServerSettings
@@ -151,7 +151,7 @@ class AdminContext:
     exports: Any
     metrics: Metrics
     topics: TopicCounts
-    ask: Ask
+    send_request: SendRequest
     data_port: int
     started_at_ms: int
 
@@ -181,12 +181,12 @@ def _refusal(status: int, code: str, message: str, headers: Mapping[str, str] | 
 
 @dataclass(slots=True, kw_only=True)
 class AdminApi:
-    """ASGI application. ``ask`` runs requests, ``callers`` identifies their callers.
+    """ASGI application. ``send_request`` runs requests, ``callers`` identifies their callers.
 
     ``data_port`` is the port of the queues, used in their URLs with the caller's host name.
     """
 
-    ask: Ask
+    send_request: SendRequest
     callers: AdminCallers
     data_port: int
     description: bytes = b""
@@ -216,14 +216,14 @@ class AdminApi:
                 return _refusal(413, "InvalidRequest", _TOO_LONG)
         return await self._until_disconnect(forwarded._replace(body=bytes(body)), receive)
 
-    def _queue_request(self, path: bytes, request: Request, caller: Caller | None) -> Asked:
+    def _queue_request(self, path: bytes, request: Request, caller: Caller | None) -> ApiRequest:
         """Return the request as for the queue port, without its body."""
         headers = {name: value for name, value in request.headers.raw if name in _FORWARDED_HEADERS}
         host = request.headers.get("host", "").encode("latin-1")
         if host:
             headers[b"host"] = _PORT.sub(b"", host) + b":%d" % self.data_port
         peer = None if request.client is None else request.client.host
-        forwarded = Asked(request.method.encode(), b"/", headers, b"", caller, peer)
+        forwarded = ApiRequest(request.method.encode(), b"/", headers, b"", caller, peer)
         action = _SQS.fullmatch(path)
         if action is not None:
             return forwarded._replace(headers=headers | {b"x-amz-target": b"AmazonSQS." + action[1]})
@@ -231,22 +231,22 @@ class AdminApi:
         whole = path + b"/-" if _NOUN.fullmatch(path) else path
         return forwarded._replace(target=b"/v1/" + whole + (b"?" + query if query else b""))
 
-    async def _until_disconnect(self, forwarded: Asked, receive: Receive) -> Response | None:
+    async def _until_disconnect(self, forwarded: ApiRequest, receive: Receive) -> Response | None:
         """Run a request; withdraw it if the client disconnects, which is all that ``receive`` can return now."""
-        tasks = (asyncio.ensure_future(self.ask(forwarded)), asyncio.ensure_future(receive()))
+        tasks = (asyncio.ensure_future(self.send_request(forwarded)), asyncio.ensure_future(receive()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not tasks[0].done():
                 return None
-            answer = tasks[0].result()
+            reply = tasks[0].result()
         finally:
             for task in tasks:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
-        lines = [line.partition(":") for line in answer.headers.decode("latin-1").split("\r\n") if ":" in line]
+        lines = [line.partition(":") for line in reply.headers.decode("latin-1").split("\r\n") if ":" in line]
         headers = {name.strip().lower(): value.strip() for name, _, value in lines}
-        return Response(answer.body, answer.status, {"content-type": "application/json", **headers, **_HEADERS})
+        return Response(reply.body, reply.status, {"content-type": "application/json", **headers, **_HEADERS})
 
 
 class InProcessClient:
@@ -265,7 +265,7 @@ class InProcessClient:
             if request.pending is not None:
                 request.pending.hurry()
 
-    async def ask(self, forwarded: Asked) -> Answer:
+    async def send(self, forwarded: ApiRequest) -> ApiReply:
         """Return the reply to a request; cancellation withdraws it, like a disconnect.
 
         Raises ``PermissionError`` if there are accounts but no caller: a defect must not grant access.
@@ -278,11 +278,11 @@ class InProcessClient:
         method, target, body = forwarded.method, forwarded.target, forwarded.body
         request = _InProcessRequest(no_connection, method, target, headers, body, True)
         request.peer, request.program = forwarded.peer, None if program is None else program.decode("latin-1")
-        request.answer = asyncio.get_running_loop().create_future()
+        request.future = asyncio.get_running_loop().create_future()
         self._in_progress.add(request)
         try:
             request.pending = self._dispatcher.handle(request, forwarded.caller)
-            return await request.answer
+            return await request.future
         except asyncio.CancelledError:
             if request.pending is not None:
                 request.pending.withdraw()
@@ -297,17 +297,17 @@ class _InProcessRequest(QueueRequest, eq=False):
     ``program`` is only for policies: as a header, a browser's would cause a refusal here.
     """
 
-    answer: "asyncio.Future[Answer] | None" = None
+    future: "asyncio.Future[ApiReply] | None" = None
     peer: str | None = None
     program: str | None = None
 
     def respond(self, status: int, headers: bytes, body: bytes) -> None:
         """Set the reply, exactly once; dropped if the caller was cancelled."""
-        assert self.answer is not None, "set before it is sent"
+        assert self.future is not None, "set before it is sent"
         assert self.reply is None, "a request is answered once"
         self.pending, self.reply = None, body
-        if not self.answer.done():
-            self.answer.set_result(Answer(status, headers, body))
+        if not self.future.done():
+            self.future.set_result(ApiReply(status, headers, body))
 
     def source_ip(self) -> str | None:
         return self.peer

@@ -121,12 +121,12 @@ async def serve(
             exports=exports,
             metrics=dispatcher.metrics,
             topics=topics.counts,
-            ask=in_process.ask,
+            send_request=in_process.send,
             data_port=listeners[0].getsockname()[1],
             started_at_ms=time.now_ms(),
         )
         if declarations is not None:
-            await declarations.apply(in_process.ask, endpoint=endpoint, authentication=security.authentication)
+            await declarations.apply(in_process.send, endpoint=endpoint, authentication=security.authentication)
         open_admin = partial(_open_admin, admin_context, shutdown, closing, admin_listeners, metrics_listeners)
         if not admin_on_request:
             await open_admin()

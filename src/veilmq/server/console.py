@@ -1,7 +1,7 @@
 """The console in the server: what its pages show, and how they send requests.
 
 Processing-time histories and recommendations are read from Parquet files in a thread, one queue at a time, and cached
-for ``KEPT_MS``. Reading them needs pyarrow, an extra.
+for ``CACHED_MS``. Reading them needs pyarrow, an extra.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 from veilmq import __version__
 from veilmq.console.audit import Auditing, AuditLog
 from veilmq.console.live import Live
-from veilmq.console.ports import Advice, ExportHealth, Health, HealthFigure, Ports, ShownKey, ShownSetting
+from veilmq.console.ports import ExportHealth, Health, HealthMetric, Ports, Recommendation, ShownKey, ShownSetting
 from veilmq.console.sign_ins import SignIns
 from veilmq.core.commands import Clock
 from veilmq.core.errors import VeilmqError
@@ -49,17 +49,17 @@ async def or_none(work: Coroutine[Any, Any, T]) -> T | None:
         return None
 
 
-def _in_words(figures: Iterable[Metric]) -> Iterator[HealthFigure]:
-    for figure in figures:
-        words = figure.text.rstrip(".")
-        for label, value in figure.samples.items():
+def _health_metrics(metrics: Iterable[Metric]) -> Iterator[HealthMetric]:
+    for metric in metrics:
+        words = metric.text.rstrip(".")
+        for label, value in metric.samples.items():
             if not isinstance(value, Histogram):
                 text = f"{value:,.0f}" if value == int(value) else f"{value:,.3f}"
             elif value.count:
                 text = f"{value.count:,}, {value.seconds / value.count * SECOND_MS:,.1f} ms each"
             else:
                 text = "0"
-            yield HealthFigure(f"{words} ({label})" if label else words, text)
+            yield HealthMetric(f"{words} ({label})" if label else words, text)
 
 
 def shown_settings(settings: ServerSettings) -> list[ShownSetting]:
@@ -99,7 +99,7 @@ MISSING = "The console is not installed: pip install 'veilmq[console]'.\n"
 
 
 class ConsoleService:
-    """The console of a server: ``api`` and ``pages`` are ASGI applications, ``asking`` runs requests with an audit log.
+    """The console of a server: ``api`` and ``pages`` are ASGI applications, ``auditing`` runs and logs requests.
 
     ``callers`` identifies callers; ``live`` has the event streams of open pages, which end when it is closed.
     """
@@ -111,7 +111,7 @@ class ConsoleService:
         if audit_file is None and settings.data is not None and settings.store is None:
             audit_file = settings.data / "audit.jsonl"
         audit = AuditLog(audit_file)
-        self.asking = Auditing(server.ask, audit, now_ms=engine.clock.shown_ms, account=settings.account)
+        self.auditing = Auditing(server.send_request, audit, now_ms=engine.clock.shown_ms, account=settings.account)
         self.live = Live(engine.clock)
         sign_ins = None if authentication is None else SignIns(authentication.sign_in, now_ms=engine.clock.now_ms)
         ports = Ports(
@@ -119,14 +119,14 @@ class ConsoleService:
             health=self.health,
             keys=None if authentication is None else lambda account: _keys_of(authentication, account),
             live=self.live,
-            may=server.decisions.by_action,
-            past=PastReceipts(settings, engine.clock),
+            allowed_actions=server.decisions.by_action,
+            history=ProcessingHistory(settings, engine.clock),
             settings=shown_settings(settings),
         )
         console = self._console(sign_ins, ports)
         session_of = None if console is None else console.session_of
         self.callers = AdminCallers(sign_ins=sign_ins, account=settings.account, session_of=session_of)
-        self.api: ASGIApp = AdminApi(ask=self.asking, callers=self.callers, data_port=server.data_port)
+        self.api: ASGIApp = AdminApi(send_request=self.auditing, callers=self.callers, data_port=server.data_port)
         self.pages: ASGIApp = PlainTextResponse(MISSING, status_code=501) if console is None else console.app
 
     def _console(self, sign_ins: SignIns | None, ports: Ports) -> Any:
@@ -148,7 +148,7 @@ class ConsoleService:
                 options["secret_digest"] = lambda key_id: authentication.secret_digest(key_id) + process_secret
         secret, wall_s = digest(engine.token_key, b"console sessions", sha256), server.security.wall_s
         return console.Console(
-            ask=self.asking,
+            send_request=self.auditing,
             sessions=sessions.Sessions(secret=secret, wall_s=wall_s, **options),
             account=server.settings.account,
             data_port=server.data_port,
@@ -166,9 +166,9 @@ class ConsoleService:
             if counts is not None:
                 exports = ExportHealth(counts.recorded, counts.waiting, counts.dropped, server.exports.failures)
         return Health(
-            obstacles=await server.readiness_failures(),
+            readiness_failures=await server.readiness_failures(),
             warnings=list(engine.warnings()),
-            kept=engine.location,
+            location=engine.location,
             version=__version__,
             python=platform.python_version(),
             started_at_ms=engine.clock.shown_ms(server.started_at_ms),
@@ -176,26 +176,26 @@ class ConsoleService:
             parked_polls=server.polls.parked,
             open_connections=len(server.connections),
             exports=exports,
-            figures=list(_in_words(engine.metrics())),
+            metrics=list(_health_metrics(engine.metrics())),
         )
 
 
-KEPT_MS = 30 * SECOND_MS
-_KEPT_MAX = 256
+CACHED_MS = 30 * SECOND_MS
+_CACHED_MAX = 256
 
 NO_LOG = (
     "The event log is not exported, so processing times are unknown. Start the server with --events-to and a folder."
 )
 ELSEWHERE = "The event log is exported to {place}; this page can read only folders of this machine."
 NO_ARROW = "Reading the event log needs pyarrow, which this install does not have: pip install 'veilmq[arrow]'."
-NO_FOLDER = (
+NO_RECOMMENDATIONS_FOLDER = (
     "There are no recommendations. Run veilmq pipeline tune, and start the server with --recommendations "
     "STATE/recommendations."
 )
-NO_ADVICE = "There is no recommendation for this queue in {folder}: veilmq pipeline tune has not seen it yet."
+NO_RECOMMENDATION = "There is no recommendation for this queue in {folder}: veilmq pipeline tune has not seen it yet."
 
 
-class PastReceipts:
+class ProcessingHistory:
     """Processing-time histories and recommendations of a server's queues."""
 
     def __init__(self, settings: ServerSettings, clock: Clock) -> None:
@@ -203,9 +203,9 @@ class PastReceipts:
         self._recommendations = settings.recommendations
         self._clock = clock
         self._reading = asyncio.Lock()
-        self._kept: dict[tuple[str, str], tuple[int, Any]] = {}
+        self._cache: dict[tuple[str, str], tuple[int, Any]] = {}
 
-    async def held_times(self, queue: str) -> ProcessingTimes | str:
+    async def processing_times(self, queue: str) -> ProcessingTimes | str:
         """Return the processing times of ``queue`` (a full name), or why they are unknown."""
         if self._events_to is None:
             return NO_LOG
@@ -216,35 +216,35 @@ class PastReceipts:
             "held", queue, lambda parquet_files: parquet_files.read_processing_times(Path(place), queue)
         )
 
-    async def advice(self, queue: str) -> Advice | str:
+    async def recommendation(self, queue: str) -> Recommendation | str:
         """Return the recommendation for ``queue``, or a sentence that says why there is none."""
         folder = self._recommendations
         if folder is None:
-            return NO_FOLDER
+            return NO_RECOMMENDATIONS_FOLDER
         found = await self._read("advice", queue, lambda parquet_files: _recommendation(parquet_files, folder, queue))
-        return NO_ADVICE.format(folder=folder) if found is None else found
+        return NO_RECOMMENDATION.format(folder=folder) if found is None else found
 
     async def _read(self, kind: str, queue: str, read: Callable[[Any], T]) -> T | str:
         async with self._reading:
             now_ms = self._clock.now_ms()
-            read_at_ms, kept = self._kept.get((kind, queue), (now_ms - KEPT_MS, None))
-            if now_ms - read_at_ms < KEPT_MS:
-                return cast(T, kept)
+            read_at_ms, cached = self._cache.get((kind, queue), (now_ms - CACHED_MS, None))
+            if now_ms - read_at_ms < CACHED_MS:
+                return cast(T, cached)
             try:
                 parquet_files = import_module("veilmq.events.parquet")
             except ModuleNotFoundError:
                 return NO_ARROW
             fresh = await asyncio.to_thread(read, parquet_files)
-            if len(self._kept) >= _KEPT_MAX:
-                self._kept.clear()
-            self._kept[kind, queue] = now_ms, fresh
+            if len(self._cache) >= _CACHED_MAX:
+                self._cache.clear()
+            self._cache[kind, queue] = now_ms, fresh
             return fresh
 
 
-def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Advice | None:
+def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Recommendation | None:
     """Return the recommendation of ``veilmq pipeline tune`` for the whole ``queue``, if any."""
     arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    columns = [*Advice.__struct_fields__, "key"]
+    columns = [*Recommendation.__struct_fields__, "key"]
     for path, _ in parquet_files.newest_first(folder.glob("[!_.]*.parquet")):
         try:
             with path.open("rb") as file:
@@ -253,5 +253,5 @@ def _recommendation(parquet_files: Any, folder: Path, queue: str) -> Advice | No
             continue  # being replaced by a run
         for row in table.to_pylist():
             if row.pop("key") is None:
-                return msgspec.convert(row, Advice)
+                return msgspec.convert(row, Recommendation)
     return None

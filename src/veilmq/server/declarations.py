@@ -15,22 +15,22 @@ from veilmq.client import ClientError
 from veilmq.client.declared import COUNTED, DeclaredError, PlanRefused, make_plan, read_declared
 from veilmq.client.topics import Topics
 from veilmq.client.transport import HttpReply, Transport
-from veilmq.console.asking import Answer, Asked
+from veilmq.console.api_client import ApiReply, ApiRequest
 from veilmq.server.authentication import Authentication
 from veilmq.server.settings import SETTINGS, ServerSettings, SettingError
 from veilmq.wire.exchange import Caller, caller_named
 
 log = logging.getLogger(__name__)
 
-_Ask = Callable[[Asked], Coroutine[Any, Any, Answer]]
+_Send = Callable[[ApiRequest], Coroutine[Any, Any, ApiReply]]
 
 
 class _InProcess(Transport):
     """Sends requests to the queues of this process, from threads beside its event loop."""
 
-    def __init__(self, endpoint: str, ask: _Ask, caller: Caller | None) -> None:
+    def __init__(self, endpoint: str, send_request: _Send, caller: Caller | None) -> None:
         super().__init__(endpoint)
-        self._ask = ask
+        self._send_request = send_request
         self._caller = caller
         self._loop = asyncio.get_running_loop()
 
@@ -38,9 +38,9 @@ class _InProcess(Transport):
         self, method: str, target: str, *, headers: Mapping[str, str], body: bytes = b"", **_: object
     ) -> HttpReply:
         lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
-        asked = Asked(method.encode(), target.encode() or b"/", lower, body, self._caller, None)
-        answer = asyncio.run_coroutine_threadsafe(self._ask(asked), self._loop).result()
-        return HTTPResponse(body=answer.body, status=answer.status)
+        request = ApiRequest(method.encode(), target.encode() or b"/", lower, body, self._caller, None)
+        reply = asyncio.run_coroutine_threadsafe(self._send_request(request), self._loop).result()
+        return HTTPResponse(body=reply.body, status=reply.status)
 
 
 class Declarations:
@@ -55,7 +55,7 @@ class Declarations:
         except DeclaredError as error:
             raise self._refusal(str(error).removeprefix(f"{self._path}: ")) from None
 
-    async def apply(self, ask: _Ask, *, endpoint: str, authentication: Authentication | None) -> None:
+    async def apply(self, send_request: _Send, *, endpoint: str, authentication: Authentication | None) -> None:
         """Create or update the declared queues and topics in the server's account; raises ``SettingError``."""
         caller = None
         if authentication is not None:
@@ -66,7 +66,7 @@ class Declarations:
         for note in self._declared.notes:
             log.warning("%s: %s", self._path, note)
         try:
-            await asyncio.to_thread(self._apply, _InProcess(endpoint, ask, caller))
+            await asyncio.to_thread(self._apply, _InProcess(endpoint, send_request, caller))
         except (PlanRefused, ClientError) as error:
             raise self._refusal(str(error)) from error
 

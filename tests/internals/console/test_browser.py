@@ -1,6 +1,6 @@
-"""Every page in a real browser: nothing keeps people out of it, it fits, and no page of another site acts with it.
+"""Every page in a real browser: accessible, responsive, and safe from requests of foreign pages.
 
-``make screenshots`` has the pages kept as the pictures of the documentation.
+``make screenshots`` keeps the pages as pictures of the documentation.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from veilmq.pipeline.report import page as report
 from veilmq.pipeline.tune import DEFAULTS
 from veilmq.testing import RunningServer
 
-SIGNED_IN = ("login", "accounts")  # have most to show where there are accounts
+SIGNED_IN = ("login", "accounts")  # shown with accounts
 SEEN: Final = {name: path for name, path in places().items() if name not in SIGNED_IN}
 EVIL = "http://evil.example/"
 OPENED_S_MAX = 1.0
 
 REASON = "p99 is 66 s; 0.4 % of the work outlives 75 s, and 3 % of the receipts wait so long after a crash"
-SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both lights and both widths, at the price of two
+SEARCHED = {("light", WIDE), ("dark", NARROW)}  # both schemes and both widths, at the cost of two
 
 CUT = """() => [...document.querySelectorAll('select')].filter(choice => {
   const given = choice.offsetWidth, width = choice.style.width;
@@ -39,14 +39,14 @@ CUT = """() => [...document.querySelectorAll('select')].filter(choice => {
   choice.style.width = width;
   return wanted > given;
 }).map(choice => choice.id)"""
-"""The choices that are too narrow for the words of their longest option, which no browser breaks into lines."""
+"""The selects that are too narrow for their longest option, which browsers do not wrap."""
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """The shop, for all pages; what `veilmq pipeline tune` would say of its orders, too.
+    """The shop, for all pages, with a recommendation of `veilmq pipeline tune` for its orders.
 
-    It works in a folder of its own, so that pictures of its settings name no folder of this machine.
+    It works in its own folder, so that pictures of its settings name no folder of this machine.
     """
     with contextlib.chdir(tmp_path_factory.mktemp("shop")):
         advice(Path("tuned"), queue=f"{ACCOUNT}/orders", current_s=45, recommended_s=75, reason=REASON)
@@ -59,7 +59,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with two accounts; the owner's has a queue that it shares."""
+    """A server with two accounts, and a queue that the owner shares."""
     path = written(tmp_path_factory.mktemp("keys") / "credentials.toml")
     with RunningServer(credentials=path, account=OWNER, region=REGION) as running:
         url = client(running).create_queue(QueueName="orders")["QueueUrl"]
@@ -74,7 +74,7 @@ def sign_in(page: Page) -> None:
 
 
 def look_at(page: Page, name: str) -> None:
-    """Look at a page in each light and at each width."""
+    """Check a page in each colour scheme and at each width."""
     assert page.get_by_role("heading", level=1).count() == 1
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
@@ -88,7 +88,7 @@ def look_at(page: Page, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SEEN)
-def test_a_page_keeps_nobody_out_and_fits(visit: Visit, server: RunningServer, name: str) -> None:
+def test_a_page_is_accessible_and_fits(visit: Visit, server: RunningServer, name: str) -> None:
     page = visit(SEEN[name])
 
     def see(message: str, kind: str) -> None:
@@ -101,7 +101,7 @@ def test_a_page_keeps_nobody_out_and_fits(visit: Visit, server: RunningServer, n
     look_at(page, name)
 
 
-def test_a_page_of_accounts_keeps_nobody_out_and_fits(browser: Browser, accounts: RunningServer) -> None:
+def test_a_page_with_accounts_is_accessible_and_fits(browser: Browser, accounts: RunningServer) -> None:
     with visiting(browser, accounts) as visit:
         page = visit("/console/accounts")
         look_at(page, "login")
@@ -110,7 +110,7 @@ def test_a_page_of_accounts_keeps_nobody_out_and_fits(browser: Browser, accounts
         look_at(page, "accounts")
 
 
-def test_keys_alone_lead_in_and_out(browser: Browser, accounts: RunningServer) -> None:
+def test_the_keyboard_suffices(browser: Browser, accounts: RunningServer) -> None:
     with visiting(browser, accounts) as visit:
         page = visit()
         keyboard = Keyboard(page)
@@ -123,8 +123,8 @@ def test_keys_alone_lead_in_and_out(browser: Browser, accounts: RunningServer) -
         assert keyboard.unseen == []
 
 
-def test_a_page_of_another_site_changes_nothing(browser: Browser, accounts: RunningServer) -> None:
-    """Its form is sent without the cookie, and refused for where it comes from."""
+def test_a_foreign_page_changes_nothing(browser: Browser, accounts: RunningServer) -> None:
+    """Its form is sent without the cookie, and refused for its origin."""
     context = browser.new_context(base_url=accounts.admin_endpoint)
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
@@ -142,26 +142,26 @@ def test_a_page_of_another_site_changes_nothing(browser: Browser, accounts: Runn
     assert client(accounts).list_queues()["QueueUrls"] == [f"{accounts.endpoint}/{OWNER}/orders"]
 
 
-# The report of the pipeline as a reader of it sees it, from a file.
+# The pipeline's report, opened as a file.
 
 
 def opened(browser: Browser, path: Path, text: str) -> tuple[Page, list[str], float]:
-    """Open the page; return it, what it asked of others or failed with, and how many s of a processor it took."""
+    """Open the page; return it, its foreign requests and errors, and the processor time that it took in seconds."""
     path.write_text(text, encoding="utf-8")
     shown = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     wrong: list[str] = []
     shown.on("request", lambda request: wrong.append(request.url) if request.url != path.as_uri() else None)
     shown.on("pageerror", lambda error: wrong.append(str(error)))
     figures = shown.context.new_cdp_session(shown)
-    figures.send("Performance.enable", {"timeDomain": "threadTicks"})  # which other processes have no part in
+    figures.send("Performance.enable", {"timeDomain": "threadTicks"})  # excludes other processes
     shown.goto(path.as_uri())
     shown.wait_for_selector("html[data-ready]")
     found = {each["name"]: each["value"] for each in figures.send("Performance.getMetrics")["metrics"]}
     return shown, wrong, found["TaskDuration"]
 
 
-def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_path: Path) -> None:
-    """It opens at once, is searched and sorted, and shows the charts and keys of a queue that is opened."""
+def test_a_reader_finds_a_queue_and_its_problems(browser: Browser, tmp_path: Path) -> None:
+    """The report opens quickly, can be searched and sorted, and shows the charts and keys of an opened queue."""
     text = report(made_queues(QUEUES), title="Timeouts", at_ms=0, options=DEFAULTS)
     shown, wrong, took_s = opened(browser, tmp_path / "report.html", text)
     assert took_s < OPENED_S_MAX
@@ -186,7 +186,7 @@ def test_a_reader_finds_a_queue_and_what_is_wrong_with_it(browser: Browser, tmp_
     assert wrong == []
 
 
-def test_few_queues_need_no_list_and_markup_is_text(browser: Browser, tmp_path: Path) -> None:
+def test_a_report_of_few_queues_has_no_list_and_escapes_markup(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "few.html"
     seen: list[str] = []
     for count in (0, 1):

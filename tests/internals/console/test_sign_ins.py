@@ -1,4 +1,4 @@
-"""Sessions: the way in, slowed down after failures; cookies that nobody else makes; and their end, for good."""
+"""Sessions: rate-limited sign-in, signed cookies, and sign-out."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ NOW_S = 1_700_000_000
 BEGAN_AT = datetime.fromtimestamp(NOW_S, UTC)
 
 
-class Entrance:
-    """The way in, with one key, on a clock that is put forward by hand."""
+class SignInBench:
+    """Sign-in with one key, on a virtual clock."""
 
     def __init__(self) -> None:
         self.clock = VirtualClock()
@@ -36,12 +36,12 @@ class Entrance:
         return CAROL if (key_id, secret) == ("AKIDCAROL", "right") else None
 
     def fail(self, count: int, *, peer: str = HERE, key: str = "AKIDX{}") -> None:
-        """Try wrong keys; a number stands for `{}`."""
+        """Try wrong keys; `{}` is replaced by a number."""
         for number in range(count):
             assert self.sign_in(key.format(number), "wrong", peer.format(number)) is None
 
     def admits(self, peer: str = HERE) -> bool:
-        """Tell whether the right key is let in."""
+        """Return whether the right key is accepted."""
         try:
             return self.sign_in("AKIDCAROL", "right", peer) is CAROL
         except SignInsPaused:
@@ -49,59 +49,57 @@ class Entrance:
 
 
 @pytest.fixture
-def entrance() -> Entrance:
-    return Entrance()
+def bench() -> SignInBench:
+    return SignInBench()
 
 
-def test_an_address_rests_after_so_many_failures_and_others_do_not(entrance: Entrance) -> None:
-    entrance.fail(ADDRESS_FAILURES, key="AKIDCAROL")
+def test_failures_block_an_address_and_not_others(bench: SignInBench) -> None:
+    bench.fail(ADDRESS_FAILURES, key="AKIDCAROL")
     with pytest.raises(SignInsPaused) as paused:
-        entrance.sign_in("AKIDCAROL", "right", HERE)
+        bench.sign_in("AKIDCAROL", "right", HERE)
     assert paused.value.retry_after_s == ADDRESS_REST_MS // 1_000
-    assert entrance.admits("192.0.2.2")
-    entrance.clock.advance(ADDRESS_REST_MS - 1)
-    assert not entrance.admits()
-    entrance.clock.advance(1)
-    assert entrance.admits()
+    assert bench.admits("192.0.2.2")
+    bench.clock.advance(ADDRESS_REST_MS - 1)
+    assert not bench.admits()
+    bench.clock.advance(1)
+    assert bench.admits()
 
 
-def test_a_key_rests_however_many_guess_at_it(entrance: Entrance) -> None:
-    entrance.fail(KEY_FAILURES, key="AKIDCAROL", peer="198.51.100.{}")
-    assert not entrance.admits()
-    entrance.clock.advance(1_000)
-    assert entrance.admits()
+def test_failures_from_many_addresses_block_a_key(bench: SignInBench) -> None:
+    bench.fail(KEY_FAILURES, key="AKIDCAROL", peer="198.51.100.{}")
+    assert not bench.admits()
+    bench.clock.advance(1_000)
+    assert bench.admits()
 
 
-def test_signing_in_takes_nothing(entrance: Entrance) -> None:
-    assert all(entrance.admits() for _ in range(ADDRESS_FAILURES * 2))
+def test_successful_sign_ins_are_not_limited(bench: SignInBench) -> None:
+    assert all(bench.admits() for _ in range(ADDRESS_FAILURES * 2))
 
 
-def test_time_gives_tokens_back_and_no_more_than_there_were(entrance: Entrance) -> None:
-    entrance.fail(ADDRESS_FAILURES)
-    entrance.clock.advance(ADDRESS_REST_MS * 1_000)
-    entrance.fail(ADDRESS_FAILURES)
-    assert not entrance.admits()
+def test_tokens_return_up_to_the_bucket_size(bench: SignInBench) -> None:
+    bench.fail(ADDRESS_FAILURES)
+    bench.clock.advance(ADDRESS_REST_MS * 1_000)
+    bench.fail(ADDRESS_FAILURES)
+    assert not bench.admits()
 
 
-def test_a_machine_has_one_bucket_however_its_address_is_written(entrance: Entrance) -> None:
-    """Of IPv6 its network of 64 bits, of IPv4 the address that is mapped."""
-    entrance.fail(ADDRESS_FAILURES, peer="2001:db8::{}")
-    assert (entrance.admits("2001:db8::ffff:1"), entrance.admits("2001:db8:0:1::1")) == (False, True)
-    entrance.fail(ADDRESS_FAILURES, peer=f"::ffff:{HERE}")
-    assert not entrance.admits()
+def test_forms_of_an_address_share_a_bucket(bench: SignInBench) -> None:
+    """All addresses of an IPv6 /64 network, and IPv4-mapped ones."""
+    bench.fail(ADDRESS_FAILURES, peer="2001:db8::{}")
+    assert (bench.admits("2001:db8::ffff:1"), bench.admits("2001:db8:0:1::1")) == (False, True)
+    bench.fail(ADDRESS_FAILURES, peer=f"::ffff:{HERE}")
+    assert not bench.admits()
 
 
-def test_memory_is_bounded(entrance: Entrance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_buckets_is_bounded(bench: SignInBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_ins, "_REMEMBERED_MAX", 3)
-    entrance.fail(10, peer="198.51.100.{}")
-    assert len(entrance.sign_in._addresses._full_at_ms) == 3
+    bench.fail(10, peer="198.51.100.{}")
+    assert len(bench.sign_in._addresses._full_at_ms) == 3
 
 
-def test_each_failure_is_logged_on_one_line_without_the_secret(
-    entrance: Entrance, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_logs_one_line_without_the_secret(bench: SignInBench, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="veilmq.console"):
-        entrance.sign_in("AKID\nforged line" + "x" * 500, "top secret", HERE)
+        bench.sign_in("AKID\nforged line" + "x" * 500, "top secret", HERE)
     (line,) = caplog.messages
     assert "192.0.2.1" in line
     assert r"AKID\nforged line" in line
@@ -109,11 +107,11 @@ def test_each_failure_is_logged_on_one_line_without_the_secret(
     assert len(line) < 300
 
 
-# Cookies of sessions: whose they are, how long they hold, and that nobody else makes one.
+# Session cookies.
 
 
 def sessions(secret: bytes = b"of this store", now_s: float = NOW_S, key_secret: bytes = b"carol's") -> Sessions:
-    """Return the sessions of a node at ``now_s``; each key has the secret ``key_secret``."""
+    """Return the sessions of a node at ``now_s``, where each key has the secret ``key_secret``."""
     return Sessions(secret=secret, wall_s=lambda: now_s, secret_digest=lambda _: key_secret)
 
 
@@ -122,7 +120,7 @@ def cookie(key: str = "AKIDCAROL") -> str:
 
 
 @pytest.mark.parametrize(
-    ("reader", "is_taken"),
+    ("reader", "is_valid"),
     [
         pytest.param(sessions(now_s=NOW_S + SESSION_S_MAX), True, id="at the end of the working day"),
         pytest.param(sessions(now_s=NOW_S + SESSION_S_MAX + 1), False, id="after it"),
@@ -130,8 +128,8 @@ def cookie(key: str = "AKIDCAROL") -> str:
         pytest.param(sessions(key_secret=b"new"), False, id="another secret of the key"),
     ],
 )
-def test_a_session_holds(reader: Sessions, *, is_taken: bool) -> None:
-    assert (reader.read(cookie()) is not None) is is_taken
+def test_when_a_cookie_is_valid(reader: Sessions, *, is_valid: bool) -> None:
+    assert (reader.read(cookie()) is not None) is is_valid
 
 
 @pytest.mark.parametrize(
@@ -142,16 +140,16 @@ def test_a_session_holds(reader: Sessions, *, is_taken: bool) -> None:
     ],
     ids=range(11),
 )
-def test_what_nobody_signed_is_no_session(forged: str) -> None:
+def test_a_forged_cookie_is_invalid(forged: str) -> None:
     assert sessions().read(forged) is None
 
 
-def test_forms_of_two_sessions_differ() -> None:
+def test_sessions_have_different_tokens() -> None:
     one, other = sessions().begin("AKIDOWNER"), sessions().begin("AKIDOWNER")
     assert [one.has(token) for token in (one.token, other.token, "")] == [True, False, False]
 
 
-# Signing out ends a session for good: for a copy of its cookie, for its streams, and over a restart.
+# Sign-out ends a session: for copies of its cookie, for its streams, and after a restart.
 
 
 @pytest.fixture
@@ -163,7 +161,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def copy_of(visitor: Visitor, server: RunningServer) -> Visitor:
-    """Return somebody with the same cookie, under the name that it has at ``server``."""
+    """Return a visitor of ``server`` with the same cookie value."""
     other = Visitor(server)
     other.get("/console/login")
     other.cookies = dict.fromkeys(other.cookies, next(iter(visitor.cookies.values())))
@@ -174,7 +172,7 @@ def is_signed_in(visitor: Visitor) -> bool:
     return visitor.get("/console/queues").path == "/console/queues"
 
 
-def test_a_copied_cookie_is_refused_after_signing_out(server: RunningServer) -> None:
+def test_sign_out_invalidates_copies_of_the_cookie(server: RunningServer) -> None:
     with Visitor(server, key=KEY) as visitor, copy_of(visitor, server) as thief, Visitor(server, key=KEY) as other:
         assert is_signed_in(thief)
         assert thief.get("/api/queues").status == 200
@@ -186,7 +184,7 @@ def test_a_copied_cookie_is_refused_after_signing_out(server: RunningServer) -> 
         assert is_signed_in(other), "another session of the same key"
 
 
-def test_signing_out_ends_the_streams_of_the_session(server: RunningServer) -> None:
+def test_sign_out_ends_the_streams_of_the_session(server: RunningServer) -> None:
     with (
         Visitor(server, key=KEY) as visitor,
         Visitor(server, key=KEY) as other,
@@ -216,7 +214,7 @@ def test_a_restart_does_not_revive_a_session(tmp_path: Path) -> None:
             assert is_signed_in(again)
 
 
-def test_every_node_of_a_database_takes_a_session(tmp_path: Path, place: Callable[[str], dict[str, Any]]) -> None:
+def test_every_node_of_a_store_accepts_a_session(tmp_path: Path, place: Callable[[str], dict[str, Any]]) -> None:
     settings = place("postgres") | {"credentials": written(tmp_path / "c.toml")}
     with (
         RunningServer(**settings) as one,
@@ -227,15 +225,15 @@ def test_every_node_of_a_database_takes_a_session(tmp_path: Path, place: Callabl
         assert is_signed_in(elsewhere)
 
 
-def test_a_session_of_nobody_is_not_remembered() -> None:
-    """Or whoever asks for the form of signing in could fill the memory."""
+def test_ending_a_session_without_a_key_stores_nothing() -> None:
+    """Otherwise requests for the sign-in form could fill the memory."""
     unsigned = Sessions(secret=b"s", wall_s=lambda: NOW_S)
     session = unsigned.begin()
     unsigned.end(session)
     assert unsigned.read(unsigned.cookie(session)) == session
 
 
-def test_it_is_remembered_as_long_as_its_cookie_would_hold() -> None:
+def test_an_ended_session_is_stored_until_its_cookie_expires() -> None:
     now_s = [NOW_S]
     kept = Sessions(secret=b"s", wall_s=lambda: now_s[0])
     session = kept.begin("AKIDOWNER")
@@ -247,14 +245,14 @@ def test_it_is_remembered_as_long_as_its_cookie_would_hold() -> None:
         assert kept.read(copied) is None
 
 
-def test_what_is_too_old_anyway_is_forgotten() -> None:
+def test_expired_records_are_dropped() -> None:
     ended = EndedSessions(session_s_max=10)
     for now_s in range(100):
         ended.add(f"AKID{now_s}", "token", NOW_S + now_s)
     assert sum(ended.has(f"AKID{now_s}", "token", BEGAN_AT) for now_s in range(100)) == 11
 
 
-def test_too_many_of_a_key_end_all_of_that_key_and_no_others() -> None:
+def test_too_many_ended_sessions_of_a_key_end_all_of_that_key() -> None:
     ended = EndedSessions(session_s_max=10)
     for number in range(OF_A_KEY_MAX):
         ended.add("AKIDOWNER", f"{number}", NOW_S)
@@ -265,4 +263,4 @@ def test_too_many_of_a_key_end_all_of_that_key_and_no_others() -> None:
     assert not ended.has("AKIDCAROL", "other", BEGAN_AT)
     assert not ended.has("AKIDOWNER", "new", datetime.fromtimestamp(NOW_S + 1, UTC))
     ended.add("AKIDCAROL", "0", NOW_S + 11)
-    assert not ended.has("AKIDOWNER", "0", BEGAN_AT), "nobody takes a cookie of then"
+    assert not ended.has("AKIDOWNER", "0", BEGAN_AT), "cookies of then have expired"

@@ -1,6 +1,6 @@
 """The description of the API: it is valid, it has every route and action, and real answers are as it says.
 
-Then: requests from inside the process: answered as those by sockets are, taken back, hurried, and by nobody unknown.
+Then: requests in the process: replies as over sockets, withdrawal, hurry, and authentication.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from tests.server.keys import OWNER, REGION, written
 from tests.server.test_admin_api import Api
 from veilmq.client import HttpQueueClient
 from veilmq.client.api import Claims, Publications
-from veilmq.console.asking import Answer, Asked
+from veilmq.console.api_client import ApiReply, ApiRequest
 from veilmq.core.commands import CreateQueue, Engine, QueueView, Send, ShowQueue
 from veilmq.core.messages import Attribute, NewMessage
 from veilmq.core.settings import QueueSettings
@@ -180,14 +180,14 @@ class House:
         context = RequestContext(base_url="", account=OWNER, region=REGION, token_key=engine.token_key)
         dispatcher = Dispatcher(polls=self.polls, context=context, host="h", **guards)
         self.metrics = dispatcher.metrics
-        self.inside = InProcessClient(dispatcher)
+        self.in_process = InProcessClient(dispatcher)
 
-    async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> Answer:
+    async def sqs(self, action: str, who: Any = None, peer: str | None = None, **fields: Any) -> ApiReply:
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"host": b"h"}
-        return await self.inside.ask(Asked(b"POST", b"/", headers, json.dumps(fields).encode(), who, peer))
+        return await self.in_process.send(ApiRequest(b"POST", b"/", headers, json.dumps(fields).encode(), who, peer))
 
-    async def api(self, target: str, who: Any = None) -> Answer:
-        return await self.inside.ask(Asked(b"GET", target.encode(), {b"host": b"h"}, b"", who, None))
+    async def api(self, target: str, who: Any = None) -> ApiReply:
+        return await self.in_process.send(ApiRequest(b"GET", target.encode(), {b"host": b"h"}, b"", who, None))
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ async def house() -> AsyncIterator[House]:
         await engine.close()
 
 
-async def parked(house: House) -> "asyncio.Task[Answer]":
+async def parked(house: House) -> "asyncio.Task[ApiReply]":
     receiving = asyncio.ensure_future(house.sqs("ReceiveMessage", QueueUrl=URL, WaitTimeSeconds=20))
     while not house.polls.parked:
         await asyncio.sleep(0)
@@ -219,10 +219,10 @@ async def test_an_answer_is_what_a_socket_would_have_got(house: House) -> None:
     missing = await house.api("/v1/queues/-/none/show")
     assert (missing.status, json.loads(missing.body)["code"]) == (404, "QueueNotFound")
     assert (await house.sqs("Fly")).status == 400
-    assert (await house.inside.ask(Asked(b"GET", b"/", {}, b"", None, None))).status == 404
+    assert (await house.in_process.send(ApiRequest(b"GET", b"/", {}, b"", None, None))).status == 404
     counted = {(action, code): series.count for action, code, series in house.metrics.series()}
     assert counted[("SendMessage", "OK")] == counted[("queues.show", "QueueNotFound")] == 1
-    assert len(house.inside) == 0
+    assert len(house.in_process) == 0
 
 
 async def test_a_wait_that_is_cancelled_takes_nothing(house: House) -> None:
@@ -231,7 +231,7 @@ async def test_a_wait_that_is_cancelled_takes_nothing(house: House) -> None:
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await receiving
-    assert (house.polls.parked, len(house.inside)) == (0, 0)
+    assert (house.polls.parked, len(house.in_process)) == (0, 0)
     await execute(house.engine, Send(queue=QUEUE, messages=(NewMessage(body="m", size_bytes=1),)))
     received = json.loads((await house.sqs("ReceiveMessage", QueueUrl=URL)).body)
     assert received["Messages"][0]["Body"] == "m"
@@ -243,7 +243,7 @@ async def test_a_request_that_waits_for_a_policy_can_be_taken_back_and_hurried(t
     house = House(engine, keys=written(tmp_path / "keys.toml"))
     asking = [asyncio.ensure_future(house.sqs("PurgeQueue", ME, QueueUrl=URL)) for _ in range(2)]
     await asyncio.sleep(0)
-    house.inside.hurry()
+    house.in_process.hurry()
     asking[0].cancel()
     await asyncio.sleep(0)
     view = QueueView(queue=QUEUE, settings=QueueSettings(), created_at_ms=1, modified_at_ms=1)

@@ -1,5 +1,6 @@
 """The table of all pages; each module has the pages of one topic."""
 
+from veilmq.console.page_context import PageRoute
 from veilmq.console.pages import (
     accounts,
     audit,
@@ -15,9 +16,8 @@ from veilmq.console.pages import (
     queues,
     server,
 )
-from veilmq.console.visit import Page
 
-PAGES: tuple[Page, ...] = (
+PAGES: tuple[PageRoute, ...] = (
     *login.PAGES,
     *live.PAGES,
     *queues.PAGES,

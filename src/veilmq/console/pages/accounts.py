@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
-from veilmq.console.queue_look import Named, named, url_of
-from veilmq.console.visit import Page, Visit
+from veilmq.console.api_client import ApiError
+from veilmq.console.page_context import PageContext, PageRoute
+from veilmq.console.queue_queries import QueueList, queues_with_prefix, url_of
 from veilmq.core.limits import SECOND_MS
 from veilmq.wire.sqs.policies import PolicyError, decode, statements
 
@@ -87,8 +87,8 @@ def _who(given: Any) -> str:
 
 
 def _principals(kind: str, texts: Any) -> str:
-    named = ", ".join(_EVERYBODY if text == "*" else str(text) for text in _several(texts))
-    return named if kind == "AWS" else f"{kind} {named}"
+    queues_with_prefix = ", ".join(_EVERYBODY if text == "*" else str(text) for text in _several(texts))
+    return queues_with_prefix if kind == "AWS" else f"{kind} {queues_with_prefix}"
 
 
 def _names(given: Any) -> str:
@@ -138,40 +138,40 @@ class QueuePolicy(NamedTuple):
     is_hidden: bool = False
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the caller's account, and the policies of its queues with a prefix, or of one queue by its full name."""
-    search = visit.query.get("search", "").strip()
-    found = Named([search]) if "/" in search else await named(visit, search, count_max=_QUEUES_MAX)
-    keys = visit.ports.keys
-    return visit.page(
+    search = page.query.get("search", "").strip()
+    found = QueueList([search]) if "/" in search else await queues_with_prefix(page, search, count_max=_QUEUES_MAX)
+    keys = page.ports.keys
+    return page.render(
         "accounts.html",
-        keys=None if keys is None else [(key, _instant_ms(key.expires_at_s)) for key in keys(visit.account)],
-        policies=[await _policy(visit, queue) for queue in found.queues],
+        keys=None if keys is None else [(key, _instant_ms(key.expires_at_s)) for key in keys(page.account)],
+        policies=[await _policy(page, queue) for queue in found.queues],
         has_more=found.has_more,
         search=search,
         problem=found.problem,
     )
 
 
-async def _policy(visit: Visit, queue: str) -> QueuePolicy:
+async def _policy(page: PageContext, queue: str) -> QueuePolicy:
     asked = {"QueueUrl": url_of(queue), "AttributeNames": ["Policy"]}
     try:
-        found = await visit.sqs("GetQueueAttributes", asked)
-    except Refused:
+        found = await page.sqs("GetQueueAttributes", asked)
+    except ApiError:
         return QueuePolicy(queue, "", None, None, is_hidden=True)
     text = found.get("Attributes", {}).get("Policy", "")
-    return QueuePolicy(queue, text, in_words(text) if text else [], _may(visit, queue, text))
+    return QueuePolicy(queue, text, in_words(text) if text else [], _may(page, queue, text))
 
 
-def _may(visit: Visit, queue: str, policy: str) -> Sequence[tuple[str, bool]] | None:
+def _may(page: PageContext, queue: str, policy: str) -> Sequence[tuple[str, bool]] | None:
     """Return the caller's permissions; ``None`` without authentication: everything is allowed."""
-    if visit.caller is None:
+    if page.caller is None:
         return None
-    return visit.ports.may(visit.caller, queue, policy, peer=visit.peer, program=visit.program)
+    return page.ports.allowed_actions(page.caller, queue, policy, peer=page.peer, program=page.program)
 
 
 def _instant_ms(at_s: float | None) -> int | None:
     return None if at_s is None else int(at_s * SECOND_MS)
 
 
-PAGES = (Page("/console/accounts", show),)
+PAGES = (PageRoute("/console/accounts", show),)

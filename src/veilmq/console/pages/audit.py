@@ -7,9 +7,9 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
+from veilmq.console.api_client import ApiError
 from veilmq.console.audit import ASKED, DONE, AuditEntry
-from veilmq.console.visit import Page, Visit
+from veilmq.console.page_context import PageContext, PageRoute
 
 _READ_MAX = 2_000
 _SHOWN_MAX = 200
@@ -29,44 +29,44 @@ class Line(NamedTuple):
     is_open: bool
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the last changes, newest first."""
-    log = visit.ports.audit
-    queue, who = visit.query.get("queue", "").strip(), visit.query.get("who", "").strip()
-    seen = [entry for entry in await log.last(_READ_MAX) if _may_see(visit, entry)]
+    log = page.ports.audit
+    queue, who = page.query.get("queue", "").strip(), page.query.get("who", "").strip()
+    seen = [entry for entry in await log.last(_READ_MAX) if _may_see(page, entry)]
     found = [entry for entry in seen if _fits(entry, queue=queue, who=who)]
-    shown = await _as_far_as_seen(visit, found[:_SHOWN_MAX])
-    return visit.page(
+    shown = await _as_far_as_seen(page, found[:_SHOWN_MAX])
+    return page.render(
         "audit.html",
         lines=[_line(entry) for entry in shown],
         found=len(found),
         queue=queue,
         who=who,
         is_kept=log.path is not None,
-        is_operator=visit.is_operator,
+        is_operator=page.is_operator,
     )
 
 
-def _may_see(visit: Visit, entry: AuditEntry) -> bool:
+def _may_see(page: PageContext, entry: AuditEntry) -> bool:
     """Return whether a change is of the caller's account, or the caller's own.
 
     A change without a queue, such as the cancellation of a move task, belongs to the account that made it.
     """
-    if visit.is_operator:
+    if page.is_operator:
         return True
     if entry.queue is None:
-        return entry.who.startswith(f"arn:aws:iam::{visit.account}:")
-    mine = visit.caller is not None and entry.who == visit.caller.arn
-    return mine or entry.queue.startswith(f"{visit.account}/")
+        return entry.who.startswith(f"arn:aws:iam::{page.account}:")
+    mine = page.caller is not None and entry.who == page.caller.arn
+    return mine or entry.queue.startswith(f"{page.account}/")
 
 
-async def _as_far_as_seen(visit: Visit, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
+async def _as_far_as_seen(page: PageContext, entries: Sequence[AuditEntry]) -> Sequence[AuditEntry]:
     """Hide the values of queues whose settings the caller may not see, except in the caller's own changes."""
-    caller = visit.caller
+    caller = page.caller
     if caller is None or caller.is_root:
         return entries
     others = [entry for entry in entries if entry.who != caller.arn]
-    hidden = {queue for queue in {entry.queue for entry in others} if queue and await _is_hidden(visit, queue)}
+    hidden = {queue for queue in {entry.queue for entry in others} if queue and await _is_hidden(page, queue)}
     return [
         msgspec.structs.replace(entry, before=None, after={})
         if entry.queue in hidden and entry.who != caller.arn
@@ -75,12 +75,12 @@ async def _as_far_as_seen(visit: Visit, entries: Sequence[AuditEntry]) -> Sequen
     ]
 
 
-async def _is_hidden(visit: Visit, queue: str) -> bool:
+async def _is_hidden(page: PageContext, queue: str) -> bool:
     asked = {"QueueUrl": f"http://localhost/{quote(queue, safe='/@')}", "AttributeNames": ["QueueArn"]}
     try:
-        await visit.sqs("GetQueueAttributes", asked)
-    except Refused as refused:
-        return refused.is_denied
+        await page.sqs("GetQueueAttributes", asked)
+    except ApiError as error:
+        return error.is_denied
     return False
 
 
@@ -110,4 +110,4 @@ def _leaves(fields: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-PAGES = (Page("/console/audit", show),)
+PAGES = (PageRoute("/console/audit", show),)

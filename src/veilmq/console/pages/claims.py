@@ -12,14 +12,14 @@ from urllib.parse import quote
 import msgspec
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
-from veilmq.console.queue_look import named
+from veilmq.console.api_client import ApiError
+from veilmq.console.page_context import PageContext, PageRoute
+from veilmq.console.queue_queries import queues_with_prefix
 from veilmq.console.rendering import claims_path
-from veilmq.console.visit import Page, Visit
 from veilmq.core.claims import SourceView, WriterView
 
 _QUEUES_MAX = 200
-_ASKED_TOGETHER = 16
+_BATCH_QUEUES = 16
 _UNTYPED = "This is not the queue's name, so nothing was changed. Type it as it is written above."
 _NO_NUMBER = "This is no number of a claim."
 _MESSAGES_MAX = 50
@@ -36,10 +36,10 @@ class Readers(NamedTuple):
     is_hidden: bool = False
 
 
-async def readers(visit: Visit, queue: str) -> Readers:
-    """Return the sources and writers of ``queue``; raises ``Refused``, except for missing permissions."""
-    sources = await _listed(visit, f"/v1/claims/{quote(queue, safe='/@')}", "sources")
-    writers = await _listed(visit, f"/v1/publications/{quote(queue, safe='/@')}", "writers")
+async def readers(page: PageContext, queue: str) -> Readers:
+    """Return the sources and writers of ``queue``; raises ``ApiError``, except for missing permissions."""
+    sources = await _listed(page, f"/v1/claims/{quote(queue, safe='/@')}", "sources")
+    writers = await _listed(page, f"/v1/publications/{quote(queue, safe='/@')}", "writers")
     return Readers(
         queue,
         msgspec.convert(sources or [], list[SourceView]),
@@ -48,34 +48,34 @@ async def readers(visit: Visit, queue: str) -> Readers:
     )
 
 
-async def source_of(visit: Visit, name: str) -> SourceView | None:
+async def source_of(page: PageContext, name: str) -> SourceView | None:
     """Return the source ``name`` of the page's queue, if it exists."""
-    sources = await _listed(visit, f"/v1/claims/{quote(visit.queue, safe='/@')}", "sources")
+    sources = await _listed(page, f"/v1/claims/{quote(page.queue, safe='/@')}", "sources")
     found = msgspec.convert(sources or [], list[SourceView])
     return next((source for source in found if source.source == name), None)
 
 
-async def _listed(visit: Visit, path: str, member: str) -> list[Any] | None:
+async def _listed(page: PageContext, path: str, member: str) -> list[Any] | None:
     """Return a list of veilmq's API; ``None`` if the caller may not see it."""
     try:
-        answer = await visit.api("GET", path)
-    except Refused as refused:
-        if not refused.is_denied:
+        answer = await page.api("GET", path)
+    except ApiError as error:
+        if not error.is_denied:
             raise
         return None
     found: list[Any] = answer[member]
     return found
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the queues with sources or writers, among those with a prefix."""
-    search = visit.query.get("search", "").strip()
-    found = await named(visit, search, count_max=_QUEUES_MAX)
-    looked = await _look(visit, found.queues)
-    return visit.page(
+    search = page.query.get("search", "").strip()
+    found = await queues_with_prefix(page, search, count_max=_QUEUES_MAX)
+    listed = await _list_queues(page, found.queues)
+    return page.render(
         "claims.html",
-        read=[each for each in looked if each.sources or each.writers],
-        hidden=sum(each.is_hidden for each in looked),
+        read=[each for each in listed if each.sources or each.writers],
+        hidden=sum(each.is_hidden for each in listed),
         looked_at=len(found.queues),
         has_more=found.has_more,
         search=search,
@@ -83,26 +83,26 @@ async def show(visit: Visit) -> Response:
     )
 
 
-async def _look(visit: Visit, queues: list[str]) -> list[Readers]:
+async def _list_queues(page: PageContext, queues: list[str]) -> list[Readers]:
     found: list[Readers] = []
-    for first in range(0, len(queues), _ASKED_TOGETHER):
-        together = queues[first : first + _ASKED_TOGETHER]
-        found += await asyncio.gather(*(_if_there(visit, queue) for queue in together))
+    for first in range(0, len(queues), _BATCH_QUEUES):
+        batch = queues[first : first + _BATCH_QUEUES]
+        found += await asyncio.gather(*(_readers_if_found(page, queue) for queue in batch))
     return found
 
 
-async def _if_there(visit: Visit, queue: str) -> Readers:
+async def _readers_if_found(page: PageContext, queue: str) -> Readers:
     try:
-        return await readers(visit, queue)
-    except Refused as refused:
-        if not refused.is_missing:
+        return await readers(page, queue)
+    except ApiError as error:
+        if not error.is_missing:
             raise
         return Readers(queue, [], [])  # deleted meanwhile
 
 
-async def show_queue(visit: Visit) -> Response:
+async def show_queue(page: PageContext) -> Response:
     """Show the sources, claims and writers of one queue."""
-    return visit.page("claims_queue.html", queue=visit.queue, found=await readers(visit, visit.queue))
+    return page.render("claims_queue.html", queue=page.queue, found=await readers(page, page.queue))
 
 
 class ClaimedMessage(NamedTuple):
@@ -113,52 +113,52 @@ class ClaimedMessage(NamedTuple):
     receive_count: int
 
 
-async def show_release(visit: Visit) -> Response:
+async def show_release(page: PageContext) -> Response:
     """Show the claim to release."""
-    return await _ask(visit, "release", visit.query)
+    return await _confirm(page, "release", page.query)
 
 
-async def release(visit: Visit) -> Response:
+async def release(page: PageContext) -> Response:
     """Release a claim."""
-    return await _change(visit, "release", needs_number=True, done="claim-released")
+    return await _change(page, "release", needs_number=True, done="claim-released")
 
 
-async def show_evict(visit: Visit) -> Response:
+async def show_evict(page: PageContext) -> Response:
     """Show the messages of a claim, to evict one."""
-    return await _ask(visit, "evict", visit.query)
+    return await _confirm(page, "evict", page.query)
 
 
-async def evict(visit: Visit) -> Response:
+async def evict(page: PageContext) -> Response:
     """Move a message out of a claim, to the dead-letter queue."""
-    return await _change(visit, "evict", needs_number=True, done="evicted", message=visit.form.get("message", ""))
+    return await _change(page, "evict", needs_number=True, done="evicted", message=page.form.get("message", ""))
 
 
-async def show_close(visit: Visit) -> Response:
+async def show_close(page: PageContext) -> Response:
     """Show the source to close."""
-    return await _ask(visit, "close", visit.query)
+    return await _confirm(page, "close", page.query)
 
 
-async def close(visit: Visit) -> Response:
+async def close(page: PageContext) -> Response:
     """Release all claims of a source and delete it."""
-    return await _change(visit, "close", needs_number=False, done="source-closed")
+    return await _change(page, "close", needs_number=False, done="source-closed")
 
 
-async def _change(visit: Visit, verb: str, *, needs_number: bool, done: str, **fields: Any) -> Response:
-    if not visit.is_confirmed:
-        return await _ask(visit, verb, visit.form, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-    told: dict[str, Any] = {"source": visit.form.get("source", ""), **fields}
+async def _change(page: PageContext, verb: str, *, needs_number: bool, done: str, **fields: Any) -> Response:
+    if not page.is_confirmed:
+        return await _confirm(page, verb, page.form, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+    fields["source"] = page.form.get("source", "")
     if needs_number:
-        number = _number(visit.form)
+        number = _number(page.form)
         if number is None:
-            return await _ask(visit, verb, visit.form, general=_NO_NUMBER, status=HTTPStatus.UNPROCESSABLE_ENTITY)
-        told["number"] = number
+            return await _confirm(page, verb, page.form, general=_NO_NUMBER, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+        fields["number"] = number
     try:
-        await visit.api("POST", f"/v1/claims/{quote(visit.queue, safe='/@')}/{verb}", fields=told)
-    except Refused as refused:
-        if refused.is_missing or refused.is_denied:
+        await page.api("POST", f"/v1/claims/{quote(page.queue, safe='/@')}/{verb}", fields=fields)
+    except ApiError as error:
+        if error.is_missing or error.is_denied:
             raise
-        return await _ask(visit, verb, visit.form, general=refused.message, status=refused.status)
-    return visit.go(claims_path(visit.queue), done=done)
+        return await _confirm(page, verb, page.form, general=error.message, status=error.status)
+    return page.redirect(claims_path(page.queue), done=done)
 
 
 def _number(fields: Mapping[str, str]) -> int | None:
@@ -166,8 +166,8 @@ def _number(fields: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX else None
 
 
-async def _ask(
-    visit: Visit,
+async def _confirm(
+    page: PageContext,
     verb: str,
     fields: Mapping[str, str],
     *,
@@ -176,15 +176,15 @@ async def _ask(
     status: int = 200,
 ) -> Response:
     name, number = fields.get("source", ""), _number(fields)
-    source = await source_of(visit, name)
+    source = await source_of(page, name)
     messages: list[ClaimedMessage] = []
     if verb == "evict" and source is not None and number is not None:
-        messages, why = await _messages(visit, name, number)
+        messages, why = await _messages(page, name, number)
         general = general or why
-    return visit.page(
+    return page.render(
         f"claim_{verb}.html",
         status=status,
-        queue=visit.queue,
+        queue=page.queue,
         verb=verb,
         name=name,
         number=number,
@@ -196,14 +196,14 @@ async def _ask(
     )
 
 
-async def _messages(visit: Visit, source: str, number: int) -> tuple[list[ClaimedMessage], str]:
+async def _messages(page: PageContext, source: str, number: int) -> tuple[list[ClaimedMessage], str]:
     """Return the first messages of a claim, or why there are none."""
     try:
-        found = await visit.api(
-            "GET", f"/v1/claims/{quote(visit.queue, safe='/@')}/read", query={"source": source, "number": number}
+        found = await page.api(
+            "GET", f"/v1/claims/{quote(page.queue, safe='/@')}/read", query={"source": source, "number": number}
         )
-    except Refused as refused:
-        return [], refused.message
+    except ApiError as error:
+        return [], error.message
     rows = found["messages"][:_MESSAGES_MAX]
     return [ClaimedMessage(row["id"], row["body"][:_BODY_CHARACTERS_MAX], row["receive_count"]) for row in rows], ""
 
@@ -211,9 +211,9 @@ async def _messages(visit: Visit, source: str, number: int) -> tuple[list[Claime
 _PATH = "/console/claims/{account}/{name}"
 
 PAGES = (
-    Page("/console/claims", show),
-    Page(_PATH, show_queue),
-    Page(f"{_PATH}/release", show_release, release),
-    Page(f"{_PATH}/evict", show_evict, evict),
-    Page(f"{_PATH}/close", show_close, close),
+    PageRoute("/console/claims", show),
+    PageRoute(_PATH, show_queue),
+    PageRoute(f"{_PATH}/release", show_release, release),
+    PageRoute(f"{_PATH}/evict", show_evict, evict),
+    PageRoute(f"{_PATH}/close", show_close, close),
 )

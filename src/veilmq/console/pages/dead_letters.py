@@ -2,77 +2,77 @@
 
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
-from veilmq.console.fields import NOTHING_SAID, Filled, Number, Said
+from veilmq.console.api_client import ApiError
+from veilmq.console.fields import NO_ERRORS, FormErrors, Number, SubmittedForm
 from veilmq.console.move_tasks import arn_beside, tasks_of
-from veilmq.console.queue_look import arn_of, look, sources
+from veilmq.console.page_context import PageContext, PageRoute
+from veilmq.console.queue_queries import arn_of, dead_letter_sources, show_queue
 from veilmq.console.rendering import path_of
-from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import SQS_MOVES_PER_S
 
 _RATE = Number(allowed=SQS_MOVES_PER_S, unit="messages a second", empty="as fast as it goes")
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the page."""
-    return await _page(visit)
+    return await _page(page)
 
 
-async def change(visit: Visit) -> Response:
+async def change(page: PageContext) -> Response:
     """Start a redrive, or cancel the running one."""
     try:
-        return await (_cancel(visit) if visit.form.get("do") == "cancel" else _start(visit))
-    except Refused as refused:
-        if refused.is_missing:
+        return await (_cancel(page) if page.form.get("do") == "cancel" else _start(page))
+    except ApiError as error:
+        if error.is_missing:
             raise
-        return await _page(visit, Said(general=refused.message, status=refused.status))
+        return await _page(page, FormErrors(general=error.message, status=error.status))
 
 
-async def _start(visit: Visit) -> Response:
-    filled = Filled(visit.form)
+async def _start(page: PageContext) -> Response:
+    filled = SubmittedForm(page.form)
     destination = filled.queue("destination") if filled.text("destination") else ""
     rate = filled.number("rate", _RATE)
     if filled.problems:
-        return await _page(visit, Said(filled.problems))
-    arn = await arn_of(visit.asking, visit.queue)
-    told = {
+        return await _page(page, FormErrors(filled.problems))
+    arn = await arn_of(page.client, page.queue)
+    fields = {
         "SourceArn": arn,
         "DestinationArn": arn_beside(arn, destination) if destination else None,
         "MaxNumberOfMessagesPerSecond": rate,
     }
     try:
-        await visit.sqs("StartMessageMoveTask", {name: value for name, value in told.items() if value is not None})
-    except Refused as refused:
-        if "DestinationArn" not in refused.message:
+        await page.sqs("StartMessageMoveTask", {name: value for name, value in fields.items() if value is not None})
+    except ApiError as error:
+        if "DestinationArn" not in error.message:
             raise
-        return await _page(visit, Said({"destination": _of_destination(refused)}))
-    return visit.go(f"{path_of(visit.queue)}/dead-letters", done="move-started")
+        return await _page(page, FormErrors({"destination": _destination_error(error)}))
+    return page.redirect(f"{path_of(page.queue)}/dead-letters", done="move-started")
 
 
-def _of_destination(refused: Refused) -> str:
-    if refused.code == "ResourceNotFoundException":
+def _destination_error(error: ApiError) -> str:
+    if error.code == "ResourceNotFoundException":
         return "There is no such queue in this account."
-    return refused.message.partition("Reason: ")[2] or refused.message
+    return error.message.partition("Reason: ")[2] or error.message
 
 
-async def _cancel(visit: Visit) -> Response:
-    await visit.sqs("CancelMessageMoveTask", {"TaskHandle": visit.form.get("handle", "")})
-    return visit.go(f"{path_of(visit.queue)}/dead-letters", done="move-cancelled")
+async def _cancel(page: PageContext) -> Response:
+    await page.sqs("CancelMessageMoveTask", {"TaskHandle": page.form.get("handle", "")})
+    return page.redirect(f"{path_of(page.queue)}/dead-letters", done="move-cancelled")
 
 
-async def _page(visit: Visit, said: Said = NOTHING_SAID) -> Response:
-    return visit.page(
+async def _page(page: PageContext, errors: FormErrors = NO_ERRORS) -> Response:
+    return page.render(
         "dead_letters.html",
-        status=said.status,
-        queue=visit.queue,
-        shown=await look(visit),
-        sources=await sources(visit),
-        tasks=await tasks_of(visit, visit.queue),
-        form=visit.form,
-        problems=said.problems,
-        general=said.general,
+        status=errors.status,
+        queue=page.queue,
+        shown=await show_queue(page),
+        sources=await dead_letter_sources(page),
+        tasks=await tasks_of(page, page.queue),
+        form=page.form,
+        problems=errors.problems,
+        general=errors.general,
         rate_hint=_RATE.hint,
     )
 
 
-PAGES = (Page("/console/queues/{account}/{name}/dead-letters", show, change),)
+PAGES = (PageRoute("/console/queues/{account}/{name}/dead-letters", show, change),)

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
-from veilmq.console.feeds import NAMES_MAX, CountsOf, LeasesOf, MovesOf
-from veilmq.console.live import Live, Question, Reader, Stream, TooManyError
-from veilmq.console.visit import Page, Visit
+from veilmq.console.live import Live, LiveQuery, Stream, Subscriber, TooManyError
+from veilmq.console.live_queries import NAMES_MAX, CountsQuery, LeasesQuery, MovesQuery
+from veilmq.console.page_context import PageContext, PageRoute
 
 EVENT_STREAM = "text/event-stream"
 
@@ -14,20 +14,20 @@ _NOTHING = "Name what is to be watched: counts=…, leases=… or moves=….\n"
 _TOO_MANY = "Too many pages are open, or the server is about to stop; come again later.\n"
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Send changes while the page is open."""
-    questions = _questions(visit)
-    if not questions:
+    queries = _queries(page)
+    if not queries:
         return PlainTextResponse(_NOTHING, status_code=400)
-    if visit.request.method == "HEAD":
+    if page.request.method == "HEAD":
         return Response(media_type=EVENT_STREAM)  # a stream has no length, and HEAD no body
-    live = visit.ports.live
+    live = page.ports.live
     try:
-        stream = live.open(_reader(visit), questions)
+        stream = live.open(_subscriber(page), queries)
     except TooManyError:
         return PlainTextResponse(_TOO_MANY, status_code=503)
-    ends_with_it = {"connection": "close"}  # otherwise the connection would wait for a request when the server stops
-    return StreamingResponse(_events(live, stream), media_type=EVENT_STREAM, headers=ends_with_it)
+    headers = {"connection": "close"}  # otherwise the connection would wait for a request when the server stops
+    return StreamingResponse(_events(live, stream), media_type=EVENT_STREAM, headers=headers)
 
 
 async def _events(live: Live, stream: Stream) -> AsyncIterator[bytes]:
@@ -35,32 +35,32 @@ async def _events(live: Live, stream: Stream) -> AsyncIterator[bytes]:
         async for event in stream.events():
             yield event
     finally:
-        live.leave(stream)
+        live.close_stream(stream)
 
 
-def _questions(visit: Visit) -> list[Question]:
-    questions: list[Question] = []
-    names = [name for name in visit.query.get("counts", "").split(",") if name][:NAMES_MAX]
+def _queries(page: PageContext) -> list[LiveQuery]:
+    queries: list[LiveQuery] = []
+    names = [name for name in page.query.get("counts", "").split(",") if name][:NAMES_MAX]
     if names:
-        questions.append(CountsOf(tuple(names)))
-    if queue := visit.query.get("leases"):
-        questions.append(LeasesOf(queue, own=queue.startswith(f"{visit.account}/")))
-    if queue := visit.query.get("moves"):
-        questions.append(MovesOf(queue))
-    return questions
+        queries.append(CountsQuery(tuple(names)))
+    if queue := page.query.get("leases"):
+        queries.append(LeasesQuery(queue, own=queue.startswith(f"{page.account}/")))
+    if queue := page.query.get("moves"):
+        queries.append(MovesQuery(queue))
+    return queries
 
 
-def _reader(visit: Visit) -> Reader:
+def _subscriber(page: PageContext) -> Subscriber:
     """Return the reader; policies may depend on the address and the browser too."""
 
-    def is_there() -> bool:
-        if visit.accounts is None:
+    def is_session_valid() -> bool:
+        if page.accounts is None:
             return True
-        session = visit.sessions.of(visit.request)
-        return session is not None and visit.accounts.caller_of(session.key_id) == visit.caller
+        session = page.sessions.of(page.request)
+        return session is not None and page.accounts.caller_of(session.key_id) == page.caller
 
-    arn = None if visit.caller is None else visit.caller.arn
-    return Reader((arn, visit.peer, visit.program), visit.asking, is_there)
+    arn = None if page.caller is None else page.caller.arn
+    return Subscriber((arn, page.peer, page.program), page.client, is_session_valid)
 
 
-PAGES = (Page("/console/live", show),)
+PAGES = (PageRoute("/console/live", show),)

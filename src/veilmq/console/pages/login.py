@@ -4,48 +4,50 @@ from http import HTTPStatus
 
 from starlette.responses import Response
 
+from veilmq.console.page_context import HOME, SIGN_IN, PageContext, PageRoute
 from veilmq.console.sign_ins import SignInsPaused
-from veilmq.console.visit import HOME, SIGN_IN, Page, Visit
 
 _WRONG = "There is no key with this id and secret, or it has expired. Use a key of the server's credentials file."
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the form; redirect callers who have signed in or need not."""
-    if visit.caller is not None or visit.accounts is None:
-        return visit.go(HOME)
-    return _form(visit, _own(visit.query.get("next", "")))
+    if page.caller is not None or page.accounts is None:
+        return page.redirect(HOME)
+    return _form(page, _own(page.query.get("next", "")))
 
 
-async def sign_in(visit: Visit) -> Response:
+async def sign_in(page: PageContext) -> Response:
     """Begin a session with a key."""
-    if visit.accounts is None:
-        return visit.go(HOME)
-    key_id = visit.form.get("key_id", "").strip()
-    wanted = _own(visit.form.get("next", ""))
+    if page.accounts is None:
+        return page.redirect(HOME)
+    key_id = page.form.get("key_id", "").strip()
+    wanted = _own(page.form.get("next", ""))
     try:
-        caller = visit.accounts.sign_in(key_id, visit.form.get("secret", "").strip(), visit.peer)
+        caller = page.accounts.sign_in(key_id, page.form.get("secret", "").strip(), page.peer)
     except SignInsPaused as paused:
-        response = _form(visit, wanted, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
+        response = _form(page, wanted, key_id, status=HTTPStatus.TOO_MANY_REQUESTS, problem=str(paused))
         response.headers["retry-after"] = str(paused.retry_after_s)
         return response
     if caller is None:
-        return _form(visit, wanted, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
-    response = visit.go(wanted)
-    visit.sessions.keep(response, visit.request, visit.sessions.begin(key_id))
+        return _form(page, wanted, key_id, status=HTTPStatus.FORBIDDEN, problem=_WRONG)
+    response = page.redirect(wanted)
+    page.sessions.keep(response, page.request, page.sessions.begin(key_id))
     return response
 
 
-async def sign_out(visit: Visit) -> Response:
+async def sign_out(page: PageContext) -> Response:
     """End the session, also for copies of its cookie."""
-    visit.sessions.end(visit.session)
-    response = visit.go(SIGN_IN, done="signed-out")
-    visit.sessions.forget(response, visit.request)
+    page.sessions.end(page.session)
+    response = page.redirect(SIGN_IN, done="signed-out")
+    page.sessions.forget(response, page.request)
     return response
 
 
-def _form(visit: Visit, wanted: str, key_id: str = "", *, status: int = HTTPStatus.OK, problem: str = "") -> Response:
-    return visit.page("login.html", status=status, next=wanted, problem=problem, key_id=key_id)
+def _form(
+    page: PageContext, wanted: str, key_id: str = "", *, status: int = HTTPStatus.OK, problem: str = ""
+) -> Response:
+    return page.render("login.html", status=status, next=wanted, problem=problem, key_id=key_id)
 
 
 def _own(path: str) -> str:
@@ -54,6 +56,6 @@ def _own(path: str) -> str:
 
 
 PAGES = (
-    Page(SIGN_IN, show, sign_in, open=True),
-    Page("/console/logout", show, sign_out),
+    PageRoute(SIGN_IN, show, sign_in, open=True),
+    PageRoute("/console/logout", show, sign_out),
 )

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
-from veilmq.console.fields import NOTHING_SAID, SECONDS, Filled, Number, Said, plain
-from veilmq.console.message_look import look_if_allowed
+from veilmq.console.api_client import ApiError
+from veilmq.console.fields import NO_ERRORS, SECONDS, FormErrors, Number, SubmittedForm, plain
+from veilmq.console.message_list import show_queue_if_allowed
+from veilmq.console.page_context import PageContext, PageRoute
 from veilmq.console.rendering import path_of
-from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import (
     SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
     SQS_DELAY_S,
@@ -96,61 +96,61 @@ def _value(row: AttributeRow) -> dict[str, Any]:
     return {"DataType": row.type, "StringValue": row.value}
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show an empty form."""
-    return await _form(visit, [AttributeRow()] * SQS_MESSAGE_ATTRIBUTES_MAX)
+    return await _form(page, [AttributeRow()] * SQS_MESSAGE_ATTRIBUTES_MAX)
 
 
-async def send(visit: Visit) -> Response:
+async def send(page: PageContext) -> Response:
     """Send the message, or show the form with errors."""
-    filled = Filled(visit.form)
-    rows = filled_rows(visit.form)
+    filled = SubmittedForm(page.form)
+    rows = filled_rows(page.form)
     message = _message(filled, rows)
     if filled.problems or any(row.problem for row in rows):
-        return await _form(visit, rows, Said(filled.problems))
+        return await _form(page, rows, FormErrors(filled.problems))
     try:
-        await visit.sqs("SendMessage", {"QueueUrl": visit.queue_url, **message})
-    except Refused as refused:
-        if refused.is_missing:
+        await page.sqs("SendMessage", {"QueueUrl": page.queue_url, **message})
+    except ApiError as error:
+        if error.is_missing:
             raise
-        field = next((field for words, field in _FIELDS if words in refused.message), "")
-        problems = {field: refused.message} if field else {}
-        return await _form(visit, rows, Said(problems, "" if field else refused.message, refused.status))
-    return visit.go(f"{path_of(visit.queue)}/messages", done="sent")
+        field = next((field for words, field in _FIELDS if words in error.message), "")
+        problems = {field: error.message} if field else {}
+        return await _form(page, rows, FormErrors(problems, "" if field else error.message, error.status))
+    return page.redirect(f"{path_of(page.queue)}/messages", done="sent")
 
 
-def _message(filled: Filled, rows: list[AttributeRow]) -> dict[str, Any]:
+def _message(filled: SubmittedForm, rows: list[AttributeRow]) -> dict[str, Any]:
     """Return the message without empty fields."""
     body = filled.lines("body")
     if not body:
         filled.problems["body"] = "A message has a body, be it a space."
     problem_free = [row for row in rows if not row.problem]
-    told = {
+    fields = {
         "MessageBody": body,
         "MessageGroupId": filled.text("group"),
         "MessageDeduplicationId": filled.text("deduplication_id"),
         "DelaySeconds": filled.number("delay", _DELAY),
         "MessageAttributes": attributes_of(problem_free),
     }
-    return {name: value for name, value in told.items() if value not in (None, "", {})}
+    return {name: value for name, value in fields.items() if value not in (None, "", {})}
 
 
-async def _form(visit: Visit, rows: list[AttributeRow], said: Said = NOTHING_SAID) -> Response:
-    return visit.page(
+async def _form(page: PageContext, rows: list[AttributeRow], errors: FormErrors = NO_ERRORS) -> Response:
+    return page.render(
         "message_send.html",
-        status=said.status,
-        queue=visit.queue,
-        shown=await look_if_allowed(visit),
-        form=visit.form,
+        status=errors.status,
+        queue=page.queue,
+        shown=await show_queue_if_allowed(page),
+        form=page.form,
         rows=rows,
         types=TYPES,
         attributes_hint=HINT,
         group_max=SQS_GROUP_ID_CHARACTERS_MAX,
         deduplication_id_max=SQS_DEDUPLICATION_ID_CHARACTERS_MAX,
         delay_hint=_DELAY.hint,
-        problems=said.problems,
-        general=said.general,
+        problems=errors.problems,
+        general=errors.general,
     )
 
 
-PAGES = (Page("/console/queues/{account}/{name}/messages/send", show, send),)
+PAGES = (PageRoute("/console/queues/{account}/{name}/messages/send", show, send),)

@@ -15,24 +15,24 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
-from veilmq.console.fields import NOTHING_SAID, SECONDS, Filled, Number, Said, Unfit
-from veilmq.console.message_look import (
-    ASKED,
+from veilmq.console.api_client import ApiError
+from veilmq.console.fields import NO_ERRORS, SECONDS, FormErrors, InvalidField, Number, SubmittedForm
+from veilmq.console.message_list import (
     BODIES,
     COUNTS,
     IN_FLIGHT,
+    RECEIVE_FIELDS,
     STATES,
-    Look,
+    MessageList,
     MessageView,
     leases_of,
-    look_at,
-    look_if_allowed,
+    list_messages,
+    read_view,
     rows_of,
-    view_of,
+    show_queue_if_allowed,
 )
+from veilmq.console.page_context import PageContext, PageRoute
 from veilmq.console.rendering import path_of
-from veilmq.console.visit import Page, Visit
 from veilmq.core.limits import LEASE_S_MAX, SQS_BATCH_ENTRIES_MAX, SQS_RECEIVE_COUNT, VISIBILITY_TIMEOUT_S, Range
 from veilmq.wire.v1.queues import ShownQueue
 
@@ -56,51 +56,51 @@ OUTCOMES: dict[str, str] = {
 """The outcomes of a message, as texts followed by a count of messages."""
 
 _COUNT_MAX = 1_000
-_OF_CODES = {
+_CODES = {
     "MessageTooLong": "long",
     "GroupHeld": "held",
     "ReceiptInvalid": "invalid",
     "ReceiptHandleIsInvalid": "invalid",
 }
-_OF_WORDS = (  # for codes of SQS with several meanings
+_PHRASES = (  # for codes of SQS with several meanings
     ("beyond the limit", "wall"),
     ("handle has expired", "ended"),
     ("not available for visibility timeout change", "gone"),
 )
 
 
-async def hide(visit: Visit, receipts: Sequence[str], timeout_s: int) -> list[str]:
-    """Change the timeout of messages, 0 to release them. Return an outcome each; raises ``Refused``."""
+async def hide(page: PageContext, receipts: Sequence[str], timeout_s: int) -> list[str]:
+    """Change the timeout of messages, 0 to release them. Return an outcome each; raises ``ApiError``."""
     fields = {"VisibilityTimeout": timeout_s}
     done = "extended" if timeout_s else "released"
-    return await _each(visit, "ChangeMessageVisibilityBatch", receipts, fields, done=done)
+    return await _each(page, "ChangeMessageVisibilityBatch", receipts, fields, done=done)
 
 
-async def delete(visit: Visit, receipts: Sequence[str]) -> list[str]:
-    """Delete messages. Return an outcome each; raises ``Refused``."""
-    return await _each(visit, "DeleteMessageBatch", receipts, {}, done="deleted")
+async def delete(page: PageContext, receipts: Sequence[str]) -> list[str]:
+    """Delete messages. Return an outcome each; raises ``ApiError``."""
+    return await _each(page, "DeleteMessageBatch", receipts, {}, done="deleted")
 
 
-async def move(visit: Visit, receipts: Sequence[str], target: str) -> list[str]:
+async def move(page: PageContext, receipts: Sequence[str], target: str) -> list[str]:
     """Move messages to another queue, each in one transaction. Return an outcome each.
 
-    Raises ``Unfit`` if ``target`` is invalid, and ``Refused``.
+    Raises ``InvalidField`` if ``target`` is invalid, and ``ApiError``.
     """
     outcomes: list[str] = []
-    for some in _batches(receipts):
-        fields = {"entries": [{"receipt": receipt, "target": target} for receipt in some]}
-        told = await visit.api("POST", f"/v1/queues/{quote(visit.queue, safe='/@')}/forward", fields=fields)
-        outcomes += [_moved(entry) for entry in told["entries"]]
+    for batch in _batches(receipts):
+        fields = {"entries": [{"receipt": receipt, "target": target} for receipt in batch]}
+        reply = await page.api("POST", f"/v1/queues/{quote(page.queue, safe='/@')}/forward", fields=fields)
+        outcomes += [_moved(entry) for entry in reply["entries"]]
     return outcomes
 
 
-def told(outcomes: Sequence[str]) -> str:
+def outcome_counts(outcomes: Sequence[str]) -> str:
     """Return the counts of outcomes for a URL."""
     return ".".join(f"{outcome}-{count}" for outcome, count in Counter(outcomes).items())
 
 
-def sentences(text: str) -> Iterator[str]:
-    """Yield the output of ``told`` in words; invalid parts are ignored."""
+def outcome_sentences(text: str) -> Iterator[str]:
+    """Yield the output of ``outcome_counts`` in words; invalid parts are ignored."""
     for part in text.split("."):
         outcome, _, count = part.partition("-")
         if outcome in OUTCOMES and count.isascii() and count.isdigit() and len(count) < len(str(_COUNT_MAX)):
@@ -119,27 +119,27 @@ def _moved(entry: Mapping[str, Any]) -> str:
     if code == "ReceiptEnded":
         return str(entry["state"])
     if code in {"QueueNotFound", "DestinationRefused"}:
-        raise Unfit(entry["message"])
+        raise InvalidField(entry["message"])
     return _outcome(code, entry["message"], entry["status"])
 
 
 async def _each(
-    visit: Visit, action: str, receipts: Sequence[str], fields: Mapping[str, Any], *, done: str
+    page: PageContext, action: str, receipts: Sequence[str], fields: Mapping[str, Any], *, done: str
 ) -> list[str]:
     """Return the outcome of each message: batch actions return more detail than single ones."""
     outcomes: list[str] = []
-    for some in _batches(receipts):
-        entries = [{"Id": str(place), "ReceiptHandle": receipt, **fields} for place, receipt in enumerate(some)]
-        answer = await visit.sqs(action, {"QueueUrl": visit.queue_url, "Entries": entries})
+    for batch in _batches(receipts):
+        entries = [{"Id": str(place), "ReceiptHandle": receipt, **fields} for place, receipt in enumerate(batch)]
+        answer = await page.sqs(action, {"QueueUrl": page.queue_url, "Entries": entries})
         outcomes += [entry.get("VeilmqReceipt", done) for entry in answer.get("Successful", ())]
         outcomes += [_outcome(failed["Code"], failed["Message"], 503) for failed in answer.get("Failed", ())]
     return outcomes
 
 
 def _outcome(code: str, message: str, status: int) -> str:
-    known = _OF_CODES.get(code) or next((outcome for words, outcome in _OF_WORDS if words in message), None)
+    known = _CODES.get(code) or next((outcome for words, outcome in _PHRASES if words in message), None)
     if known is None:
-        raise Refused(code, message, status)
+        raise ApiError(code, message, status)
     return known
 
 
@@ -153,92 +153,92 @@ _CHOSEN = "chosen."
 _RECEIPT = "receipt."
 _NONE_CHOSEN = "Tick the messages first."
 _UNCONFIRMED = "You did not receive all of these here: confirm that you take them from whoever holds them."
-_NO_ACT = "Choose what to do with them."
+_NO_ACTION = "Choose what to do with them."
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the messages of the queue."""
-    view = view_of(visit.query)
-    return await _page(visit, view, await look_at(visit, view))
+    view = read_view(page.query)
+    return await _page(page, view, await list_messages(page, view))
 
 
-async def change(visit: Visit) -> Response:
+async def change(page: PageContext) -> Response:
     """Receive messages, or apply the chosen action to the selected ones."""
     try:
-        return await (_receive(visit) if visit.form.get("do") == "receive" else _act(visit))
-    except Refused as refused:
-        if refused.is_missing:
+        return await (_receive(page) if page.form.get("do") == "receive" else _apply(page))
+    except ApiError as error:
+        if error.is_missing:
             raise
-        return await _again(visit, Said(general=refused.message, status=refused.status))
+        return await _show_errors(page, FormErrors(general=error.message, status=error.status))
 
 
-async def _receive(visit: Visit) -> Response:
-    filled = Filled(visit.form)
+async def _receive(page: PageContext) -> Response:
+    filled = SubmittedForm(page.form)
     count, timeout_s = filled.number("count", _COUNT), filled.number("timeout", _TIMEOUT)
     if filled.problems:
-        return await _again(visit, Said(filled.problems))
-    asked = {"QueueUrl": visit.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **ASKED}
+        return await _show_errors(page, FormErrors(filled.problems))
+    fields = {"QueueUrl": page.queue_url, "MaxNumberOfMessages": count, "WaitTimeSeconds": 0, **RECEIVE_FIELDS}
     if timeout_s is not None:
-        asked["VisibilityTimeout"] = timeout_s
-    messages = (await visit.sqs("ReceiveMessage", asked)).get("Messages", ())
-    view = view_of(visit.query)
+        fields["VisibilityTimeout"] = timeout_s
+    messages = (await page.sqs("ReceiveMessage", fields)).get("Messages", ())
+    view = read_view(page.query)
     if not messages:
-        return visit.go(_address(visit, view), done="nothing-received")
+        return page.redirect(_address(page, view), done="nothing-received")
     view = replace(view, state=IN_FLIGHT, whole="", mine=leases_of(messages))
-    came = told(["received"] * len(messages))
-    if timeout_s == 0 or await _is_found(visit, view):
-        return visit.go(_address(visit, view, came=came))
-    return await _page(visit, view, Look(rows_of(messages, view), is_cut=False), came=came)
+    came = outcome_counts(["received"] * len(messages))
+    if timeout_s == 0 or await _is_listed(page, view):
+        return page.redirect(_address(page, view, came=came))
+    return await _page(page, view, MessageList(rows_of(messages, view), is_cut=False), came=came)
 
 
-async def _is_found(visit: Visit, view: MessageView) -> bool:
+async def _is_listed(page: PageContext, view: MessageView) -> bool:
     """Return whether an inspection finds the received messages with receipts; False if it fails."""
     try:
-        found = await look_at(visit, view)
-    except Refused:
+        found = await list_messages(page, view)
+    except ApiError:
         return False
     return not (found.missing or found.hides_receipts)
 
 
-async def _act(visit: Visit) -> Response:
-    view, filled = view_of(visit.query), Filled(visit.form)
-    known = _receipts(visit.form)
-    chosen = [lease for lease in _chosen(visit.form) if lease in known]
+async def _apply(page: PageContext) -> Response:
+    view, filled = read_view(page.query), SubmittedForm(page.form)
+    known = _receipts(page.form)
+    chosen = [lease for lease in _chosen(page.form) if lease in known]
     if not chosen:
         filled.problems["chosen"] = _NONE_CHOSEN
-    if not visit.form.get("confirmed") and {*chosen} - {*view.mine}:
+    if not page.form.get("confirmed") and {*chosen} - {*view.mine}:
         filled.problems["confirmed"] = _UNCONFIRMED
     outcomes: list[str] = []
     try:
-        outcomes = await _done(visit, filled, [known[lease] for lease in chosen])
-    except Unfit as unfit:
-        filled.problems["target"] = str(unfit)
+        outcomes = await _done(page, filled, [known[lease] for lease in chosen])
+    except InvalidField as error:
+        filled.problems["target"] = str(error)
     if filled.problems:
-        return await _again(visit, Said(filled.problems))
-    left = view.mine if visit.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
-    view, came = replace(view, whole="", mine=left), told(outcomes)
+        return await _show_errors(page, FormErrors(filled.problems))
+    left = view.mine if page.form.get("do") == "extend" else tuple(each for each in view.mine if each not in chosen)
+    view, came = replace(view, whole="", mine=left), outcome_counts(outcomes)
     if {*known} - {*chosen}:
-        with suppress(Refused):  # the action is done; the next page shows the error
-            found = await look_at(visit, view, known=known)
+        with suppress(ApiError):  # the action is done; the next page shows the error
+            found = await list_messages(page, view, known=known)
             if found.hides_receipts:  # a redirect would lose the other receipts
-                return await _page(visit, view, found, came=came)
-    return visit.go(_address(visit, view, came=came))
+                return await _page(page, view, found, came=came)
+    return page.redirect(_address(page, view, came=came))
 
 
-async def _done(visit: Visit, filled: Filled, receipts: Sequence[str]) -> list[str]:
-    """Run the chosen action if the form is valid; raises ``Unfit`` for an invalid target."""
-    act = filled.text("do")
-    timeout_s = filled.number("seconds", _EXTENSION) if act == "extend" else 0
-    target = filled.queue("target") if act == "move" else ""
-    if act not in {"extend", "release", "delete", "move"}:
-        filled.problems["do"] = _NO_ACT
+async def _done(page: PageContext, filled: SubmittedForm, receipts: Sequence[str]) -> list[str]:
+    """Run the chosen action if the form is valid; raises ``InvalidField`` for an invalid target."""
+    action = filled.text("do")
+    timeout_s = filled.number("seconds", _EXTENSION) if action == "extend" else 0
+    target = filled.queue("target") if action == "move" else ""
+    if action not in {"extend", "release", "delete", "move"}:
+        filled.problems["do"] = _NO_ACTION
     if filled.problems:
         return []
-    if act == "move":
-        return await move(visit, receipts, target)
-    if act == "delete":
-        return await delete(visit, receipts)
-    return await hide(visit, receipts, timeout_s or 0)
+    if action == "move":
+        return await move(page, receipts, target)
+    if action == "delete":
+        return await delete(page, receipts)
+    return await hide(page, receipts, timeout_s or 0)
 
 
 def _receipts(form: Mapping[str, str]) -> dict[str, str]:
@@ -251,41 +251,41 @@ def _chosen(form: Mapping[str, str]) -> list[str]:
     return [name.removeprefix(_CHOSEN) for name in form if name.startswith(_CHOSEN)][: max(COUNTS)]
 
 
-def _address(visit: Visit, view: MessageView, *, came: str = "") -> str:
+def _address(page: PageContext, view: MessageView, *, came: str = "") -> str:
     query = "&".join(part for part in (view.query, f"came={came}" if came else "") if part)
-    return f"{path_of(visit.queue)}/messages" + (f"?{query}" if query else "")
+    return f"{path_of(page.queue)}/messages" + (f"?{query}" if query else "")
 
 
-async def _again(visit: Visit, said: Said) -> Response:
-    view = view_of(visit.query)
-    return await _page(visit, view, await look_at(visit, view, known=_receipts(visit.form)), said=said)
+async def _show_errors(page: PageContext, errors: FormErrors) -> Response:
+    view = read_view(page.query)
+    return await _page(page, view, await list_messages(page, view, known=_receipts(page.form)), errors=errors)
 
 
 async def _page(
-    visit: Visit, view: MessageView, found: Look, *, said: Said = NOTHING_SAID, came: str | None = None
+    page: PageContext, view: MessageView, found: MessageList, *, errors: FormErrors = NO_ERRORS, came: str | None = None
 ) -> Response:
     try:
-        shown = await look_if_allowed(visit)
-    except Refused:
+        shown = await show_queue_if_allowed(page)
+    except ApiError:
         if came is None:
             raise
         shown = None  # still report what was done
-    return visit.page(
+    return page.render(
         "messages.html",
-        status=said.status,
-        queue=visit.queue,
+        status=errors.status,
+        queue=page.queue,
         shown=shown,
         in_all=None if shown is None else _in_all(shown, view),
         view=view,
         found=found,
-        came=list(sentences(visit.query.get("came", "") if came is None else came)),
+        came=list(outcome_sentences(page.query.get("came", "") if came is None else came)),
         states=STATES,
         counts=COUNTS,
         bodies=BODIES,
-        form=visit.form,
-        chosen=_chosen(visit.form) if said.problems else [],
-        problems=said.problems,
-        general=said.general,
+        form=page.form,
+        chosen=_chosen(page.form) if errors.problems else [],
+        problems=errors.problems,
+        general=errors.general,
         count_hint=_COUNT.hint,
         timeout_hint=_TIMEOUT.hint,
         extension_hint=_EXTENSION.hint,
@@ -298,4 +298,4 @@ def _in_all(shown: ShownQueue, view: MessageView) -> int | None:
     return sum(counts.values()) if view.state == "all" else counts.get(view.state)
 
 
-PAGES = (Page("/console/queues/{account}/{name}/messages", show, change),)
+PAGES = (PageRoute("/console/queues/{account}/{name}/messages", show, change),)

@@ -5,49 +5,49 @@ from typing import NamedTuple
 from starlette.responses import Response
 
 from veilmq.console.move_tasks import Task, tasks_of
-from veilmq.console.visit import Page, Visit
+from veilmq.console.page_context import PageContext, PageRoute
 
 _PAGE_QUEUES = 200
 _QUEUES_MAX = 1_000
-_ASKED_MAX = 50
+_QUERIED_MAX = 50
 
 
 class Moves(NamedTuple):
-    """The tasks, running ones first. Only ``asked`` of ``known`` dead-letter queues were queried; ``is_cut`` if the
+    """The tasks, running ones first. Only ``queried`` of ``known`` dead-letter queues were queried; ``is_cut`` if the
     account has more queues than were searched.
     """
 
     tasks: list[Task]
     known: int
-    asked: int
+    queried: int
     is_cut: bool
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the move tasks of the account's dead-letter queues."""
-    return visit.page("moves.html", queue="", moves=await _moves(visit))
+    return page.render("moves.html", queue="", moves=await _moves(page))
 
 
-async def _moves(visit: Visit) -> Moves:
-    names, is_cut = await _dead_letter_queues(visit)
-    asked = names[:_ASKED_MAX]
+async def _moves(page: PageContext) -> Moves:
+    names, is_cut = await _dead_letter_queues(page)
+    queried = names[:_QUERIED_MAX]
     tasks: list[Task] = []
-    for name in asked:
-        tasks += await tasks_of(visit, f"{visit.account}/{name}") or ()
+    for name in queried:
+        tasks += await tasks_of(page, f"{page.account}/{name}") or ()
     tasks.sort(key=lambda task: (task.handle is None, -task.started_at_ms))
-    return Moves(tasks, len(names), len(asked), is_cut)
+    return Moves(tasks, len(names), len(queried), is_cut)
 
 
-async def _dead_letter_queues(visit: Visit) -> tuple[list[str], bool]:
+async def _dead_letter_queues(page: PageContext) -> tuple[list[str], bool]:
     """Return the dead-letter queues of the account's queues, and whether there may be more."""
     named: set[str] = set()
     for first in range(0, _QUEUES_MAX, _PAGE_QUEUES):
         query = {"first": first, "count": _PAGE_QUEUES}
-        found = await visit.api("GET", f"/v1/queues/{visit.account}", query=query)
+        found = await page.api("GET", f"/v1/queues/{page.account}", query=query)
         named |= {each["dead_letter_queue"].rpartition("/")[2] for each in found["queues"] if each["dead_letter_queue"]}
         if first + _PAGE_QUEUES >= found["in_all"]:
             return sorted(named), False
     return sorted(named), True
 
 
-PAGES = (Page("/console/moves", show),)
+PAGES = (PageRoute("/console/moves", show),)

@@ -9,20 +9,20 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from veilmq.console.asking import Refused
-from veilmq.console.distribution import apply_timeout, timeout_look
-from veilmq.console.feeds import figures, lease_look
+from veilmq.console.api_client import ApiError
+from veilmq.console.distribution import apply_timeout, timeout_section
 from veilmq.console.listing import COLUMNS
-from veilmq.console.queue_look import arn_of, look, movement, sources
+from veilmq.console.live_queries import figures, lease_section
+from veilmq.console.page_context import HOME, PageContext, PageRoute
+from veilmq.console.queue_queries import arn_of, dead_letter_sources, queue_rates, show_queue
 from veilmq.console.rendering import path_of, plain_name
 from veilmq.console.setting_rows import GROUPS, SettingRow
-from veilmq.console.visit import HOME, Page, Visit
 from veilmq.core.settings import QueueSettings
 
 _DOCUMENTS = frozenset({"policy", "visibility_rules"})
 
 
-class Told(NamedTuple):
+class SettingText(NamedTuple):
     """A setting for display; ``is_document`` if it is long, ``queues`` if it names some."""
 
     label: str
@@ -31,36 +31,36 @@ class Told(NamedTuple):
     queues: tuple[str, ...]
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show the queue."""
-    queue = await look(visit)
-    return visit.page(
+    queue = await show_queue(page)
+    return page.render(
         "queue.html",
-        queue=visit.queue,
+        queue=page.queue,
         shown=queue,
         columns=COLUMNS[1:],
-        figures=figures(await movement(visit, queue), visit.now_ms),
-        groups=[(group.title, _told(group.rows, queue.settings)) for group in GROUPS],
-        addresses=_addresses(queue.url, visit.queue, await arn_of(visit.asking, visit.queue)),
-        sources=await sources(visit),
-        timeline=await lease_look(visit, in_flight=queue.in_flight),
-        past=await timeout_look(visit, timeout_s=queue.settings.visibility_timeout_s),
+        figures=figures(await queue_rates(page, queue), page.now_ms),
+        groups=[(group.title, _setting_texts(group.rows, queue.settings)) for group in GROUPS],
+        addresses=_addresses(queue.url, page.queue, await arn_of(page.client, page.queue)),
+        sources=await dead_letter_sources(page),
+        timeline=await lease_section(page, in_flight=queue.in_flight),
+        timeout=await timeout_section(page, timeout_s=queue.settings.visibility_timeout_s),
     )
 
 
-def _told(rows: tuple[SettingRow, ...], settings: QueueSettings) -> list[Told]:
+def _setting_texts(rows: tuple[SettingRow, ...], settings: QueueSettings) -> list[SettingText]:
     """Return the settings that apply to the queue's type."""
-    return [_tell(row, settings) for row in rows if row.fifo <= settings.fifo]
+    return [_setting_text(row, settings) for row in rows if row.fifo <= settings.fifo]
 
 
-def _tell(row: SettingRow, settings: QueueSettings) -> Told:
+def _setting_text(row: SettingRow, settings: QueueSettings) -> SettingText:
     value = getattr(settings, row.setting)
     queues: tuple[str, ...] = ()
     if row.setting == "dead_letter_queue" and value:
         queues = (value,)
     elif row.setting == "redrive_sources":
         queues = value
-    return Told(row.label, row.kind.words(value), row.setting in _DOCUMENTS and bool(value), queues)
+    return SettingText(row.label, row.kind.words(value), row.setting in _DOCUMENTS and bool(value), queues)
 
 
 def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
@@ -78,47 +78,49 @@ def _addresses(url: str, queue: str, arn: str) -> list[tuple[str, str]]:
 _UNTYPED = "This is not the queue's name, so nothing was deleted. Type it as it is written above."
 
 
-async def show_purge(visit: Visit) -> Response:
+async def show_purge(page: PageContext) -> Response:
     """Show what a purge would delete."""
-    return await _ask(visit, "queue_purge.html")
+    return await _confirm(page, "queue_purge.html")
 
 
-async def purge(visit: Visit) -> Response:
+async def purge(page: PageContext) -> Response:
     """Delete all messages."""
     return await _confirmed(
-        visit, "queue_purge.html", "PurgeQueue", lambda: visit.go(path_of(visit.queue), done="purged")
+        page, "queue_purge.html", "PurgeQueue", lambda: page.redirect(path_of(page.queue), done="purged")
     )
 
 
-async def show_delete(visit: Visit) -> Response:
+async def show_delete(page: PageContext) -> Response:
     """Show what a deletion would delete."""
-    return await _ask(visit, "queue_delete.html")
+    return await _confirm(page, "queue_delete.html")
 
 
-async def delete(visit: Visit) -> Response:
+async def delete(page: PageContext) -> Response:
     """Delete the queue and all its messages."""
-    return await _confirmed(visit, "queue_delete.html", "DeleteQueue", lambda: visit.go(HOME, done="deleted"))
+    return await _confirmed(page, "queue_delete.html", "DeleteQueue", lambda: page.redirect(HOME, done="deleted"))
 
 
-async def _confirmed(visit: Visit, template: str, action: str, after: Callable[[], Response]) -> Response:
-    if not visit.is_confirmed:
-        return await _ask(visit, template, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
+async def _confirmed(page: PageContext, template: str, action: str, after: Callable[[], Response]) -> Response:
+    if not page.is_confirmed:
+        return await _confirm(page, template, problem=_UNTYPED, status=HTTPStatus.UNPROCESSABLE_ENTITY)
     try:
-        await visit.sqs(action, {"QueueUrl": visit.queue_url})
-    except Refused as refused:
-        if refused.is_missing:
+        await page.sqs(action, {"QueueUrl": page.queue_url})
+    except ApiError as error:
+        if error.is_missing:
             raise
-        return await _ask(visit, template, general=refused.message, status=refused.status)
+        return await _confirm(page, template, general=error.message, status=error.status)
     return after()
 
 
-async def _ask(visit: Visit, template: str, *, problem: str = "", general: str = "", status: int = 200) -> Response:
-    return visit.page(
+async def _confirm(
+    page: PageContext, template: str, *, problem: str = "", general: str = "", status: int = 200
+) -> Response:
+    return page.render(
         template,
         status=status,
-        queue=visit.queue,
-        shown=await look(visit),
-        sources=await sources(visit),
+        queue=page.queue,
+        shown=await show_queue(page),
+        sources=await dead_letter_sources(page),
         problem=problem,
         general=general,
     )
@@ -127,7 +129,7 @@ async def _ask(visit: Visit, template: str, *, problem: str = "", general: str =
 _PATH = "/console/queues/{account}/{name}"
 
 PAGES = (
-    Page(_PATH, show, apply_timeout),
-    Page(f"{_PATH}/purge", show_purge, purge),
-    Page(f"{_PATH}/delete", show_delete, delete),
+    PageRoute(_PATH, show, apply_timeout),
+    PageRoute(f"{_PATH}/purge", show_purge, purge),
+    PageRoute(f"{_PATH}/delete", show_delete, delete),
 )

@@ -6,9 +6,10 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from veilmq.console import setting_rows
-from veilmq.console.asking import Refused
-from veilmq.console.fields import NOTHING_SAID, Said
-from veilmq.console.queue_look import look, route
+from veilmq.console.api_client import ApiError
+from veilmq.console.fields import NO_ERRORS, FormErrors
+from veilmq.console.page_context import PageContext, PageRoute
+from veilmq.console.queue_queries import route, show_queue
 from veilmq.console.rendering import path_of
 from veilmq.console.setting_form import (
     HINT,
@@ -25,7 +26,6 @@ from veilmq.console.setting_form import (
     was,
 )
 from veilmq.console.setting_rows import GROUPS, ROWS, SettingGroup
-from veilmq.console.visit import Page, Visit
 from veilmq.core.settings import QueueSettings
 from veilmq.wire.v1.queues import ShownQueue
 from veilmq.wire.v1.request import NAMES
@@ -34,91 +34,93 @@ _NEW = QueueSettings()
 _NAME = re.compile(NAMES)
 
 
-async def show_new(visit: Visit) -> Response:
+async def show_new(page: PageContext) -> Response:
     """Show the form of a new queue."""
-    return _new(visit, FilledForm({}, texts_of(_NEW, ROWS.values()), {}), rows_of({}))
+    return _new(page, FilledForm({}, texts_of(_NEW, ROWS.values()), {}), rows_of({}))
 
 
-async def create(visit: Visit) -> Response:
+async def create(page: PageContext) -> Response:
     """Create the queue, or show the form with errors."""
-    form = filled(visit.form, _NEW, ROWS.values())
-    tags = filled_tags(visit.form, {})
-    name = visit.form.get(NAME, "").strip()
+    form = filled(page.form, _NEW, ROWS.values())
+    tags = filled_tags(page.form, {})
+    name = page.form.get(NAME, "").strip()
     problems = {} if _NAME.fullmatch(name) else {NAME: "This cannot be a name."}
-    problems |= form.problems | _of_tags(tags)
+    problems |= form.problems | _tag_errors(tags)
     if problems:
-        return _new(visit, form, tags.rows, Said(problems))
-    queue = f"{visit.account}/{name}"
+        return _new(page, form, tags.rows, FormErrors(problems))
+    queue = f"{page.account}/{name}"
     try:
-        made = await visit.api("POST", route(queue, "create"), fields={"settings": form.changes, "tags": tags.put})
-    except Refused as refused:
-        return _new(visit, form, tags.rows, _said(refused, otherwise=NAME))
+        made = await page.api("POST", route(queue, "create"), fields={"settings": form.changes, "tags": tags.put})
+    except ApiError as error:
+        return _new(page, form, tags.rows, _errors_of(error, default=NAME))
     if not made["is_new"]:
-        there = Said({NAME: "There is a queue of this name already; nothing was changed."}, status=HTTPStatus.CONFLICT)
-        return _new(visit, form, tags.rows, there)
-    return visit.go(path_of(queue), done="created")
+        there = FormErrors(
+            {NAME: "There is a queue of this name already; nothing was changed."}, status=HTTPStatus.CONFLICT
+        )
+        return _new(page, form, tags.rows, there)
+    return page.redirect(path_of(queue), done="created")
 
 
-async def show_present(visit: Visit) -> Response:
+async def show_present(page: PageContext) -> Response:
     """Show the form of a queue's settings."""
-    queue = await look(visit)
+    queue = await show_queue(page)
     texts = texts_of(queue.settings, shown_rows(queue.settings))
-    return _present(visit, queue, FilledForm({}, texts, {}), rows_of(queue.settings.tags))
+    return _present(page, queue, FilledForm({}, texts, {}), rows_of(queue.settings.tags))
 
 
-async def change(visit: Visit) -> Response:
+async def change(page: PageContext) -> Response:
     """Apply the changes, or show the form with errors."""
-    queue = await look(visit)
-    form = filled(visit.form, queue.settings, shown_rows(queue.settings))
-    tags = filled_tags(visit.form, queue.settings.tags)
-    problems = form.problems | _of_tags(tags)
+    queue = await show_queue(page)
+    form = filled(page.form, queue.settings, shown_rows(queue.settings))
+    tags = filled_tags(page.form, queue.settings.tags)
+    problems = form.problems | _tag_errors(tags)
     if problems:
-        return _present(visit, queue, form, tags.rows, Said(problems))
+        return _present(page, queue, form, tags.rows, FormErrors(problems))
     try:
         if form.changes:
-            await visit.api("POST", route(visit.queue, "set"), fields=form.changes)
-    except Refused as refused:
-        return _present(visit, queue, form, tags.rows, _said(refused))
+            await page.api("POST", route(page.queue, "set"), fields=form.changes)
+    except ApiError as error:
+        return _present(page, queue, form, tags.rows, _errors_of(error))
     try:
-        await _change_tags(visit, tags)
-    except Refused as refused:
-        return await _after_settings(visit, form, tags, _said(refused))
+        await _change_tags(page, tags)
+    except ApiError as error:
+        return await _after_settings(page, form, tags, _errors_of(error))
     is_changed = form.changes or tags.put or tags.removed
-    return visit.go(path_of(visit.queue), done="saved" if is_changed else "unchanged")
+    return page.redirect(path_of(page.queue), done="saved" if is_changed else "unchanged")
 
 
-async def _after_settings(visit: Visit, form: FilledForm, tags: FilledTags, said: Said) -> Response:
+async def _after_settings(page: PageContext, form: FilledForm, tags: FilledTags, errors: FormErrors) -> Response:
     """Show the form after only the tags were refused: settings and tags are two requests."""
-    queue = await look(visit)
+    queue = await show_queue(page)
     done = "The settings were changed, the tags were not. " if form.changes else ""
     texts = texts_of(queue.settings, shown_rows(queue.settings))
-    return _present(visit, queue, FilledForm({}, texts, {}), tags.rows, said._replace(general=done + said.general))
+    return _present(page, queue, FilledForm({}, texts, {}), tags.rows, errors._replace(general=done + errors.general))
 
 
-async def _change_tags(visit: Visit, tags: FilledTags) -> None:
+async def _change_tags(page: PageContext, tags: FilledTags) -> None:
     if tags.put:
-        await visit.sqs("TagQueue", {"QueueUrl": visit.queue_url, "Tags": tags.put})
+        await page.sqs("TagQueue", {"QueueUrl": page.queue_url, "Tags": tags.put})
     if tags.removed:
-        await visit.sqs("UntagQueue", {"QueueUrl": visit.queue_url, "TagKeys": tags.removed})
+        await page.sqs("UntagQueue", {"QueueUrl": page.queue_url, "TagKeys": tags.removed})
 
 
-def _of_tags(tags: FilledTags) -> dict[str, str]:
+def _tag_errors(tags: FilledTags) -> dict[str, str]:
     return {TAGS: tags.problem} if tags.problem else {}
 
 
-def _said(refused: Refused, *, otherwise: str = "") -> Said:
-    """Return a refusal as form errors; ``otherwise`` is the field for invalid input that names none."""
-    field = field_of(refused)
-    if not field and refused.code == "InvalidRequest":
-        field = otherwise
-    return Said({field: refused.message} if field else {}, "" if field else refused.message, refused.status)
+def _errors_of(error: ApiError, *, default: str = "") -> FormErrors:
+    """Return a refusal as form errors; ``default`` is the field for invalid input that names none."""
+    field = field_of(error)
+    if not field and error.code == "InvalidRequest":
+        field = default
+    return FormErrors({field: error.message} if field else {}, "" if field else error.message, error.status)
 
 
-def _new(visit: Visit, form: FilledForm, tags: list[tuple[str, str]], said: Said = NOTHING_SAID) -> Response:
-    return visit.page(
+def _new(page: PageContext, form: FilledForm, tags: list[tuple[str, str]], errors: FormErrors = NO_ERRORS) -> Response:
+    return page.render(
         "queue_new.html",
-        status=said.status,
-        name=visit.form.get(NAME, ""),
+        status=errors.status,
+        name=page.form.get(NAME, ""),
         name_hint=setting_rows.NAME_HINT,
         groups=GROUPS,
         texts=form.texts,
@@ -126,20 +128,20 @@ def _new(visit: Visit, form: FilledForm, tags: list[tuple[str, str]], said: Said
         tags=tags,
         tags_before=was({}),
         tags_hint=HINT,
-        problems=said.problems,
-        general=said.general,
+        problems=errors.problems,
+        general=errors.general,
         labels=_labels(),
     )
 
 
 def _present(
-    visit: Visit, queue: ShownQueue, form: FilledForm, tags: list[tuple[str, str]], said: Said = NOTHING_SAID
+    page: PageContext, queue: ShownQueue, form: FilledForm, tags: list[tuple[str, str]], errors: FormErrors = NO_ERRORS
 ) -> Response:
     rows = shown_rows(queue.settings)
-    return visit.page(
+    return page.render(
         "queue_edit.html",
-        status=said.status,
-        queue=visit.queue,
+        status=errors.status,
+        queue=page.queue,
         shown=queue,
         groups=_groups(queue.settings),
         texts=form.texts,
@@ -147,8 +149,8 @@ def _present(
         tags=tags,
         tags_before=was(queue.settings.tags),
         tags_hint=HINT,
-        problems=said.problems,
-        general=said.general,
+        problems=errors.problems,
+        general=errors.general,
         labels=_labels(),
     )
 
@@ -164,6 +166,6 @@ def _labels() -> dict[str, str]:
 
 
 PAGES = (
-    Page("/console/queues/new", show_new, create),
-    Page("/console/queues/{account}/{name}/edit", show_present, change),
+    PageRoute("/console/queues/new", show_new, create),
+    PageRoute("/console/queues/{account}/{name}/edit", show_present, change),
 )

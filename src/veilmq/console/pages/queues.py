@@ -7,38 +7,38 @@ from typing import NamedTuple
 import msgspec
 from starlette.responses import Response
 
-from veilmq.console.feeds import figures
 from veilmq.console.listing import COLUMNS, SIZES, Listing
-from veilmq.console.visit import HOME, Page, Visit
+from veilmq.console.live_queries import figures
+from veilmq.console.page_context import HOME, PageContext, PageRoute
 from veilmq.core.commands import BrowsedQueues
 
 
-async def show(visit: Visit) -> Response:
+async def show(page: PageContext) -> Response:
     """Show queues of the account; for htmx, during typing, only their table."""
-    listing = Listing.of(visit.query)
-    found = await _look(visit, listing)
+    listing = Listing.of(page.query)
+    found = await _browse(page, listing)
     pages = max(ceil(found.in_all / listing.size), 1)
     if listing.page > pages:
         listing = listing._replace(page=pages)
-        found = await _look(visit, listing)
-    return visit.page(
-        "parts/queue_table.html" if visit.is_partial else "queues.html",
+        found = await _browse(page, listing)
+    return page.render(
+        "parts/queue_table.html" if page.is_partial else "queues.html",
         listing=listing,
         columns=COLUMNS,
         sizes=SIZES,
         found=found,
-        figures={queue.name: figures(queue, visit.now_ms) for queue in found.queues},
+        figures={queue.name: figures(queue, page.now_ms) for queue in found.queues},
         sparklines={queue.name: sparkline(queue.history) for queue in found.queues},
         pages=pages,
-        endpoint=visit.endpoint,
+        endpoint=page.endpoint,
     )
 
 
-async def _look(visit: Visit, listing: Listing) -> BrowsedQueues:
-    return msgspec.convert(await visit.api("GET", "/v1/queues/-", query=listing.asked), BrowsedQueues)
+async def _browse(page: PageContext, listing: Listing) -> BrowsedQueues:
+    return msgspec.convert(await page.api("GET", "/v1/queues/-", query=listing.parameters), BrowsedQueues)
 
 
-PAGES = (Page(HOME, show),)
+PAGES = (PageRoute(HOME, show),)
 
 
 WIDTH = 96

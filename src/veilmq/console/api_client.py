@@ -12,7 +12,7 @@ import msgspec
 from veilmq.wire.exchange import Caller
 
 
-class Asked(NamedTuple):
+class ApiRequest(NamedTuple):
     """A request to the queues; ``headers`` have lower-case names.
 
     ``caller`` is ``None`` without authentication; ``peer`` is the address for conditions of policies.
@@ -26,7 +26,7 @@ class Asked(NamedTuple):
     peer: str | None
 
 
-class Answer(NamedTuple):
+class ApiReply(NamedTuple):
     """A reply: HTTP status, complete header lines, and body."""
 
     status: int
@@ -34,11 +34,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Ask = Callable[[Asked], Awaitable[Answer]]
+SendRequest = Callable[[ApiRequest], Awaitable[ApiReply]]
 """Runs a request in the process, without a signature; raises only cancellation."""
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """An error reply: ``code`` is its name, ``str()`` a sentence for a person."""
 
     def __init__(self, code: str, message: str, status: int, fields: Mapping[str, Any] | None = None) -> None:
@@ -60,14 +60,20 @@ class Refused(Exception):
         return self.code in {"QueueDoesNotExist", "QueueNotFound", "AWS.SimpleQueueService.NonExistentQueue"}
 
 
-class Asking:
+class ApiClient:
     """Sends requests of one caller."""
 
     def __init__(
-        self, ask: Ask, *, caller: Caller | None, peer: str | None, host: str, program: str | None = None
+        self,
+        send_request: SendRequest,
+        *,
+        caller: Caller | None,
+        peer: str | None,
+        host: str,
+        program: str | None = None,
     ) -> None:
         """``host`` is the ``Host`` header, used in URLs of queues; ``program`` is the browser's user agent."""
-        self._ask = ask
+        self._send = send_request
         self._caller = caller
         self._peer = peer
         self._always = {b"host": host.encode("latin-1")}
@@ -75,9 +81,9 @@ class Asking:
             self._always[b"user-agent"] = program.encode("latin-1")
 
     async def sqs(self, action: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """Run an action of SQS; fields and results have the names of its JSON API. Raises ``Refused``."""
+        """Run an action of SQS; fields and results have the names of its JSON API. Raises ``ApiError``."""
         headers = {b"x-amz-target": b"AmazonSQS." + action.encode(), b"content-type": b"application/x-amz-json-1.0"}
-        found: dict[str, Any] = await self._answer(b"POST", b"/", headers, msgspec.json.encode(fields))
+        found: dict[str, Any] = await self._request(b"POST", b"/", headers, msgspec.json.encode(fields))
         return found
 
     async def api(
@@ -88,23 +94,23 @@ class Asking:
         query: Mapping[str, Any] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a route of veilmq's API (``docs/protocols``), whose path begins with ``/v1/``. Raises ``Refused``."""
+        """Call a route of veilmq's API (``docs/protocols``), whose path begins with ``/v1/``. Raises ``ApiError``."""
         target = path + ("?" + urlencode(query) if query else "")
         body = b"" if fields is None else msgspec.json.encode(fields)
-        return await self._answer(method.encode(), target.encode(), {}, body)
+        return await self._request(method.encode(), target.encode(), {}, body)
 
-    async def _answer(self, method: bytes, target: bytes, headers: dict[bytes, bytes], body: bytes) -> Any:
-        answer = await self._ask(Asked(method, target, self._always | headers, body, self._caller, self._peer))
-        if answer.status >= 400:
-            raise refusal(answer)
-        return msgspec.json.decode(answer.body) if answer.body else {}
+    async def _request(self, method: bytes, target: bytes, headers: dict[bytes, bytes], body: bytes) -> Any:
+        reply = await self._send(ApiRequest(method, target, self._always | headers, body, self._caller, self._peer))
+        if reply.status >= 400:
+            raise error_in(reply)
+        return msgspec.json.decode(reply.body) if reply.body else {}
 
 
-def refusal(answer: Answer) -> Refused:
+def error_in(reply: ApiReply) -> ApiError:
     """Return the error in a reply of SQS or of veilmq's API."""
     try:
-        told = msgspec.json.decode(answer.body, type=dict[str, Any])
+        fields = msgspec.json.decode(reply.body, type=dict[str, Any])
     except msgspec.MsgspecError:
-        return Refused("InternalError", answer.body.decode("utf-8", "replace")[:500].strip(), answer.status)
-    code = str(told.get("code") or told.get("__type", "InternalError"))
-    return Refused(code.rpartition("#")[2], str(told.get("message", "")), answer.status, told)
+        return ApiError("InternalError", reply.body.decode("utf-8", "replace")[:500].strip(), reply.status)
+    code = str(fields.get("code") or fields.get("__type", "InternalError"))
+    return ApiError(code.rpartition("#")[2], str(fields.get("message", "")), reply.status, fields)

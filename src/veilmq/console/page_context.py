@@ -1,4 +1,4 @@
-"""One request of a browser: who is there, what was filled in, what may be asked, and how it is answered."""
+"""The context of a page: its request, form and caller, its API client, and its response."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,27 +7,27 @@ from urllib.parse import parse_qsl, quote
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from veilmq.console.asking import Asking
+from veilmq.console.api_client import ApiClient
 from veilmq.console.ports import Ports
 from veilmq.console.rendering import Rendering, plain_name
 from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.exchange import Caller
 
 HOME = "/console/queues"
-"""Where one is without having asked for any page."""
+"""The start page."""
 
 SIGN_IN = "/console/login"
 
 FORM_BYTES_MAX = 4 << 20
-"""How long a form may be: a message of 1 MiB, every byte of it escaped, and what is around it."""
+"""Maximum size of a form: a message of 1 MiB with every byte escaped, and the rest."""
 
 OPEN_FORM_BYTES_MAX = 16 << 10
-"""How long it may be from whoever has not signed in."""
+"""Maximum size of a form without a session."""
 
 FIELDS_MAX = 1_000
 
 TOKEN = "csrf"
-"""The field, and in lower case the header, with which a form shows that the console made it."""
+"""The form field with the CSRF token."""
 
 TOKEN_HEADER = "x-csrf-token"
 
@@ -49,29 +49,29 @@ NOTICES = {
     "timeout-applied": "The recommended timeout was set; messages in flight keep their deadlines.",
     "unchanged": "Nothing was changed: the settings are as they were.",
 }
-"""What a page says after a change: sentences by key, so that no address can put words of others into a page."""
+"""Messages after a change, by key, so that a URL cannot put foreign text into a page."""
 
 
 class FormRefused(Exception):
-    """The form cannot be taken; ``str()`` says why and what to do."""
+    """The form is refused; ``str()`` says why and what to do."""
 
     status = 403
 
 
 class FormTooLong(FormRefused):
-    """The form has more bytes, or more fields, than are read."""
+    """The form has too many bytes or fields."""
 
     status = 413
 
 
 class FormOfAnotherKind(FormRefused):
-    """What was sent is no form of a page."""
+    """The content type is not that of a form."""
 
     status = 415
 
 
-class Visit:
-    """What a page is given. ``sqs`` and ``api`` of ``asking`` raise ``Refused``, which ``Console`` answers."""
+class PageContext:
+    """What a page gets. ``sqs`` and ``api`` raise ``ApiError``, which ``Console`` renders."""
 
     def __init__(
         self,
@@ -82,17 +82,16 @@ class Visit:
         accounts: Accounts | None,
         caller: Caller | None,
         ports: Ports,
-        asking: Asking,
+        client: ApiClient,
         rendering: Rendering,
         account: str,
         endpoint: str,
         now_ms: int,
         is_operator: bool = False,
     ) -> None:
-        """``account`` is the caller's own, ``endpoint`` where programs reach the queues, ``now_ms`` the shown present.
+        """``account`` is the caller's, ``endpoint`` the URL of the queues, ``now_ms`` the current shown time.
 
-        ``accounts`` is ``None`` where nobody is asked who he is; ``is_operator`` tells that the caller may see what is
-        of the whole server.
+        ``accounts`` is ``None`` without authentication; ``is_operator``: the caller may see data of the whole server.
         """
         self.request = request
         self.sessions = sessions
@@ -104,54 +103,54 @@ class Visit:
         self.endpoint = endpoint
         self.now_ms = now_ms
         self.is_operator = is_operator
-        self.asking = asking
-        self.sqs = asking.sqs
-        self.api = asking.api
+        self.client = client
+        self.sqs = client.sqs
+        self.api = client.api
         self._rendering = rendering
         self.form: Mapping[str, str] = {}
 
     @property
     def query(self) -> Mapping[str, str]:
-        """Return the parameters of the address."""
+        """The query parameters."""
         return self.request.query_params
 
     @property
     def peer(self) -> str | None:
-        """Return the address that the browser came from."""
+        """The address of the browser."""
         return None if self.request.client is None else self.request.client.host
 
     @property
     def program(self) -> str | None:
-        """Return what the browser says that it is."""
+        """The user agent of the browser."""
         return self.request.headers.get("user-agent")
 
     @property
     def queue(self) -> str:
-        """Return the full name of the queue that the path names, ``account/name``."""
+        """The full name of the queue in the path, ``account/name``."""
         return f"{self.request.path_params['account']}/{self.request.path_params['name']}"
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the form has the queue's name, typed: the macro ``typed_name`` asks for it."""
+        """Whether the form contains the queue's name, typed into the field of the macro ``typed_name``."""
         return self.form.get("confirmation", "").strip() == plain_name(self.queue)
 
     @property
     def queue_url(self) -> str:
-        """Return the URL of that queue, as the actions of SQS take it."""
+        """The URL of that queue for actions of SQS."""
         return f"{self.endpoint}/{quote(self.queue, safe='/@')}"
 
     @property
     def is_partial(self) -> bool:
-        """Whether htmx asks, for a part of the page; when it goes back to a page it wants the whole."""
+        """Whether htmx requests a part of the page; its history needs whole pages."""
         headers = self.request.headers
         return headers.get("hx-request") == "true" and headers.get("hx-history-restore-request") != "true"
 
     async def read_form(self) -> None:
-        """Fill ``form`` with what was sent, the last of equal names; raises ``FormRefused``."""
+        """Read the body into ``form``, the last of equal names; raises ``FormRefused``."""
         kind = self.request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != _FORM:
             raise FormOfAnotherKind(f"A page's form comes as {_FORM}; programs use the API. Nothing was changed.")
-        body = await self._body(OPEN_FORM_BYTES_MAX if self._is_stranger else FORM_BYTES_MAX)
+        body = await self._body(OPEN_FORM_BYTES_MAX if self._must_sign_in else FORM_BYTES_MAX)
         try:
             self.form = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError:
@@ -163,12 +162,12 @@ class Visit:
             )
 
     @property
-    def _is_stranger(self) -> bool:
-        """Whether somebody is here who would have to sign in."""
+    def _must_sign_in(self) -> bool:
+        """Whether the caller must sign in."""
         return self.caller is None and self.accounts is not None
 
-    def page(self, template: str, *, status: int = 200, **values: Any) -> Response:
-        """Answer with ``templates/{template}``, which is told ``values`` beside who is there."""
+    def render(self, template: str, *, status: int = 200, **values: Any) -> Response:
+        """Return the page ``templates/{template}`` with ``values``."""
         html = self._rendering.html(
             template,
             session=self.session,
@@ -181,8 +180,8 @@ class Visit:
         )
         return HTMLResponse(html, status_code=status)
 
-    def go(self, path: str, *, done: str = "") -> Response:
-        """Send the browser to another page of ours after a change; ``done`` is a key of ``notices.NOTICES``."""
+    def redirect(self, path: str, *, done: str = "") -> Response:
+        """Redirect to another page after a change; ``done`` is a key of ``NOTICES``."""
         assert not done or done in NOTICES, done
         separator = "&" if "?" in path else "?"
         return RedirectResponse(f"{path}{separator}done={done}" if done else path, status_code=303)
@@ -196,13 +195,10 @@ class Visit:
         return body.decode("utf-8", "replace")
 
 
-class Page(NamedTuple):
-    """``show`` answers GET, ``change`` POST, with the form read and its token checked; ``path`` is Starlette's.
-
-    One that is ``open`` is for whoever has not signed in, too.
-    """
+class PageRoute(NamedTuple):
+    """``show`` handles GET, ``change`` POST, with the form read and its token checked. ``open``: needs no session."""
 
     path: str
-    show: Callable[[Visit], Awaitable[Response]]
-    change: Callable[[Visit], Awaitable[Response]] | None = None
+    show: Callable[[PageContext], Awaitable[Response]]
+    change: Callable[[PageContext], Awaitable[Response]] | None = None
     open: bool = False

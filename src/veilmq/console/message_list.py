@@ -13,10 +13,10 @@ from uuid import UUID
 
 import msgspec
 
-from veilmq.console.asking import Refused
+from veilmq.console.api_client import ApiError
 from veilmq.console.bodies import CUT_CHARACTERS, ShownBody, hex_rows, shown
-from veilmq.console.queue_look import look
-from veilmq.console.visit import Visit
+from veilmq.console.page_context import PageContext
+from veilmq.console.queue_queries import show_queue
 from veilmq.core.limits import INSPECT_MESSAGES, LEASE_S_MAX, SECOND_MS, SQS_RECEIVE_COUNT
 from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow, ShownQueue
 
@@ -54,9 +54,9 @@ class MessageView:
     @property
     def query(self) -> str:
         """The query string, without defaults."""
-        usual = asdict(MessageView())
-        told = {name: value for name, value in asdict(self).items() if value != usual[name]}
-        return urlencode({name: ".".join(value) if name == "mine" else value for name, value in told.items()})
+        defaults = asdict(MessageView())
+        message = {name: value for name, value in asdict(self).items() if value != defaults[name]}
+        return urlencode({name: ".".join(value) if name == "mine" else value for name, value in message.items()})
 
     def with_body(self, body: str) -> str:
         """Return the query string with bodies shown as ``body``."""
@@ -66,12 +66,12 @@ class MessageView:
         """Return the query string for the complete body of one message, which is in ``state``."""
         return replace(self, whole=message, state=state if self.state == NEXT else self.state).query
 
-    def but(self, **other: object) -> str:
+    def changed(self, **other: object) -> str:
         """Return the query string with other parameters, without ``whole``."""
         return replace(self, **{"whole": "", **other}).query  # type: ignore[arg-type]
 
 
-def view_of(query: Mapping[str, str]) -> MessageView:
+def read_view(query: Mapping[str, str]) -> MessageView:
     """Read the parameters of a URL; invalid ones are ignored."""
     state = query.get("state", "").replace("_", "-")  # the API uses an underscore
     body, count = query.get("body", ""), query.get("count", "")
@@ -97,7 +97,7 @@ def lease_name(message: str, receive_count: object) -> str:
     return f"{message}_{receive_count}"
 
 
-_LAID_OUT_CHARACTERS = 65_536
+_JSON_CHARACTERS = 65_536
 """Longest body that is indented as JSON in a list of messages."""
 
 _VALUE_CHARACTERS = 512
@@ -118,10 +118,10 @@ class Row(NamedTuple):
     """A message for display.
 
     ``source`` is the queue that a dead letter came from, if known. ``lease`` names its lease; ``is_mine`` if that began
-    on this page. ``wall_at_ms`` is the latest time to which it can be extended.
+    on this page. ``max_deadline_ms`` is the latest time to which it can be extended.
     """
 
-    told: ListedMessage | PeekedRow
+    message: ListedMessage | PeekedRow
     state: str
     body: ShownBody
     attributes: list[Attribute]
@@ -130,10 +130,10 @@ class Row(NamedTuple):
     is_mine: bool = False
     receipt: str | None = None
     visible_at_ms: int | None = None
-    wall_at_ms: int | None = None
+    max_deadline_ms: int | None = None
 
 
-class Look(NamedTuple):
+class MessageList(NamedTuple):
     """The messages to show; ``is_cut`` if there may be more.
 
     ``hides_receipts`` if the caller may not see the receipts of others; ``missing`` counts leases that began here and
@@ -146,54 +146,56 @@ class Look(NamedTuple):
     missing: int = 0
 
     @property
-    def acts(self) -> bool:
+    def has_receipts(self) -> bool:
         """Whether there is a receipt to act with."""
         return any(row.receipt for row in self.rows)
 
     @property
-    def acts_on_others(self) -> bool:
+    def has_others_receipts(self) -> bool:
         """Whether there is a receipt of another receiver."""
         return any(row.receipt and not row.is_mine for row in self.rows)
 
 
-async def look_if_allowed(visit: Visit) -> ShownQueue | None:
-    """Return the queue; ``None`` if the caller may see only its messages; raises ``Refused``."""
+async def show_queue_if_allowed(page: PageContext) -> ShownQueue | None:
+    """Return the queue; ``None`` if the caller may see only its messages; raises ``ApiError``."""
     try:
-        return await look(visit)
-    except Refused as refused:
-        if not refused.is_denied:
+        return await show_queue(page)
+    except ApiError as error:
+        if not error.is_denied:
             raise
         return None
 
 
-async def look_at(visit: Visit, view: MessageView, *, known: Mapping[str, str] = _NO_RECEIPTS) -> Look:
-    """Return the messages of ``view``; raises ``Refused``.
+async def list_messages(
+    page: PageContext, view: MessageView, *, known: Mapping[str, str] = _NO_RECEIPTS
+) -> MessageList:
+    """Return the messages of ``view``; raises ``ApiError``.
 
     ``known`` are receipts by lease from the form, for a caller who may not see those of others.
     """
     if view.state == NEXT:
-        peeked = msgspec.convert(await _ask(visit, "/peek", _query(view)), PeekedMessages)
+        peeked = msgspec.convert(await _get(page, "/peek", _query(view)), PeekedMessages)
         rows = [row_of(each, view) for each in peeked.messages]
-        return Look(rows, peeked.is_cut or len(rows) >= view.count)
-    query = _query(view) | _choice(view)
+        return MessageList(rows, peeked.is_cut or len(rows) >= view.count)
+    query = _query(view) | _filter(view)
     hides_receipts = False
     try:
-        told = await _ask(visit, "", query | {"receipts": "true"})
-    except Refused as refused:
-        if not refused.is_denied:
+        message = await _get(page, "", query | {"receipts": "true"})
+    except ApiError as error:
+        if not error.is_denied:
             raise
-        told, hides_receipts = await _ask(visit, "", query), True
-    listed = msgspec.convert(told, ListedMessages)
+        message, hides_receipts = await _get(page, "", query), True
+    listed = msgspec.convert(message, ListedMessages)
     rows = [row_of(each, view) for each in listed.messages]
     if hides_receipts:
         rows = [row._replace(receipt=known.get(row.lease)) for row in rows]
     rows.sort(key=lambda row: not row.is_mine)
     missing = len({*view.mine} - {row.lease for row in rows}) if not view.whole else 0
-    return Look(rows, listed.is_cut or len(rows) >= view.count, hides_receipts, missing)
+    return MessageList(rows, listed.is_cut or len(rows) >= view.count, hides_receipts, missing)
 
 
-async def _ask(visit: Visit, verb: str, query: Mapping[str, Any]) -> Any:
-    return await visit.api("GET", f"/v1/messages/{quote(visit.queue, safe='/@')}{verb}", query=query)
+async def _get(page: PageContext, verb: str, query: Mapping[str, Any]) -> Any:
+    return await page.api("GET", f"/v1/messages/{quote(page.queue, safe='/@')}{verb}", query=query)
 
 
 def _query(view: MessageView) -> dict[str, Any]:
@@ -201,42 +203,42 @@ def _query(view: MessageView) -> dict[str, Any]:
         return {"count": INSPECT_MESSAGES.maximum}
     return {
         "count": view.count,
-        "body_characters_max": _LAID_OUT_CHARACTERS if view.body == "json" else CUT_CHARACTERS,
+        "body_characters_max": _JSON_CHARACTERS if view.body == "json" else CUT_CHARACTERS,
     }
 
 
-def _choice(view: MessageView) -> dict[str, Any]:
+def _filter(view: MessageView) -> dict[str, Any]:
     state = {} if view.state == "all" else {"state": view.state.replace("-", "_")}
     return state | ({"id": view.whole} if view.whole else {})
 
 
-def row_of(told: ListedMessage | PeekedRow, view: MessageView) -> Row:
+def row_of(message: ListedMessage | PeekedRow, view: MessageView) -> Row:
     """Return a message for display in ``view``."""
-    lease = lease_name(told.id, told.receive_count)
+    lease = lease_name(message.id, message.receive_count)
     row = Row(
-        told=told,
+        message=message,
         state="visible",
-        body=shown(told.body, view.body, size_bytes=told.body_bytes, whole=bool(view.whole)),
-        attributes=_attributes(told),
+        body=shown(message.body, view.body, size_bytes=message.body_bytes, whole=bool(view.whole)),
+        attributes=_attributes(message),
         lease=lease,
     )
-    if isinstance(told, PeekedRow):
-        return row._replace(source=told.source)
-    state = told.state.replace("_", "-")
+    if isinstance(message, PeekedRow):
+        return row._replace(source=message.source)
+    state = message.state.replace("_", "-")
     return row._replace(
         state=state,
         is_mine=state == IN_FLIGHT and lease in view.mine,
-        receipt=told.receipt,
-        visible_at_ms=told.visible_at_ms,
-        wall_at_ms=None if told.received_at_ms is None else told.received_at_ms + LEASE_S_MAX * SECOND_MS,
+        receipt=message.receipt,
+        visible_at_ms=message.visible_at_ms,
+        max_deadline_ms=None if message.received_at_ms is None else message.received_at_ms + LEASE_S_MAX * SECOND_MS,
     )
 
 
-def _attributes(told: ListedMessage | PeekedRow) -> list[Attribute]:
+def _attributes(message: ListedMessage | PeekedRow) -> list[Attribute]:
     """Return the sender's attributes, then the protocol's."""
-    types = told.attribute_types or {}
-    own = [_attribute(name, types.get(name, "String"), value) for name, value in told.attributes.items()]
-    return own + [_attribute(name, "system", value) for name, value in told.system_attributes.items()]
+    types = message.attribute_types or {}
+    own = [_attribute(name, types.get(name, "String"), value) for name, value in message.attributes.items()]
+    return own + [_attribute(name, "system", value) for name, value in message.system_attributes.items()]
 
 
 def _attribute(name: str, kind: str, value: str) -> Attribute:
@@ -247,7 +249,7 @@ def _attribute(name: str, kind: str, value: str) -> Attribute:
     return Attribute(name, kind, value[:_VALUE_CHARACTERS], size if len(value) > _VALUE_CHARACTERS else 0)
 
 
-ASKED: Mapping[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
+RECEIVE_FIELDS: Mapping[str, Any] = {"MessageSystemAttributeNames": ["All"], "MessageAttributeNames": ["All"]}
 """Parameters of a receive whose messages are shown."""
 
 _RECEIVED = "ApproximateReceiveCount"
