@@ -1,4 +1,4 @@
-"""Handlers that do what the body of a message says; in a module of their own, so that processes find them."""
+"""Handlers controlled by the body of a message; in a module, so that worker processes can import them."""
 
 import os
 import signal
@@ -10,7 +10,6 @@ RETRY_S = 7
 
 
 def act(message: ReceivedMessage, ctx: Context) -> Drop | None:
-    """End as the body says."""
     assert ctx.attempt == message.receive_count
     if message.body == "drop":
         return Drop("of no use")
@@ -24,7 +23,6 @@ def act(message: ReceivedMessage, ctx: Context) -> Drop | None:
 
 
 async def act_async(message: ReceivedMessage, ctx: Context) -> Drop | None:
-    """End as the body says."""
     return act(message, ctx)
 
 
@@ -33,49 +31,42 @@ async def fail_async(body: str) -> None:
 
 
 def forgets_await(message: ReceivedMessage, ctx: Context) -> object:
-    """Return a coroutine that nothing runs."""
     return act_async(message, ctx)
 
 
 def die(message: ReceivedMessage) -> None:
-    """Take the whole process along at the first attempt."""
     if message.receive_count == 1:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def spin(body: str, ctx: Context) -> None:
-    """Compute for ever, without a look at anything."""
     while True:
         pass
 
 
-def stop_when_told(body: str, ctx: Context) -> None:
+def check_forever(body: str, ctx: Context) -> None:
     while True:
         ctx.check()
 
 
 def fenced(body: str, ctx: Context) -> None:
-    """Do something that must not happen twice."""
     with ctx.fence():
         ctx.progress(0.5)
 
 
 def takes_number(number: int) -> None:
-    """Take what some bodies are not."""
+    pass
 
 
 def takes_whole(message: ReceivedMessage, ctx: Context) -> None:
-    """Take the message as it is, and look whether to go on."""
     ctx.check()
     assert (ctx.message_id, ctx.attempt) == (message.id, 1)
 
 
-class _Outer:
-    class Reject(Exception):
-        """The program's own, which is no verb."""
+class _Outer:  # the program's own exceptions with the names of verbs
+    class Reject(Exception): ...
 
-    class RetryLater(Exception):
-        """The program's own, too."""
+    class RetryLater(Exception): ...
 
 
 def raises_its_own(body: str) -> None:

@@ -1,6 +1,6 @@
-"""A worker that reports its process, for the supervisor: each start, each message, each shutdown, as a line of JSON.
+"""A worker that reports its start, messages and shutdown as lines of JSON.
 
-A message that names a pipe is held until that was opened to write, ``die`` kills the process at its first attempt.
+A message that is the path of a pipe blocks until the pipe is opened for writing; ``die`` kills the process once.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""A consumer and a real server on one clock: a day passes for both in as long as their threads need.
+"""Simulations in virtual time: a consumer and a server on one clock, leases against a scripted queue, and policies.
 
-The consumer's clock is moved from one instant at which its renewer wants to wake to the next, and takes the server's
-along. What they do at an instant is real: threads, sockets, requests. Event loops are not on that clock: a handler ends
-when the test lets it.
+On the one clock, time advances from one wake-up of the renewer to the next; threads, sockets and requests are real.
+Event loops do not use that clock: a handler ends when the test lets it.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from veilmq.testing import RunningQueue, RunningServer, SeenMessage, SteppedCloc
 
 
 class OneClock(SteppedClock):
-    """The consumer's clock, which moves that of a server."""
+    """The consumer's clock, which also moves that of a server."""
 
     def __init__(self, server: RunningServer) -> None:
         super().__init__()
@@ -39,26 +38,24 @@ class OneClock(SteppedClock):
         self._moving = threading.Lock()
 
     def advance(self, duration_s: float) -> None:
-        """Move by ``duration_s``, after whoever moves it already."""
         with self._moving:
             super().advance(duration_s)
 
     def set(self, at_s: float) -> None:
-        """Bring the server to ``at_s``, then whoever sleeps here."""
+        """Advance the server to ``at_s``, then wake the threads that sleep on this clock."""
         self._server.advance(max(0, self._begun_ms + round(at_s * SECOND_MS) - self._server.clock.now_ms()))
         super().set(at_s)
 
 
 class TimedBench(Workbench):
-    """A workbench on one clock."""
+    """A workbench whose consumer and server share a clock, made by ``timed_bench``."""
 
     def __init__(self, server: RunningServer, client: QueueClient) -> None:
-        """Made by ``timed_bench``."""
         super().__init__(server, client)
         self.clock = OneClock(server)
 
     def consumer(self, queue: str, *, grace: str = "1s", **settings: SettingValue) -> Consumer:
-        """Return a consumer of ``queue``, which is made with these settings or is there."""
+        """Return a consumer of ``queue``, which is created with these settings if it is missing."""
         self.queue(queue, **settings)
         return Consumer(queue, endpoint=self.server.endpoint, grace=grace, clock=self.clock)
 
@@ -66,35 +63,32 @@ class TimedBench(Workbench):
         return self.server.queue(name, **settings)
 
     async def elapse(self, seconds: float) -> None:
-        """Let the time pass, while the event loop goes on."""
         await asyncio.to_thread(self.clock.advance, seconds)
 
     async def eventually(self, condition: Callable[[], object]) -> None:
-        """Let the time pass, a second at a time, until ``condition`` holds.
+        """Advance the clock by seconds until ``condition`` holds.
 
-        For what comes when a poll next asks: polls are answered beside the clock, and the one that would have met the
-        instant may have asked just before it.
+        A poll that should meet an instant may have been sent just before it; the next one is then needed.
         """
         while not condition():
             await self.elapse(1)
 
     async def guard(self, queue: str, seconds: float, *, every: float = 5) -> None:
-        """Let the time pass, with a competitor who looks for messages at each step and must find none."""
+        """Advance the clock; assert at each step that a competing consumer receives nothing."""
         for _ in range(round(seconds / every)):
             await self.elapse(every)
-            assert self.rivals(queue) == [], "a message that somebody works on was given to another"
+            assert self.receive_bodies(queue) == [], "a message in work was delivered to another consumer"
 
-    def rivals(self, queue: str) -> list[str]:
-        """Return the bodies of what another consumer gets now."""
+    def receive_bodies(self, queue: str) -> list[str]:
         return [message.body for message in self.client.receive(queue, count=10, wait_s=0)]
 
     def left_s(self, messages: list[SeenMessage]) -> list[float]:
-        """Return for how many seconds each of ``messages`` is still hidden."""
+        """Return how long, in seconds, each of ``messages`` stays hidden."""
         now_ms = self.server.clock.now_ms()
         return [((message.visible_at_ms or now_ms) - now_ms) / SECOND_MS for message in messages]
 
     async def stop(self, running: Running) -> None:
-        """Stop ``running``; its parked polls are answered by letting the time pass for which they wait."""
+        """Stop ``running``; advance the clock until its polls return."""
         stopping = asyncio.create_task(running.stop())
         while not stopping.done():
             if self.server.parked:
@@ -105,16 +99,9 @@ class TimedBench(Workbench):
 
 @contextmanager
 def timed_bench(key: SigningKey | None = None, **settings: Any) -> Iterator[TimedBench]:
-    """Give a workbench with a server of its own, which has these settings; its client signs with ``key``."""
+    """Yield a workbench with its own server; its client signs with ``key``."""
     with RunningServer(**settings) as server, HttpQueueClient(server.endpoint, key=key) as client:
         yield TimedBench(server, client)
-
-
-# Leases in virtual time, against a queue that plays a script: no thread, no socket, every instant chosen.
-#
-# ``Play`` stands for the process: it moves the clock to what is due next, as the renewer's thread would, as late as
-# it is told. ``ScriptedQueue`` is the other side: it notes what it was asked, takes its time and answers what the
-# script says.
 
 
 BUSY = ClientError("ServiceUnavailable", "Later.", 503)
@@ -132,7 +119,7 @@ CUT_OFF = Unreachable("http://queue", "connection reset by peer")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one call gets: ``error`` for the whole of it, or for its entries by receipt, after ``takes_s`` seconds."""
+    """The reply to a call after ``takes_s``: ``error`` for the whole, or for entries by receipt."""
 
     error: ClientError | Unreachable | None = None
     entries: Mapping[str, ClientError | Hidden] = field(default_factory=dict)
@@ -141,14 +128,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call asked for: (receipt, seconds) of each entry."""
+    """A call and its entries of (receipt, seconds)."""
 
     at_s: float
     entries: tuple[tuple[str, int], ...]
 
 
 class ScriptedQueue:
-    """Plays ``script`` answer by answer, then says yes after ``usual_s``."""
+    """Reply as scripted, then with success after ``usual_s``; record all calls."""
 
     def __init__(self, clock: SteppedClock, *, usual_s: float = 0.0) -> None:
         self.calls: list[Call] = []
@@ -159,7 +146,6 @@ class ScriptedQueue:
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> list[ClientError | Hidden | None]:
-        """Answer as the script says; a call that takes longer than ``patience_s`` is given up then."""
         self.calls.append(Call(self._clock.now_s(), tuple((change.receipt, change.timeout_s) for change in changes)))
         answer = self.script.pop(0) if self.script else Answer(takes_s=self._usual_s)
         assert patience_s is not None
@@ -172,12 +158,11 @@ class ScriptedQueue:
 
     @property
     def renewals(self) -> list[tuple[float, int]]:
-        """Return (instant, seconds) of every entry of every call, in order."""
         return [(round(call.at_s, 7), for_s) for call in self.calls for _, for_s in call.entries]
 
 
 class Play(Watcher):
-    """A lease table, its renewer and what the watcher was told: ``news`` holds (instant, receipt, state)."""
+    """A lease table and its renewer without threads; ``news`` has (time, receipt, state) of each change."""
 
     def __init__(
         self,
@@ -189,7 +174,7 @@ class Play(Watcher):
         jitter: float = 0.0,
         usual_s: float = 0.0,
     ) -> None:
-        """``jitter`` is what every draw gives; answers take ``usual_s``."""
+        """Every random draw returns ``jitter``; replies take ``usual_s``."""
         self.clock = SteppedClock()
         self.queue = ScriptedQueue(self.clock, usual_s=usual_s)
         self.news: list[tuple[float, str, LeaseState]] = []
@@ -220,7 +205,7 @@ class Play(Watcher):
         return leases
 
     def until(self, at_s: float, *, late_s: float = 0.0) -> None:
-        """Go to ``at_s``, renewing what is due on the way; each time the thread wakes ``late_s`` too late."""
+        """Advance to ``at_s``, running renewals when they are due; the thread wakes ``late_s`` too late."""
         clock = self.clock
         while (due_s := self.table.next_due_s()) is not None and max(due_s, clock.now_s()) + late_s <= at_s:
             clock.set(max(due_s, clock.now_s()) + late_s)
@@ -228,13 +213,12 @@ class Play(Watcher):
         clock.set(max(at_s, clock.now_s()))
 
     def jump(self, at_s: float) -> None:
-        """Go to ``at_s`` at one stroke, as after a stop of the whole process, and renew what is due then."""
+        """Advance to ``at_s`` at once, as after a stop of the process, and run the renewals due then."""
         self.clock.set(at_s)
         self.renewer.run_due()
 
 
 def message(receipt: str = "r", **fields: Any) -> ReceivedMessage:
-    """Return a message that was received with ``receipt``, with other ``fields`` than it has by default."""
     usual = {"body": "", "attributes": {}, "sent_at_ms": 0, "first_received_at_ms": 0, "receive_count": 1}
     return ReceivedMessage(**{"id": f"id of {receipt}", "receipt": receipt, **usual, **fields})
 
@@ -242,7 +226,7 @@ def message(receipt: str = "r", **fields: Any) -> ReceivedMessage:
 def received(
     body: str = "x", *, name: str = "1", group: str | None = None, receive_count: int = 1, **attributes: Any
 ) -> ReceivedMessage:
-    """Return a message of this body, whose attributes have the types of their values."""
+    """Return a message whose attributes have the types of their values."""
     kinds = {str: "String", int: "Number", float: "Number.float", bytes: "Binary"}
     given = {
         key: Attribute(kinds[type(value)], data=value)
@@ -254,53 +238,39 @@ def received(
     return message(f"receipt-{name}", **named)
 
 
-# A consumer of many long-running handlers for hours on end, in virtual time: what a policy costs and what it loses.
-#
-# The table, the renewer and the policy are the real ones. Around them: handlers that take 1 s to 3 h (log-uniform),
-# as many in work as were asked for, all the time; a queue that knows until when each message is hidden, and has
-# another consumer waiting for it, so that a message which becomes visible is a duplicate at once; a network whose
-# calls take time, and faults by plan. ``tests/proofs/test_leases.py`` runs it.
-
-
 SHORTEST_S, LONGEST_S = 1.0, 10_800.0
 QUEUE_TIMEOUT_S = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
-    """What goes wrong: each kind of fault comes about once in ``every_s`` and lasts for up to ``longest_s``."""
+class FaultPlan:
+    """Faults of a simulation: on average one in ``every_s``, each lasting up to ``longest_s``."""
 
     name: str
     call_s: float = 0.02
-    spread: float = 0.6
-    """Standard deviation of the logarithm: 0.6 makes the slowest percent four times the median."""
+    spread: float = 0.6  # standard deviation of the logarithm: the slowest percent takes four times the median
     every_s: float = math.inf
     longest_s: float = 0.0
-    refused: bool = False
-    """Calls fail at once (503) instead of being swallowed."""
-    stalls: bool = False
-    """The whole process stands still, instead of the network."""
+    refused: bool = False  # calls fail at once (503) instead of timing out
+    stalls: bool = False  # the process stalls, not the network
 
 
-QUIET = Weather(name="no faults")
-SLOW = Weather(name="calls of 1 s (p99 4 s)", call_s=1.0)
-SWALLOWED = Weather(name="calls swallowed for up to 20 s", every_s=900, longest_s=20)
-REFUSED = Weather(name="503 for up to 40 s", every_s=900, longest_s=40, refused=True)
-STALLED = Weather(name="process stands still for up to 10 s", every_s=900, longest_s=10, stalls=True)
-WEATHERS = (QUIET, SLOW, SWALLOWED, REFUSED, STALLED)
+QUIET = FaultPlan(name="no faults")
+SLOW = FaultPlan(name="calls of 1 s (p99 4 s)", call_s=1.0)
+SWALLOWED = FaultPlan(name="calls swallowed for up to 20 s", every_s=900, longest_s=20)
+REFUSED = FaultPlan(name="503 for up to 40 s", every_s=900, longest_s=40, refused=True)
+STALLED = FaultPlan(name="process stands still for up to 10 s", every_s=900, longest_s=10, stalls=True)
+FAULT_PLANS = (QUIET, SLOW, SWALLOWED, REFUSED, STALLED)
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to."""
-
     messages: int = 0
     duplicates: int = 0
     calls: int = 0
     entries: int = 0
     calls_of_nservicebus: int = 0
-    hidden_s: list[float] = field(default_factory=list)
-    """How long each message would have stayed hidden after a crash, sampled."""
+    hidden_s: list[float] = field(default_factory=list)  # sampled: hidden times of messages after a crash
 
     @property
     def share(self) -> float:
@@ -308,12 +278,16 @@ class Outcome:
 
 
 def calls_of_nservicebus(held_s: float) -> int:
-    """Return how often NServiceBus renews a message held for ``held_s``, V being 30 s: at 20 s, then every 30 s."""
+    """Return how often NServiceBus renews a message held for ``held_s``, with V = 30 s: at 20 s, then every 30 s."""
     return 0 if held_s < 20 else int((held_s - 20) // 30) + 1
 
 
 class Simulation:
-    """One run, and the queue of its own renewer."""
+    """Simulate a consumer with many long-running handlers over hours.
+
+    The lease table, the renewer and the policy are real. Handlers take 1 s to 3 h (log-uniform), always ``in_work`` of
+    them. Another consumer waits for each message, so that one that becomes visible is a duplicate at once.
+    """
 
     def __init__(
         self,
@@ -321,20 +295,20 @@ class Simulation:
         *,
         in_work: int,
         hours: float,
-        weather: Weather = QUIET,
+        faults: FaultPlan = QUIET,
         long_share: float = 1.0,
         seed: int = 5,
     ) -> None:
-        """Prepare everything; ``run`` does it. All messages but ``long_share`` of them take 1 to 2 s."""
+        """All messages but ``long_share`` of them take 1 to 2 s."""
         self.clock = SteppedClock()
         self.table = LeaseTable(self.clock, draw=random.Random(seed).random)
         self.renewer = Renewer(self.table, self.change_visibility_batch, calls_max=1)
         self.outcome = Outcome()
         self._subscription = Subscription(self.table, "orders", policy)
         self._in_work, self._end_s = in_work, hours * 3_600
-        self._weather = weather
+        self._plan = faults
         self._work, self._network = random.Random(seed + 1), random.Random(seed + 2)
-        self._faults = list(_faults(weather, self._end_s, random.Random(seed + 3)))
+        self._faults = list(_faults(faults, self._end_s, random.Random(seed + 3)))
         self._fault = (math.inf, math.inf)
         self._next_fault()
         self._long_share = long_share
@@ -344,13 +318,12 @@ class Simulation:
         self._sample_at_s = 1_800.0
 
     def run(self) -> Outcome:
-        """Go through all the hours."""
         for _ in range(self._in_work):
             self._receive(0.0)
         while self.clock.now_s() < self._end_s:
             due_s, ends_s = self.table.next_due_s(), self._ends[0][0]
             if due_s is None or ends_s < due_s:
-                self._pass_to(ends_s)  # who begins then may be due before everybody else
+                self._pass_to(ends_s)  # a lease that begins then may be due first
             else:
                 self._pass_to(self._awake(max(due_s, self.clock.now_s())))
                 self.renewer.run_due()
@@ -359,13 +332,12 @@ class Simulation:
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> list[ClientError | None]:
-        """Take time, as the network does, in which handlers go on."""
         self.outcome.calls += 1
         self.outcome.entries += len(changes)
         assert patience_s is not None
         at_s = self.clock.now_s()
-        takes_s = self._weather.call_s * math.exp(self._network.gauss(0, self._weather.spread))
-        if self._is_faulty(at_s) and self._weather.refused:
+        takes_s = self._plan.call_s * math.exp(self._network.gauss(0, self._plan.spread))
+        if self._is_faulty(at_s) and self._plan.refused:
             self._pass_to(at_s + takes_s)
             raise BUSY
         if self._is_faulty(at_s) or takes_s > patience_s:
@@ -385,20 +357,20 @@ class Simulation:
     def _is_faulty(self, at_s: float) -> bool:
         while at_s >= self._fault[1]:
             self._next_fault()
-        return not self._weather.stalls and at_s >= self._fault[0]
+        return not self._plan.stalls and at_s >= self._fault[0]
 
     def _awake(self, at_s: float) -> float:
-        """Return when the renewer's thread wakes that wants to at ``at_s``: milliseconds later, or after a stall."""
+        """Return when the renewer's thread wakes for ``at_s``: milliseconds later, or after a stall."""
         while at_s >= self._fault[1]:
             self._next_fault()
-        stalled = self._weather.stalls and at_s >= self._fault[0]
+        stalled = self._plan.stalls and at_s >= self._fault[0]
         return (self._fault[1] if stalled else at_s) + self._network.expovariate(1 / 0.003)
 
     def _next_fault(self) -> None:
         self._fault = self._faults.pop(0) if self._faults else (math.inf, math.inf)
 
     def _pass_to(self, at_s: float) -> None:
-        """Let handlers end, and others begin in their places, until ``at_s``."""
+        """Advance to ``at_s``: handlers end, and others begin."""
         while self._ends and self._ends[0][0] <= at_s:
             end_s, _, lease = heapq.heappop(self._ends)
             self.clock.set(max(end_s, self.clock.now_s()))
@@ -429,10 +401,10 @@ class Simulation:
         self.outcome.calls_of_nservicebus += calls_of_nservicebus(at_s - lease.received_at_s)
 
 
-def _faults(weather: Weather, end_s: float, draw: random.Random) -> Iterator[tuple[float, float]]:
+def _faults(faults: FaultPlan, end_s: float, draw: random.Random) -> Iterator[tuple[float, float]]:
     at_s = 0.0
-    while weather.longest_s and at_s < end_s:
-        at_s += draw.expovariate(1 / weather.every_s)
-        until_s = at_s + draw.uniform(0, weather.longest_s)
+    while faults.longest_s and at_s < end_s:
+        at_s += draw.expovariate(1 / faults.every_s)
+        until_s = at_s + draw.uniform(0, faults.longest_s)
         yield at_s, until_s
         at_s = until_s

@@ -1,4 +1,4 @@
-"""What surrounds handlers: start-up and shutdown functions, dependencies, middleware, and messages sent on."""
+"""Start-up and shutdown functions, dependencies, middleware, sends from handlers, and test clients."""
 
 import asyncio
 import logging
@@ -22,32 +22,25 @@ from veilmq.testing import ConsumerBench
 
 
 class Database:
-    """What handlers depend on."""
-
     def __init__(self) -> None:
         self.rows: list[str] = []
         self.is_open = True
 
 
 class Cache:
-    """What another start-up function makes of it."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
 
 
 async def settled(bench: Workbench, app: Consumer) -> Any:
-    """Run ``app`` until its queues have nothing visible; return what ran."""
+    """Run ``app`` until its queues are empty; return the stopped run."""
     async with bench.working(app) as running:
         await bench.settled(running)
     return running
 
 
-# Start-up, shutdown, and dependencies.
-
-
-async def test_what_startup_returns_is_given_by_type_until_the_shutdown(bench: Workbench) -> None:
-    """To handlers of every pool that shares the process, to later start-up functions, to shutdown functions."""
+async def test_results_of_startup_functions_are_injected_by_type(bench: Workbench) -> None:
+    """Into later start-up functions, handlers that share the process, and shutdown functions."""
     app = bench.consumer("orders")
     bench.client.create_queue("rows")
     calls: list[str] = []
@@ -87,7 +80,7 @@ async def test_what_startup_returns_is_given_by_type_until_the_shutdown(bench: W
     assert calls == ["connect", "warm", "cool True", "close ['a1', 'b in a thread, spare']"]
 
 
-async def test_nothing_is_received_before_the_start_is_over_nor_closed_before_the_last_handler(
+async def test_messages_are_received_after_the_start_and_handled_before_the_shutdown(
     bench: Workbench,
 ) -> None:
     app = bench.consumer("orders")
@@ -122,8 +115,7 @@ async def test_nothing_is_received_before_the_start_is_over_nor_closed_before_th
     assert order == ["started", "begun", "done", "shut down"]
 
 
-async def test_a_start_that_fails_undoes_what_it_began(bench: Workbench) -> None:
-    """Nothing is received; what cannot be shut down, as it was not made, is left out; ``run`` says it by its code."""
+async def test_a_failed_start_calls_the_shutdown_functions_of_what_exists(bench: Workbench) -> None:
     app = bench.consumer("orders")
     calls: list[str] = []
 
@@ -152,7 +144,7 @@ async def test_a_start_that_fails_undoes_what_it_began(bench: Workbench) -> None
     assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
 
 
-def test_a_program_whose_start_fails_says_so_by_its_code(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_whose_start_fails_exits_with_code_1(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
     app = bench.consumer("orders")
     app.handler(acting.act_async)
 
@@ -164,7 +156,7 @@ def test_a_program_whose_start_fails_says_so_by_its_code(bench: Workbench, caplo
     assert "no database here" in caplog.text
 
 
-async def test_a_shutdown_function_that_fails_stops_no_other(
+async def test_a_failing_shutdown_function_does_not_stop_the_others(
     bench: Workbench, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = bench.consumer("orders")
@@ -182,7 +174,7 @@ async def test_a_shutdown_function_that_fails_stops_no_other(
 
 
 def takes(*, app: Consumer, kind: str) -> Callable[[], object]:
-    """Return what declares, or starts, something that takes what no start-up function returns."""
+    """Return a function that declares or starts a user of a dependency that no start-up function returns."""
 
     def handler(body: str, database: Database) -> None: ...
     def hook(database: Database) -> None: ...
@@ -218,13 +210,13 @@ def takes(*, app: Consumer, kind: str) -> Callable[[], object]:
         ("twice", "returns Database, as another start-up function does"),
     ],
 )
-def test_what_nothing_provides_is_refused_before_the_first_message(kind: str, sentence: str) -> None:
-    """At the declaration where that can tell, else at the start: no server is there to be asked."""
+def test_a_missing_dependency_is_refused_before_the_first_message(kind: str, sentence: str) -> None:
+    """At the declaration where possible, otherwise at the start."""
     with pytest.raises(TypeError, match=sentence):
         takes(app=Consumer("orders", endpoint="http://127.0.0.1:1"), kind=kind)()
 
 
-async def test_a_result_without_a_type_is_refused_at_the_start(bench: Workbench) -> None:
+async def test_a_startup_result_without_a_type_is_refused(bench: Workbench) -> None:
     app = bench.consumer("orders")
     app.handler(acting.act_async)
     app.on_startup(Database)
@@ -238,7 +230,6 @@ TENANT: ContextVar[str] = ContextVar("TENANT")
 
 @pytest.mark.parametrize("pool", ["async", "thread"])
 async def test_context_variables_of_startup_functions_reach_handlers(bench: Workbench, pool: str) -> None:
-    """Those of a plain function, which runs in a thread, as those of an async one."""
     app = bench.consumer("orders")
     seen: list[str] = []
 
@@ -267,8 +258,7 @@ async def test_context_variables_of_startup_functions_reach_handlers(bench: Work
     assert seen == ["first", "second", "second"]
 
 
-async def test_what_a_handler_sets_in_context_variables_reaches_no_other_call(bench: Workbench) -> None:
-    """Whichever call made room for the next one."""
+async def test_context_variables_of_a_handler_reach_no_other_call(bench: Workbench) -> None:
     app = bench.consumer("orders")
     seen: list[str] = []
 
@@ -287,7 +277,7 @@ async def test_what_a_handler_sets_in_context_variables_reaches_no_other_call(be
     assert seen == ["start"] * 3
 
 
-async def test_what_a_startup_function_returns_may_be_none(bench: Workbench) -> None:
+async def test_a_startup_function_may_return_none(bench: Workbench) -> None:
     app = bench.consumer("orders")
     got: list[object] = []
 
@@ -304,8 +294,7 @@ async def test_what_a_startup_function_returns_may_be_none(bench: Workbench) -> 
     assert got == [None]
 
 
-async def test_a_stop_ends_a_start_that_waits(bench: Workbench) -> None:
-    """What has been made is shut down, nothing is received, and the stop is one in order."""
+async def test_a_stop_cancels_a_waiting_start(bench: Workbench) -> None:
     app = bench.consumer("orders")
     calls: list[str] = []
     waits = asyncio.Event()
@@ -336,8 +325,8 @@ async def test_a_stop_ends_a_start_that_waits(bench: Workbench) -> None:
     assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
 
 
-async def test_plain_functions_leave_the_event_loop_free_and_share_a_thread(bench: Workbench) -> None:
-    """Each waits for a callback of the loop, and sees the context variables of the program."""
+async def test_synchronous_functions_run_in_one_thread(bench: Workbench) -> None:
+    """They do not block the event loop, and see the context variables of the program."""
     app = bench.consumer("orders")
     app.handler(wait=WAIT)(acting.act_async)
     loop = asyncio.get_running_loop()
@@ -358,8 +347,7 @@ async def test_plain_functions_leave_the_event_loop_free_and_share_a_thread(benc
     assert threads[0] is threads[1] is not threading.current_thread()
 
 
-async def test_a_stop_leaves_a_plain_start_behind(bench: Workbench) -> None:
-    """The stop does not wait for its thread, and what is made afterwards is given to nothing."""
+async def test_a_stop_does_not_wait_for_a_synchronous_startup_function(bench: Workbench) -> None:
     app = bench.consumer("orders")
     app.handler(wait=WAIT)(acting.act_async)
     began, over, calls = asyncio.Event(), threading.Event(), list[str]()
@@ -389,7 +377,7 @@ async def test_a_stop_leaves_a_plain_start_behind(bench: Workbench) -> None:
     assert (calls, running.exit_code) == (["last"], 0)
 
 
-async def test_a_start_that_raises_what_no_future_can_fails(bench: Workbench) -> None:
+async def test_a_startup_function_that_raises_stopiteration_fails(bench: Workbench) -> None:
     app = bench.consumer("orders")
     app.handler(wait=WAIT)(acting.act_async)
     app.on_startup(lambda: next(iter(())))
@@ -398,7 +386,7 @@ async def test_a_start_that_raises_what_no_future_can_fails(bench: Workbench) ->
             pass
 
 
-async def test_a_client_of_the_program_serves_shutdown_functions_and_the_next_run(bench: Workbench) -> None:
+async def test_a_given_client_stays_open_for_shutdown_functions_and_the_next_run(bench: Workbench) -> None:
     bench.client.create_queue("orders")
     with HttpQueueClient(bench.server.endpoint) as client:
         app = Consumer("orders", client=client, seen=False)
@@ -409,15 +397,12 @@ async def test_a_client_of_the_program_serves_shutdown_functions_and_the_next_ru
     assert bench.counts("orders") == (1, 0)
 
 
-# Middleware.
-
-
 tenant: ContextVar[str] = ContextVar("tenant")
 
 
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
-async def test_middleware_is_around_each_call_from_the_outside_in(bench: Workbench, pool: str) -> None:
-    """Whichever pool the handler runs in; what it raises, or returns, is raised in the middleware and then settled."""
+async def test_middleware_wraps_each_call_in_order(bench: Workbench, pool: str) -> None:
+    """The result of the handler is raised in the middleware."""
     app = bench.consumer("orders")
     seen: list[tuple[str, str, str]] = []
 
@@ -462,7 +447,7 @@ async def test_middleware_is_around_each_call_from_the_outside_in(bench: Workben
     ],
     ids=["reject", "later", "error", "nothing"],
 )
-async def test_how_a_middleware_ends_is_how_the_handler_ended(
+async def test_the_result_of_a_middleware_is_that_of_the_handler(
     bench: Workbench, end: Exception | None, counted: str
 ) -> None:
     """It need not call the handler."""
@@ -482,8 +467,7 @@ async def test_how_a_middleware_ends_is_how_the_handler_ended(
     assert event(running, counted) == 1
 
 
-async def test_a_middleware_may_put_another_message_and_context_before_the_handler(bench: Workbench) -> None:
-    """What it replaces is decoded, in a thread as well; its context variables are the handler's."""
+async def test_a_middleware_may_replace_the_message_and_set_context_variables(bench: Workbench) -> None:
     app = bench.consumer("orders")
     bench.client.create_queue("threads")
     seen: list[tuple[int, str]] = []
@@ -508,8 +492,8 @@ async def test_a_middleware_may_put_another_message_and_context_before_the_handl
     assert sorted(seen) == [(1, "a"), (2, "b")]
 
 
-async def test_what_a_process_raises_is_a_verb_only_if_it_is_ours() -> None:
-    """An exception of the program may have the name of one; and what cannot be sent to a process says why."""
+async def test_an_exception_of_a_process_is_a_verb_only_by_its_class() -> None:
+    """Its name does not matter. A handler that cannot be pickled is an error."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
     app.handler(pool="process")(acting.raises_its_own)
     app.handler(pool="process", queue="nested")(lambda body: None)
@@ -523,12 +507,11 @@ async def test_what_a_process_raises_is_a_verb_only_if_it_is_ours() -> None:
 
 
 class Ended(BaseException):
-    """As the outcomes of pytest are."""
+    """Like the outcomes of pytest."""
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt, Ended])
-async def test_what_no_task_can_raise_fails_a_message(error: type[BaseException]) -> None:
-    """In a thread and, but for what ends the program or cannot be raised there, on the event loop."""
+async def test_an_exception_that_no_task_can_raise_fails_the_message(error: type[BaseException]) -> None:
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     @app.handler
@@ -548,8 +531,8 @@ async def test_what_no_task_can_raise_fails_a_message(error: type[BaseException]
 @pytest.mark.parametrize(
     ("verb", "outcome"), [(RetryLater, "retried"), (Reject("no"), "rejected"), (Drop(), "dropped")], ids=str
 )
-async def test_a_verb_may_be_returned_by_every_handler(verb: object, outcome: str) -> None:
-    """Also as a class, as it may be raised; by a handler of batches for all of the batch."""
+async def test_a_handler_may_return_a_verb(verb: object, outcome: str) -> None:
+    """An instance or a class; a handler of batches returns it for the whole batch."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     @app.handler
@@ -564,10 +547,10 @@ async def test_a_verb_may_be_returned_by_every_handler(verb: object, outcome: st
         assert {(await client.send(handler, "x")).outcome for handler in (work, load)} == {outcome}
 
 
-@pytest.mark.filterwarnings("ignore:coroutine")  # which is never awaited: that is the mistake
+@pytest.mark.filterwarnings("ignore:coroutine")  # never awaited
 @pytest.mark.parametrize("pool", ["async", "thread", "process"])
-async def test_work_that_a_handler_leaves_undone_fails_its_message(pool: Any) -> None:
-    """It returned a coroutine, or a generator, that nothing runs: to delete the message would lose it."""
+async def test_a_handler_that_returns_an_unawaited_coroutine_fails(pool: Any) -> None:
+    """Or a generator: deleting the message would lose its work."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     async def forgets_await(body: str) -> object:
@@ -584,8 +567,7 @@ async def test_work_that_a_handler_leaves_undone_fails_its_message(pool: Any) ->
     assert "nothing runs it" in end.reason
 
 
-async def test_a_task_that_a_handler_returns_runs_and_fails_nothing() -> None:
-    """It would be done again with each attempt."""
+async def test_a_handler_may_return_a_running_task() -> None:
     app, done = Consumer("orders", endpoint="http://127.0.0.1:1"), list[str]()
 
     async def work(body: str) -> None:
@@ -600,7 +582,7 @@ async def test_a_task_that_a_handler_returns_runs_and_fails_nothing() -> None:
     assert done == ["x"]
 
 
-async def test_a_process_that_cannot_be_started_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_cannot_be_started_retries_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
     app.handler(pool="process")(acting.act)
 
@@ -613,7 +595,7 @@ async def test_a_process_that_cannot_be_started_says_why(monkeypatch: pytest.Mon
     assert (end.outcome, end.error) == ("retried", "BlockingIOError")
 
 
-async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workbench) -> None:
+async def test_a_decoding_error_is_raised_in_the_middleware(bench: Workbench) -> None:
     app = bench.consumer("orders")
     seen: list[str] = []
 
@@ -634,8 +616,7 @@ async def test_what_cannot_be_decoded_is_raised_in_the_middleware(bench: Workben
     assert "not match the handler's type" in seen[0]
 
 
-async def test_middleware_of_batches_is_given_the_batch(bench: Workbench) -> None:
-    """That of single messages is not called for one, and that of both is."""
+async def test_middleware_of_batches_gets_the_batch(bench: Workbench) -> None:
     app = bench.consumer("orders")
     bench.client.create_queue("rows")
     seen: list[object] = []
@@ -672,10 +653,7 @@ async def test_middleware_of_batches_is_given_the_batch(bench: Workbench) -> Non
 
 @pytest.mark.parametrize("pool", ["async", "thread"])
 @pytest.mark.parametrize("handled", [False, True], ids=["before", "after"])
-async def test_a_middleware_that_waits_is_cancelled_with_its_handler(
-    bench: Workbench, pool: str, handled: bool
-) -> None:
-    """Before the handler has begun, or after it, also one that runs in a thread: the message is released."""
+async def test_a_waiting_middleware_is_cancelled_at_a_stop(bench: Workbench, pool: str, handled: bool) -> None:
     waiting = asyncio.Event()
     cancelled: list[bool] = []
     app = bench.consumer("orders", grace="10ms")
@@ -698,7 +676,7 @@ async def test_a_middleware_that_waits_is_cancelled_with_its_handler(
     assert await asyncio.to_thread(bench.counts, "orders") == (1, 0)
 
 
-def test_what_is_no_middleware_is_refused() -> None:
+def test_an_invalid_middleware_is_refused() -> None:
     def plain(context: Context, call_next: CallNext) -> None: ...
     async def three(context: Context, call_next: CallNext, more: str) -> None: ...
 
@@ -707,44 +685,35 @@ def test_what_is_no_middleware_is_refused() -> None:
             Consumer("orders").middleware(wrong)  # type: ignore[arg-type]
 
 
-# Messages sent on.
-
-
 @dataclass
 class Order:
-    """A payload."""
-
     number: int
 
 
 class Invoice(msgspec.Struct):
-    """A payload."""
-
     number: int
 
 
-class Parcel(pydantic.BaseModel):
-    """A payload."""
-
+class Shipment(pydantic.BaseModel):
     number: int
 
 
-async def test_a_handler_sends_on_what_another_takes(bench: Workbench) -> None:
-    """To a handler by itself, or to a queue by its name; from threads and from tasks; each kind of payload."""
+async def test_a_handler_can_send_to_handlers_and_queues(bench: Workbench) -> None:
+    """From threads and tasks, with each kind of payload."""
     app = bench.consumer("orders")
-    for queue in ("invoices", "parcels", "notes"):
+    for queue in ("invoices", "shipments", "notes"):
         bench.client.create_queue(queue)
     got: list[object] = []
 
-    @app.handler(queue="parcels", wait=WAIT)
-    async def pack(parcel: Parcel) -> None:
-        got.append(parcel)
+    @app.handler(queue="shipments", wait=WAIT)
+    async def pack(shipment: Shipment) -> None:
+        got.append(shipment)
         await app.send_async("notes", "packed", attributes={"kind": "note"}, delay="3s")
 
     @app.handler(queue="invoices", wait=WAIT)
     def bill(invoice: Invoice) -> None:
         got.append(invoice)
-        app.send(pack, Parcel(number=invoice.number))
+        app.send(pack, Shipment(number=invoice.number))
 
     @app.handler(wait=WAIT)
     async def ship(order: Order) -> None:
@@ -755,15 +724,14 @@ async def test_a_handler_sends_on_what_another_takes(bench: Workbench) -> None:
     async with bench.working(app) as running:
         await until(lambda: len(got) == 3)
         await bench.settled(running)
-    assert got == [Order(7), Invoice(7), Parcel(number=7)]
+    assert got == [Order(7), Invoice(7), Shipment(number=7)]
     assert bench.client.receive("notes", wait_s=0) == []
     bench.server.advance(3_000)
     (note,) = bench.client.receive("notes", wait_s=0)
     assert (note.body, note.attributes) == ("packed", {"kind": Attribute("String", "note")})
 
 
-def test_outside_of_handlers_it_is_sent_at_once(bench: Workbench) -> None:
-    """With a group, and a deduplication id, where the queue has them; nothing need run."""
+def test_a_consumer_can_send_without_running(bench: Workbench) -> None:
     app = bench.consumer("steps.fifo", fifo=True)
     for _ in range(2):
         app.send("steps.fifo", b"bytes", group="g", dedup_id="d")
@@ -771,7 +739,7 @@ def test_outside_of_handlers_it_is_sent_at_once(bench: Workbench) -> None:
     assert (message.body, message.group, message.dedup_id) == ("bytes", "g", "d")
 
 
-def test_a_method_is_found_by_itself(bench: Workbench) -> None:
+def test_a_method_can_be_a_handler_and_a_destination(bench: Workbench) -> None:
     class Shop:
         def ship(self, body: str) -> None: ...
 
@@ -790,7 +758,7 @@ def test_a_method_is_found_by_itself(bench: Workbench) -> None:
     ],
     ids=["function", "queue", "payload"],
 )
-def test_what_cannot_be_sent_is_refused(
+def test_an_invalid_send_is_refused(
     bench: Workbench, to: Any, message: object, error: type[Exception], sentence: str
 ) -> None:
     app = bench.consumer("orders")
@@ -798,8 +766,8 @@ def test_what_cannot_be_sent_is_refused(
         app.send(to, message)
 
 
-async def test_a_bench_gets_what_its_handlers_send() -> None:
-    """In virtual time, as everything else; the consumer of the program is as it was afterwards."""
+async def test_a_bench_receives_the_sends_of_its_handlers() -> None:
+    """In virtual time; afterwards the consumer is unchanged."""
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
 
     @app.handler
@@ -816,7 +784,8 @@ async def test_a_bench_gets_what_its_handlers_send() -> None:
     assert app.sender is None
 
 
-async def test_a_bench_whose_start_fails_leaves_the_consumer_as_it_was() -> None:
+@pytest.mark.parametrize("opened", [ConsumerBench, Consumer.test_client], ids=["bench", "client"])
+async def test_a_failed_start_in_a_test_leaves_the_consumer_unchanged(opened: Callable[[Consumer], Any]) -> None:
     app = Consumer("orders", endpoint="http://127.0.0.1:1")
     app.handler(acting.act_async)
 
@@ -824,17 +793,18 @@ async def test_a_bench_whose_start_fails_leaves_the_consumer_as_it_was() -> None
     def fail() -> None:
         raise ConnectionError("no network in tests")
 
+    async def start() -> None:
+        async with opened(app) as entered:
+            if isinstance(entered, ConsumerBench):  # which starts the consumer when time passes
+                await entered.advance("1s")
+
     with pytest.raises(ConnectionError):
-        async with ConsumerBench(app) as t:
-            await t.advance("1s")
+        await start()
     assert app.sender is None
 
 
-# Tests of handlers without a server.
-
-
 class Recorder:
-    """A consumer whose server is nowhere."""
+    """A consumer with an unreachable server, and its calls."""
 
     def __init__(self) -> None:
         self.app = app = Consumer("orders", endpoint="http://127.0.0.1:1")
@@ -873,8 +843,8 @@ class Recorder:
         self.ship, self.load = ship, load
 
 
-async def test_a_test_client_says_what_becomes_of_a_message() -> None:
-    """Through start-up, middleware, decoding, dependencies and the rules of retries, in the test's own loop."""
+async def test_a_test_client_returns_the_outcome_of_a_message() -> None:
+    """Through start-up, middleware, decoding, dependencies and retries."""
     recorder = Recorder()
     async with recorder.app.test_client() as client:
         done = await client.send(recorder.ship, Order(7), group="north")
@@ -904,8 +874,8 @@ async def test_a_test_client_collects_batches() -> None:
     assert (database.rows, recorder.calls) == (["1", "2"], [])
 
 
-def test_a_test_that_is_no_coroutine_has_one_too() -> None:
-    """A start-up function whose object the test brings is not called."""
+def test_a_test_client_also_works_synchronously() -> None:
+    """A given dependency replaces its start-up function."""
     recorder, database = Recorder(), Database()
     with recorder.app.test_client({Database: database}) as client:
         assert client.send(recorder.ship, Order(7), group="south").outcome == "deleted"
@@ -917,8 +887,8 @@ def test_a_test_that_is_no_coroutine_has_one_too() -> None:
     assert recorder.app.sender is None
 
 
-async def test_a_test_client_says_what_was_released_unhandled() -> None:
-    """Behind a message of its group that comes back; and at the end of the test."""
+async def test_a_test_client_reports_released_messages() -> None:
+    """Behind a retried message of its group, and at the end of the test."""
     app = Consumer("steps.fifo", endpoint="http://127.0.0.1:1")
     received: list[str] = []
     go_on = asyncio.Event()
@@ -943,20 +913,7 @@ async def test_a_test_client_says_what_was_released_unhandled() -> None:
         assert [end.outcome for end in await ends] == ["deleted", "released"]
 
 
-async def test_a_test_client_fails_as_the_start_does() -> None:
-    recorder = Recorder()
-
-    @recorder.app.on_startup
-    def fail(database: Database) -> None:
-        raise ConnectionError("no network in tests")
-
-    with pytest.raises(ConnectionError):
-        async with recorder.app.test_client():
-            pass
-    assert recorder.app.sender is None
-
-
-async def test_the_log_of_a_last_attempt_says_that_it_was_the_last(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_that_the_last_attempt_is_rejected(caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder()
     with caplog.at_level(logging.WARNING, "veilmq.consumer"):
         async with recorder.app.test_client() as client:

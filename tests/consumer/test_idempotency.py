@@ -1,4 +1,4 @@
-"""Handlers with records: work that was done is not done again, work that is being done is left to whoever does it."""
+"""Idempotent handlers and the stores of their records."""
 
 import asyncio
 import sqlite3
@@ -22,14 +22,14 @@ BRISK = Fixed(10, every=0.02)
 ELSEWHERE = "another worker"
 
 
-class Watched(InMemory):
-    """A store that a test looks at, and puts obstacles in the way of."""
+class ObservedStore(InMemory):
+    """A store that a test observes, blocks and makes fail."""
 
     def __init__(self) -> None:
         self.clock = SteppedClock()
         super().__init__(self.clock)
         self.extended = 0
-        self.asked = threading.Event()
+        self.begun = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
         self.extensions = threading.Event()
@@ -38,7 +38,7 @@ class Watched(InMemory):
 
     def begin(self, key: str, *, owner: str, for_s: float) -> Begun:
         self._fail("begin")
-        self.asked.set()
+        self.begun.set()
         self.gate.wait()
         return super().begin(key, owner=owner, for_s=for_s)
 
@@ -58,12 +58,11 @@ class Watched(InMemory):
 
 
 @pytest.fixture
-def store() -> Watched:
-    return Watched()
+def store() -> ObservedStore:
+    return ObservedStore()
 
 
-async def test_a_message_that_another_process_has_done_is_deleted_unhandled(bench: Workbench, store: Watched) -> None:
-    """Its delete was lost; the next worker to receive it knows by the store."""
+async def test_a_message_done_by_another_worker_is_deleted_unhandled(bench: Workbench, store: ObservedStore) -> None:
     bodies: list[str] = []
 
     async def work(body: str) -> None:
@@ -84,8 +83,10 @@ async def test_a_message_that_another_process_has_done_is_deleted_unhandled(benc
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workbench, store: Watched) -> None:
-    """When the other's record ends, as after a crash; and then it is done here. No number of times rejects it."""
+async def test_work_in_progress_elsewhere_is_retried_when_its_record_ends(
+    bench: Workbench, store: ObservedStore
+) -> None:
+    """These retries do not count towards the limit of attempts."""
     job = Job()
     job.go_on.set()
     bench.client.create_queue("orders")
@@ -106,8 +107,8 @@ async def test_work_that_is_done_elsewhere_is_asked_for_again_later(bench: Workb
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watched) -> None:
-    """By as much; a store that fails meanwhile is asked again with the next renewal."""
+async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: ObservedStore) -> None:
+    """A store that fails is called again with the next renewal."""
     job = Job()
     store.fails = {"extend"}
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
@@ -117,16 +118,15 @@ async def test_a_record_is_extended_with_the_lease(bench: Workbench, store: Watc
         seen = store.extended
         await until(lambda: store.extended > seen + 1)
         store.clock.advance(5)
-        begun = store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=1)
-        assert begun.left_s == pytest.approx(5, abs=0.5)
+        other = store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=1)
+        assert other.left_s == pytest.approx(5, abs=0.5)
         job.go_on.set()
         await bench.settled(running)
-    assert len(store) == 1, "it is done, and remembered"
+    assert len(store) == 1
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, store: Watched) -> None:
-    """It is refused, since the work is done; the message is deleted."""
+async def test_an_extension_after_the_end_of_the_work_has_no_effect(bench: Workbench, store: ObservedStore) -> None:
     job = Job()
     store.extensions.clear()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
@@ -139,14 +139,13 @@ async def test_an_extension_that_comes_too_late_harms_nobody(bench: Workbench, s
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, store: Watched) -> None:
-    """Its record had ended, and another has begun the work: the message is left to come back by itself."""
+async def test_a_handler_is_cancelled_if_another_worker_took_its_record(bench: Workbench, store: ObservedStore) -> None:
     job = Job()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
         store.extensions.clear()
         waiting = store.extended + STORE_CALLS_MAX
-        await until(lambda: store.extended >= waiting)  # then no thread extends it any more
+        await until(lambda: store.extended >= waiting)  # no thread extends it any more
         store.clock.advance(60)
         assert store.begin(f"orders:{bench.sent[0]}", owner=ELSEWHERE, for_s=60).standing is Standing.OURS
         store.extensions.set()
@@ -154,8 +153,8 @@ async def test_a_handler_whose_record_was_taken_is_stopped(bench: Workbench, sto
     assert job.cancelled == ["x"]
 
 
-async def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbench, store: Watched) -> None:
-    """A renewal came late, and the lease is held all the same: the handler goes on, and nobody else begins its work."""
+async def test_an_expired_record_without_a_new_owner_is_begun_again(bench: Workbench, store: ObservedStore) -> None:
+    """A renewal was late, and the lease is still held."""
     job = Job()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
         await until(lambda: store.extended)
@@ -167,11 +166,10 @@ async def test_a_record_that_ended_and_is_nobodys_is_begun_again(bench: Workbenc
         job.go_on.set()
         await bench.settled(running)
         assert (event(running, "left"), event(running, "acked")) == (0, 1)
-    assert len(store) == 1, "it is done, and remembered"
+    assert len(store) == 1
 
 
-async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench, store: Watched) -> None:
-    """The handler failed meanwhile: the next delivery finds nothing in the way."""
+async def test_a_record_begun_again_after_a_failure_is_removed(bench: Workbench, store: ObservedStore) -> None:
     go_on = asyncio.Event()
 
     async def work(body: str) -> None:
@@ -181,10 +179,10 @@ async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench
     options: Any = {"lease": BRISK, "retry": Backoff("1h", jitter="none")}
     async with bench.handling(work, "x", idempotency=ByMessageId(store), **options) as running:
         await until(lambda: store.extended)
-        store.asked.clear()
+        store.begun.clear()
         store.gate.clear()
         store.clock.advance(60)
-        await until(store.asked.is_set)
+        await until(store.begun.is_set)
         go_on.set()
         await until(lambda: event(running, "retried"))
         store.gate.set()
@@ -193,12 +191,11 @@ async def test_a_record_that_is_begun_again_too_late_is_removed(bench: Workbench
     assert len(store) == 0
 
 
-async def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench, store: Watched) -> None:
-    """The store took its time, and the lease was renewed meanwhile: the record is extended as much, at once."""
+async def test_a_renewal_during_a_slow_begin_extends_the_record(bench: Workbench, store: ObservedStore) -> None:
     job = Job()
     store.gate.clear()
     async with bench.handling(job.work, "x", idempotency=ByMessageId(store), lease=300) as running:
-        await until(store.asked.is_set)
+        await until(store.begun.is_set)
         (lease,) = running.table.open_leases()
         await lease.confirmed()
         store.gate.set()
@@ -207,7 +204,7 @@ async def test_a_renewal_during_the_begin_counts_for_the_record(bench: Workbench
         await bench.settled(running)
 
 
-async def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> None:
+async def test_failed_work_leaves_no_record(bench: Workbench, store: ObservedStore) -> None:
     once: Any = {"idempotency": ByMessageId(store), "retry": Backoff(0)}
     async with bench.handling(acting.act_async, "crash", **once) as running:
         await until(lambda: event(running, "acked"))
@@ -216,8 +213,8 @@ async def test_work_that_failed_is_nobodys(bench: Workbench, store: Watched) -> 
     assert (bench.counts("orders"), len(store)) == ((0, 0), 1)
 
 
-async def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: Workbench, store: Watched) -> None:
-    """A message whose record cannot be begun comes back, never as poison; one that is done is deleted all the same."""
+async def test_a_failing_store_delays_messages_and_loses_none(bench: Workbench, store: ObservedStore) -> None:
+    """Retries do not reject the message; finished work is deleted all the same."""
     job = Job()
     job.go_on.set()
     store.fails = {"begin"}
@@ -233,8 +230,8 @@ async def test_a_store_that_fails_lets_nothing_begin_and_nothing_be_lost(bench: 
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workbench, store: Watched) -> None:
-    """The first is handled, in a batch too, and the others deleted; one whose key cannot be told is rejected."""
+async def test_messages_with_one_key_share_a_record(bench: Workbench, store: ObservedStore) -> None:
+    """Also in a batch; a message whose key cannot be computed is rejected."""
     app = bench.consumer("orders", dead_letter_queue="")
     done: list[str] = []
 
@@ -257,8 +254,8 @@ async def test_messages_that_ask_for_the_same_work_share_a_record(bench: Workben
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path: Path) -> None:
-    """Twenty messages ask for five of them at the same time: what is BUSY comes back, and is DONE."""
+async def test_two_workers_do_each_work_once(bench: Workbench, tmp_path: Path) -> None:
+    """Twenty messages have five keys."""
     done: list[str] = []
 
     async def work(body: str) -> None:
@@ -283,11 +280,10 @@ async def test_two_workers_do_each_piece_of_work_once(bench: Workbench, tmp_path
     assert sorted(done) == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -> None:
-    """It answers when handlers have been cancelled: this one does not begin any more, and its message is released."""
+async def test_a_stop_releases_a_message_whose_store_is_slow(bench: Workbench, store: ObservedStore) -> None:
     store.gate.clear()
     async with bench.handling(refuse, "x", grace="0s", idempotency=ByMessageId(store)) as running:
-        await until(store.asked.is_set)
+        await until(store.begun.is_set)
         stopping = asyncio.create_task(bench.stop(running))
         await until(lambda: running.runners[0]._cancelling)
         store.gate.set()
@@ -296,10 +292,10 @@ async def test_a_stop_overtakes_a_slow_store(bench: Workbench, store: Watched) -
     assert (bench.counts("orders"), len(store)) == ((1, 0), 0)
 
 
-async def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, store: Watched) -> None:
+async def test_a_message_lost_during_the_begin_is_not_handled(bench: Workbench, store: ObservedStore) -> None:
     store.gate.clear()
     async with bench.handling(refuse, "x", idempotency=ByMessageId(store), lease=BRISK) as running:
-        await until(store.asked.is_set)
+        await until(store.begun.is_set)
         bench.client.purge("orders")
         await until(lambda: event(running, "lost"))
         store.gate.set()
@@ -309,16 +305,12 @@ async def test_a_message_that_is_lost_meanwhile_is_not_begun(bench: Workbench, s
 
 
 async def refuse(body: str) -> None:
-    """Be called by nobody."""
-    raise AssertionError("it must not begin")
+    raise AssertionError("the handler must not begin")
 
 
-def test_a_time_to_remember_of_nothing_is_refused(store: Watched) -> None:
+def test_a_ttl_of_zero_is_refused(store: ObservedStore) -> None:
     with pytest.raises(ValueError, match="nothing would be remembered"):
         ByMessageId(store, ttl=0)
-
-
-# Stores of records: one suite, run against each; the user's own may run it too.
 
 
 OURS = Begun(Standing.OURS)
@@ -327,7 +319,6 @@ Open = Callable[[], RecordStore]
 
 @pytest.fixture
 def clock() -> SteppedClock:
-    """Give the time of the stores."""
     return SteppedClock()
 
 
@@ -348,16 +339,14 @@ def records(open_store: Open) -> RecordStore:
     return open_store()
 
 
-def test_work_is_begun_once(records: RecordStore, clock: SteppedClock) -> None:
-    """Whoever else asks is told how long he should wait; another key is other work."""
+def test_a_key_can_be_begun_by_one_owner(records: RecordStore, clock: SteppedClock) -> None:
     assert records.begin("a", owner="one", for_s=30) == OURS
     clock.advance(10)
     assert records.begin("a", owner="two", for_s=30) == Begun(Standing.BUSY, 20)
     assert records.begin("b", owner="two", for_s=30) == OURS
 
 
-def test_a_record_ends_by_itself(records: RecordStore, clock: SteppedClock) -> None:
-    """As after a crash: the next one begins at the very end, and not before."""
+def test_a_record_expires(records: RecordStore, clock: SteppedClock) -> None:
     records.begin("a", owner="one", for_s=30)
     clock.advance(29.5)
     assert records.begin("a", owner="two", for_s=30).standing is Standing.BUSY
@@ -365,8 +354,7 @@ def test_a_record_ends_by_itself(records: RecordStore, clock: SteppedClock) -> N
     assert records.begin("a", owner="two", for_s=30) == OURS
 
 
-def test_an_extension_counts_from_the_call(records: RecordStore, clock: SteppedClock) -> None:
-    """And is for the owner alone, for as long as it is his."""
+def test_only_the_owner_extends_a_record_and_from_the_call_on(records: RecordStore, clock: SteppedClock) -> None:
     records.begin("a", owner="one", for_s=30)
     clock.advance(20)
     assert records.extend("a", owner="one", for_s=30)
@@ -378,7 +366,7 @@ def test_an_extension_counts_from_the_call(records: RecordStore, clock: SteppedC
     assert records.begin("a", owner="two", for_s=30) == OURS
 
 
-def test_what_is_done_is_remembered_for_its_time(records: RecordStore, clock: SteppedClock) -> None:
+def test_finished_work_is_kept_for_its_ttl(records: RecordStore, clock: SteppedClock) -> None:
     records.begin("a", owner="one", for_s=30)
     records.finish("a", for_s=100)
     assert not records.extend("a", owner="one", for_s=30)
@@ -389,8 +377,8 @@ def test_what_is_done_is_remembered_for_its_time(records: RecordStore, clock: St
     assert records.begin("a", owner="two", for_s=30) == OURS
 
 
-def test_what_is_done_is_done_whoever_says_so(records: RecordStore) -> None:
-    """He lost his record to another, and has done the work all the same."""
+def test_any_worker_can_finish_a_key(records: RecordStore) -> None:
+    """The worker may have lost its record to another."""
     records.begin("a", owner="two", for_s=30)
     records.finish("a", for_s=100)
     assert records.begin("a", owner="three", for_s=30).standing is Standing.DONE
@@ -398,7 +386,7 @@ def test_what_is_done_is_done_whoever_says_so(records: RecordStore) -> None:
     assert records.begin("never begun", owner="three", for_s=30).standing is Standing.DONE
 
 
-def test_only_the_owner_forgets(records: RecordStore) -> None:
+def test_only_the_owner_removes_a_record(records: RecordStore) -> None:
     records.begin("a", owner="one", for_s=30)
     records.forget("a", owner="two")
     records.forget("b", owner="two")
@@ -407,8 +395,7 @@ def test_only_the_owner_forgets(records: RecordStore) -> None:
     assert records.begin("a", owner="two", for_s=30) == OURS
 
 
-def test_of_many_who_begin_at_once_one_does(open_store: Open) -> None:
-    """Through several connections where there are any, key after key."""
+def test_one_of_many_concurrent_begins_succeeds(open_store: Open) -> None:
     stores = [open_store() for _ in range(4)]
     gate = threading.Barrier(len(stores))
     answers: list[tuple[str, Standing]] = []
@@ -427,7 +414,7 @@ def test_of_many_who_begin_at_once_one_does(open_store: Open) -> None:
     assert sorted(key for key, standing in answers if standing is Standing.OURS) == sorted(map(str, range(25)))
 
 
-def test_records_that_ended_take_no_room(clock: SteppedClock, tmp_path: Path) -> None:
+def test_expired_records_are_deleted(clock: SteppedClock, tmp_path: Path) -> None:
     memory, file = InMemory(clock), InFile(tmp_path / "records.db", wall_s=clock.now_s)
     for number in range(20):
         for store in (memory, file):
@@ -442,7 +429,7 @@ def test_records_that_ended_take_no_room(clock: SteppedClock, tmp_path: Path) ->
     file.close()
 
 
-def test_a_file_outlives_its_process(clock: SteppedClock, tmp_path: Path) -> None:
+def test_records_in_a_file_survive_a_restart(clock: SteppedClock, tmp_path: Path) -> None:
     store = InFile(tmp_path / "records.db", wall_s=clock.now_s)
     store.finish("a", for_s=100)
     store.close()
@@ -451,7 +438,7 @@ def test_a_file_outlives_its_process(clock: SteppedClock, tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_write_that_fails_leaves_the_file_usable(tmp_path: Path) -> None:
+def test_the_file_is_usable_after_a_failed_write(tmp_path: Path) -> None:
     store = InFile(tmp_path / "records.db")
     with pytest.raises(TypeError):
         store.begin("a", owner="one", for_s="soon")  # type: ignore[arg-type]
@@ -459,8 +446,8 @@ def test_a_write_that_fails_leaves_the_file_usable(tmp_path: Path) -> None:
     store.close()
 
 
-def test_waiting_for_the_file_is_no_part_of_the_time(clock: SteppedClock, tmp_path: Path) -> None:
-    """A record lasts from the call on: else it would outlive the lease by as long as others kept the file."""
+def test_a_record_counts_from_the_call_not_from_the_lock_of_the_file(clock: SteppedClock, tmp_path: Path) -> None:
+    """Otherwise it would outlive the lease."""
     path = tmp_path / "records.db"
     called = threading.Event()
 
@@ -476,7 +463,7 @@ def test_waiting_for_the_file_is_no_part_of_the_time(clock: SteppedClock, tmp_pa
         called.clear()
         other.execute("BEGIN IMMEDIATE")
         answer = waiting.submit(call)
-        assert called.wait(60), "it has to look at the clock before it waits"
+        assert called.wait(60), "it must read the clock before it waits"
         clock.advance(3)
         other.execute("COMMIT")
         answer.result(60)

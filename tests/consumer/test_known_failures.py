@@ -1,6 +1,6 @@
-"""What users of other consumers complain about, once each: a section of docs/known-failures-of-others.md each.
+"""Known failures of other consumers; each test belongs to a section of docs/known-failures-of-others.md.
 
-All of it against a real server, in virtual time. A rival looks for messages meanwhile; handlers end when they are let.
+They run against a server in virtual time, while a competing consumer polls for messages.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ HOUR_S = 3_600
 
 @pytest.fixture
 def bench() -> Iterator[TimedBench]:
-    """Give a server and a consumer's clock, which move together."""
     with timed_bench() as made:
         yield made
 
@@ -35,8 +34,8 @@ def send(bench: TimedBench, *bodies: str, queue: str = QUEUE) -> None:
         bench.client.send_batch(queue, [NewMessage(body=body) for body in bodies[first : first + 10]])
 
 
-async def test_long_work_and_long_delays_are_not_handled_again_and_again(bench: TimedBench) -> None:
-    """1: the work takes twenty times the timeout, a retry is asked for in two hours: nobody gets either meanwhile."""
+async def test_long_work_and_long_delays_are_handled_once(bench: TimedBench) -> None:
+    """1: work of twenty timeouts, and a retry after two hours, are not delivered to another consumer."""
     app, queue = bench.consumer(QUEUE, visibility_timeout_s=30), bench.queue(QUEUE)
     handled: Counter[str] = Counter()
     end = asyncio.Event()
@@ -50,7 +49,7 @@ async def test_long_work_and_long_delays_are_not_handled_again_and_again(bench: 
 
     send(bench, "long", "later")
     async with bench.working(app) as running:
-        await until(lambda: handled.total() == 2 and running.runners[0].held == 1)  # the other waits there
+        await until(lambda: handled.total() == 2 and running.runners[0].held == 1)  # the other is delayed
         await bench.guard(QUEUE, 600)
         end.set()
         await bench.settled(running)
@@ -58,8 +57,8 @@ async def test_long_work_and_long_delays_are_not_handled_again_and_again(bench: 
     assert handled == {"long": 1, "later": 1}
 
 
-async def test_what_waits_in_the_buffer_neither_expires_nor_breaks_the_consumer(bench: TimedBench) -> None:
-    """2: minutes behind a slow one, past its timeout; and a delete that is refused ends nothing."""
+async def test_prefetched_messages_do_not_expire_while_they_wait(bench: TimedBench) -> None:
+    """2: minutes behind a slow one; and a refused delete does not end the consumer."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     handled: list[tuple[str, int]] = []
     end = asyncio.Event()
@@ -84,8 +83,8 @@ async def test_what_waits_in_the_buffer_neither_expires_nor_breaks_the_consumer(
     assert bench.counts(QUEUE) == (0, 0)
 
 
-async def test_what_the_last_poll_brings_is_not_hidden_for_its_timeout(bench: TimedBench) -> None:
-    """3: an hour of timeout, a poll on its way at the stop: its message is free when the consumer has stopped."""
+async def test_messages_of_the_last_poll_are_released_at_a_stop(bench: TimedBench) -> None:
+    """3: the queue has a timeout of an hour, and a poll is in progress at the stop."""
     app = bench.consumer(QUEUE, visibility_timeout_s=HOUR_S)
     app.declare(acting.act_async, wait=WAIT)
 
@@ -97,11 +96,11 @@ async def test_what_the_last_poll_brings_is_not_hidden_for_its_timeout(bench: Ti
         await stopping
         assert event(running, "received") == 1
         assert event(running, "started") == 0
-    assert bench.rivals(QUEUE) == ["too late"]
+    assert bench.receive_bodies(QUEUE) == ["too late"]
 
 
-async def test_renewals_go_on_while_handlers_finish_after_a_stop(bench: TimedBench) -> None:
-    """4: ten timeouts pass between the stop and the end of the handler; nobody gets its message."""
+async def test_leases_are_renewed_while_handlers_finish_after_a_stop(bench: TimedBench) -> None:
+    """4: ten timeouts pass between the stop and the end of the handler."""
     app = bench.consumer(QUEUE, grace="1h", visibility_timeout_s=30)
     handled: list[str] = []
     begun, end = asyncio.Event(), asyncio.Event()
@@ -124,8 +123,8 @@ async def test_renewals_go_on_while_handlers_finish_after_a_stop(bench: TimedBen
     assert bench.counts(QUEUE) == (0, 0)
 
 
-def test_stops_dead_letter_nothing(bench: TimedBench) -> None:
-    """5: five deployments, each in the middle of a handler, and a queue that allows one receive of each message."""
+def test_stops_dead_letter_no_message(bench: TimedBench) -> None:
+    """5: five deployments, each during a handler, on a queue that allows one receive of each message."""
     bench.queue("dead")
     handled: list[str] = []
 
@@ -142,7 +141,7 @@ def test_stops_dead_letter_nothing(bench: TimedBench) -> None:
         async with bench.working(app) as running:
             await begun.wait()
             stopping = asyncio.create_task(bench.stop(running))
-            await until(lambda: running.stopping)  # else it may receive the rest, and the stop release it
+            await until(lambda: running.stopping)  # else it may receive more, and release it
             await bench.elapse(60)
             end.set()
             await stopping
@@ -155,8 +154,8 @@ def test_stops_dead_letter_nothing(bench: TimedBench) -> None:
     assert bench.counts(QUEUE) == bench.counts("dead") == (0, 0)
 
 
-async def test_deletes_are_not_lost_at_the_end_and_leases_last_until_they_are_confirmed(bench: TimedBench) -> None:
-    """6: the deletes wait for others when the stop comes, and then arrive a minute late, past the timeout."""
+async def test_leases_are_renewed_until_deletes_are_confirmed_at_a_stop(bench: TimedBench) -> None:
+    """6: deletes are pending at the stop, and arrive a minute late, after the timeout."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     app.declare(acting.act_async, wait=WAIT)
     bench.server.faults.script("DeleteMessageBatch", faults.late_request(seconds=60))
@@ -174,8 +173,8 @@ async def test_deletes_are_not_lost_at_the_end_and_leases_last_until_they_are_co
     assert bench.counts(QUEUE) == (0, 0)
 
 
-async def test_a_renewal_that_arrives_after_the_delete_harms_nothing(bench: TimedBench) -> None:
-    """7: the message is gone when it arrives; no loss, no error, and the next message is renewed as ever."""
+async def test_a_renewal_after_the_delete_is_no_error(bench: TimedBench) -> None:
+    """7: the message is deleted when its renewal arrives; the next message is renewed as usual."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     lost: list[str] = []
     ends = {"first": asyncio.Event(), "second": asyncio.Event()}
@@ -205,8 +204,8 @@ async def test_a_renewal_that_arrives_after_the_delete_harms_nothing(bench: Time
     assert lost == []
 
 
-async def test_work_that_keeps_the_interpreter_to_itself_starves_no_renewal(bench: TimedBench) -> None:
-    """8: it computes without a pause, in a process; leases of its own and of others are renewed meanwhile."""
+async def test_leases_are_renewed_while_handlers_use_the_processor(bench: TimedBench) -> None:
+    """8: a handler in a process computes without a pause."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     app.declare(acting.spin, wait=WAIT, pool="process", concurrency=1, prefetch=0)
 
@@ -217,11 +216,11 @@ async def test_work_that_keeps_the_interpreter_to_itself_starves_no_renewal(benc
         assert running.renewals.results.total() == running.renewals.calls > 1
         running.request_stop()
         running.request_stop()
-    assert bench.rivals(QUEUE) == ["x"], "its process was ended, and the message released"
+    assert bench.receive_bodies(QUEUE) == ["x"]
 
 
-async def test_no_number_of_messages_is_too_much_for_the_renewer(bench: TimedBench) -> None:
-    """9: 300 at once for ten timeouts, by as many calls as batches of ten need."""
+async def test_the_renewer_keeps_hundreds_of_leases(bench: TimedBench) -> None:
+    """9: 300 messages for ten timeouts, with as few calls as batches of ten allow."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     handled: Counter[str] = Counter()
     end = asyncio.Event()
@@ -241,18 +240,18 @@ async def test_no_number_of_messages_is_too_much_for_the_renewer(bench: TimedBen
     assert len(handled) == handled.total() == 300
 
 
-async def test_a_handler_that_lost_its_message_is_told_and_the_margin_follows_the_network(bench: TimedBench) -> None:
-    """10: a hook, the state, the cancellation; and no fixed margin that a slow network makes too small."""
+async def test_a_handler_is_notified_of_a_lost_lease_and_the_margin_follows_the_network(bench: TimedBench) -> None:
+    """10: by an event, the state and a cancellation; the margin is not fixed."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
-    told: list[LeaseState] = []
-    app.on("lost", lambda ctx: told.append(ctx.lease.state))
+    states: list[LeaseState] = []
+    app.on("lost", lambda ctx: states.append(ctx.lease.state))
 
     @app.handler(wait=WAIT)
     async def work(body: str, ctx: Context) -> None:
         try:
             await asyncio.Event().wait()
         finally:
-            told.append(ctx.lease.state)
+            states.append(ctx.lease.state)
 
     send(bench, "x")
     async with bench.working(app) as running:
@@ -260,13 +259,13 @@ async def test_a_handler_that_lost_its_message_is_told_and_the_margin_follows_th
         bench.client.purge(QUEUE)
         await bench.elapse(30)
         await until(lambda: event(running, "left"))
-    assert told == [LeaseState.LOST] * 2
+    assert states == [LeaseState.LOST] * 2
     slow = Measured(hold_s=1.0, renewal_s=12.0, renewals=1_000, lateness_s=0.0)
-    assert Adaptive().guard_s(slow) > 4 * 12, "four renewals as slow as the slowest percent"
+    assert Adaptive().guard_s(slow) > 4 * 12
 
 
-async def test_renewals_count_from_now_and_a_crash_hides_nothing_for_longer_than_a_lease(bench: TimedBench) -> None:
-    """11: after an hour of work the message is hidden for a minute at most, as after the first minute."""
+async def test_a_crash_hides_a_message_for_at_most_one_lease(bench: TimedBench) -> None:
+    """11: after an hour of work as after a minute."""
     app, queue = bench.consumer(QUEUE, visibility_timeout_s=60), bench.queue(QUEUE)
     end = asyncio.Event()
 
@@ -286,8 +285,8 @@ async def test_renewals_count_from_now_and_a_crash_hides_nothing_for_longer_than
         await bench.settled(running)
 
 
-async def test_renewals_end_with_the_message_or_with_the_time_that_a_handler_may_take(bench: TimedBench) -> None:
-    """12: nothing is renewed once it is done; a handler that never ends keeps its message no longer than allowed."""
+async def test_renewals_end_with_the_message_or_the_timeout_of_the_handler(bench: TimedBench) -> None:
+    """12: a handler that never ends does not keep its message forever."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     handled: list[str] = []
 
@@ -310,14 +309,14 @@ async def test_renewals_end_with_the_message_or_with_the_time_that_a_handler_may
         calls = running.renewals.calls
         await bench.elapse(60)
         await bench.eventually(lambda: handled == ["done", "stuck", "stuck"])
-        assert calls <= running.renewals.calls <= calls + 2  # one under way, and one of the next receive
+        assert calls <= running.renewals.calls <= calls + 2  # one in progress, and one of the next receive
         running.request_stop()
         running.request_stop()
 
 
 @pytest.mark.parametrize("timeout_s", [1, 2, 5])
-async def test_a_short_timeout_is_kept(bench: TimedBench, timeout_s: int) -> None:
-    """13: of one, two, five seconds, by a handler of a minute."""
+async def test_short_timeouts_are_renewed_in_time(bench: TimedBench, timeout_s: int) -> None:
+    """13: timeouts of one, two and five seconds, and a handler of a minute."""
     app = bench.consumer(QUEUE, visibility_timeout_s=timeout_s)
     handled: list[str] = []
     end = asyncio.Event()
@@ -337,8 +336,8 @@ async def test_a_short_timeout_is_kept(bench: TimedBench, timeout_s: int) -> Non
     assert bench.counts(QUEUE) == (0, 0)
 
 
-async def test_a_failure_in_a_group_does_not_hide_the_rest_for_its_timeout(bench: TimedBench) -> None:
-    """14: a quarter of an hour of timeout; after the head's backoff all of it is handled, in order, one at a time."""
+async def test_a_failure_in_a_group_blocks_it_only_for_the_backoff(bench: TimedBench) -> None:
+    """14: the timeout is a quarter of an hour; then the group is handled in order."""
     name = f"{QUEUE}.fifo"
     app, queue = bench.consumer(name, visibility_timeout_s=900), bench.queue(name)
     handled: list[str] = []
@@ -354,14 +353,14 @@ async def test_a_failure_in_a_group_does_not_hide_the_rest_for_its_timeout(bench
     async with bench.working(app) as running:
         await bench.settled(running)
         assert handled == ["of another"]
-        assert [message.body for message in queue.in_flight] == ["a"], "hidden for its backoff; the rest is not"
+        assert [message.body for message in queue.in_flight] == ["a"]
         await bench.elapse(5)
         await bench.settled(running)
     assert handled == ["of another", *"abcd"]
 
 
-async def test_a_slow_message_holds_up_nobody_and_costs_little(bench: TimedBench) -> None:
-    """15: forty quick ones pass it; and three hours of it cost less than half the calls of a renewal each minute."""
+async def test_a_slow_message_delays_no_other_and_needs_few_renewals(bench: TimedBench) -> None:
+    """15: forty quick messages overtake it; in three hours it needs less than a call in two minutes."""
     app = bench.consumer(QUEUE, visibility_timeout_s=30)
     quick: list[str] = []
     end = asyncio.Event()

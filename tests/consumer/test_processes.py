@@ -1,4 +1,4 @@
-"""`veilmq worker --processes N --reload`: real processes, killed and signalled, against a server over sockets."""
+"""`veilmq worker --processes N --reload`: processes that are killed and signalled."""
 
 import contextlib
 import importlib.util
@@ -26,7 +26,7 @@ COUNTING = ROOT / "tests" / "consumer" / "counting_worker.py"
 
 
 class Worker:
-    """A supervisor with its processes, whose reports are read one by one."""
+    """A supervisor and its processes, which report events as lines of JSON."""
 
     def __init__(self, folder: Path, server: RunningServer, *options: str) -> None:
         self.process = subprocess.Popen(
@@ -41,7 +41,7 @@ class Worker:
         self.log = ""
 
     def expect(self, event: str, **more: object) -> dict[str, Any]:
-        """Return the first report of ``event`` that has not been returned; others stay."""
+        """Return the first unread report of ``event``; keep the others."""
         wanted = {"event": event, **more}
         while True:
             for report in self.seen:
@@ -54,7 +54,6 @@ class Worker:
             self.seen.append(json.loads(line))
 
     def wait_for(self, line: str) -> None:
-        """Return when such a line was logged."""
         assert self.process.stderr is not None
         while line not in self.process.stderr.readline():
             assert self.process.poll() is None
@@ -63,7 +62,7 @@ class Worker:
         self.process.send_signal(number)
 
     def end(self) -> int:
-        """Return its exit code, when it and its processes have ended; ``seen`` has the reports up to then."""
+        """Wait for the supervisor and its processes; return the exit code."""
         out, self.log = self.process.communicate(timeout=60)
         self.seen += map(json.loads, out.splitlines())
         return self.process.returncode
@@ -90,36 +89,34 @@ def working(folder: Path, server: RunningServer, *options: str) -> Iterator[Work
         yield worker
     finally:
         if not worker.log:
-            worker.process.kill()  # its processes follow
+            worker.process.kill()  # its processes stop too
             worker.end()
 
 
 def started(worker: Worker, count: int) -> dict[str, int]:
-    """Return the ids of the processes by their numbers, when so many have started."""
     reports = [worker.expect("started") for _ in range(count)]
     return {report["number"]: report["pid"] for report in reports}
 
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Path:
-    """Return a pipe on which handlers wait, whose path is a message."""
+    """Return a pipe on which handlers block; its path is the message."""
     os.mkfifo(tmp_path / "pipe")
     return tmp_path / "pipe"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_each_process_in_its_order(
+def test_a_signal_stops_each_process_after_its_work(
     tmp_path: Path, server: RunningServer, client: HttpQueueClient, number: signal.Signals
 ) -> None:
-    """What they have begun is finished and deleted, shutdown functions are called, and the code is 0."""
-    pipes = [tmp_path / "first", tmp_path / "second"]  # to open one waits for its handler, which may only be about to
+    pipes = [tmp_path / "first", tmp_path / "second"]  # opening one waits for its handler
     with working(tmp_path, server, "--processes", "2") as worker:
         pids = started(worker, 2)
         assert set(pids) == {"0", "1"}
         for pipe in pipes:
             os.mkfifo(pipe)
             client.send("work", str(pipe))
-        assert {worker.expect("begun")["pid"] for _ in pids} == set(pids.values()), "each has one"
+        assert {worker.expect("begun")["pid"] for _ in pids} == set(pids.values())
         worker.signal(number)
         server.wait_until(lambda: not server.parked)
         for pipe in pipes:
@@ -131,7 +128,7 @@ def test_a_signal_stops_each_process_in_its_order(
     assert (status.visible, status.in_flight) == (0, 0)
 
 
-def test_a_second_signal_reaches_handlers_that_do_not_end(
+def test_a_second_signal_abandons_running_handlers(
     tmp_path: Path, pipe: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
     with working(tmp_path, server, "--processes", "2") as worker:
@@ -145,10 +142,9 @@ def test_a_second_signal_reaches_handlers_that_do_not_end(
     assert client.show("work").visible == 1
 
 
-def test_a_process_that_is_killed_is_started_again_and_the_others_work_on(
+def test_a_killed_process_is_restarted_while_the_others_go_on(
     tmp_path: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
-    """Killed from outside, or by its own handler, whose message is handled when its lease has ended."""
     with working(tmp_path, server, "--processes", "2") as worker:
         pids = started(worker, 2)
         os.kill(pids["1"], signal.SIGKILL)
@@ -163,10 +159,9 @@ def test_a_process_that_is_killed_is_started_again_and_the_others_work_on(
     assert worker.log.count("ended with code -9, starts again in") == 2
 
 
-def test_processes_stop_when_their_supervisor_is_killed(
+def test_processes_finish_and_stop_if_their_supervisor_is_killed(
     tmp_path: Path, pipe: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
-    """In order: what they have begun is finished."""
     with working(tmp_path, server, "--processes", "2") as worker:
         pids = started(worker, 2)
         client.send("work", str(pipe))
@@ -181,19 +176,15 @@ def test_processes_stop_when_their_supervisor_is_killed(
     assert client.show("work").in_flight == 0
 
 
-def test_a_worker_that_cannot_start_ends_with_the_code_of_its_processes(tmp_path: Path, server: RunningServer) -> None:
-    """It is not tried for ever: its queue is not there."""
+def test_a_worker_whose_processes_cannot_start_exits_with_their_code(tmp_path: Path, server: RunningServer) -> None:
     with working(tmp_path, server, "--processes", "2") as worker:
         assert worker.end() == 1
     assert "could not start, it ended with code 1" in worker.log
     assert "does not exist" in worker.log
 
 
-def test_each_process_has_a_port_for_its_metrics(
-    tmp_path: Path, server: RunningServer, client: HttpQueueClient
-) -> None:
-    """The one that was given, and the next."""
-    (port,) = free_ports(1)  # the next one, too, is below those that the system gives
+def test_each_process_has_its_own_metrics_port(tmp_path: Path, server: RunningServer, client: HttpQueueClient) -> None:
+    (port,) = free_ports(1)  # the next one is also below the ephemeral range
     with working(tmp_path, server, "--processes", "2", "--metrics-port", str(port)) as worker:
         pids = started(worker, 2)
         found = {}
@@ -206,10 +197,10 @@ def test_each_process_has_a_port_for_its_metrics(
         assert worker.end() == 0, worker.log
 
 
-def test_a_change_of_the_code_starts_each_process_again_after_its_work(
+def test_a_change_of_the_code_restarts_each_process_after_its_work(
     tmp_path: Path, pipe: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
-    """A second change meanwhile does not hurry them; code that cannot be loaded waits for the next change."""
+    """Code that cannot be loaded is retried at the next change."""
     need(importlib.util.find_spec("watchfiles"), "watchfiles (make setup)")
     shop = tmp_path / "shop.py"
     with working(tmp_path, server, "--reload") as worker:
@@ -222,7 +213,7 @@ def test_a_change_of_the_code_starts_each_process_again_after_its_work(
         shop.write_text(text.replace('report("done"', 'report("done anew"'), encoding="utf-8")
         worker.wait_for("changed, starting again")
         pipe.write_bytes(b"")
-        assert worker.expect("done")["pid"] == before, "it was finished by the code that began it"
+        assert worker.expect("done")["pid"] == before  # finished by the old code
         worker.expect("stopped", pid=before)
         after = started(worker, 1)["0"]
         client.send("work", "x")

@@ -1,4 +1,4 @@
-"""How a consumer stops: nothing unstarted is kept, nothing started is cut off without need, nothing done is undone."""
+"""Stops of a consumer, FIFO groups, killed workers, and rejected messages."""
 
 import asyncio
 import sys
@@ -15,18 +15,17 @@ from tests.consumer.workbench import PATIENCE_S, WAIT, WAIT_MS, Job, Workbench, 
 from tests.tidy.tree import SRC
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, ReceivedMessage, SigningKey
 from veilmq.client.boto import BotoQueueClient
-from veilmq.consumer import Batch, Consumer, Context, Reject, RetryLater, Running
+from veilmq.consumer import Batch, Consumer, Context, Reject, Running
 from veilmq.core.messages import Attribute
 from veilmq.testing import RunningServer
 
 
 def received(client: QueueClient, queue: str) -> list[tuple[str, int]]:
-    """Return body and receive count of what is visible in ``queue``."""
+    """Return body and receive count of the visible messages of ``queue``."""
     return sorted((message.body, message.receive_count) for message in client.receive(queue, count=10, wait_s=0))
 
 
-async def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: Workbench) -> None:
-    """The handler ends within the grace, and its delete is confirmed before the consumer is gone."""
+async def test_a_stop_releases_waiting_messages_and_finishes_running_handlers(bench: Workbench) -> None:
     app = bench.consumer("busy")
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -47,8 +46,7 @@ async def test_what_waits_for_a_slot_is_given_back_and_what_runs_goes_on(bench: 
     assert [body for body, _ in received(bench.client, "busy")] == ["second"]
 
 
-def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench: Workbench) -> None:
-    """It was handed out or it was not: after the stop it is visible, or was handled; the time stands still."""
+def test_no_message_is_stuck_when_a_stop_cancels_polls(bench: Workbench) -> None:
     app = bench.consumer("race")
     handled = []
 
@@ -68,11 +66,11 @@ def test_a_message_that_comes_while_the_polls_are_hung_up_on_is_not_stuck(bench:
         assert bench.client.show("race").in_flight == 0
         handled += [body for body, _ in received(bench.client, "race")]
         bench.client.purge("race")
-        bench.server.advance(seconds=60)  # a queue may be purged once a minute
+        bench.server.advance(seconds=60)  # the pause after a purge
     assert sorted(handled, key=int) == [str(number) for number in range(20)]
 
 
-async def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(bench: Workbench) -> None:
+async def test_a_handler_is_cancelled_and_its_message_released_after_the_grace(bench: Workbench) -> None:
     causes = []
 
     async def work(body: str, ctx: Context) -> None:
@@ -88,8 +86,7 @@ async def test_after_the_grace_a_handler_is_cancelled_and_its_message_released(b
     assert received(bench.client, "orders") == [("x", 2)]
 
 
-async def test_a_second_stop_returns_when_the_first_has_stopped_it(bench: Workbench) -> None:
-    """Else the program could end before the last deletes."""
+async def test_a_second_stop_waits_for_the_first(bench: Workbench) -> None:
     job = Job()
     async with bench.handling(job.work, "x") as running:
         await until(lambda: running.runners[0].working)
@@ -101,8 +98,7 @@ async def test_a_second_stop_returns_when_the_first_has_stopped_it(bench: Workbe
         await asyncio.gather(*stopping)
 
 
-async def test_a_stop_goes_on_where_one_was_cancelled(bench: Workbench) -> None:
-    """Else messages would be held and renewed for as long as the program runs, and no shutdown function called."""
+async def test_a_stop_completes_after_one_was_cancelled(bench: Workbench) -> None:
     app, job, calls = bench.consumer("orders"), Job(), list[str]()
     app.declare(job.work, wait=WAIT)
     app.on_shutdown(lambda: calls.append("close"))
@@ -117,7 +113,7 @@ async def test_a_stop_goes_on_where_one_was_cancelled(bench: Workbench) -> None:
     assert (calls, running.exit_code, bench.counts("orders")) == (["close"], 0, (0, 0))
 
 
-async def test_a_thread_may_request_the_stop(bench: Workbench) -> None:
+async def test_a_thread_can_request_a_stop(bench: Workbench) -> None:
     """The event loop, which waits for nothing else, is woken."""
     app = bench.consumer("orders")
     app.declare(acting.act_async, wait="20s")
@@ -134,8 +130,7 @@ async def test_a_thread_may_request_the_stop(bench: Workbench) -> None:
         await running.wait()
 
 
-async def test_one_request_to_stop_leaves_the_grace_though_the_block_ends_with_it(bench: Workbench) -> None:
-    """It is one request, whichever of the two the event loop comes to first."""
+async def test_a_stop_request_at_the_end_of_the_block_keeps_the_grace(bench: Workbench) -> None:
     app = bench.consumer("orders")
     ended: list[str] = []
 
@@ -151,8 +146,7 @@ async def test_one_request_to_stop_leaves_the_grace_though_the_block_ends_with_i
     assert (ended, bench.counts("orders")) == (["x"], (0, 0))
 
 
-def test_a_request_to_stop_is_harmless_when_the_event_loop_has_ended(bench: Workbench) -> None:
-    """A thread that watches the program may be late."""
+def test_a_stop_request_after_the_event_loop_ended_has_no_effect(bench: Workbench) -> None:
     app = bench.consumer("orders")
     app.declare(acting.act_async, wait=WAIT)
 
@@ -165,8 +159,7 @@ def test_a_request_to_stop_is_harmless_when_the_event_loop_has_ended(bench: Work
     assert running.stopping
 
 
-async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbench) -> None:
-    """The second request to stop cancels the handlers at once."""
+async def test_a_second_stop_request_cancels_handlers_at_once(bench: Workbench) -> None:
     async with bench.handling(Job().work, "x", grace="1h") as running:
         await until(lambda: running.runners[0].working)
         running.request_stop()
@@ -175,17 +168,15 @@ async def test_whoever_is_in_a_hurry_does_not_wait_for_the_grace(bench: Workbenc
     assert received(bench.client, "orders") == [("x", 2)]
 
 
-async def test_a_thread_that_looks_at_its_context_stops(bench: Workbench) -> None:
-    """``check`` raises, and the message is released."""
-    async with bench.handling(acting.stop_when_told, "x", grace="10ms", concurrency=1) as running:
+async def test_a_thread_that_checks_its_context_stops(bench: Workbench) -> None:
+    async with bench.handling(acting.check_forever, "x", grace="10ms", concurrency=1) as running:
         await until(lambda: running.runners[0].working)
     assert running.exit_code == 0
     assert received(bench.client, "orders") == [("x", 2)]
 
 
 @pytest.mark.slow
-async def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> None:
-    """Its message is released, the exit code says so, and its end changes nothing any more."""
+async def test_a_thread_that_does_not_stop_is_abandoned_with_exit_code_3(bench: Workbench) -> None:
     go_on = threading.Event()
 
     def work(body: str) -> None:
@@ -198,8 +189,7 @@ async def test_a_thread_that_does_not_stop_is_abandoned(bench: Workbench) -> Non
     assert received(bench.client, "orders") == [("x", 2)]
 
 
-async def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench: Workbench) -> None:
-    """It returns after all have been handled; while somebody works it does not."""
+async def test_drained_returns_when_all_messages_are_handled(bench: Workbench) -> None:
     job = Job()
     async with bench.handling(job.work, *map(str, range(25))) as running:
         with pytest.raises(TimeoutError):
@@ -209,35 +199,32 @@ async def test_drained_is_when_nothing_is_visible_and_nothing_in_our_hands(bench
         assert bench.counts("orders") == (0, 0)
 
 
-async def test_drained_waits_for_no_poll_once_nothing_is_in_flight(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The poll waits at a server whose clock stands still, as that of the fixtures does."""
+async def test_drained_does_not_wait_for_polls(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     app = bench.consumer("others")
     app.declare(acting.act_async, wait=WAIT)
     bench.client.send("others", "x")
     (message,) = bench.client.receive("others")
-    show, counted = HttpQueueClient.show, list[str]()
+    show, shown = HttpQueueClient.show, list[str]()
 
     def count(client: HttpQueueClient, queue: str) -> Any:
-        counted.append(queue)
+        shown.append(queue)
         return show(client, queue)
 
     monkeypatch.setattr(HttpQueueClient, "show", count)
     async with bench.working(app) as running:
         await asyncio.to_thread(bench.server.wait_until, lambda: bench.server.parked)
         drained = asyncio.create_task(running.drained("20s"))
-        await until(lambda: len(counted) > 1)
+        await until(lambda: len(shown) > 1)
         assert not drained.done()
         bench.client.delete("others", message.receipt)
         await drained
 
 
-async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has given a message, and its answer has not arrived: nothing is visible, and nothing in our hands."""
+async def test_drained_waits_for_the_reply_of_a_poll(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has delivered a message, and its reply has not arrived."""
     app = bench.consumer("bringing")
     handled: list[str] = []
-    given, counted, arrived = threading.Event(), threading.Event(), threading.Event()
+    given, shown, arrived = threading.Event(), threading.Event(), threading.Event()
     receive, show = HttpQueueClient.receive, HttpQueueClient.show
 
     def received_late(client: HttpQueueClient, *words: Any, **options: Any) -> Any:
@@ -249,7 +236,7 @@ async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monke
     def counting(client: HttpQueueClient, queue: str) -> Any:
         status = show(client, queue)
         if given.is_set():
-            counted.set()
+            shown.set()
         return status
 
     @app.handler(wait=WAIT)
@@ -262,8 +249,8 @@ async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monke
     async with bench.working(app) as running:
         await until(given.is_set)
         drained = asyncio.create_task(running.drained("20s"))
-        await until(counted.is_set)
-        await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes to be heard of
+        await until(shown.is_set)
+        await asyncio.to_thread(bench.counts, "bringing")  # longer than the first count takes
         before = drained.done()
         arrived.set()
         await drained
@@ -272,13 +259,12 @@ async def test_drained_waits_for_what_a_poll_is_bringing(bench: Workbench, monke
 
 @pytest.mark.parametrize("drains", [False, True], ids=["", "drains"])
 @pytest.mark.parametrize(
-    ("queue", "error", "says"),
+    ("queue", "error", "sentence"),
     [("nowhere", ClientError, "does not exist"), ("naked", ValueError, "0 s cannot be kept")],
 )
-async def test_a_queue_that_cannot_be_consumed_is_said_loudly(
-    bench: Workbench, queue: str, error: type[Exception], says: str, drains: bool
+async def test_a_consumer_of_an_unusable_queue_stops_with_an_error(
+    bench: Workbench, queue: str, error: type[Exception], sentence: str, drains: bool
 ) -> None:
-    """The consumer stops by itself and raises why; what would wait for the queue to drain does not."""
     bench.client.create_queue("naked", {"visibility_timeout_s": 0})
     app = Consumer(queue, endpoint=bench.server.endpoint)
     app.declare(acting.act_async, wait=WAIT)
@@ -289,23 +275,18 @@ async def test_a_queue_that_cannot_be_consumed_is_said_loudly(
             if drains:
                 await running.drained("1h")
 
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=sentence):
         await scenario()
 
 
 @pytest.mark.parametrize("option", [{"timeout": "20ms"}, {"stall": "20ms"}], ids=["timeout", "stall"])
-async def test_a_handler_whose_time_is_over_is_cancelled_and_tried_again(
-    bench: Workbench, option: dict[str, Any]
-) -> None:
-    """Too long in all, or too long without a word: backoff, not a second run beside the first."""
-    async with bench.handling(acting.stop_when_told, "x", concurrency=1, **option) as running:
+async def test_a_handler_past_its_timeout_is_cancelled_and_retried(bench: Workbench, option: dict[str, Any]) -> None:
+    async with bench.handling(acting.check_forever, "x", concurrency=1, **option) as running:
         await bench.settled(running)
         assert event(running, "retried") == 1
 
 
 async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) -> None:
-    """``stall`` counts from its last report: it works for longer than that, and ends by itself."""
-
     async def work(body: str, ctx: Context) -> None:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + 0.25
@@ -318,7 +299,6 @@ async def test_a_handler_that_reports_progress_is_not_stalled(bench: Workbench) 
 
 
 async def test_a_batch_is_not_stalled_while_one_of_its_messages_makes_progress(bench: Workbench) -> None:
-    """``stall`` is between reports of the call: the others wait for their turn in it."""
     app = bench.consumer("slow-batch")
 
     @app.batch(max_size=2, linger="1s", wait=WAIT, stall="100ms")
@@ -334,17 +314,13 @@ async def test_a_batch_is_not_stalled_while_one_of_its_messages_makes_progress(b
         await until(lambda: event(running, "acked") == 2)
 
 
-async def test_polls_wait_as_long_as_they_were_told(bench: Workbench) -> None:
-    """One poll while the queue is quiet, answered when its wait is over and asked again."""
+async def test_a_quiet_queue_is_polled_one_wait_after_the_other(bench: Workbench) -> None:
     async with bench.handling(acting.act_async) as running:
         await bench.settled(running)
         assert running.runners[0].polling == 1
         bench.server.advance(WAIT_MS)
         await bench.settled(running)
         assert running.runners[0].polling == 1
-
-
-# FIFO queues: order within groups, groups beside each other, and a failure that keeps both.
 
 
 QUEUE = "steps.fifo"
@@ -356,22 +332,21 @@ def send(bench: Workbench, *texts: str) -> None:
     bench.client.send_batch(QUEUE, batch)
 
 
-async def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> None:
-    """One message of a group at a time, several groups at once, all in the order of sending and received once."""
+async def test_groups_are_handled_in_order_and_concurrently(bench: Workbench) -> None:
     app = bench.consumer(QUEUE, fifo=True)
     handled: list[str] = []
-    inside: set[str] = set()
+    active: set[str] = set()
     together = asyncio.Event()
 
     @app.handler(concurrency=8, wait=WAIT)
     async def step(body: str) -> None:
-        assert body[0] not in inside
-        inside.add(body[0])
-        if len(inside) == len(GROUPS):
+        assert body[0] not in active
+        active.add(body[0])
+        if len(active) == len(GROUPS):
             together.set()
         await together.wait()
         handled.append(body)
-        inside.remove(body[0])
+        active.remove(body[0])
 
     for number in range(4):
         send(bench, *(f"{group}{number}" for group in GROUPS))
@@ -383,8 +358,7 @@ async def test_groups_are_in_order_and_beside_each_other(bench: Workbench) -> No
     assert (event(running, "released"), bench.counts(QUEUE)) == (0, (0, 0))
 
 
-async def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
-    """It is gone from the group, and in the dead-letter queue under its own group."""
+async def test_a_rejected_message_does_not_block_its_group(bench: Workbench) -> None:
     bench.client.create_queue("dead.fifo", {"fifo": True})
     app = bench.consumer(QUEUE, fifo=True)
     handled: list[str] = []
@@ -404,8 +378,7 @@ async def test_a_rejected_head_lets_the_next_follow(bench: Workbench) -> None:
     assert (letter.body, letter.group) == ("a0", "a")
 
 
-async def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workbench) -> None:
-    """The head ends in its grace; the rest was never begun."""
+async def test_a_stop_releases_the_messages_behind_a_running_one(bench: Workbench) -> None:
     app = bench.consumer(QUEUE, fifo=True)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -425,36 +398,13 @@ async def test_a_stop_gives_back_what_waits_behind_a_running_head(bench: Workben
     assert [message.body for message in bench.client.receive(QUEUE, count=10, wait_s=0)] == ["a1", "a2"]
 
 
-async def test_asking_for_later_holds_the_group(bench: Workbench) -> None:
-    app = bench.consumer(QUEUE, fifo=True)
-    handled: list[str] = []
-
-    @app.handler(wait=WAIT)
-    async def step(message: ReceivedMessage) -> None:
-        if message.receive_count == 1 and message.body == "a0":
-            raise RetryLater("3s")
-        handled.append(message.body)
-
-    send(bench, "a0", "a1")
-
-    async with bench.working(app) as running:
-        await bench.settled(running)
-        assert handled == []
-        bench.server.advance(3_000)
-        await bench.settled(running)
-        assert handled == ["a0", "a1"]
-
-
-# A worker process that is killed in the middle of its handlers: each message is handled by another, none is lost.
-
-
 WORK = "work"
 MESSAGES = 24
 CONCURRENCY = 8
 
 
-def test_each_message_of_a_killed_worker_is_handled_by_another(bench: Workbench) -> None:
-    """What it had deleted is not delivered again; what it had not is, exactly that, when its lease has ended."""
+def test_messages_of_a_killed_worker_are_handled_by_another(bench: Workbench) -> None:
+    """Deleted ones are not delivered again, the others once their lease has ended."""
     app, queue = bench.consumer(WORK), bench.server.queue(WORK)
     sent = {f"m{number}" for number in range(MESSAGES)}
     bodies = sorted(sent)
@@ -468,8 +418,8 @@ def test_each_message_of_a_killed_worker_is_handled_by_another(bench: Workbench)
     bench.server.settle()
     leased = {message.body for message in queue.in_flight}
     deleted = sent - set(queue.bodies)
-    assert {body for body in begun if not ends(body)} <= leased, "it was killed in the middle of these"
-    assert all(map(ends, deleted))
+    assert {body for body in begun if not completes(body)} <= leased
+    assert all(map(completes, deleted))
     handled: list[tuple[str, int]] = []
 
     @app.handler(wait=WAIT)
@@ -479,22 +429,19 @@ def test_each_message_of_a_killed_worker_is_handled_by_another(bench: Workbench)
     async def scenario() -> None:
         async with bench.working(app) as running:
             await bench.settled(running)
-            assert not leased.intersection(body for body, _ in handled), "leases of the dead are respected"
+            assert not leased.intersection(body for body, _ in handled)
             bench.server.advance(30_000)
             await bench.settled(running)
 
     asyncio.run(scenario())
-    assert sorted(body for body, _ in handled) == sorted(sent - deleted), "none is lost, none is handled twice here"
-    assert {body for body, count in handled if count > 1} == leased, "delivered again is what it held, and only that"
+    assert sorted(body for body, _ in handled) == sorted(sent - deleted)
+    assert {body for body, count in handled if count > 1} == leased
     assert bench.counts(WORK) == (0, 0)
 
 
-def ends(body: str) -> bool:
-    """Tell whether the worker's handler ends with a message of this body, or gets stuck."""
+def completes(body: str) -> bool:
+    """Return whether the worker completes a message with this body, or gets stuck."""
     return int(body[1:]) % 2 == 0
-
-
-# Rejected messages: a veilmq server moves them, so that a redrive brings them back; elsewhere they are copied.
 
 
 OWN = {"kind": Attribute("String", "x"), "raw": Attribute("Binary", data=b"\x00")}
@@ -514,7 +461,7 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
 def run(
     server: RunningServer, queue: str, *, until: Callable[[], object], reject: bool, own: QueueClient | None = None
 ) -> list[str]:
-    """Consume ``queue`` until something holds, rejecting all of it or nothing; return the bodies that were handled."""
+    """Consume ``queue`` until a condition holds, rejecting each message or none; return the handled bodies."""
     app = Consumer(queue, endpoint=server.endpoint, client=own)
     bodies: list[str] = []
 
@@ -528,7 +475,7 @@ def run(
         async with app.running() as running:
             await asyncio.to_thread(server.wait_until, until)
             stopping = asyncio.create_task(running.stop())
-            while not stopping.done():  # a poll through boto3 waits for its time
+            while not stopping.done():  # a poll by boto3 cannot be cancelled
                 if server.parked:
                     server.advance(1_000)
                 await asyncio.sleep(0)
@@ -538,8 +485,9 @@ def run(
 
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
-def test_a_redrive_brings_a_rejected_message_back(server: RunningServer, client: HttpQueueClient, suffix: str) -> None:
-    """The dead letter is the message itself, with the reason; its source is the queue that it was rejected in."""
+def test_a_redrive_returns_a_rejected_message_to_its_queue(
+    server: RunningServer, client: HttpQueueClient, suffix: str
+) -> None:
     work, dead = f"work{suffix}", f"dead{suffix}"
     group, dedup_id = ("g", "d") if suffix else (None, None)
     sent = client.send(work, "a", attributes=OWN, group=group, dedup_id=dedup_id)
@@ -565,32 +513,31 @@ def _moved(server: RunningServer, client: HttpQueueClient, dead: str, work: str)
     return (move.status, move.messages_moved) == ("completed", 1) and not (status.visible or status.in_flight)
 
 
-def test_the_reason_stays_readable_beside_ten_attributes(server: RunningServer, client: HttpQueueClient) -> None:
-    """No message is sent with more, but this one was."""
+def test_the_reason_is_added_to_ten_attributes(server: RunningServer, client: HttpQueueClient) -> None:
+    """A message cannot be sent with more than ten."""
     client.send("work", "a", attributes=TEN)
     run(server, "work", reject=True, until=lambda: client.show("dead").visible)
     (letter,) = client.receive("dead")
     assert letter.attributes == TEN | {"veilmq-reason": Attribute("String", REASON)}
 
 
-def test_a_dead_letter_is_visible_at_once_whatever_the_delay(server: RunningServer, client: HttpQueueClient) -> None:
+def test_a_rejected_message_ignores_the_delay_of_the_dead_letter_queue(
+    server: RunningServer, client: HttpQueueClient
+) -> None:
     client.set("dead", {"delay_s": 600})
     client.send("work", "a")
     run(server, "work", reject=True, until=lambda: client.show("dead").visible)
 
 
-def test_a_rejected_dead_letter_of_a_fifo_queue_is_nobodys_duplicate(
-    server: RunningServer, client: HttpQueueClient
-) -> None:
-    """Two messages that shared a deduplication id in their lives are two dead letters, in order."""
+def test_a_rejected_fifo_message_is_never_a_duplicate(server: RunningServer, client: HttpQueueClient) -> None:
     for number in range(2):
         client.send("work.fifo", str(number), group="g", dedup_id=f"d{number}")
     run(server, "work.fifo", reject=True, until=lambda: client.show("dead.fifo").visible == 2)
     assert [letter.body for letter in client.receive("dead.fifo", count=10)] == ["0", "1"]
 
 
-def test_through_boto3_it_is_copied(server: RunningServer, client: HttpQueueClient) -> None:
-    """As on a server that knows no dead letters of clients: another message, which names the first."""
+def test_a_message_rejected_through_boto3_is_copied(server: RunningServer, client: HttpQueueClient) -> None:
+    """As on servers other than veilmq: the copy names the original."""
     sqs = boto.client(server.endpoint)
     sent = client.send("work", "a")
     run(server, "work", reject=True, until=lambda: client.show("dead").visible, own=BotoQueueClient(sqs))
@@ -599,20 +546,18 @@ def test_through_boto3_it_is_copied(server: RunningServer, client: HttpQueueClie
     assert letter.attributes["veilmq-message-id"].text == sent.id
 
 
-def is_there(client: HttpQueueClient) -> bool:
-    """Tell whether the message is in its queue still."""
+def exists(client: HttpQueueClient) -> bool:
     status = client.show("work")
     return bool(status.visible or status.in_flight or status.delayed)
 
 
-def test_in_another_region_it_stays_there() -> None:
-    """The dead-letter queue that a queue names is of its region."""
+def test_a_rejected_message_stays_in_its_region() -> None:
     key = SigningKey(id="123456789012", secret="any", region="eu-west-1")
-    with RunningServer(regions="by-request") as server, HttpQueueClient(server.endpoint, key=key) as there:
-        there.create_queue("dead", {})
-        url = there.create_queue("work", {"dead_letter_queue": "dead", "receives_max": 9})
+    with RunningServer(regions="by-request") as server, HttpQueueClient(server.endpoint, key=key) as client:
+        client.create_queue("dead", {})
+        url = client.create_queue("work", {"dead_letter_queue": "dead", "receives_max": 9})
         for queue in ("work", url):
-            there.send("work", queue)
+            client.send("work", queue)
             own = HttpQueueClient(server.endpoint, key=key)
-            run(server, queue, reject=True, until=lambda: not is_there(there), own=own)
-        assert sorted(letter.body for letter in there.receive("dead", count=10)) == sorted(["work", url])
+            run(server, queue, reject=True, until=lambda: not exists(client), own=own)
+        assert sorted(letter.body for letter in client.receive("dead", count=10)) == sorted(["work", url])

@@ -1,4 +1,4 @@
-"""A consumer watched by one option each: Prometheus at a port, OpenTelemetry by OTLP to a collector."""
+"""Telemetry of a consumer: Prometheus metrics at a port, and OpenTelemetry over OTLP."""
 
 import asyncio
 import importlib.util
@@ -50,8 +50,7 @@ def read(port: int, path: str) -> str:
         return text
 
 
-async def test_a_port_has_its_metrics_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:
-    """Inside a program, by one option; the port is closed when it has stopped."""
+async def test_a_running_consumer_serves_metrics_and_status(caplog: pytest.LogCaptureFixture) -> None:
     with workbench() as bench, caplog.at_level(logging.INFO, "veilmq.consumer"):
         app = bench.consumer("orders")
         app.metrics_port = 0
@@ -69,7 +68,7 @@ async def test_a_port_has_its_metrics_while_it_runs(caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.parametrize(("port", "reason"), [(None, "Address already in use"), (70_000, "there is no such port")])
-def test_a_port_that_cannot_be_had_is_named(port: int | None, reason: str) -> None:
+def test_an_unusable_port_is_an_error(port: int | None, reason: str) -> None:
     with socket.create_server(("", 0)) as taken:
         port = port or taken.getsockname()[1]
         app = Consumer("orders", endpoint="http://127.0.0.1:1", metrics_port=port)
@@ -79,8 +78,6 @@ def test_a_port_that_cannot_be_had_is_named(port: int | None, reason: str) -> No
 
 
 class Collector(ThreadingHTTPServer):
-    """What OTLP is sent to: requests by their paths."""
-
     daemon_threads = True
 
     def __init__(self) -> None:
@@ -104,7 +101,7 @@ class Received(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - the name is the base class's
-        """Log nothing."""
+        pass
 
 
 @contextmanager
@@ -116,8 +113,8 @@ def collecting() -> Iterator[Collector]:
 
 
 @pytest.mark.slow
-def test_spans_and_metrics_go_to_a_collector(tmp_path: Path) -> None:
-    """All of them, though it is stopped soon; what a handler sends on is linked to the handler's span."""
+def test_spans_and_metrics_are_exported_before_the_end(tmp_path: Path) -> None:
+    """A message that a handler sends is linked to the span of the handler."""
     need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
     metrics_service: Any = importlib.import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
     trace_service: Any = importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
@@ -173,7 +170,7 @@ def test_spans_and_metrics_go_to_a_collector(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_collector_that_never_answers_does_not_hold_the_end_up(tmp_path: Path) -> None:
+def test_a_collector_that_does_not_answer_does_not_delay_the_end(tmp_path: Path) -> None:
     need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
     (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     with RunningServer(clock=SystemClock()) as server, socket.create_server(("127.0.0.1", 0)) as mute:
@@ -197,7 +194,7 @@ def test_a_collector_that_never_answers_does_not_hold_the_end_up(tmp_path: Path)
 
 
 @pytest.mark.parametrize("module", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])
-def test_without_the_extra_it_says_which_one_is_missing(module: str) -> None:
+def test_the_error_without_the_extra_names_it(module: str) -> None:
     program = (
         f"import sys; sys.modules['{module}'] = None;"
         "from veilmq.consumer import Consumer; app = Consumer('orders', opentelemetry=True);"

@@ -1,4 +1,4 @@
-"""What mypy says of a program that uses a consumer: options, what is sent to a handler, and what comes back."""
+"""The errors and types that mypy reports for a program with a consumer."""
 
 import os
 import subprocess
@@ -55,13 +55,11 @@ WRONG = {
     'app.send(load, "seven")': 'Argument 1 to "send" of "Consumer" has incompatible type "Callable[[Batch[Order]]',
     'app.send("orders", 1, dealy="5s")': 'Unexpected keyword argument "dealy"',
     "app.middleware(ship)": 'Argument 1 to "middleware"',
-}
-"""Lines at the end of the program, each with the error that it is."""
+}  # wrong lines, each with its error
 
 
 @pytest.mark.slow
-def test_a_program_is_checked_by_its_types(tmp_path: Path) -> None:
-    """Each wrong line is an error that names what is wrong with it, and nothing else is one."""
+def test_mypy_reports_each_wrong_use_of_a_consumer(tmp_path: Path) -> None:
     program = tmp_path / "shop.py"
     program.write_text(f"{PROGRAM}{chr(10).join(WRONG)}\n", encoding="utf-8")
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir", str(ROOT / ".mypy_cache")]

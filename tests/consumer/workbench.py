@@ -1,4 +1,4 @@
-"""A consumer at work against a real server whose clock the test moves; its polls wait for one second of that."""
+"""A consumer and a server whose clock the test moves; its polls wait for one second of that clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,15 +12,13 @@ from veilmq.testing import RunningServer
 
 WAIT = "1s"
 WAIT_MS = 1_000
-PATIENCE_S = 100
-"""In real seconds: for a busy machine, no test waits that long."""
+PATIENCE_S = 100  # real seconds; only reached on failure
 
 
 class Workbench:
-    """A server, a client of it, and consumers of its queues."""
+    """A server, its client, and consumers of its queues; made by ``workbench``."""
 
     def __init__(self, server: RunningServer, client: QueueClient) -> None:
-        """Made by ``workbench``."""
         self.server = server
         self.client = client
         self.sent: list[str] = []
@@ -38,7 +36,7 @@ class Workbench:
     async def handling(
         self, handler: Callable[..., Any], *bodies: str, grace: str = "10s", **options: Any
     ) -> AsyncIterator[Running]:
-        """Run ``handler`` with these options on ``orders``, to which ``bodies`` were sent; ``sent`` has their ids."""
+        """Run ``handler`` on ``orders`` after sending ``bodies``; ``sent`` has their ids."""
         app = self.consumer("orders", grace=grace)
         app.declare(handler, wait=WAIT, **options)
         self.sent = [self.client.send("orders", body).id for body in bodies]
@@ -47,7 +45,6 @@ class Workbench:
 
     @asynccontextmanager
     async def working(self, app: Consumer) -> AsyncIterator[Running]:
-        """Run ``app``, and stop it in order at the end."""
         async with asyncio.timeout(PATIENCE_S), app.running() as running:
             try:
                 yield running
@@ -55,7 +52,7 @@ class Workbench:
                 await self.stop(running)
 
     async def stop(self, running: Running) -> None:
-        """Stop ``running``; its parked polls are answered by moving the clock as far as they wait."""
+        """Stop ``running``; advance the clock until its polls return."""
         stopping = asyncio.create_task(running.stop())
         while not stopping.done():
             if self.server.parked:
@@ -64,7 +61,7 @@ class Workbench:
         await stopping
 
     async def settled(self, running: Running) -> None:
-        """Return when nothing is in the consumer's hands, and every poll of it waits at the server."""
+        """Return when the consumer holds no message, and each of its polls is parked at the server."""
         await until(lambda: self._is_quiet(running))
 
     def _is_quiet(self, running: Running) -> bool:
@@ -73,10 +70,7 @@ class Workbench:
 
 
 class Job:
-    """A handler, ``work``, that notes the bodies that it is called with and waits until it may ``go_on``.
-
-    ``cancelled`` has the bodies of calls that were cancelled meanwhile.
-    """
+    """A handler, ``work``, that records its bodies and waits for ``go_on``; ``cancelled`` has cancelled bodies."""
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
@@ -98,8 +92,8 @@ def event(running: Running, name: str) -> int:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the event loop turn until ``condition`` holds."""
-    while not condition():  # noqa: ASYNC110 - what is waited for happens in threads and at the server
+    """Run the event loop until ``condition`` holds."""
+    while not condition():  # noqa: ASYNC110 - it depends on threads and the server
         await asyncio.sleep(0)
 
 

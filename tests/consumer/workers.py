@@ -1,4 +1,4 @@
-"""Workers for the command line, which report what they begin: one gets stuck, one handles in a process of its own."""
+"""Workers for the command line that report each message: one gets stuck, one uses a process pool."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ def report(body: str) -> None:
 
 @stuck.handler(concurrency=8, prefetch=0, wait="1s")
 async def work(body: str) -> None:
-    """Report, and end if the number of the message is even."""
+    """Report, and block forever if the number of the message is odd."""
     report(body)
     if int(body[1:]) % 2:
         await asyncio.Event().wait()

@@ -46,8 +46,6 @@ class Receipt:
 
 
 class Ledger:
-    """The known facts, and the violations that they prove."""
-
     def __init__(self) -> None:
         self.messages: dict[str, Message] = {}
         self.violations: list[str] = []

@@ -377,7 +377,6 @@ class Mover:
 
 
 def patiently(call: Callable[[], Value], *, again: tuple[type[Exception], ...] = UNANSWERED) -> Value:
-    """Repeat `call` after the errors `again`, and return its result."""
     deadline_s = now_s() + PATIENCE_S
     while True:
         try:

@@ -66,8 +66,6 @@ class Tenth(NamedTuple):
 
 
 class Soaked(NamedTuple):
-    """The result of a run."""
-
     tenths: list[Tenth]
     violations: list[str]
     sent: int

@@ -311,7 +311,6 @@ def call(served: ServedFolder, method: str, target: str, body: str = "") -> tupl
 
 
 def subscribe(served: ServedFolder, name: str, endpoint: str) -> None:
-    """Subscribe; deliveries consist of the body alone."""
     settings = f"<Endpoint>{endpoint}</Endpoint><NotifyContentFormat>SIMPLIFIED</NotifyContentFormat>"
     target = f"{TOPIC}/subscriptions/{name}"
     assert call(served, "PUT", target, f"<Subscription>{settings}</Subscription>")[0] == 201

@@ -12,7 +12,17 @@ from collections.abc import Callable
 import pytest
 
 from tests.clients.program import Program
-from tests.consumer.simulation import QUIET, REFUSED, STALLED, SWALLOWED, WEATHERS, Outcome, Play, Simulation, Weather
+from tests.consumer.simulation import (
+    FAULT_PLANS,
+    QUIET,
+    REFUSED,
+    STALLED,
+    SWALLOWED,
+    FaultPlan,
+    Outcome,
+    Play,
+    Simulation,
+)
 from tests.consumer.simulation import calls_of_nservicebus as calls_of
 from tests.tidy.tree import SRC
 from veilmq.client import HttpQueueClient, NewMessage
@@ -68,12 +78,12 @@ def test_leases_that_grow_with_age_save_a_third_of_the_calls() -> None:
     assert ours.calls < ageless.calls * 2 / 3
 
 
-@pytest.mark.parametrize("weather", [SWALLOWED, REFUSED, STALLED], ids=lambda weather: weather.name)
-def test_a_guard_of_a_third_of_the_lease_survives_faults(weather: Weather) -> None:
+@pytest.mark.parametrize("plan", [SWALLOWED, REFUSED, STALLED], ids=lambda plan: plan.name)
+def test_a_guard_of_a_third_of_the_lease_survives_faults(plan: FaultPlan) -> None:
     """A guard based on latency alone does not."""
-    ours = Simulation(Adaptive(), in_work=IN_WORK, hours=HOURS, weather=weather).run()
-    theirs = Simulation(Ageless(guard_share=0), in_work=IN_WORK, hours=HOURS, weather=weather).run()
-    report(weather.name, ours)
+    ours = Simulation(Adaptive(), in_work=IN_WORK, hours=HOURS, faults=plan).run()
+    theirs = Simulation(Ageless(guard_share=0), in_work=IN_WORK, hours=HOURS, faults=plan).run()
+    report(plan.name, ours)
     assert ours.duplicates <= ours.messages / 1_000
     assert theirs.duplicates > 0
 
@@ -89,13 +99,13 @@ def test_the_calls_of_nservicebus_are_calculated_correctly(held_s: float) -> Non
 @pytest.mark.skipif(not WHOLE, reason="takes minutes: make prove-leases")
 def test_the_candidate_policies() -> None:
     """Print a comparison, in which the default must have no duplicate without faults."""
-    weathers = [weather.name for weather in WEATHERS]
-    row("policy", "calls", "of NServiceBus's", "hidden after a crash: mean", "most", *weathers, "calls, rarely long")
-    row(*["---"] * (len(weathers) + 6))
+    plans = [plan.name for plan in FAULT_PLANS]
+    row("policy", "calls", "of NServiceBus's", "hidden after a crash: mean", "most", *plans, "calls, rarely long")
+    row(*["---"] * (len(plans) + 6))
     for name, policy in CANDIDATES.items():
-        runs = [Simulation(policy(), in_work=200, hours=8, weather=weather).run() for weather in WEATHERS]
+        runs = [Simulation(policy(), in_work=200, hours=8, faults=plan).run() for plan in FAULT_PLANS]
         rare = Simulation(policy(), in_work=40, hours=2, long_share=RARE).run()
-        quiet = runs[WEATHERS.index(QUIET)]
+        quiet = runs[FAULT_PLANS.index(QUIET)]
         mean_s, most_s = sum(quiet.hidden_s) / len(quiet.hidden_s), max(quiet.hidden_s)
         duplicates = [f"{run.duplicates} of {run.messages}" for run in runs]
         row(

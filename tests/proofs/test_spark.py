@@ -232,8 +232,6 @@ def check_groups(client: HttpQueueClient, endpoint: str) -> None:
 
 @contextmanager
 def restarting(served: Served) -> Iterator[None]:
-    """Restart a server once it is killed."""
-
     def start_again() -> None:
         served.await_end(PATIENCE_S)
         served.start()

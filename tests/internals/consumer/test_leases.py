@@ -647,7 +647,7 @@ async def test_an_event_loop_that_is_blocked_costs_no_lease(bench: TimedBench) -
         assert blocked.wait(60)
         for _ in range(10):
             bench.clock.advance(0.5)
-            assert bench.rivals(QUEUE) == []
+            assert bench.receive_bodies(QUEUE) == []
         assert running.renewals.calls == 5
         go_on.set()
 
