@@ -1,12 +1,12 @@
 """Mutations of the product, and how many of them the tests detect: `make mutations`, in an environment with cosmic-ray.
 
-A seed draws small changes of `src/veilmq` over all packages by their size: a comparison inverted, a bound off by one,
-a branch, a lock or an `await` dropped, arithmetic and loops changed, a condition of an SQL query dropped. Each is
-applied to a copy of the tree, so that processes run it, too. The tests that executed its line run, the most specific
-first, for at most a minute; a run of the whole suite with coverage contexts (`--record`) tells which tests these are.
+A seed draws small changes of `src/veilmq`, over all packages by size: inverted comparisons, bounds off by one, dropped
+branches, locks, `await`s and conditions of SQL queries, changed arithmetic and loops. Each is applied to a copy of the
+tree, so that processes run it, too. The tests that executed its line run, the most specific first, for at most a
+minute; a run of the whole suite with coverage contexts (`--record`) finds these tests.
 
-A failure counts only if the same test passes without the mutation. Verdicts are appended to a file: a run that was
-interrupted goes on. Of two files `--compare` prints the shares by package, and what the second suite no longer detects.
+A failure counts only if the test passes without the mutation. Results are appended to a file, so that an interrupted
+run can resume. `--compare` prints the shares of two files by package, and the mutations only the first one detects.
 """
 
 import argparse
@@ -39,28 +39,14 @@ ROOT = Path(__file__).parents[1]
 SOURCE = Path("src/veilmq")
 BUILD = ROOT / "build" / "mutations"
 SECONDS_MAX = 60.0
-SECONDS_OF_TESTS = 40.0
-"""The tests that are chosen took so long in the recorded run; starting takes the rest of the minute."""
+SECONDS_OF_TESTS = 40.0  # of the chosen tests in the recorded run; starting pytest takes the rest of the minute
 PER_PACKAGE_MIN = 5
-INSTALLED = (
-    ".venv",
-    ".clients",
-    "build/docs",
-    "tests/clients/javascript/node_modules",
-    "tests/console/axe/node_modules",
-)
+MODULES = ("tests/clients/javascript/node_modules", "tests/console/axe/node_modules")
+INSTALLED = (".venv", ".clients", "build/docs", *MODULES)
 SQL_SHARE = 0.1
 
-_INVERTED = {
-    "Eq": "NotEq",
-    "NotEq": "Eq",
-    "Lt": "GtE",
-    "GtE": "Lt",
-    "Gt": "LtE",
-    "LtE": "Gt",
-    "Is": "IsNot",
-    "IsNot": "Is",
-}
+_OPPOSITES = (("Eq", "NotEq"), ("Lt", "GtE"), ("Gt", "LtE"), ("Is", "IsNot"))
+_INVERTED = {name: opposite for pair in _OPPOSITES for name, opposite in (pair, pair[::-1])}
 _OFF_BY_ONE = {"Lt": "LtE", "LtE": "Lt", "Gt": "GtE", "GtE": "Gt"}
 _ARITHMETIC = {"Add": "Sub", "Sub": "Add", "Mul": "FloorDiv", "FloorDiv": "Mul", "Div": "Mul", "Mod": "FloorDiv"}
 
@@ -79,7 +65,7 @@ KINDS = {
     "branch dropped": (),
     "await or lock dropped": (),
 }
-"""Kind → the operators of cosmic-ray; those without any are made here."""
+"""Kind → operators of cosmic-ray; kinds without any are implemented here."""
 _WEIGHTS = (4, 4, 3, 1, 2, 1, 4, 2)
 
 _SQL_NAME = re.compile(r"^-- name: (\w+)", re.MULTILINE)
@@ -91,7 +77,7 @@ _SQL_CONDITION = re.compile(
 
 @dataclass(frozen=True)
 class Edit:
-    """One change: what of the file is replaced; lines count from 1. ``query`` is that of an SQL file."""
+    """A change: the new text of a file, and the replaced line (from 1); ``query`` is set in SQL files."""
 
     file: str
     kind: str
@@ -103,32 +89,28 @@ class Edit:
 
     @property
     def key(self) -> str:
-        """Return what tells it apart from all others, in any checkout with the same sources."""
+        """Return an identifier that is the same in any checkout with the same sources."""
         return f"{self.file}:{self.line} {self.kind}: {self.before.strip()} → {self.after.strip()}"
 
     @property
     def package(self) -> str:
-        """Return the package that the file is in."""
         parts = Path(self.file).relative_to(SOURCE).parts
         return "/".join(parts[:2]) if parts[0] == "store" and len(parts) > 2 else parts[0]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """``detected`` by ``test``, ``survived`` all that ran, or ``uncovered``, as no test runs the line."""
+class Result:
+    """``detected`` by ``test``, ``survived`` all tests that ran, or ``uncovered``: no test runs the line."""
 
     key: str
     package: str
-    verdict: str
+    outcome: str
     tests: int = 0
     test: str = ""
 
 
-# Drawing.
-
-
 def places_of(code: str, kind: str) -> list[tuple[int, Callable[[], str | None]]]:
-    """Return where a file of Python can be mutated so: the line, and what makes the mutated file."""
+    """Return the places of a Python file that can be mutated: the line, and a function that returns the new text."""
     found: list[tuple[int, Callable[[], str | None]]] = []
     for operator in map(get_operator, KINDS[kind]):
         made = operator()
@@ -148,7 +130,7 @@ def _edit(name: str, kind: str, line: int, code: str, changed: str) -> Edit:
 
 
 def _replaced(code: str, node: ast.expr, start: str, end: str | None = None) -> str:
-    """Put ``start`` and ``end`` around an expression; without ``end`` instead of it."""
+    """Surround an expression by ``start`` and ``end``; without ``end`` replace it."""
     lines = code.encode().splitlines(keepends=True)
     begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
     stop = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
@@ -177,7 +159,7 @@ def _waits(code: str) -> Iterator[tuple[int, Callable[[], str]]]:
 
 @cache
 def _lines_of_types(code: str) -> frozenset[int]:
-    """Return the lines of code that no run executes: `if TYPE_CHECKING`, protocols, overloads."""
+    """Return the lines that no run executes: `if TYPE_CHECKING`, protocols, overloads."""
     lines: set[int] = set()
     for node in ast.walk(ast.parse(code)):
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -190,7 +172,6 @@ def _lines_of_types(code: str) -> frozenset[int]:
 
 
 def sql_edits_of(path: Path) -> list[Edit]:
-    """Return the edits that drop a condition of a query."""
     code = path.read_text(encoding="utf-8")
     found = []
     for match in _SQL_CONDITION.finditer(code):
@@ -206,7 +187,7 @@ def sql_edits_of(path: Path) -> list[Edit]:
 
 
 def draw(seed: int, count: int) -> list[Edit]:
-    """Return so many edits, over the packages by their lines, at least some of each; the same ones for a seed."""
+    """Return ``count`` edits, over the packages by lines and at least some of each; equal for equal seeds."""
     chance = random.Random(seed)
     files = sorted(path for path in (ROOT / SOURCE).glob("*/**/*.py") if path.name != "__init__.py")
     lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files}
@@ -244,14 +225,10 @@ def _is_python(code: str) -> bool:
     return True
 
 
-# What covers a line.
-
-
 class Suite:
-    """The tests of a checkout and what each executed, as ``record`` left it."""
+    """The tests of a checkout and the lines that each executed, as ``record`` stored them."""
 
     def __init__(self, recorded: Path) -> None:
-        """Read the recorded run."""
         self._database = sqlite3.connect(recorded / "coverage.db")
         self._seconds = _seconds(recorded / "tests.xml")
         self._tests = {
@@ -267,22 +244,22 @@ class Suite:
         self.sound: set[str] = set()
 
     def _breadths(self) -> Counter[str]:
-        """Return of each test how many files it went through: the fewer, the more specific it is."""
+        """Return the number of files that each test executed: the fewer, the more specific it is."""
         breadth: Counter[str] = Counter()
         for context, files in self._database.execute("SELECT context_id, count(*) FROM line_bits GROUP BY context_id"):
             breadth[self._tests[context]] += files
         return breadth
 
     def covering(self, edit: Edit) -> list[str]:
-        """Return the tests that executed the line of ``edit``, the most specific first, of forty seconds at most.
+        """Return the tests that executed the line of ``edit``, the most specific first, up to ``SECONDS_OF_TESTS``.
 
-        Of code that runs when a module is imported, and of a line of a longer statement, those of the file.
+        For code that runs at import, or a later line of a statement, return those of the whole file.
         """
         tests: set[str] = set()
         for file, line in _places(edit):
             rows = self._rows(file)
-            inside = {test for test, lines in rows if line in lines}
-            tests |= inside - {""} or {test for test, _ in rows if test}
+            of_line = {test for test, lines in rows if line in lines}
+            tests |= of_line - {""} or {test for test, _ in rows if test}
         chosen: list[str] = []
         seconds = 0.0
         for test in sorted(tests, key=lambda test: (self._breadth[test], test)):
@@ -298,13 +275,13 @@ class Suite:
         return [(self._tests[context], frozenset(numbits_to_nums(bits))) for context, bits in rows]
 
     def run(self, tests: Sequence[str], work: Path) -> tuple[int | None, str]:
-        """Run tests in the copy ``work``; return the exit status (``None`` after a minute) and what failed."""
+        """Run tests in the copy ``work``; return the exit status (``None`` after a minute) and the failed test."""
         command = [".venv/bin/python", "-m", "pytest", "-x", "-q", "-n0", "-rfE", "--timeout", "30", "--no-header"]
         environment = os.environ | {"PYTHONPATH": str(work / "src"), "CI": "true"}
-        asked = work / "asked.txt"  # a command line has no room for thousands
-        asked.write_text("\n".join(tests), encoding="utf-8")
+        selected = work / "selected.txt"  # thousands of tests exceed a command line
+        selected.write_text("\n".join(tests), encoding="utf-8")
         with subprocess.Popen(
-            [*command, f"@{asked}"],
+            [*command, f"@{selected}"],
             cwd=work,
             env=environment,
             stdout=subprocess.PIPE,
@@ -334,7 +311,7 @@ def _places(edit: Edit) -> Iterator[tuple[str, int]]:
         return
     folder = (ROOT / edit.file).parent
     modules = sorted((folder.parent if folder.name == "queries" else folder).rglob("*.py"))
-    for name in (f'"{edit.query}"', f'"{Path(edit.file).name}"'):  # the doctor's have sentences for names
+    for name in (f'"{edit.query}"', f'"{Path(edit.file).name}"'):  # those of the doctor are named by sentences
         found = [
             (str(path.relative_to(ROOT)), number)
             for path in modules
@@ -357,12 +334,12 @@ def _seconds(report: Path) -> dict[str, float]:
 
 
 def _without_group(test: str) -> str:
-    """Return the id of a test without the name of its group, which pytest-xdist appends."""
+    """Return the id of a test without the group name that pytest-xdist appends."""
     return re.sub(r"@[^@\[\]]+$", "", test)
 
 
 def record(checkout: Path, recorded: Path, arguments: list[str]) -> int:
-    """Run the whole suite once and keep which test executes which lines, and how long each takes."""
+    """Run the whole suite once; store which test executes which lines, and its time."""
     recorded.mkdir(parents=True, exist_ok=True)
     settings = recorded / "coveragerc"
     settings.write_text("[run]\nbranch = false\nsource_pkgs = veilmq\n", encoding="utf-8")
@@ -373,16 +350,13 @@ def record(checkout: Path, recorded: Path, arguments: list[str]) -> int:
     return subprocess.run(command, cwd=checkout, env=environment, check=False).returncode
 
 
-# Trying.
+def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Result:
+    """Apply ``edit`` to the copy in ``work``, run the covering ``tests``, and undo it.
 
-
-def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Verdict:
-    """Apply ``edit`` to the copy in ``work``, run ``tests``, which cover it, and take it back.
-
-    Raises ``RuntimeError`` if the tests cannot run at all: those of the record are not those of the checkout.
+    Raises ``RuntimeError`` if the tests cannot run at all, because the record is not of this checkout.
     """
     if not tests:
-        return Verdict(edit.key, edit.package, "uncovered")
+        return Result(edit.key, edit.package, "uncovered")
     path, original = work / edit.file, ROOT / edit.file
     while tests:
         _write(path, edit.text)
@@ -394,29 +368,28 @@ def judge(edit: Edit, tests: list[str], suite: Suite, work: Path) -> Verdict:
             break
         if failed in suite.sound or suite.run([failed] if failed else tests, work)[0] == 0:
             suite.sound |= {failed} - {""}
-            return Verdict(edit.key, edit.package, "detected", len(tests), failed)
+            return Result(edit.key, edit.package, "detected", len(tests), failed)
         if not failed:
             raise RuntimeError("the tests do not run without a mutation either: record the suite again (--record)")
-        tests.remove(failed)  # it fails without the mutation, too
-    return Verdict(edit.key, edit.package, "survived", len(tests))
+        tests.remove(failed)  # it also fails without the mutation
+    return Result(edit.key, edit.package, "survived", len(tests))
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a source, and drop its bytecode, which knows a source by its second and its size alone."""
+    """Write a source, and delete its bytecode, which identifies a source by its second and size only."""
     path.write_text(text, encoding="utf-8")
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
         compiled.unlink()
 
 
-def verdicts_in(path: Path) -> dict[str, Verdict]:
-    """Return the verdicts of a file, by the keys of their mutations."""
+def results_in(path: Path) -> dict[str, Result]:
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {verdict.key: verdict for verdict in (Verdict(**json.loads(line)) for line in lines)}
+    return {result.key: result for result in (Result(**json.loads(line)) for line in lines)}
 
 
 def table(files: list[Path]) -> str:
-    """Return the shares that the suites detect by package, and what the last one does not while the first does."""
-    suites = [verdicts_in(path) for path in files]
+    """Return the detected shares by package, and the mutations that only the first suite detects."""
+    suites = [results_in(path) for path in files]
     keys = set.intersection(*map(set, suites))
     lines = [
         "| package | mutations | " + " | ".join(path.stem for path in files) + " |",
@@ -425,11 +398,11 @@ def table(files: list[Path]) -> str:
     packages = Counter(suites[0][key].package for key in keys)
     for package in [*sorted(packages), "all"]:
         members = [key for key in keys if package in {"all", suites[0][key].package}]
-        shares = [sum(suite[key].verdict == "detected" for key in members) for suite in suites]
+        shares = [sum(suite[key].outcome == "detected" for key in members) for suite in suites]
         cells = " | ".join(f"{share} ({share / len(members):.0%})" for share in shares)
         lines.append(f"| {package} | {len(members)} | {cells} |")
     if len(suites) > 1:
-        lost = [key for key in sorted(keys) if suites[0][key].verdict == "detected" != suites[-1][key].verdict]
+        lost = [key for key in sorted(keys) if suites[0][key].outcome == "detected" != suites[-1][key].outcome]
         lines += ["", *(f"- no longer detected: {key} (before: {suites[0][key].test})" for key in lost)]
     return "\n".join(lines)
 
@@ -440,7 +413,7 @@ def _show(*words: object) -> None:
 
 
 def _copy(checkout: Path, work: Path) -> Path:
-    """Copy the tests of ``checkout`` and our sources into ``work``, which links what is installed; return it."""
+    """Copy the tests of ``checkout`` and our sources into ``work``, and link what is installed; return it."""
     names = subprocess.run(["git", "ls-files", "-z"], cwd=checkout, check=True, capture_output=True, text=True).stdout
     for name in (name for name in names.split("\0") if name and not name.startswith("src/")):
         (work / name).parent.mkdir(parents=True, exist_ok=True)
@@ -454,7 +427,7 @@ def _copy(checkout: Path, work: Path) -> Path:
 
 
 def main() -> int:
-    """Draw, try what has no verdict yet, print the table."""
+    """Draw mutations, try those without a result, and print the table."""
     parser = argparse.ArgumentParser(prog="make mutations", description=__doc__.partition("\n")[0])
     parser.add_argument("--seed", type=int, default=int(time.time()) % 1_000_000, help="draws the mutations")
     parser.add_argument("--count", type=int, default=200, help="how many (default 200)")
@@ -463,7 +436,7 @@ def main() -> int:
     parser.add_argument("--checkout", type=Path, default=ROOT, help="where its tests are; the product is this one")
     parser.add_argument("--record", action="store_true", help="run the suite, keep what covers which line")
     parser.add_argument("--list", action="store_true", help="print the mutations and their covering tests, try none")
-    parser.add_argument("--compare", type=Path, nargs="+", help="files of verdicts: print their table alone")
+    parser.add_argument("--compare", type=Path, nargs="+", help="result files: only print their table")
     options, rest = parser.parse_known_args()
     if options.compare:
         _show(table(options.compare))
@@ -480,14 +453,14 @@ def main() -> int:
         for edit in edits:
             _show(edit.key, len(suite.covering(edit)))
         return 0
-    known = verdicts_in(out)
+    known = results_in(out)
     left = [(edit, suite.covering(edit)) for edit in edits if edit.key not in known]
     with ThreadPoolExecutor(options.workers) as threads:
         copies: Queue[Path] = Queue()
         for number in range(options.workers):
             copies.put(_copy(options.checkout, BUILD / f"work-{number}"))
 
-        def judged(edit: Edit, tests: list[str]) -> Verdict:
+        def judged(edit: Edit, tests: list[str]) -> Result:
             work = copies.get()
             try:
                 return judge(edit, tests, suite, work)
@@ -497,10 +470,10 @@ def main() -> int:
         for number, done in enumerate(as_completed([threads.submit(judged, *each) for each in left]), 1):
             if done.exception() is not None:
                 threads.shutdown(cancel_futures=True)
-            verdict = done.result()
+            result = done.result()
             with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(verdict), ensure_ascii=False) + "\n")
-            _show(f"{number} of {len(left)}: {verdict.verdict}: {verdict.key} {verdict.test}")
+                file.write(json.dumps(asdict(result), ensure_ascii=False) + "\n")
+            _show(f"{number} of {len(left)}: {result.outcome}: {result.key} {result.test}")
     _show(table([out]))
     return 0
 

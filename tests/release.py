@@ -1,8 +1,8 @@
-"""The release checklist as one command: `make release-check`, in an environment with the tools of the publisher.
+"""The release checklist as one command, `make release-check`.
 
-Each check is a function of the release and raises `Failed` with what to do; the others run all the same. What is to be
-published is left in `dist/`: wheels, source archives, SBOMs and their digests. Nothing is uploaded, signed or tagged
-here (docs/releasing.md).
+Each check is a function of the release and raises `Failed` with the remedy; the other checks still run. `dist/` gets
+the files to publish: wheels, source archives, SBOMs and digests. Nothing is uploaded, signed or tagged
+(docs/releasing.md).
 """
 
 import os
@@ -26,10 +26,8 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
 DIST, WORK = ROOT / "dist", ROOT / "build" / "release"
-DISTRIBUTIONS = {"veilmq": Path(), "pytest-veilmq": Path("packages/pytest-veilmq")}
-"""Each by its folder."""
-EXTRAS = "server,console,push,postgres"
-"""What an installation of a server has, and the SBOM lists; Spark and its Java are the data pipeline's own."""
+DISTRIBUTIONS = {"veilmq": Path(), "pytest-veilmq": Path("packages/pytest-veilmq")}  # name → folder
+EXTRAS = "server,console,push,postgres"  # of a server installation and its SBOM, without Spark and Java
 STOP_S_MAX = 60.0
 HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\] - (?P<date>\d{4}-\d\d-\d\d)$", re.MULTILINE)
 BODY = "the first message"
@@ -43,23 +41,22 @@ def test_a_queue_is_served(veilmq_server, veilmq_queue):
 
 
 class Failed(Exception):
-    """The release is not ready; `str()` says what to do."""
+    """The release is not ready; `str()` names the remedy."""
 
 
 @dataclass
 class Release:
-    """What is released: the commit, and what the checks have made so far."""
+    """The commit to release, and the files made so far."""
 
     version: str
-    epoch_s: int
-    """The instant of the commit: archives carry it instead of the instant at which they were made."""
+    epoch_s: int  # time of the commit, used as the time of the archives
     files: list[Path] = field(default_factory=list)
 
 
 def run(
     *command: str | Path, cwd: Path = ROOT, with_errors: bool = False, variables: Mapping[str, str] = os.environ
 ) -> str:
-    """Return what a command prints, also its errors if wanted; raises `Failed` with the end where the command fails."""
+    """Return the output of a command, with its errors if requested; raise `Failed` if it fails."""
     output = subprocess.STDOUT if with_errors else subprocess.PIPE
     done = subprocess.run(
         command, cwd=cwd, env={**os.environ, **variables}, stdout=subprocess.PIPE, stderr=output, text=True, check=False
@@ -71,14 +68,13 @@ def run(
 
 
 def project(folder: Path) -> dict[str, Any]:
-    """Return the metadata of the distribution in a folder."""
     with (ROOT / folder / "pyproject.toml").open("rb") as file:
         found: dict[str, Any] = tomllib.load(file)["project"]
     return found
 
 
 def disagreements(metadata: Mapping[str, Mapping[str, Any]], changelog: str) -> list[str]:
-    """Return why the versions of the distributions and of the changelog are not one."""
+    """Return the differences between the versions of the distributions and of the changelog."""
     main, kit = (metadata[name] for name in DISTRIBUTIONS)
     version = main["version"]
     found = [] if kit["version"] == version else [f"pytest-veilmq is {kit['version']}, veilmq is {version}"]
@@ -92,14 +88,13 @@ def disagreements(metadata: Mapping[str, Mapping[str, Any]], changelog: str) -> 
 
 
 def check_tree(release: Release) -> str:
-    """Everything is committed: a source archive takes what lies in the folders."""
+    """Check that everything is committed: a source archive takes all files in the folders."""
     if changed := run("git", "status", "--porcelain").splitlines():
         raise Failed("commit, ignore or remove what git status lists: " + ", ".join(line[3:] for line in changed[:5]))
     return run("git", "rev-parse", "--short", "HEAD").strip()
 
 
 def check_versions(release: Release) -> str:
-    """Both distributions, their dependency and the changelog name the same version."""
     metadata = {name: project(folder) for name, folder in DISTRIBUTIONS.items()}
     if found := disagreements(metadata, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")):
         raise Failed("; ".join(found))
@@ -107,7 +102,7 @@ def check_versions(release: Release) -> str:
 
 
 def check_builds(release: Release) -> str:
-    """Two builds, the second one of an export in another folder, with other times of files, are the same bytes."""
+    """Build twice, the second time from an export in another folder, and compare the bytes."""
     export = WORK / "export"
     export.mkdir(parents=True)
     archive = WORK / "export.tar"
@@ -127,13 +122,12 @@ def check_builds(release: Release) -> str:
 
 
 def check_metadata(release: Release) -> str:
-    """The metadata is complete and its description can be shown."""
     run(sys.executable, "-m", "twine", "check", "--strict", *release.files)
     return f"{len(release.files)} files"
 
 
 def check_installation(release: Release) -> str:
-    """A fresh environment serves, and the CLI sends and receives one message; the SBOM lists what is installed."""
+    """Install into a new environment, serve, send and receive a message, and write the SBOM."""
     python = environment(release, "veilmq", extras=f"[{EXTRAS}]")
     components = write_sbom(release, "veilmq", python)
     program, data = python.with_name("veilmq"), WORK / "data"
@@ -147,12 +141,12 @@ def check_installation(release: Release) -> str:
 
 
 def check_kit(release: Release) -> str:
-    """The wheel of the fixtures installs alone, from a folder that has both, and runs a suite."""
+    """Install the wheel of the fixtures alone, and run a suite."""
     python = environment(release, "pytest-veilmq", "veilmq")
     components = write_sbom(release, "pytest-veilmq", python)
     suite = WORK / "suite"
     suite.mkdir()
-    (suite / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # else it would be this repository's suite
+    (suite / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")  # instead of the configuration of this repository
     (suite / "test_queue.py").write_text(SUITE, encoding="utf-8")
     printed = run(python, "-m", "pytest", "-q", suite, cwd=suite)
     if "1 passed" not in printed:
@@ -171,14 +165,13 @@ CHECKS: list[tuple[str, Callable[[Release], str]]] = [
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of each archive in a folder by its name."""
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 
 
 def environment(release: Release, name: str, *others: str, extras: str = "") -> Path:
-    """Make an environment with the wheel of a distribution, and not even pip; return its Python.
+    """Create an environment without pip that has the wheel of a distribution; return its Python.
 
-    The wheels of `name` and `others` are installed first, without an index: it may have files of the same names.
+    The wheels of `name` and `others` are installed first, without an index, which may have files of the same names.
     """
     if not release.files:
         raise Failed("needs the wheels: see the builds above")
@@ -193,20 +186,12 @@ def environment(release: Release, name: str, *others: str, extras: str = "") -> 
 
 
 def write_sbom(release: Release, name: str, python: Path) -> int:
-    """Write the components of an environment, one of which is the distribution; return how many there are."""
     target = DIST / f"{name}-{release.version}.cdx.json"
     metadata = ROOT / DISTRIBUTIONS[name] / "pyproject.toml"
     options = ("--output-reproducible", "--mc-type", "library", "--pyproject", metadata)
     cyclonedx = Path(sys.executable).with_name("cyclonedx-py")
-    run(
-        cyclonedx,
-        "environment",
-        *options,
-        "--output-file",
-        target,
-        python,
-        variables={"SOURCE_DATE_EPOCH": str(release.epoch_s)},
-    )
+    variables = {"SOURCE_DATE_EPOCH": str(release.epoch_s)}
+    run(cyclonedx, "environment", *options, "--output-file", target, python, variables=variables)
     release.files.append(target)
     listed = run(sys.executable, "-m", "pip", "--python", python, "list", "--format", "freeze").split()
     text = target.read_text(encoding="utf-8")
@@ -217,7 +202,6 @@ def write_sbom(release: Release, name: str, python: Path) -> int:
 
 @contextmanager
 def serving(program: Path, data: Path) -> Iterator[str]:
-    """Run `veilmq serve` and give its endpoint."""
     with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
         port, admin_port = (str(each.getsockname()[1]) for each in (free, other))
     options = ["--data", str(data), "--port", port, "--admin-port", admin_port]
@@ -225,14 +209,14 @@ def serving(program: Path, data: Path) -> Iterator[str]:
         server = subprocess.Popen([program, "serve", *options], stdout=subprocess.PIPE, stderr=log, cwd=WORK)
     try:
         assert server.stdout is not None
-        if not server.stdout.readline():  # it says where it serves
+        if not server.stdout.readline():  # the line with its address
             raise Failed(f"veilmq serve does not start: {(WORK / 'serve.log').read_text()}")
         yield f"http://127.0.0.1:{port}"
     finally:
         server.terminate()
         server.communicate(timeout=STOP_S_MAX)
         if server.returncode:
-            raise Failed(f"veilmq serve does not stop in order: {(WORK / 'serve.log').read_text()}")
+            raise Failed(f"veilmq serve fails at its stop: {(WORK / 'serve.log').read_text()}")
 
 
 def main() -> int:
@@ -245,17 +229,17 @@ def main() -> int:
     for name, check in CHECKS:
         before_s = time.monotonic()
         try:
-            mark, said = "ok    ", check(release)
+            mark, text = "ok    ", check(release)
         except Failed as error:
-            mark, said, failed = "FAILED", str(error), failed + 1
-        sys.stdout.write(f"{mark}  {name:24} {time.monotonic() - before_s:6.1f} s  {said}\n")
+            mark, text, failed = "FAILED", str(error), failed + 1
+        sys.stdout.write(f"{mark}  {name:24} {time.monotonic() - before_s:6.1f} s  {text}\n")
         sys.stdout.flush()
     lines = [f"{sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(release.files)]
     (DIST / "SHA256SUMS").write_text("".join(lines), encoding="ascii")
     for path in sorted(release.files):
         sys.stdout.write(f"        {path.stat().st_size:>9,} bytes  dist/{path.name}\n")
-    said = f"{failed} of {len(CHECKS)} checks failed" if failed else f"{release.version} is ready to be published"
-    sys.stdout.write(f"veilmq: {said} ({time.monotonic() - began_s:.0f} s)\n")
+    text = f"{failed} of {len(CHECKS)} checks failed" if failed else f"{release.version} is ready to be published"
+    sys.stdout.write(f"veilmq: {text} ({time.monotonic() - began_s:.0f} s)\n")
     return 1 if failed else 0
 
 

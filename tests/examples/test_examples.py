@@ -1,4 +1,4 @@
-"""`make cluster`, with one node less: what it starts answers through the balancer, and it leaves nothing behind."""
+"""The examples: a cluster with a balancer, and consumers."""
 
 import os
 import shutil
@@ -27,54 +27,54 @@ END_S_MAX = 60
 def cluster(folder: Path) -> Iterator[dict[str, str]]:
     command = [sys.executable, "-u", str(CLUSTER), "--nodes", "2", "--port", "0", "--folder", str(folder)]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, text=True)
-    below: list[psutil.Process] = []
+    children: list[psutil.Process] = []
     try:
         assert process.stdout is not None
-        told = {}
+        printed = {}
         for line in process.stdout:
             if line.startswith("Ctrl-C"):
                 break
             name, value = line.rsplit(maxsplit=1)
-            told[name] = value
-        below = psutil.Process(process.pid).children(recursive=True)
-        yield told
+            printed[name] = value
+        children = psutil.Process(process.pid).children(recursive=True)
+        yield printed
     finally:
         process.send_signal(signal.SIGINT)
         try:
             process.communicate(timeout=END_S_MAX)
-            left = [each for each in below if each.is_running()]
+            left = [each for each in children if each.is_running()]
         finally:
             process.kill()
-            for each in below:
+            for each in children:
                 if each.is_running():
                     each.kill()
     assert (process.returncode, left) == (0, [])
-    assert len(below) > 5, "balancer, nodes, two databases with processes of their own"
+    assert len(children) > 5  # balancer, nodes, and two databases with several processes each
 
 
 @pytest.mark.slow
-def test_requests_go_through_the_balancer_also_when_a_node_has_gone() -> None:
+def test_the_balancer_serves_requests_after_a_node_was_killed() -> None:
     need(shutil.which("haproxy", path=PLACES), "HAProxy (scripts/install-haproxy.sh)")
-    with temporary_folder() as folder, cluster(folder / "cluster") as told:
-        assert {"database", "node 1", "node 2", "endpoint"} <= set(told)
-        with HttpQueueClient(told["endpoint"]) as client:
+    with temporary_folder() as folder, cluster(folder / "cluster") as printed:
+        assert {"database", "node 1", "node 2", "endpoint"} <= set(printed)
+        with HttpQueueClient(printed["endpoint"]) as client:
             client.create_queue("orders")
             for number in range(4):
                 client.send("orders", str(number))
-        with HttpQueueClient(told["node 2"]) as client:
+        with HttpQueueClient(printed["node 2"]) as client:
             assert client.show("orders").visible == 4
-        (gone,) = (
+        (node,) = (
             each
             for each in psutil.process_iter(["cmdline"])
-            if told["node 1"].rsplit(":", 1)[1] in (each.info["cmdline"] or [])
+            if printed["node 1"].rsplit(":", 1)[1] in (each.info["cmdline"] or [])
         )
-        gone.kill()
-        with HttpQueueClient(told["endpoint"]) as client:
+        node.kill()
+        with HttpQueueClient(printed["endpoint"]) as client:
             bodies = [each.body for each in client.receive("orders", count=10, timeout_s=600)]
             assert sorted(bodies) == ["0", "1", "2", "3"]
 
 
-def test_without_a_balancer_it_says_what_to_do() -> None:
+def test_the_error_without_a_balancer_says_how_to_install_it() -> None:
     program = f"import sys; sys.argv = ['cluster']; sys.path.insert(0, {str(CLUSTER.parent)!r}); import cluster"
     program += "; cluster.PROGRAMS = ''; sys.exit(cluster.main())"
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
@@ -83,9 +83,6 @@ def test_without_a_balancer_it_says_what_to_do() -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "scripts/install-haproxy.sh" in done.stderr
-
-
-# The examples of consumers print what they promise.
 
 
 PRINTED = {
@@ -121,7 +118,7 @@ rendered: {'The Veil': 10}
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_an_example_prints_what_it_promises(name: str) -> None:
+def test_each_consumer_example_prints_its_documented_output(name: str) -> None:
     with RunningServer(clock=SystemClock()) as server:
         done = subprocess.run(
             [sys.executable, ROOT / "examples" / f"{name}.py"],

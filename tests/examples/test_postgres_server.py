@@ -1,4 +1,4 @@
-"""A PostgreSQL server of one's own, and a standby that takes its place."""
+"""The PostgreSQL server of the cluster example, and its standby."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +15,7 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-def test_a_standby_has_what_its_primary_has_committed(folder: Path) -> None:
-    """Also when that has lost its power; then it is the primary."""
+def test_a_promoted_standby_has_all_commits_of_its_primary(folder: Path) -> None:
     primary, standby = PostgresServer(folder / "a"), PostgresServer(folder / "b")
     assert url_of(primary, standby).endswith(
         f"{primary.port},127.0.0.1:{standby.port}/postgres?target_session_attrs=read-write"
@@ -35,14 +34,14 @@ def test_a_standby_has_what_its_primary_has_committed(folder: Path) -> None:
             assert "received promote request" in standby.log
 
 
-def test_a_setting_that_does_not_exist_is_said(folder: Path) -> None:
+def test_an_unknown_setting_is_an_error(folder: Path) -> None:
     server = PostgresServer(folder / "a", settings={"fsink": "on"})
     assert server.log == ""
     with pytest.raises(PostgresFailed, match=r'does not start: .*"fsink"'), server:
         pytest.fail("it started")
 
 
-def test_where_there_is_no_postgresql_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_postgresql_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_server, "find_spec", lambda name: None)
     monkeypatch.setattr(postgres_server, "_SYSTEM", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

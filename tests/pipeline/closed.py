@@ -1,4 +1,4 @@
-"""Closed receipts made by hand, as the event log has them."""
+"""Closed receipts as rows of the event log."""
 
 import json
 import os
@@ -39,7 +39,7 @@ USUAL: dict[str, Any] = {
 
 
 def row(outcome: Outcome, held_ms: int, *, received_at: datetime = NOON, **others: Any) -> tuple[Any, ...]:
-    """Return a row of ``receipt_closed``: first receipts of one second's waiting, unless ``others`` say otherwise."""
+    """Return a row of ``receipt_closed``; by default a first receipt that waited one second."""
     times = {
         "sent_at": received_at - timedelta(seconds=1),
         "received_at": received_at,
@@ -51,12 +51,11 @@ def row(outcome: Outcome, held_ms: int, *, received_at: datetime = NOON, **other
     return tuple(values[field.name] for field in SCHEMA.fields)
 
 
-HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}
-"""Key → how long its messages were held."""
+HELD_MS = {"fast": range(100, 2_100, 5), "slow": range(10_000, 26_000, 40)}  # key → holding times
 
 
 def worked(**others: Any) -> list[tuple[Any, ...]]:
-    """Return what a fast and a slow kind of work of one queue have in the log."""
+    """Return the rows of a fast and a slow key of one queue."""
     return [row(Outcome.DELETED, ms, key=key, **others) for key, times in HELD_MS.items() for ms in times]
 
 
@@ -64,11 +63,8 @@ def table(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(rows), SCHEMA)
 
 
-# An event log made by hand, in the files and entries of the exporter.
-
-
 class ExportedLog:
-    """What the exporters of some nodes have put into a folder or bucket."""
+    """A folder or bucket with ranges as nodes export them."""
 
     def __init__(self, place: Path | str) -> None:
         self._target: Target = open_target(str(place))
@@ -76,7 +72,7 @@ class ExportedLog:
         self.events = f"{place}/receipt_closed"
 
     def export(self, *, node: str = "a0000001", hours: tuple[int, ...] = (12,), entry_too: bool = True) -> list[str]:
-        """Put a range with one receipt in each of `hours` of a day, and its entry; return the paths of its files."""
+        """Export a range with one receipt in each of `hours` of a day, and its entry; return the paths of its files."""
         first = self._first.get(node, 1)
         rows = [
             row(Outcome.DELETED, 1_000, received_at=NOON.replace(hour=hour), event=first + n, node=node)
@@ -104,15 +100,16 @@ class ExportedLog:
         return paths
 
 
-IN_TURN = "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
-"""A program of some commands, one after the other, until one fails: each has a session of its own, Java starts once."""
+# Run commands until one fails; each has its own session, but Java starts once.
+IN_SEQUENCE = (
+    "import json, sys; from veilmq.cli import main; sys.exit(any(main(job) for job in json.loads(sys.argv[1])))"
+)
 
 
 def run_jobs(folder: Path, jobs: Iterable[Sequence[str]]) -> str:
-    """Run jobs of the pipeline as a process that works in `folder`, and return what they print."""
     commands = [["pipeline", *words] for words in jobs]
     done = subprocess.run(
-        [sys.executable, "-c", IN_TURN, json.dumps(commands)],
+        [sys.executable, "-c", IN_SEQUENCE, json.dumps(commands)],
         cwd=folder, env=os.environ | {"PYSPARK_PYTHON": sys.executable}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]

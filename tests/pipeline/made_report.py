@@ -1,4 +1,4 @@
-"""Reports made by hand: queues with numbers and charts drawn at random, and what is in a page."""
+"""Random reports, and the data in a page."""
 
 import base64
 import gzip
@@ -17,13 +17,13 @@ REASON = (
 
 
 def content(text: str) -> Any:
-    """Return the numbers that are in a page."""
+    """Return the data in a page."""
     packed = re.findall(r'<script type="text/plain" id="data">([^<]*)</script>', text)
     return json.loads(gzip.decompress(base64.b64decode(packed[0])))
 
 
-class Made:
-    """Queues as the report has them, drawn at random: nothing in them repeats more than in those that work."""
+class RandomReport:
+    """Random queues in the format of the report, as varied as real ones."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -77,4 +77,4 @@ class Made:
 
 
 def made_queues(queues: int) -> list[dict[str, Any]]:
-    return [Made(number).queue(number) for number in range(queues)]
+    return [RandomReport(number).queue(number) for number in range(queues)]

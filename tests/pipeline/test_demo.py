@@ -1,4 +1,4 @@
-"""`veilmq demo`, in its short form, from beginning to end."""
+"""`veilmq demo` in its short form."""
 
 import os
 import re
@@ -24,30 +24,27 @@ def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def numbers(pattern: str, text: str) -> list[int]:
-    """Return the numbers that `pattern` finds in `text`."""
     return [int(found.replace(",", "")) for found in re.findall(pattern, text)]
 
 
-def test_the_demonstration_from_beginning_to_end(tmp_path: Path) -> None:
-    """It comes to its end, with a report; nothing is lost, each message is archived once, and classes repeat less."""
+def test_the_demo_ends_with_a_report_and_loses_no_message(tmp_path: Path) -> None:
     need_java()
     folder = tmp_path / "demo"
     running = demo(folder)
-    said, _ = running.communicate(timeout=800)
-    assert running.returncode == 0, said
-    done, dead = numbers(r"([\d,]+) messages done", said), numbers(r"([\d,]+) moved to", said)
+    output, _ = running.communicate(timeout=800)
+    assert running.returncode == 0, output
+    done, dead = numbers(r"([\d,]+) messages done", output), numbers(r"([\d,]+) moved to", output)
     assert [sum(each) for each in zip(done, dead, strict=True)] == [300, 300]
-    single, several = numbers(r"([\d,]+) redeliveries", said)
+    single, several = numbers(r"([\d,]+) redeliveries", output)
     assert several < single
-    assert "different messages: each exactly once" in said
-    assert f"{WORK:,} of {WORK:,} pieces of work" in said
+    assert "different messages: each exactly once" in output
+    assert f"{WORK:,} of {WORK:,} pieces of work" in output
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert content(report)["queues"]
     assert [entry.name for entry in folder.iterdir()] == ["report.html"]
 
 
-def test_nothing_of_it_outlives_a_kill(tmp_path: Path) -> None:
-    """Server and workers end when the one that started them is killed."""
+def test_server_and_workers_of_the_demo_end_if_it_is_killed(tmp_path: Path) -> None:
     need_java()
     running = demo(tmp_path / "demo")
     assert running.stdout is not None

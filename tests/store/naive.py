@@ -111,7 +111,6 @@ class NaiveQueue:
         return state == "live" or (state in ("expired", "earlier") and not only_live)
 
     def delete(self, now_ms: int, receipt: str, *, only_live: bool = False, **rules: bool) -> str:
-        """Delete by a receipt; return its state."""
         state = self.state(now_ms, receipt, **rules)
         if self.acts(state, only_live=only_live):
             row = self.receipts[receipt]["row"]

@@ -302,7 +302,6 @@ async def prepare(url: str, *, guarded: bool = False) -> None:
 
 @contextlib.contextmanager
 def making_database(url: str) -> Iterator[str]:
-    """Create a database next to that of `url`, and drop it afterwards."""
     name = f"veilmq_{uuid.uuid4().hex}"
     asyncio.run(execute(url, f"CREATE DATABASE {name}"))
     made = urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
@@ -315,7 +314,6 @@ def making_database(url: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def serving_from(url: str, **settings: Any) -> Iterator[RunningServer]:
-    """Run a server on an emptied database; both use the test's clock."""
     with RunningServer(**emptied(url), **settings) as server:
         yield server
 
@@ -362,8 +360,6 @@ DATABASES = 2
 
 
 class ShardsHost(PostgresHost):
-    """Run commands on a store of several databases, each with the test's clock."""
-
     engine: Shards  # type: ignore[assignment]
 
     def __init__(self, urls: Sequence[str], *, options: PostgresOptions | None = None) -> None:
@@ -410,7 +406,6 @@ class ShardsHost(PostgresHost):
 
 @contextlib.contextmanager
 def making_shards(url: str) -> Iterator[list[str]]:
-    """Create databases with the schema and the test's clock, and drop them afterwards."""
     with contextlib.ExitStack() as stack:
         urls = [stack.enter_context(making_database(url)) for _ in range(DATABASES)]
         for each in urls:

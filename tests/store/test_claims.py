@@ -533,7 +533,6 @@ def test_a_claim_whose_messages_were_all_evicted_stays_bound(sliced: Host, count
 
 
 def fill(host: Host, kind: str, count: int) -> None:
-    """Send messages: never received, returned, or grouped."""
     host.create(fifo=kind == "fifo")
     for start in range(0, count, 100):
         messages = tuple(

@@ -35,8 +35,6 @@ SETTINGS = st.fixed_dictionaries(
 
 
 class EngineAndModel(ModelFrame):
-    """Each rule runs on both and compares the results."""
-
     times_ms = st.sampled_from((0, 1, 5, 1_000, 30_000, 60_000))
 
     def __init__(self) -> None:

@@ -295,13 +295,10 @@ class Copying(ModelFrame):
         self.live.advance(1)  # messages that two nodes send in one millisecond have no order
 
 
-class CopyingStandard(Copying, test_model.StandardAndModel):
-    """Standard queues."""
+class CopyingStandard(Copying, test_model.StandardAndModel): ...
 
 
 class CopyingFifo(Copying, test_model.FifoAndModel):
-    """A FIFO queue."""
-
     def note_copy(self, *, keeps_attempts: bool) -> None:
         if not keeps_attempts:  # a database does not take over receive attempts
             self.model.attempts.clear()

@@ -326,14 +326,6 @@ def test_a_fifo_receive_moves_a_bounded_number_of_dead_letters(ordered: Host) ->
     assert ordered.counts(DEAD) == (150, 0, 0)
 
 
-def test_a_receive_that_dead_letters_a_message_returns_the_next_of_its_group(ordered: Host) -> None:
-    ordered.send_to_groups("a1")
-    take(ordered)
-    ordered.send_to_groups("a2", "a3")
-    assert take(ordered, timeout_s=30) == ["a2", "a3"]
-    assert take(ordered, DEAD, timeout_s=30) == ["a1"]
-
-
 def test_a_fifo_dead_letter_gets_a_new_send_time_and_sequence_number(ordered: Host) -> None:
     ordered.send_to_groups("a0", queue=DEAD)
     (sent,) = ordered.send_to_groups("a1")

@@ -189,8 +189,6 @@ FIFO_SETTINGS = st.fixed_dictionaries(
 
 
 class FifoAndModel(model_frame.ModelFrame):
-    """Each rule runs on both and compares the results."""
-
     times_ms = TIMES_MS
 
     def __init__(self) -> None:

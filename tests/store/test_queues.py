@@ -222,15 +222,6 @@ def pausing(store: Store) -> Iterator[Host]:
         yield opened
 
 
-def test_a_refused_purge_does_not_extend_the_pause(pausing: Host) -> None:
-    pausing.do(PURGE)
-    pausing.advance(30_000)
-    with pytest.raises(errors.PurgeInProgress):
-        pausing.do(PURGE)
-    pausing.advance(30_000)
-    pausing.do(PURGE)
-
-
 def test_each_queue_has_its_own_purge_pause(pausing: Host) -> None:
     pausing.create("a/other")
     pausing.do(PURGE)

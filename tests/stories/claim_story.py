@@ -211,7 +211,6 @@ class ClaimRunner(Runner):
 
 @contextmanager
 def failing(how: str | None) -> Iterator[None]:
-    """Assert that a call fails as named, if `how` is given."""
     if how is None:
         yield
         return

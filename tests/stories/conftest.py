@@ -57,8 +57,6 @@ def serve_on_postgres(postgres_url: str) -> Iterator[Serve]:
 
 @pytest.fixture
 def serve(request: pytest.FixtureRequest) -> Serve:
-    """Return a function that returns the server on "memory", "folder" or "postgres" with the given settings."""
-
     def serve(store: str, **settings: Any) -> RunningServer:
         served: RunningServer = request.getfixturevalue(f"serve_on_{store}")(**settings)
         return served

@@ -114,7 +114,6 @@ class SqsRunner(ServerRunner):
         self._fifo: set[str] = set()
 
     def name(self, queue: str, *, fifo: bool) -> str:
-        """Return the name on the server of a queue of the story."""
         if fifo:
             self._fifo.add(queue)
         return f"{self._prefix}{queue}{'.fifo' if fifo else ''}"
@@ -123,7 +122,6 @@ class SqsRunner(ServerRunner):
         return name and name.removesuffix(".fifo").removeprefix(self._prefix)
 
     def add_queue(self, queue: str, name: str) -> None:
-        """Store the URL of a queue that was created elsewhere."""
         self._urls[queue] = self._sqs.get_queue_url(QueueName=name)["QueueUrl"]
 
     def url(self, queue: str) -> str:

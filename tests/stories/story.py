@@ -20,7 +20,7 @@ Counts = tuple[int, int, int]  # visible, in flight, delayed
 
 
 class StoryError(Exception):
-    """An invalid line or story."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,6 @@ _STATE = "|".join(STATES)
 
 
 def by_verb(forms: list[str]) -> dict[str, str]:
-    """Return the forms by their first word."""
     return {form.partition(" ")[0]: form for form in forms}
 
 

@@ -171,12 +171,10 @@ def full(queue: str) -> str:
 
 
 def settings(given: Settings) -> Settings:
-    """Return the settings with full queue names."""
     return {name: full(str(value)) if name == DEAD_LETTERS else value for name, value in given.items()}
 
 
 def state(answer: object) -> str:
-    """Return the word of the story for the state of a receipt."""
     match answer:
         case ReceiptState():
             return answer.value

@@ -1,4 +1,4 @@
-"""The clock that tests move."""
+"""The virtual clocks of tests."""
 
 import asyncio
 import threading
@@ -8,8 +8,7 @@ import pytest
 from veilmq.testing import SteppedClock, VirtualClock
 
 
-def test_it_stands_still_until_it_is_moved() -> None:
-    """Starts at a known instant and moves by what it is told."""
+def test_a_virtual_clock_moves_only_when_it_is_set_or_advanced() -> None:
     clock = VirtualClock()
     assert (clock.now_ms(), clock.now_ms()) == (1_700_000_000_000, 1_700_000_000_000)
     clock.advance(5)
@@ -17,8 +16,8 @@ def test_it_stands_still_until_it_is_moved() -> None:
     assert clock.now_ms() == 1_700_000_000_007
 
 
-def test_it_does_not_go_back() -> None:
-    """A move backwards is a mistake of the test; catching up with an earlier instant does nothing."""
+def test_a_virtual_clock_cannot_go_back() -> None:
+    """Catching up with an earlier time has no effect."""
     clock = VirtualClock(start_ms=100)
     with pytest.raises(ValueError, match="cannot go back to 99"):
         clock.set(99)
@@ -28,8 +27,7 @@ def test_it_does_not_go_back() -> None:
     assert clock.now_ms() == 150
 
 
-def test_timers_run_in_order_and_see_their_own_instant() -> None:
-    """Those of one instant in the order in which they were set; one that sets another within the move runs it too."""
+def test_timers_run_in_order_at_their_own_time() -> None:
     clock = VirtualClock(start_ms=0)
     ran: list[tuple[str, int]] = []
 
@@ -50,7 +48,6 @@ def test_timers_run_in_order_and_see_their_own_instant() -> None:
 
 
 def test_a_cancelled_timer_does_not_run() -> None:
-    """Not even when a timer of the same instant cancels it; cancelling again is harmless."""
     clock = VirtualClock(start_ms=0)
     ran: list[str] = []
 
@@ -65,7 +62,7 @@ def test_a_cancelled_timer_does_not_run() -> None:
     assert clock.next_timer_ms() is None
 
 
-def test_what_is_due_already_runs_when_the_loop_turns() -> None:
+def test_a_timer_that_is_already_due_runs_in_the_next_iteration() -> None:
     async def story() -> list[str]:
         ran: list[str] = []
         clock = VirtualClock(start_ms=10)
@@ -77,11 +74,8 @@ def test_what_is_due_already_runs_when_the_loop_turns() -> None:
     assert asyncio.run(story()) == ["now"]
 
 
-# The consumer's virtual clock: threads sleep on it, and each sees its own instant as now.
-
-
 class Sleeper:
-    """A thread that sleeps from instant to instant and notes when it woke; ``None`` sleeps until it is rung."""
+    """A thread that sleeps until each time and records when it woke; ``None`` waits for a ring."""
 
     def __init__(self, clock: SteppedClock, *instants: float | None) -> None:
         self.woken: list[float] = []
@@ -98,13 +92,12 @@ class Sleeper:
         self.alarm.wait_until(None)
 
     def end(self) -> None:
-        """Wake it for the last time."""
         self.alarm.ring()
         self.thread.join(10)
         assert not self.thread.is_alive()
 
 
-def test_each_sleeper_wakes_at_its_own_instant() -> None:
+def test_each_sleeping_thread_wakes_at_its_own_time() -> None:
     clock = SteppedClock(100.0)
     first, second = Sleeper(clock, 101.0, 105.0), Sleeper(clock, 103.0, 103.0, 200.0)
     clock.advance(50)
@@ -116,7 +109,7 @@ def test_each_sleeper_wakes_at_its_own_instant() -> None:
     second.end()
 
 
-def test_an_alarm_wakes_before_the_instant_or_without_one() -> None:
+def test_a_ring_wakes_before_the_time_and_without_one() -> None:
     clock = SteppedClock()
     sleeper = Sleeper(clock, 10.0, None)
     clock.settle()
@@ -130,15 +123,14 @@ def test_an_alarm_wakes_before_the_instant_or_without_one() -> None:
 
 
 def test_a_ring_before_the_sleep_is_not_lost() -> None:
-    """The next sleep ends at once; the one after that does not."""
     clock = SteppedClock()
     alarm = clock.alarm()
     alarm.ring()
     alarm.wait_until(None)
-    assert not alarm._rung, "used up"
+    assert not alarm._rung
 
 
-def test_a_stepped_clock_does_not_go_back() -> None:
+def test_a_stepped_clock_cannot_go_back() -> None:
     with pytest.raises(ValueError, match=r"stands at 5\.0 and cannot go back to 4\.0"):
         SteppedClock(5.0).set(4.0)
 
@@ -156,19 +148,18 @@ def test_a_thread_that_does_not_sleep_again_is_reported(monkeypatch: pytest.Monk
     thread.start()
     try:
         with pytest.raises(TimeoutError, match="has not gone to sleep again"):
-            _advance_for_ever(clock)
+            _advance_forever(clock)
     finally:
         ended.set()
         thread.join(10)
 
 
-def _advance_for_ever(clock: SteppedClock) -> None:
+def _advance_forever(clock: SteppedClock) -> None:
     while True:
         clock.advance(1)
 
 
-def test_a_thread_that_ends_instead_of_sleeping_again_is_not_waited_for() -> None:
-    """Nobody rings when a thread ends; it is noticed all the same."""
+def test_a_clock_does_not_wait_for_a_thread_that_has_ended() -> None:
     clock = SteppedClock()
     alarm, go_on = clock.alarm(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Each fault, seen by a stock boto3 client and from inside the queue: what the client hears, and what was done."""
+"""Faults of the server for tests: what a client sees, and what happens in the queue."""
 
 import contextlib
 import json
@@ -41,8 +41,8 @@ def queue(veilmq_server: RunningServer) -> RunningQueue:
     return veilmq_server.queue("jobs")
 
 
-class Calling:
-    """A call in a thread of its own; `answer` waits for what it returned or raised."""
+class Call:
+    """A call in a thread; `answer` waits for its result or exception."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._answer: list[Any] = []
@@ -53,7 +53,7 @@ class Calling:
     def _run(self) -> None:
         try:
             self._answer.append(self._call())
-        except Exception as error:  # noqa: BLE001 - the test looks at it
+        except Exception as error:  # noqa: BLE001 - the test checks it
             self._answer.append(error)
 
     @property
@@ -65,31 +65,29 @@ class Calling:
         return self._answer[0]
 
 
-def met(server: RunningServer, action: str, fault: Fault, call: Callable[[], Any]) -> Calling:
-    """Return ``call``, which has met ``fault``."""
+def call_with_fault(server: RunningServer, action: str, fault: Fault, call: Callable[[], Any]) -> Call:
+    """Start ``call``, and return once it has met ``fault``."""
     server.faults.script(action, fault)
-    calling = Calling(call)
+    running = Call(call)
     server.wait_until(lambda: server.faults.happened)
-    return calling
+    return running
 
 
-def impatient(server: RunningServer, *, read_timeout_s: float = 0.2) -> Any:
-    """Return a client that tries nothing twice and gives up after a moment."""
+def client_without_retries(server: RunningServer, *, read_timeout_s: float = 0.2) -> Any:
+    """Return a client without retries and with a short timeout."""
     return boto.client(server.endpoint, read_timeout=read_timeout_s)
 
 
 @pytest.fixture
 def sqs(veilmq_server: RunningServer) -> Iterator[Any]:
-    """A client that tries nothing twice and gives up after a moment."""
-    with closing(impatient(veilmq_server)) as made:
+    with closing(client_without_retries(veilmq_server)) as made:
         yield made
 
 
 @pytest.mark.parametrize(("fault", "status", "code"), REFUSALS)
-def test_refusals(
+def test_a_refusal_has_its_status_and_code_and_does_nothing(
     fault: Fault, status: int, code: str, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
 ) -> None:
-    """They have their status and code, and nothing was done."""
     veilmq_server.faults.script("SendMessage", fault)
     with pytest.raises(ClientError) as refused:
         veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
@@ -100,21 +98,20 @@ def test_refusals(
     assert queue.bodies == ["a"]
 
 
-@pytest.mark.parametrize(("fault", "done", "seen"), BREAKS)
-def test_breaks(
-    fault: Fault, done: list[str], seen: type[Exception], veilmq_server: RunningServer, queue: RunningQueue, sqs: Any
+@pytest.mark.parametrize(("fault", "done", "error"), BREAKS)
+def test_a_broken_request_has_no_answer_and_may_be_done(
+    fault: Fault, done: list[str], error: type[Exception], veilmq_server: RunningServer, queue: RunningQueue, sqs: Any
 ) -> None:
-    """There is no answer; whether it was done, only the queue knows. The next request is as any other."""
     veilmq_server.faults.script("SendMessage", fault)
-    with pytest.raises(seen):
+    with pytest.raises(error):
         sqs.send_message(QueueUrl=queue.url, MessageBody="a")
     assert queue.bodies == done
     sqs.send_message(QueueUrl=queue.url, MessageBody="b")
     assert queue.bodies == [*done, "b"]
 
 
-def test_a_stock_client_tries_again(veilmq_server: RunningServer, queue: RunningQueue) -> None:
-    """boto3's own retries get over two failures; a dropped answer doubles what it sends."""
+def test_boto3_retries_after_faults(veilmq_server: RunningServer, queue: RunningQueue) -> None:
+    """A dropped answer duplicates the message."""
     sqs = boto.client(veilmq_server.endpoint, retries={"mode": "standard", "total_max_attempts": 3})
     veilmq_server.faults.script("SendMessage", faults.UNAVAILABLE)
     veilmq_server.faults.script("SendMessage", faults.ANSWER_DROPPED)
@@ -123,9 +120,8 @@ def test_a_stock_client_tries_again(veilmq_server: RunningServer, queue: Running
     sqs.close()
 
 
-def test_a_late_answer(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    """It is done at once; the answer comes when the virtual clock says so, not sooner."""
-    sending = met(
+def test_a_late_answer_is_done_at_once(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+    sending = call_with_fault(
         veilmq_server,
         "SendMessage",
         faults.late_answer(seconds=40),
@@ -138,9 +134,10 @@ def test_a_late_answer(veilmq_server: RunningServer, queue: RunningQueue, veilmq
     assert sending.answer()["ResponseMetadata"]["HTTPStatusCode"] == 200
 
 
-def test_a_late_request(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    """Nothing is done before its time; then it is done, and answered."""
-    sending = met(
+def test_a_late_request_is_done_and_answered_later(
+    veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
+    sending = call_with_fault(
         veilmq_server,
         "SendMessage",
         faults.late_request(seconds=40),
@@ -154,11 +151,10 @@ def test_a_late_request(veilmq_server: RunningServer, queue: RunningQueue, veilm
     sending.answer()
 
 
-def test_a_late_receive_waits_for_messages_all_the_same(
+def test_a_late_receive_still_waits_for_messages(
     veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
 ) -> None:
-    """A long poll that begins late ends late, with what is sent meanwhile."""
-    receiving = met(
+    receiving = call_with_fault(
         veilmq_server,
         "ReceiveMessage",
         faults.late_request(seconds=5),
@@ -170,8 +166,9 @@ def test_a_late_receive_waits_for_messages_all_the_same(
     assert receiving.answer()["Messages"][0]["Body"] == "a"
 
 
-def test_a_late_answer_in_many_parts(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    """What waits for its turn on the connection gets it."""
+def test_a_late_answer_may_have_many_parts(
+    veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
     veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
     with Claims(veilmq_server.endpoint, queue.url) as claims:
         epoch = claims.open("s").epoch
@@ -180,45 +177,44 @@ def test_a_late_answer_in_many_parts(veilmq_server: RunningServer, queue: Runnin
         def read() -> list[str]:
             return [row["body"] for batch in claims.read("s", number=1) for row in batch.to_pylist()]
 
-        assert read() == ["a"], "and pyarrow is loaded: that may take longer than a client waits"
-        reading = met(veilmq_server, "claims.read", faults.late_answer(seconds=1), read)
+        assert read() == ["a"]  # loads pyarrow, which may take longer than the client's timeout
+        reading = call_with_fault(veilmq_server, "claims.read", faults.late_answer(seconds=1), read)
         assert not reading.answered
         veilmq_server.advance(seconds=1)
         assert reading.answer() == ["a"]
 
 
-def test_who_gives_up_hears_nothing_later(veilmq_server: RunningServer, queue: RunningQueue) -> None:
-    """The client has gone when its answer would be due."""
+def test_a_late_answer_to_a_closed_connection_is_dropped(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     veilmq_server.faults.script("SendMessage", faults.late_answer(seconds=9))
     host, port = veilmq_server.endpoint.removeprefix("http://").split(":")
     body = json.dumps({"QueueUrl": queue.url, "MessageBody": "a"}).encode()
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as gone:
-        gone.sendall(
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        connection.sendall(
             b"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.SendMessage\r\n"
             b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         )
         veilmq_server.wait_until(lambda: veilmq_server.faults.happened)
-        gone.shutdown(socket.SHUT_WR)
+        connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionResetError):
-            assert gone.recv(1) == b""
+            assert connection.recv(1) == b""
     veilmq_server.advance(seconds=9)
     assert queue.bodies == ["a"]
 
 
 @pytest.mark.parametrize("fault", [faults.late_answer(seconds=2), faults.late_request(seconds=2)], ids=str)
-def test_a_late_refusal(fault: Fault, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    """What the server refuses at once is late like any answer."""
-    sending = met(
+def test_a_refusal_by_the_server_can_be_late(
+    fault: Fault, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
+    sending = call_with_fault(
         veilmq_server, "SendMessage", fault, lambda: veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="")
     )
     veilmq_server.advance(seconds=2)
     assert sending.answer().response["Error"]["Code"] == "MissingParameter"
 
 
-def test_what_was_sent_late_arrives_after_its_client_gave_up(
+def test_a_late_request_is_done_after_its_client_timed_out(
     veilmq_server: RunningServer, queue: RunningQueue, sqs: Any
 ) -> None:
-    """As a packet that was long on its way; not before its time."""
     veilmq_server.faults.script("SendMessage", faults.late_request(seconds=9))
     with pytest.raises(ReadTimeoutError):
         sqs.send_message(QueueUrl=queue.url, MessageBody="a")
@@ -234,39 +230,37 @@ def test_what_was_sent_late_arrives_after_its_client_gave_up(
     [faults.REQUEST_LOST, faults.ANSWER_LOST, faults.late_answer(seconds=9), faults.late_request(seconds=9)],
     ids=str,
 )
-def test_the_end_of_the_server_lets_nobody_wait(fault: Fault) -> None:
-    """Whoever still waits is hung up on, and the server stops at once."""
+def test_a_stop_closes_connections_that_wait_for_a_fault(fault: Fault) -> None:
     with RunningServer() as server:
         url = server.queue("jobs").url
-        sqs = impatient(server, read_timeout_s=PATIENCE_S)
-        sending = met(server, "SendMessage", fault, lambda: sqs.send_message(QueueUrl=url, MessageBody="a"))
+        sqs = client_without_retries(server, read_timeout_s=PATIENCE_S)
+        sending = call_with_fault(server, "SendMessage", fault, lambda: sqs.send_message(QueueUrl=url, MessageBody="a"))
         server.stop()
         assert isinstance(sending.answer(), ConnectionClosedError)
         sqs.close()
 
 
-def test_the_end_of_the_server_ends_a_poll_whose_answer_would_be_late() -> None:
+def test_a_stop_closes_a_poll_with_a_late_answer() -> None:
     with RunningServer() as server:
         url = server.queue("jobs").url
-        sqs = impatient(server, read_timeout_s=PATIENCE_S)
+        sqs = client_without_retries(server, read_timeout_s=PATIENCE_S)
         server.faults.script("ReceiveMessage", faults.late_answer(seconds=9))
-        receiving = Calling(lambda: sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20))
+        receiving = Call(lambda: sqs.receive_message(QueueUrl=url, WaitTimeSeconds=20))
         server.wait_parked()
         server.stop()
         assert isinstance(receiving.answer(), ConnectionClosedError)
         sqs.close()
 
 
-def test_a_poll_whose_client_gave_up_takes_nothing(veilmq_server: RunningServer, queue: RunningQueue, sqs: Any) -> None:
+def test_a_poll_whose_client_timed_out_takes_no_message(
+    veilmq_server: RunningServer, queue: RunningQueue, sqs: Any
+) -> None:
     veilmq_server.faults.script("ReceiveMessage", faults.ANSWER_LOST)
     with pytest.raises(ReadTimeoutError):
         sqs.receive_message(QueueUrl=queue.url, WaitTimeSeconds=20)
     veilmq_server.wait_until(lambda: not veilmq_server.parked)
     sqs.send_message(QueueUrl=queue.url, MessageBody="a")
     assert [message.receive_count for message in queue.visible] == [0]
-
-
-# Answers that say 200 and are not the whole truth.
 
 
 def send(sqs: Any, queue: RunningQueue, *bodies: str) -> Any:
@@ -277,8 +271,9 @@ def ids(entries: list[dict[str, Any]]) -> list[str]:
     return [entry["Id"] for entry in entries]
 
 
-def test_entries_that_fail(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
-    """They are answered as failed and not carried out; the others are."""
+def test_failed_entries_are_not_carried_out(
+    veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
     veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0, 2))
     answer = send(veilmq_boto3, queue, "a", "b", "c")
     assert (ids(answer["Successful"]), ids(answer["Failed"])) == (["b"], ["a", "c"])
@@ -286,13 +281,15 @@ def test_entries_that_fail(veilmq_server: RunningServer, queue: RunningQueue, ve
     assert queue.bodies == ["b"]
 
 
-def test_all_entries_that_fail(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+def test_all_entries_may_fail(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
     veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0, 1))
     assert ids(send(veilmq_boto3, queue, "a", "b")["Failed"]) == ["a", "b"]
     assert queue.bodies == []
 
 
-def test_a_batch_that_the_server_refuses(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+def test_a_batch_that_the_server_refuses_stays_refused(
+    veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
     veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0))
     with pytest.raises(ClientError, match="does not exist"):
         veilmq_boto3.send_message_batch(
@@ -300,7 +297,9 @@ def test_a_batch_that_the_server_refuses(veilmq_server: RunningServer, queue: Ru
         )
 
 
-def test_a_delete_that_did_not_happen(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+def test_an_ignored_delete_succeeds_without_effect(
+    veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
     send(veilmq_boto3, queue, "a")
     (held,) = veilmq_boto3.receive_message(QueueUrl=queue.url)["Messages"]
     veilmq_server.faults.script("DeleteMessage", faults.IGNORED)
@@ -310,7 +309,9 @@ def test_a_delete_that_did_not_happen(veilmq_server: RunningServer, queue: Runni
     assert [message.body for message in queue.visible] == ["a"]
 
 
-def test_a_batch_that_did_not_happen(veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any) -> None:
+def test_an_ignored_batch_succeeds_without_effect(
+    veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
+) -> None:
     send(veilmq_boto3, queue, "a")
     (held,) = veilmq_boto3.receive_message(QueueUrl=queue.url)["Messages"]
     veilmq_server.faults.script("DeleteMessageBatch", faults.IGNORED)
@@ -326,10 +327,10 @@ def test_a_batch_that_did_not_happen(veilmq_server: RunningServer, queue: Runnin
         pytest.param(faults.IGNORED, "deletes and changes", id="has-a-result"),
     ],
 )
-def test_a_fault_that_does_not_fit(
+def test_a_fault_that_does_not_suit_the_action_is_an_error(
     fault: faults.Fault, text: str, veilmq_server: RunningServer, queue: RunningQueue, veilmq_boto3: Any
 ) -> None:
-    """The client is told, so that the test fails where its mistake is; nothing is carried out."""
+    """The client gets the error, so that the test fails there."""
     veilmq_server.faults.script("SendMessage", fault)
     with pytest.raises(ClientError) as refused:
         veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody="a")
@@ -337,8 +338,7 @@ def test_a_fault_that_does_not_fit(
     assert queue.bodies == []
 
 
-def test_a_protocol_that_does_not_fit(veilmq_server: RunningServer, queue: RunningQueue) -> None:
-    """The Query protocol has other words for batches."""
+def test_a_fault_that_does_not_suit_the_protocol_is_an_error(veilmq_server: RunningServer, queue: RunningQueue) -> None:
     veilmq_server.faults.script("SendMessageBatch", faults.failed_entries(0))
     form = urlencode({"Action": "SendMessageBatch", "QueueUrl": queue.url})
     kind = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -347,11 +347,7 @@ def test_a_protocol_that_does_not_fit(veilmq_server: RunningServer, queue: Runni
     assert (answer.status, b"over JSON" in answer.data) == (501, True)
 
 
-# When faults happen: in order, as often as they were asked for, on the actions that they were asked for.
-
-
 def outcomes(sqs: Any, count: int) -> list[int]:
-    """Return the statuses of so many requests."""
     found = []
     for _ in range(count):
         try:
@@ -361,8 +357,7 @@ def outcomes(sqs: Any, count: int) -> list[int]:
     return found
 
 
-def test_rows_play_in_order(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """Each as often as it was asked for; then all is as ever."""
+def test_faults_happen_in_order_and_as_often_as_scripted(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     veilmq_server.faults.script("ListQueues", faults.UNAVAILABLE, times=2)
     veilmq_server.faults.script("SendMessage", faults.FAILED)
     veilmq_server.faults.script(ANY, faults.THROTTLED_403)
@@ -376,7 +371,7 @@ def test_rows_play_in_order(veilmq_server: RunningServer, veilmq_boto3: Any) -> 
     ]  # fmt: skip
 
 
-def test_until_it_is_cleared(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+def test_a_fault_can_last_until_it_is_cleared(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     veilmq_server.faults.script("ListQueues", faults.UNAVAILABLE, times=None)
     veilmq_server.faults.script("SendMessage", faults.FAILED)
     assert outcomes(veilmq_boto3, 3) == [503, 503, 503]
@@ -388,16 +383,14 @@ def test_until_it_is_cleared(veilmq_server: RunningServer, veilmq_boto3: Any) ->
     assert veilmq_server.faults.left == []
 
 
-def test_mistakes_are_named(veilmq_server: RunningServer) -> None:
-    """An action that there is not would never happen."""
+def test_invalid_faults_are_refused(veilmq_server: RunningServer) -> None:
     with pytest.raises(ValueError, match=r"no action is called 'SendMesage'; there are .*SendMessage,"):
         veilmq_server.faults.script("SendMesage", faults.FAILED)
     with pytest.raises(ValueError, match="at least 1"):
         veilmq_server.faults.script("SendMessage", faults.FAILED, times=0)
 
 
-def test_every_protocol_is_refused_in_its_own_words(veilmq_server: RunningServer) -> None:
-    """The Query protocol in XML, the API of our own in its JSON."""
+def test_a_refusal_has_the_format_of_the_protocol(veilmq_server: RunningServer) -> None:
     form = urlencode({"Action": "ListQueues", "Version": "2012-11-05"})
     veilmq_server.faults.script("ListQueues", faults.UNAVAILABLE)
     with urllib3.PoolManager() as pool:
@@ -417,7 +410,7 @@ def test_every_protocol_is_refused_in_its_own_words(veilmq_server: RunningServer
             claims.sources()
 
 
-def test_what_no_protocol_knows_is_left_alone(veilmq_server: RunningServer) -> None:
+def test_unknown_requests_meet_no_faults(veilmq_server: RunningServer) -> None:
     veilmq_server.faults.script(ANY, faults.REQUEST_DROPPED)
     with urllib3.PoolManager() as pool:
         assert pool.request("POST", veilmq_server.endpoint, body=b"").status == 404

@@ -1,4 +1,4 @@
-"""The server for tests, used as its users use it: boto3, threads and the virtual clock."""
+"""The server for tests and the fixtures of pytest-veilmq."""
 
 import threading
 from pathlib import Path
@@ -17,12 +17,10 @@ from veilmq.wire.sqs.errors import SqsError
 PATIENCE_S = 60.0
 
 
-class Waiting:
-    """A long poll in a thread of its own."""
-
+class LongPoll:
     def __init__(self, server: RunningServer, url: str, *, wait_s: int = 20) -> None:
         self._answers: list[list[str]] = []
-        self._thread = threading.Thread(target=self._ask, args=(boto.client(server.endpoint), url, wait_s))
+        self._thread = threading.Thread(target=self._receive, args=(boto.client(server.endpoint), url, wait_s))
         waiting = server.parked
         self._thread.start()
         server.wait_parked(waiting + 1)
@@ -32,21 +30,19 @@ class Waiting:
         return bool(self._answers)
 
     def answer(self) -> list[str]:
-        """Return the bodies that it got."""
         self._thread.join(PATIENCE_S)
         return self._answers[0]
 
-    def _ask(self, sqs: Any, url: str, wait_s: int) -> None:
+    def _receive(self, sqs: Any, url: str, wait_s: int) -> None:
         reply = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=wait_s)
         self._answers.append([message["Body"] for message in reply.get("Messages", [])])
 
 
-def test_advance_answers_what_became_due_on_the_way(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """A lease of ten seconds ends during a move of thirty, in front of a poll whose twenty are not over."""
+def test_advance_completes_polls_at_their_due_times(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     url = veilmq_server.queue("q").url
     veilmq_boto3.send_message(QueueUrl=url, MessageBody="a")
     veilmq_boto3.receive_message(QueueUrl=url, VisibilityTimeout=10)
-    first, second = Waiting(veilmq_server, url), Waiting(veilmq_server, url)
+    first, second = LongPoll(veilmq_server, url), LongPoll(veilmq_server, url)
     veilmq_server.advance(9_999)
     assert veilmq_server.parked == 2
     veilmq_server.advance(20_001)
@@ -54,8 +50,8 @@ def test_advance_answers_what_became_due_on_the_way(veilmq_server: RunningServer
     assert veilmq_server.parked == 0
 
 
-def test_what_has_come_due_is_done_when_the_clock_has_moved() -> None:
-    """Slices that follow each other included: each is arranged by the end of the one before."""
+def test_advance_returns_when_all_due_work_is_done() -> None:
+    """Also work in several slices."""
     with RunningServer() as server, Claims(server.endpoint, "jobs") as claims:
         server.queue("jobs")
         messages = tuple(NewMessage(body="a", size_bytes=1) for _ in range(4_000))
@@ -68,7 +64,7 @@ def test_what_has_come_due_is_done_when_the_clock_has_moved() -> None:
         assert source.ready == 4_000
 
 
-def test_advance_in_seconds(veilmq_server: RunningServer) -> None:
+def test_advance_takes_milliseconds_and_seconds(veilmq_server: RunningServer) -> None:
     before_ms = veilmq_server.clock.now_ms()
     veilmq_server.advance(seconds=29.999)
     veilmq_server.advance(1, seconds=1)
@@ -77,8 +73,7 @@ def test_advance_in_seconds(veilmq_server: RunningServer) -> None:
         veilmq_server.advance(seconds=-1)
 
 
-def test_waiting_ends(veilmq_server: RunningServer) -> None:
-    """With what was waited for, or with an error that says what it was."""
+def test_wait_until_returns_or_raises_after_its_timeout(veilmq_server: RunningServer) -> None:
     answers = iter([False, False, True, False])
     veilmq_server.wait_until(lambda: next(answers))
     assert next(answers) is False
@@ -86,7 +81,7 @@ def test_waiting_ends(veilmq_server: RunningServer) -> None:
         veilmq_server.wait_until(lambda: False, patience_s=0.01)
 
 
-def test_the_clock_starts_where_it_was_put() -> None:
+def test_a_server_uses_the_given_clock() -> None:
     with RunningServer(clock=VirtualClock(start_ms=1_000_000_000_000)) as server:
         sqs = boto.client(server.endpoint)
         url = sqs.create_queue(QueueName="q")["QueueUrl"]
@@ -101,7 +96,6 @@ def test_the_system_clock_cannot_be_moved() -> None:
 
 
 def test_a_folder_outlives_the_server(tmp_path: Path) -> None:
-    """What one server acknowledged the next one has."""
     with RunningServer(data=tmp_path) as server:
         boto.client(server.endpoint).create_queue(QueueName="q")
     with RunningServer(data=tmp_path) as server:
@@ -109,15 +103,12 @@ def test_a_folder_outlives_the_server(tmp_path: Path) -> None:
         assert urls == [f"{server.endpoint}/000000000000/q"]
 
 
-def test_stopping_answers_polls_and_may_be_done_twice(veilmq_server: RunningServer) -> None:
-    """As SIGTERM does; the fixture stops it once more."""
-    waiting = Waiting(veilmq_server, veilmq_server.queue("q").url)
+def test_a_stop_completes_polls_and_can_be_repeated(veilmq_server: RunningServer) -> None:
+    """The fixture stops the server once more."""
+    waiting = LongPoll(veilmq_server, veilmq_server.queue("q").url)
     assert not waiting.answered
     veilmq_server.stop()
     assert waiting.answer() == []
-
-
-# The fixtures as suites of users have them: pytest runs example suites that only know what is installed.
 
 
 pytest_plugins = ["pytester"]
@@ -186,16 +177,16 @@ POLL = """
 
     def test_from_a_thread(veilmq_server, veilmq_boto3):
         url, got = veilmq_server.queue("jobs").url, []
-        ask = lambda: got.append(veilmq_boto3.receive_message(QueueUrl=url, WaitTimeSeconds=20))
-        asking = threading.Thread(target=ask)
-        asking.start()
+        receive = lambda: got.append(veilmq_boto3.receive_message(QueueUrl=url, WaitTimeSeconds=20))
+        polling = threading.Thread(target=receive)
+        polling.start()
         veilmq_server.wait_parked()
         veilmq_server.advance(seconds=20)
-        asking.join()
+        polling.join()
         assert "Messages" not in got[0]
 
     def test_from_a_coroutine(veilmq_server, veilmq_boto3):
-        async def story():
+        async def scenario():
             url = veilmq_server.queue("jobs").url
             polling = asyncio.create_task(
                 asyncio.to_thread(veilmq_boto3.receive_message, QueueUrl=url, WaitTimeSeconds=20)
@@ -208,7 +199,7 @@ POLL = """
             veilmq_server.advance(seconds=1)
             return (await polling)["Messages"][0]["Body"]
 
-        assert asyncio.run(story()) == "a"
+        assert asyncio.run(scenario()) == "a"
 """
 
 SETTINGS = """
@@ -229,8 +220,8 @@ SETTINGS = """
     @pytest.mark.parametrize("veilmq_settings", [{"region": "eu-north-1"}], ids=["north"])
     def test_of_one_test(veilmq_server, veilmq_boto3):
         url = veilmq_server.queue("jobs").url
-        told = veilmq_boto3.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
-        assert told["Attributes"]["QueueArn"].split(":")[3] == "eu-north-1"
+        attributes = veilmq_boto3.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+        assert attributes["Attributes"]["QueueArn"].split(":")[3] == "eu-north-1"
 """
 
 FAULTS = """
@@ -301,15 +292,15 @@ QUEUE = """
 
 
 @pytest.mark.slow
-def test_a_queue_of_the_test(pytester: pytest.Pytester) -> None:
-    """It needs no client: it sends, receives and deletes past sockets and faults."""
+def test_the_queue_fixture_sends_receives_and_deletes(pytester: pytest.Pytester) -> None:
+    """Without a client, and despite faults."""
     pytester.makepyfile(test_queue=QUEUE)
     pytester.runpytest("-Werror").assert_outcomes(passed=5)
 
 
 @pytest.mark.slow
-def test_a_start_waits_for_nothing_that_a_test_may_do_without(pytester: pytest.Pytester) -> None:
-    """The operator's port with its console, the consumer and clients are imported when a test uses them."""
+def test_unused_modules_are_not_imported_at_the_start(pytester: pytest.Pytester) -> None:
+    """The admin port, the console and the consumer are imported at their first use."""
     pytester.makepyfile("""
         import sys
         from urllib.request import urlopen
@@ -325,8 +316,7 @@ def test_a_start_waits_for_nothing_that_a_test_may_do_without(pytester: pytest.P
 
 
 @pytest.mark.slow
-def test_suites(pytester: pytest.Pytester) -> None:
-    """Suites that only name fixtures pass, and leave no warning."""
+def test_suites_of_users_pass_without_warnings(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_clock=CLOCK,
         test_fresh=FRESH,
@@ -339,14 +329,13 @@ def test_suites(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_with_xdist(pytester: pytest.Pytester) -> None:
+def test_the_fixtures_work_with_xdist(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FRESH)
     pytester.runpytest_subprocess("-n2", "-Werror").assert_outcomes(passed=4)
 
 
 @pytest.mark.slow
-def test_what_is_missing_is_named(pytester: pytest.Pytester) -> None:
-    """By the tests that need it: the others run as ever, and how to install it is all that is shown."""
+def test_a_missing_module_fails_only_the_tests_that_need_it(pytester: pytest.Pytester) -> None:
     pytester.makeconftest("import sys\nsys.modules['apsw'] = sys.modules['boto3'] = None")
     pytester.makepyfile("""
         import pytest
@@ -375,18 +364,13 @@ def test_a_suite_without_the_fixtures_imports_nothing(pytester: pytest.Pytester)
 
 @pytest.mark.slow
 def test_the_plain_install_does_not_need_pytest() -> None:
-    """It is the suite's own: no extra for users has it."""
     project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     plain, _, dev = project.partition("\ndev = [")
     assert '"pytest' not in plain
     assert '"pytest' in dev
 
 
-# A queue made by name, and what a test sees of it without receiving.
-
-
-def test_a_queue_is_made_once(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """By its name; again it is the same; clients find it where its URL says."""
+def test_the_queue_method_creates_a_queue_once(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     queue = veilmq_server.queue("jobs", visibility_timeout_s=7)
     assert str(queue) == queue.url == veilmq_boto3.get_queue_url(QueueName="jobs")["QueueUrl"]
     assert veilmq_server.queue("jobs").url == queue.url
@@ -395,17 +379,15 @@ def test_a_queue_is_made_once(veilmq_server: RunningServer, veilmq_boto3: Any) -
     assert queue.in_flight[0].visible_at_ms == veilmq_server.clock.now_ms() + 7_000
 
 
-def test_kinds_of_queues(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
-    """A FIFO queue by its name, a dead-letter queue by the name of that."""
+def test_the_queue_method_creates_fifo_and_dead_letter_queues(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     veilmq_server.queue("dead.fifo")
     queue = veilmq_server.queue("jobs.fifo", dead_letter_queue="dead.fifo", receives_max=2)
-    told = veilmq_boto3.get_queue_attributes(QueueUrl=queue.url, AttributeNames=["FifoQueue", "RedrivePolicy"])
-    assert told["Attributes"]["FifoQueue"] == "true"
-    assert '"maxReceiveCount":2' in told["Attributes"]["RedrivePolicy"].replace(" ", "")
+    found = veilmq_boto3.get_queue_attributes(QueueUrl=queue.url, AttributeNames=["FifoQueue", "RedrivePolicy"])
+    assert found["Attributes"]["FifoQueue"] == "true"
+    assert '"maxReceiveCount":2' in found["Attributes"]["RedrivePolicy"].replace(" ", "")
 
 
-def test_mistakes_are_named(veilmq_server: RunningServer) -> None:
-    """Unknown settings, values out of range, other settings than the queue has, names that cannot be."""
+def test_invalid_queues_are_refused(veilmq_server: RunningServer) -> None:
     with pytest.raises(ValueError, match="'visibility' is not a setting of a queue; these are visibility_timeout_s,"):
         veilmq_server.queue("jobs", visibility=3)
     with pytest.raises(SqsError, match="VisibilityTimeout"):
@@ -417,7 +399,7 @@ def test_mistakes_are_named(veilmq_server: RunningServer) -> None:
         veilmq_server.queue("no spaces")
 
 
-def test_counts_and_messages(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+def test_a_queue_shows_counts_and_messages(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     queue = veilmq_server.queue("jobs")
     for body, delay_s in (("a", 0), ("b", 0), ("c", 5)):
         veilmq_boto3.send_message(QueueUrl=queue.url, MessageBody=body, DelaySeconds=delay_s)
@@ -436,7 +418,7 @@ def test_counts_and_messages(veilmq_server: RunningServer, veilmq_boto3: Any) ->
     assert received["Attributes"] == {"ApproximateReceiveCount": "1"}
 
 
-def test_a_queue_that_is_gone(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
+def test_a_deleted_queue_has_no_messages(veilmq_server: RunningServer, veilmq_boto3: Any) -> None:
     queue = veilmq_server.queue("jobs")
     veilmq_boto3.delete_queue(QueueUrl=queue.url)
     with pytest.raises(QueueNotFound):

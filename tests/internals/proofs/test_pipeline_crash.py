@@ -50,8 +50,6 @@ def server(tmp_path: Path) -> Iterator[ServedFolder]:
 
 
 class Job:
-    """A job as a process with its own process group."""
-
     def __init__(self, *words: str, log: Path) -> None:
         with log.open("ab") as output:
             self._process = subprocess.Popen(

@@ -60,7 +60,6 @@ class TypeResult:
 
     @property
     def best(self) -> tuple[int, float]:
-        """Return the best timeout and its true cost."""
         return work_types.true_best(self.number, prices=PRICES)
 
 
@@ -183,7 +182,6 @@ HEADING = (
 
 
 def table(results: list[TypeResult]) -> str:
-    """Return a table of true values, estimates and true costs for each message."""
     lines = [
         "true p99 and its estimate (in brackets: late deletes alone), rates, p99 of what was deleted in time, timeout",
         "chosen/best; then what timeouts truly cost, as multiples of the best: the chosen one, and what is naive",

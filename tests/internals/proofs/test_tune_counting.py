@@ -41,8 +41,6 @@ WAITS_MAX = 400  # more than the buckets of all waits of a run
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The cost of counting the receipts of a log into cells."""
-
     rows: int
     files: int
     seconds: float

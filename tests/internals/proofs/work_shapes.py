@@ -246,7 +246,6 @@ class Simulated:
 def counts_of(
     took: Array, given: Array, left_at: Array, extensions: Numbers, **chosen: npt.NDArray[np.bool_]
 ) -> ReceiptCounts:
-    """Return the counts of receipts by working time and timeout."""
     held_at, arms_at = buckets(took), np.where(extensions > 0, EXTENDED, buckets(given) // ARM_BUCKETS)
     given_at, left = buckets(given), buckets(left_at)
     deleted, nacked, over, late = (chosen[name] for name in ("deleted", "nacked", "over", "late"))
