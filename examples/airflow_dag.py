@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
 VEILMQ = os.environ.get("VEILMQ", "veilmq")
-LAKE = os.environ.get("VEILMQ_LAKE", "/var/lib/veilmq/lake")  # a folder that all workers of Airflow share
+LAKE = os.environ.get("VEILMQ_LAKE", "/var/lib/veilmq/lake")  # a folder shared by all Airflow workers
 EVENTS = os.environ.get("VEILMQ_EVENTS", "/var/lib/veilmq/events")  # --events-to of the server
 
 ORDERS, JOBS = "orders", "jobs"  # a queue to archive, and an intake queue to route

@@ -1,6 +1,6 @@
-"""A consumer that takes messages in batches, as a database likes them, and lets some of a batch fail.
+"""A consumer that handles messages in batches, for example to load them into a database, and fails some of a batch.
 
-Run a server (`veilmq serve`), then this.
+Run a server (`veilmq serve`), then this program.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ table: list[int] = []
 
 @app.batch(max_size=10, linger="100ms", wait="1s")
 async def load(batch: Batch[int]) -> None:
-    """Load what is new; what the table has already is of no use."""
+    """Load new rows; drop those that the table already has."""
     for row in batch:
         if row.body in table:
             row.fail(Drop("known"))

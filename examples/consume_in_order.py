@@ -1,6 +1,6 @@
-"""A consumer of a FIFO queue: the steps of each account in order, accounts beside each other, a failure that waits.
+"""A consumer of a FIFO queue: steps of one account in order, several accounts concurrently, one failure and its retry.
 
-Run a server (`veilmq serve`), then this.
+Run a server (`veilmq serve`), then this program.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ finished = asyncio.Event()
 
 @app.handler(concurrency=4, wait="1s")
 async def step(name: str, ctx: Context) -> None:
-    """Do one step; the first deposit of bob fails once, and nothing of his overtakes it."""
+    """Do one step. The first deposit of bob fails once, and his later steps wait for it."""
     if (ctx.group, name, ctx.attempt) == ("bob", "deposit", 1):
         raise RetryLater("1s")
     done[ctx.group or ""].append(name)
@@ -30,7 +30,7 @@ async def step(name: str, ctx: Context) -> None:
 
 
 async def main() -> None:
-    """Send three steps for each of three accounts, and print in which order they were done."""
+    """Send three steps for each of three accounts, and print the order in which they were done."""
     with HttpQueueClient(ENDPOINT) as client:
         client.create_queue(QUEUE, {"fifo": True})
         for name in STEPS:

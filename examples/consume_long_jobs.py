@@ -1,7 +1,6 @@
-"""A consumer of jobs that may take longer than a queue hides a message: each is done in parts, by continuations.
+"""A consumer of jobs that take longer than the 12 hours for which a queue can hide a message: a job is done in parts.
 
-Here a part is four frames. With real films it would be ten hours, for a queue hides a message for twelve at most.
-Run a server (`veilmq serve`), then this.
+Here a part is four frames; with real films it might be ten hours. Run a server (`veilmq serve`), then this program.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ FRAMES_PER_PART = 4
 
 
 class Job(msgspec.Struct):
-    """A film, and the frame from which on it is to be rendered."""
+    """A film, and the next frame to render."""
 
     film: str
     frame: int = 0
@@ -32,23 +31,23 @@ finished = asyncio.Event()
 
 
 async def save(film: str, frame: int) -> None:
-    """Render one frame and keep it: from here the next attempt would go on."""
+    """Render and save one frame; the next attempt continues after it."""
     assert rendered.get(film, 0) == frame
     rendered[film] = frame + 1
 
 
 @app.handler(wait="1s", timeout="11h", stall="5m")
 async def render(job: Job, ctx: Context) -> None:
-    """Render a part, and send what continues it."""
+    """Render a part, then send a message for the next part."""
     end = min(job.frame + FRAMES_PER_PART, FRAMES)
     for frame in range(max(job.frame, rendered.get(job.film, 0)), end):
         await save(job.film, frame)
-        ctx.progress(frame / FRAMES)  # without it for five minutes, another would try
+        ctx.progress(frame / FRAMES)  # after five minutes without it, the handler is cancelled and the job retried
     print(f"{job.film}: frames {job.frame} to {end - 1}")
     if end < FRAMES:
         body = msgspec.json.encode(Job(job.film, end)).decode()
-        async with ctx.fence():  # the message is ours, by a renewal made just now
-            await asyncio.to_thread(client.send, QUEUE, body)  # first the continuation, then the end of this part
+        async with ctx.fence():  # renews the lease, so no other consumer has the message
+            await asyncio.to_thread(client.send, QUEUE, body)  # the next part is sent before this message is deleted
     else:
         finished.set()
 

@@ -1,6 +1,6 @@
-"""A consumer that does nothing twice, though its worker is killed at work and an order is placed twice.
+"""A consumer that ships each order once, although its worker is killed and one order is sent twice.
 
-Records of what was done are in a file, which outlives each worker. Run a server (`veilmq serve`), then this.
+A file, which outlives the workers, records completed work. Run a server (`veilmq serve`), then this program.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ KILLED_AT = 2
 
 
 async def work(records: Path) -> None:
-    """Be a worker until every message is done."""
+    """Handle messages until all are done."""
     store = InFile(records)
     app = Consumer(QUEUE, endpoint=ENDPOINT)
     by_number = ByKey(store, lambda message: str(json.loads(message.body)["number"]), ttl="1h")
 
     @app.handler(concurrency=1, wait="1s", lease="2s", idempotency=by_number)
     async def ship(order: dict[str, int], ctx: Context) -> None:
-        """Ship one order; the first attempt at one of them ends the whole process."""
+        """Ship one order; the first attempt at one of them kills the process."""
         if order["number"] == KILLED_AT and ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         print(f"order {order['number']}: shipped", flush=True)
@@ -45,7 +45,7 @@ async def work(records: Path) -> None:
 
 
 def main() -> None:
-    """Place the orders, and start a worker again when it has died."""
+    """Send the orders, and restart the worker after it was killed."""
     with HttpQueueClient(ENDPOINT) as client, tempfile.TemporaryDirectory() as folder:
         client.create_queue(QUEUE)
         for number in NUMBERS:

@@ -1,6 +1,6 @@
-"""A consumer inside a program: typed messages, one that comes back by itself, one that nobody can read.
+"""A consumer in a program: typed messages, one that is retried, and one that cannot be decoded.
 
-Run a server (`veilmq serve`), then this.
+Run a server (`veilmq serve`), then this program.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ shipped = asyncio.Event()
 
 @dataclass
 class Order:
-    """What the bodies of messages are, as JSON."""
+    """The body of a message, as JSON."""
 
     number: int
     item: str
@@ -27,7 +27,7 @@ class Order:
 
 @app.handler(wait="1s", dead_letter="orders-dead", retry=Backoff("1s", jitter="none"))
 async def ship(order: Order, ctx: Context) -> None:
-    """Ship one order; the warehouse is closed at the first attempt for ships."""
+    """Ship one order; for ships the first attempt fails."""
     if order.item == "ship" and ctx.attempt == 1:
         raise ConnectionError("the warehouse is closed")
     print(f"order {order.number}: {order.item}, attempt {ctx.attempt}")
@@ -36,7 +36,7 @@ async def ship(order: Order, ctx: Context) -> None:
 
 
 async def main() -> None:
-    """Send four messages, and handle them until nothing is left."""
+    """Send four messages, and handle them until the queue is empty."""
     with HttpQueueClient(ENDPOINT) as client:
         for queue in ("orders", "orders-dead"):
             client.create_queue(queue)
@@ -46,7 +46,7 @@ async def main() -> None:
                 await running.drained("10s")
             client.send("orders", "no order at all")
             await running.drained("10s")
-            await shipped.wait()  # it comes back after a second
+            await shipped.wait()  # it is retried after a second
         (dead,) = client.receive("orders-dead", wait_s=0)
         print(f"dead letter: {dead.body!r}, {dead.attributes['veilmq-error'].text}")
 

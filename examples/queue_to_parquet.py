@@ -27,7 +27,6 @@ class Dashboard(StreamingQueryListener):
     """Serves metrics of the stream for Prometheus or Grafana at ``http://127.0.0.1:PORT/metrics``."""
 
     def __init__(self, port: int) -> None:
-        """Start the HTTP server."""
         self._gauge = Gauge("veilmq_stream", "State of queue and stream, in messages and seconds.", ["figure"])
         start_http_server(port, "127.0.0.1")
 
@@ -38,14 +37,13 @@ class Dashboard(StreamingQueryListener):
                 self._gauge.labels(figure).set(value)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Ignore the event."""
+        ...
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Keep the last metrics."""
 
 
 def main() -> None:
-    """Run the stream."""
     parser = argparse.ArgumentParser(description="Store all messages of a queue in a folder of Parquet files.")
     parser.add_argument("--endpoint", default="http://127.0.0.1:9324")
     parser.add_argument("--queue", required=True)
@@ -54,7 +52,7 @@ def main() -> None:
     parser.add_argument("--dashboard", type=int, metavar="PORT", help="port that serves metrics for Prometheus")
     arguments = parser.parse_args()
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers need veilmq, too
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers need veilmq too
     spark = SparkSession.builder.appName("queue to Parquet").getOrCreate()
     if arguments.dashboard:
         spark.streams.addListener(Dashboard(arguments.dashboard))

@@ -2,8 +2,8 @@
 
     $ make cluster
 
-It shows what goes where, and can be tried: stop a node, and requests go on at the others; stop the primary and promote
-the standby, and the nodes find it. Ctrl-C stops all; what the queues have stays in the folder for the next start.
+Try it: stop a node, and the other nodes serve its requests; stop the primary and promote the standby, and the nodes
+connect to it. Ctrl-C stops everything; the folder keeps the queues for the next start.
 """
 
 import argparse
@@ -31,11 +31,11 @@ PROGRAMS = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 
 
 def main() -> int:
-    """Start everything, say where it is, and wait for Ctrl-C."""
+    """Start everything, print the addresses, and wait for Ctrl-C."""
     options = _options()
     balancer = shutil.which("haproxy", path=PROGRAMS)
     if balancer is None:
-        print("The cluster needs HAProxy: scripts/install-haproxy.sh installs it, or says how.", file=sys.stderr)
+        print("The cluster needs HAProxy: scripts/install-haproxy.sh installs it, or prints how.", file=sys.stderr)
         return 1
     over = threading.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -56,13 +56,13 @@ def _options() -> argparse.Namespace:
 
 
 def _start(stack: ExitStack, options: argparse.Namespace, balancer: str, over: threading.Event) -> None:
-    """Start one after the other; each is stopped in the opposite order."""
+    """Start one process after the other; they are stopped in reverse order."""
     folder = options.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     primary = stack.enter_context(PostgresServer(folder / "primary"))
     standby = PostgresServer(folder / "standby")
     if standby.folder.exists():
-        shutil.rmtree(standby.folder)  # made anew: it follows whatever the primary is today
+        shutil.rmtree(standby.folder)  # recreated as a copy of the present primary
     primary.sql("ALTER SYSTEM RESET synchronous_standby_names")
     primary.sql("SELECT pg_reload_conf()")
     standby.make_standby(primary)
@@ -98,7 +98,7 @@ def _node(number: int, store: str, ports: dict[str, int], folder: Path) -> Itera
 
 @contextmanager
 def _process(command: list[str], log: Path, how: signal.Signals, **variables: str) -> Iterator[None]:
-    """Run a command meanwhile, in a session of its own: Ctrl-C is for the program that started it."""
+    """Run a command during the block, in its own session, so that Ctrl-C does not reach it."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, env={**os.environ, **variables}, start_new_session=True
@@ -114,7 +114,7 @@ def _process(command: list[str], log: Path, how: signal.Signals, **variables: st
 
 
 def _wait(url: str, log: Path, over: threading.Event) -> None:
-    """Return when ``url`` answers, with whatever but that there is no node."""
+    """Wait until ``url`` replies with any status but 503."""
     deadline_s = time.monotonic() + START_S_MAX
     while not over.is_set():
         try:
