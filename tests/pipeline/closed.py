@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from veilmq.core.receipts import EventRange, Outcome
 from veilmq.events.exporter import Target, open_target
 from veilmq.events.parquet import SCHEMA as FILE_SCHEMA
-from veilmq.events.parquet import encoded, entry, files
+from veilmq.events.parquet import encode_parquet, range_entry, range_files
 from veilmq.pipeline.event_log import SCHEMA
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -88,14 +88,14 @@ class ExportedLog:
         )
         paths = self._put(table, planned)
         if entry_too:
-            self._target.put(*entry(planned, paths))
+            self._target.put(*range_entry(planned, paths))
             self._first[node] = planned.last + 1
         return [path.removeprefix("receipt_closed/") for path in paths]
 
     def _put(self, table: Any, planned: EventRange) -> list[str]:
         paths = []
-        for folder, name, part in files([table], planned):
-            self._target.put(folder, name, encoded(part))
+        for folder, name, part in range_files([table], planned):
+            self._target.put(folder, name, encode_parquet(part))
             paths.append(f"{folder}/{name}")
         return paths
 

@@ -22,7 +22,7 @@ from veilmq.client.messages import ClientError
 from veilmq.core import errors
 from veilmq.core.messages import Attribute
 from veilmq.spark import snapshots
-from veilmq.spark.retries import ACTIONS, SourceFailed, advised
+from veilmq.spark.retries import REMEDIES, SourceFailed, with_remedies
 from veilmq.testing import RunningServer
 
 QUEUE = "orders"
@@ -373,18 +373,18 @@ def test_a_queue_that_does_not_exist_is_told_with_what_to_do() -> None:
             with (
                 Claims(server.endpoint, queue) as claims,
                 pytest.raises(SourceFailed, match="options endpoint and queue"),
-                advised(),
+                with_remedies(),
             ):
                 claims.open("s")
 
 
 def test_other_errors_pass_as_they_are() -> None:
-    with pytest.raises(ClientError, match="a defect"), advised():
+    with pytest.raises(ClientError, match="a defect"), with_remedies():
         raise ClientError("InternalError", "a defect", 500)
 
 
 def test_advice_is_for_errors_that_there_are() -> None:
-    assert {code for code in ACTIONS if not hasattr(errors, code)} == OF_SQS
+    assert {code for code in REMEDIES if not hasattr(errors, code)} == OF_SQS
 
 
 # The frame that the tests on Spark stand on.

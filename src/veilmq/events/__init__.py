@@ -1,4 +1,4 @@
-"""The event log outside the store: exporter, Parquet files, processing times (``docs/events.md``). Needs no pyarrow."""
+"""The exported event log: exporter, Parquet files, processing times (``docs/events.md``). Needs no pyarrow."""
 
 from math import floor, log2
 
@@ -8,14 +8,14 @@ BINS_A_DOUBLING = 2
 
 
 class EventsError(Exception):
-    """Events cannot be exported there; the text says why and what to do."""
+    """The target of events cannot be used; the text has the reason and the remedy."""
 
 
 class ProcessingTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the newest ``receipts`` of a queue were held, by outcome and bin of a logarithmic scale.
+    """Processing times of the newest ``receipts`` of a queue: counts by outcome and bin of a logarithmic scale.
 
-    The first of them ended at ``since_ms``. ``deleted`` and ``late`` receipts were held that long, ``late`` ones longer
-    than their timeout. ``expired`` receipts took at least that long. ``is_cut``: older receipts were not read.
+    ``late`` receipts were deleted after their timeout; ``expired`` ones took at least their timeout. The first receipt
+    ended at ``since_ms``. ``is_cut``: older receipts were not read.
     """
 
     deleted: dict[int, int] = {}
@@ -32,5 +32,5 @@ def bin_of(held_ms: int) -> int:
 
 
 def bin_begin_ms(number: int) -> float:
-    """Return where a bin begins."""
+    """Return the lower bound of a bin."""
     return float(2 ** (number / BINS_A_DOUBLING))

@@ -1,10 +1,10 @@
-"""Events as Parquet files: how a range is written, and how the newest receipts of a queue are read back.
+"""Events as Parquet files: write a range, and read back the newest receipts of a queue.
 
-A range becomes one file for each hour in which receipts of it ended. Content, name and place of a file follow from the
-range alone, so a range that is exported again gives the same files byte for byte.
+A range gives one file for each hour in which its receipts ended. The range alone determines content, name and folder of
+a file, so a repeated export gives the same bytes.
 
-An entry then lists them: ``_ranges/NODE/FIRST.json``. Ranges of a node follow each other without a gap, so a reader
-that has read up to an event finds the next entry by its name, in whatever folders its files are.
+An entry lists the files: ``_ranges/NODE/FIRST.json``. The ranges of a node have no gaps, so a reader that has read up
+to an event finds the next entry by its name.
 """
 
 from collections import Counter
@@ -28,10 +28,10 @@ from veilmq.events import ProcessingTimes, bin_of
 DATA_SET = "receipt_closed"
 """The folder of the table below the target."""
 RANGES = "_ranges"
-"""The folder of the entries below that of the table; readers of tables pass over its name."""
+"""The folder of the entries below the folder of the table; readers of tables ignore its name."""
 DICTIONARY_ENCODED = ["queue", "key", "group_hash", "outcome", "node"]
 DELTA_ENCODED = ("event", "sent_at", "received_at", "closed_at")
-ROWS_MAX = 100_000  # that are read back
+ROWS_MAX = 100_000  # read back; the same applies to the next two
 FILES_MAX = 64
 BYTES_MAX = 64 << 20
 
@@ -71,7 +71,7 @@ SCHEMA = pa.schema(
 
 
 def to_table(batches: Sequence[tuple[int, bytes]], node: str) -> Any:
-    """Return encoded ``batches``, each with the number of its first event, as one Arrow table."""
+    """Decode ``batches``, each with the number of its first event, to one Arrow table."""
     decoded = [(number, _decode(encoded)) for number, encoded in batches]
     rows = list(chain.from_iterable(events for _, events in decoded))
     columns: list[Any] = list(zip(*rows, strict=True)) or [()] * (len(SCHEMA) - 2)
@@ -83,14 +83,14 @@ def to_table(batches: Sequence[tuple[int, bytes]], node: str) -> Any:
 
 
 class RangeEntry(Value):
-    """A range that was exported: its last event, and the paths of its files below the folder of the table."""
+    """An exported range: its last event, and the paths of its files below the folder of the table."""
 
     last: int
     files: list[str]
 
 
-def files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str, Any]]:
-    """Yield the folder, the name and the rows of each file that a range becomes, one for each hour of ends."""
+def range_files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str, Any]]:
+    """Yield folder, name and rows of each file of a range, one for each hour in which receipts ended."""
     whole = pa.concat_tables(tables).combine_chunks()
     hours = pc.divide(whole["closed_at"].cast(pa.int64()), _HOUR_MS)
     name = f"{planned.node}-{planned.first:012d}-{planned.last:012d}.parquet"
@@ -100,8 +100,8 @@ def files(tables: Sequence[Any], planned: EventRange) -> Iterator[tuple[str, str
         yield folder, name, whole if len(found) == 1 else whole.filter(pc.equal(hours, hour))
 
 
-def encoded(table: Any) -> Any:
-    """Return ``table`` as the content of a Parquet file."""
+def encode_parquet(table: Any) -> Any:
+    """Encode ``table`` as a Parquet file."""
     written = pa.BufferOutputStream()
     encodings = dict.fromkeys(DELTA_ENCODED, "DELTA_BINARY_PACKED")
     parquet.write_table(
@@ -111,34 +111,34 @@ def encoded(table: Any) -> Any:
 
 
 def entry_name(first: int) -> str:
-    """Return the name of the entry of the range that begins with the event ``first``."""
+    """Return the name of the entry for the range from the event ``first``."""
     return f"{first:012d}.json"
 
 
-def entry(planned: EventRange, paths: Sequence[str]) -> tuple[str, str, bytes]:
-    """Return folder, name and content of the entry that lists the files of a range, ``paths``."""
+def range_entry(planned: EventRange, paths: Sequence[str]) -> tuple[str, str, bytes]:
+    """Return folder, name and content of the entry for a range with the files ``paths``."""
     names = [path.removeprefix(f"{DATA_SET}/") for path in paths]
     content = msgspec.json.encode(RangeEntry(last=planned.last, files=names))
     return f"{DATA_SET}/{RANGES}/{planned.node}", entry_name(planned.first), content
 
 
 def read_processing_times(root: Path, queue: str) -> ProcessingTimes:
-    """Return how long the newest receipts of ``queue`` (a full name) in the files below ``root`` were held; slow."""
+    """Read processing times of the newest receipts of ``queue`` (a full name) from the files below ``root``; slow."""
     rows: list[_Row] = []
     size_bytes = number = 0
     for date in sorted((root / DATA_SET).glob("date=*"), reverse=True):
         for hour in sorted(date.glob("hour=*"), reverse=True):
             for path, stat in newest_first(hour.glob("[!_]*.parquet")):
                 if number >= FILES_MAX or size_bytes >= BYTES_MAX or len(rows) >= ROWS_MAX:
-                    return _counted(rows, is_cut=True)
+                    return _processing_times(rows, is_cut=True)
                 number += 1
                 size_bytes += stat.st_size
                 rows += _rows(path, queue)
-    return _counted(rows, is_cut=False)
+    return _processing_times(rows, is_cut=False)
 
 
 def newest_first(paths: Iterable[Path]) -> list[tuple[Path, stat_result]]:
-    """Return the files that still exist, newest first: other processes may remove and replace them."""
+    """Return the files that still exist, newest first; other processes may delete and replace files."""
     found: list[tuple[Path, stat_result]] = []
     for path in paths:
         with suppress(OSError):
@@ -151,15 +151,15 @@ def _rows(path: Path, queue: str) -> list[_Row]:
         with path.open("rb") as file:
             table = parquet.read_table(file, columns=_COLUMNS, filters=[("queue", "==", queue)])
     except (ArrowException, OSError):
-        return []  # removed, or not one of ours
+        return []  # deleted, or another kind of file
     columns = [table[name].to_pylist() for name in ("outcome", "held_ms")]
     closed_ms = table["closed_at"].cast("int64").to_pylist()
     receipts = zip(table["message_id"].to_pylist(), table["receipt"].to_pylist(), strict=True)
     return list(zip(*columns, closed_ms, receipts, strict=True))
 
 
-def _counted(rows: list[_Row], *, is_cut: bool) -> ProcessingTimes:
-    """A late delete corrects the expiry of its receipt, which is then not counted: the work did end."""
+def _processing_times(rows: list[_Row], *, is_cut: bool) -> ProcessingTimes:
+    """Count receipts by bin; a late delete replaces the expiry of its receipt, because the work did end."""
     corrected = {receipt for outcome, _, _, receipt in rows if outcome == "late_deleted"}
     counted = {outcome: Counter[int]() for outcome in ("deleted", "late_deleted", "expired")}
     since_ms = None

@@ -32,15 +32,15 @@ from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, ClaimState, ClaimView, SourceView
 from veilmq.spark.offsets import Offset, QueueStreamReader
 from veilmq.spark.options import CLAIMS, EMPTY, SKIP, Connection, SourceOptions
-from veilmq.spark.retries import LOST, SourceFailed, advised
+from veilmq.spark.retries import LOST, SourceFailed, with_remedies
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-BEATS = 3
-"""Heartbeats in a lease, or in a hold that is shorter."""
-OVER = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
+HEARTBEATS_PER_LEASE = 3
+"""Or per hold, if that is shorter."""
+SOURCE_ENDED = frozenset({"EpochFenced", "SourceNotFound", "QueueNotFound"})
 """Error codes of a heartbeat after which the source cannot be renewed."""
 
 _log = logging.getLogger("veilmq.spark")
@@ -50,7 +50,6 @@ class HeldSource:
     """One epoch of one source. ``view`` is its last state from the server."""
 
     def __init__(self, claims: Claims, view: SourceView, options: SourceOptions) -> None:
-        """Use an open source; only ``open`` starts the heartbeat thread."""
         self.view = view
         self._claims = claims
         self._options = options
@@ -69,7 +68,7 @@ class HeldSource:
 
     @property
     def name(self) -> str:
-        """Return the name of the source."""
+        """The name of the source."""
         return self.view.source
 
     def renew(self) -> SourceView:
@@ -100,11 +99,11 @@ class HeldSource:
 
     def _beat(self, claims: Claims) -> None:
         lease_s = self._options.lease_s
-        while not self._stopped.wait(min(lease_s, self._options.hold_s or lease_s) / BEATS):
+        while not self._stopped.wait(min(lease_s, self._options.hold_s or lease_s) / HEARTBEATS_PER_LEASE):
             try:
                 claims.heartbeat(source=self.name, epoch=self.view.epoch)
             except (ClientError, Unreachable) as error:
-                if isinstance(error, ClientError) and error.code in OVER:
+                if isinstance(error, ClientError) and error.code in SOURCE_ENDED:
                     _log.warning("Heartbeats of the source %s end: %s", self.name, error)
                     return
                 _log.warning("A heartbeat of the source %s failed: %s", self.name, error)
@@ -116,7 +115,7 @@ def connect(at: Connection) -> Claims:
 
 
 _shared = lru_cache(connect)
-"""The client of this worker, which all its tasks share, so that they need not reconnect."""
+"""A client that all tasks of this worker share, so that they need not reconnect."""
 
 
 def open_claims(view: SourceView) -> dict[int, ClaimView]:
@@ -135,7 +134,7 @@ class ClaimsStreamReader(QueueStreamReader):
     def __init__(self, options: SourceOptions) -> None:
         """Open nothing: this also runs in planning processes and executors."""
         super().__init__(options)
-        self._name = str(uuid.uuid4())  # of the source, for a new checkpoint
+        self._name = str(uuid.uuid4())  # name of the source for a new checkpoint
         self._unknown_source: str | None = None  # the source in the checkpoint, if the server has deleted it
         self._acknowledged = 0
         self._shards: dict[int, int] = {}  # by claim, of unacknowledged claims that this process has bound
@@ -160,9 +159,8 @@ class ClaimsStreamReader(QueueStreamReader):
     def _begin(self, start: Offset) -> Offset:
         """Renew the source for the batch after ``start``, and return the offset at which it starts.
 
-        Where the server has deleted the source, with the state of its last batch, a new one takes its place. Lost
-        claims of the batch that ends at ``start`` are an error, or logged; claims before ``start.first`` were in no
-        batch.
+        If the server has deleted the source and its state, a new source replaces it. Lost claims of the batch that ends
+        at ``start`` are an error, or logged; claims before ``start.first`` were in no batch.
         """
         if start.source == self._unknown_source:
             start = Offset(source=self._name)
@@ -223,7 +221,7 @@ class ClaimsStreamReader(QueueStreamReader):
     def _finish(self, number: int) -> None:
         if number <= self._acknowledged:
             return
-        assert self._held is not None, "batches are finished of the source that is read"
+        assert self._held is not None, "a batch is finished after the source was opened"
         result = self._held.acknowledge(number)
         self._acknowledged = result.acknowledged
         deleted = sum(count for bound, count in self._messages.items() if bound <= number and bound not in result.lost)
@@ -232,10 +230,10 @@ class ClaimsStreamReader(QueueStreamReader):
         self._shards = {bound: shards for bound, shards in self._shards.items() if bound > number}
 
     def _next(self, begin: Offset, messages_max: int) -> int | None:
-        """Bind the next number that is not lost: Spark has not logged the lost ones.
+        """Bind the next number, and skip lost ones, which Spark has not logged.
 
         A claim that an earlier process bound, and that Spark has not logged, is used regardless of ``messages_max``;
-        otherwise it would stay bound for ever.
+        otherwise it would stay bound.
         """
         held, number = self._hold(begin.source or self._name), begin.number + 1
         wait_s = 0 if self._budget is not None else self._options.wait_s
@@ -304,7 +302,7 @@ class ShardPartition(InputPartition):
 def read_shard(options: SourceOptions, partition: ShardPartition) -> "Iterator[pa.RecordBatch]":
     """Yield the messages of ``partition`` in order; raises ``SourceFailed`` if they cannot be read."""
     rows = 0
-    with advised():
+    with with_remedies():
         try:
             claims = _shared(options.connection)
             for batch in claims.read(partition.source, number=partition.number, shard=partition.shard):

@@ -24,20 +24,20 @@ SCHEMA = (
     "id string, body string, attributes map<string, string>, attribute_types map<string, string>, group string, "
     "sent_at timestamp, received_at timestamp, receive_count int, sequence_number string, queue string"
 )
-"""The columns of the source, which equal those of the server's Arrow batches.
+"""The columns of the source, equal to those of the server's Arrow batches.
 
 ``attribute_types`` is null unless an attribute has another type than String; values of binary attributes are Base64.
 """
 
 _CATALOG = ("provider", "owner", "comment", "collation", "external", "location", "is_managed_location", "path")
-"""Table properties of the catalog itself; ``path`` is the location that it assigns to a table."""
+"""Table properties of the catalog; ``path`` is the location that it assigns to a table."""
 
 
 class VeilmqDataSource(DataSource):
     """A queue as a table or a stream."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Store the options unchecked; readers and writers check their own."""
+        """Store the options; readers and writers check them."""
         super().__init__(dict(options))
         self._load = str(uuid.uuid4())  # part of the plan: the same for all jobs of one DataFrame
 

@@ -1,6 +1,6 @@
-"""Offsets of a stream in Spark's checkpoint: a source and the number of its last claim; when a batch is finished.
+"""Offsets of a stream in Spark's checkpoint: a source and the number of its last claim; and when a batch is finished.
 
-The server fixes the messages of a number before Spark logs it. ``Progress`` determines which batches are certainly
+The server binds the messages of a number before Spark logs it. ``Progress`` determines which batches are certainly
 finished.
 
 Normally Spark requests the batch after an offset only if that offset is in its commit log, so the request proves that
@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from veilmq.spark.options import CLAIMS, SQS, SourceOptions
-from veilmq.spark.retries import advised
+from veilmq.spark.retries import with_remedies
 
 VERSION = 1
 
@@ -95,7 +95,7 @@ class Progress:
 
     def __init__(self) -> None:
         self.ordered = False
-        self._made: list[int] = []  # the last two
+        self._made: list[int] = []  # the last two offsets
         self._committed = 0
         self._idle_since_s: dict[int, float] = {}
 
@@ -125,21 +125,22 @@ class Progress:
 
 
 class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What the readers of both modes have in common; they run in planning processes and executors, too.
+    """The base of the readers of both modes; they also run in planning processes and executors.
 
-    A mode binds batches (``_begin``, ``_next``), divides them (``_parts``), and deletes finished ones (``_finish``).
+    A subclass binds batches (``_begin``, ``_next``), divides them (``_parts``), and deletes finished ones
+    (``_finish``).
     """
 
     mode: str
     messages_max: int
-    """The maximum size of a batch by default."""
+    """Default maximum size of a batch."""
     messages_all: int
-    """The maximum size of a batch of all available messages."""
+    """Maximum size of a batch of all available messages."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._progress = Progress()
-        self._held: Any = None  # what is renewed
+        self._held: Any = None  # the source or the receipts that are renewed
         self._budget: int | None = None  # remaining messages of a query with trigger(availableNow=True)
 
     def __reduce__(self) -> tuple[type, tuple[SourceOptions]]:
@@ -154,23 +155,23 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.messages_max or self.messages_max)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Count the messages that are visible now (on SQS about so many); the query ends after as many messages."""
+        """Count the visible messages (on SQS approximately); the query ends after as many messages."""
         from veilmq.client.sqs import QueueClient  # noqa: PLC0415 - not needed in tasks, which import this module
 
         self._progress.ordered = True  # Spark refuses asynchronous tracking for this trigger
         connection = self._options.connection
-        with advised(), QueueClient(connection.transport()) as client:
+        with with_remedies(), QueueClient(connection.transport()) as client:
             self._budget = client.show(connection.queue).visible
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Finish ``start`` if safe; return the end of the next batch, or ``start`` if there are no messages."""
+        """Finish ``start`` if that is safe; return the end of the next batch, or ``start`` without messages."""
         messages_max: int = getattr(limit, "max_rows", self.messages_all)  # ReadAllAvailable has none
         if isinstance(limit, ReadAllAvailable):
             _log.warning(
                 "trigger(once=True) ends before its batch is acknowledged: if the query does not run again before its "
                 "hold ends, the messages are delivered twice. Use trigger(availableNow=True)."
             )
-        with advised():
+        with with_remedies():
             begin = self._begin(self._offset(start))
             if self._progress.finished(begin.number):
                 self._finish(begin.number)
@@ -186,26 +187,26 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(source=self._held.name, number=number, first=first, queue=queue).json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the parts of the batch from ``start`` to ``end``."""
+        """Return the partitions of the batch from ``start`` to ``end``."""
         begin, until = self._offset(start), self._offset(end)
         numbers = begin.claims_to(until)
         if not numbers:
             return []
         self._progress.planned(begin.number)
-        with advised():
+        with with_remedies():
             return self._parts(until, numbers)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Finish ``end``, which Spark has committed."""
         until = self._offset(end)
         if self._held is None or self._held.name != until.source:
-            return  # a source that the server has deleted
+            return  # the server has deleted the source
         self._progress.committed(until.number)
-        with advised():
+        with with_remedies():
             self._finish(until.number)
 
     def stop(self) -> None:
-        """Stop to renew; Spark usually ends the process instead of calling this."""
+        """Stop the renewals; Spark usually ends the process instead of calling this."""
         if self._held is not None:
             self._held.stop()
 
@@ -213,7 +214,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset.of(json, mode=self.mode, queue=self._options.connection.queue_name)
 
     def _begin(self, start: Offset) -> Offset:
-        """Return the offset at which the batch after ``start`` starts: another one for a new source."""
+        """Return the offset at which the batch after ``start`` starts; a new source has another offset."""
         raise NotImplementedError
 
     def _next(self, begin: Offset, messages_max: int) -> int | None:

@@ -1,10 +1,10 @@
-"""Options of ``format("veilmq")``: tables by which they are parsed, checked and documented.
+"""Options of ``format("veilmq")``: declarations for parsing, checks and documentation.
 
 Spark passes options as text, with names in any case. An error names the option, its value and the allowed values; an
 unknown name is an error too. Errors never show the value of a secret.
 
 Source and sink share the options of the connection. The driver reads credentials from its environment, and the plan
-carries them to the executors. Spark redacts the options with secrets by their names (``spark.redaction.regex``).
+carries them to the executors. Spark redacts secret options by name (``spark.redaction.regex``).
 """
 
 import difflib
@@ -40,8 +40,8 @@ class OptionType:
 class Option:
     """One option: its ``name`` in Spark, its ``field`` in the code, its ``default`` and its documentation.
 
-    ``shown`` replaces the default in the documentation; ``aliases`` are the names in other sources of Spark. Errors do
-    not show the value of a ``secret`` option.
+    ``shown`` replaces the default in the documentation; ``aliases`` are names in other sources of Spark. Errors do not
+    show the value of a ``secret`` option.
     """
 
     name: str
@@ -55,14 +55,14 @@ class Option:
 
 
 def option(name: str, type: OptionType, doc: str, **parameters: Any) -> Any:  # noqa: A002 - as in Option
-    """Declare a field as the option ``name``, with the default of its type unless another one is shown."""
+    """Declare a field as the option ``name``; without ``shown``, its default is that of the type."""
     if "shown" not in parameters:
         parameters.setdefault("default", type.default)
     return field(metadata={"option": partial(Option, name=name, type=type, doc=doc, **parameters)})
 
 
 def options_of(parsed: Any) -> tuple[Option, ...]:
-    """Return the options that are declared as fields of the dataclass ``parsed``."""
+    """Return the options declared as fields of the dataclass ``parsed``."""
     return tuple(each.metadata["option"](field=each.name) for each in fields(parsed) if each.metadata)
 
 
@@ -87,7 +87,7 @@ def read(table: Sequence[Option], options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def whole(allowed: Range) -> OptionType:
-    """Return the type of whole numbers within ``allowed``."""
+    """Return the type of integers within ``allowed``."""
 
     def read(text: str) -> int:
         if not allowed.holds(value := int(text)):
@@ -98,7 +98,7 @@ def whole(allowed: Range) -> OptionType:
 
 
 def choice(*names: str) -> OptionType:
-    """Return the type of an enumeration of ``names``, which are read in any case; the first is the default."""
+    """Return the type of an enumeration, in any case; the first of ``names`` is the default."""
     allowed = " or ".join(f"`{name}`" for name in names)
     return OptionType(lambda text: names[names.index(text.lower())], allowed, names[0])
 
@@ -189,12 +189,12 @@ class Connection:
 
     @property
     def queue_name(self) -> str:
-        """Return the name of the queue, also if ``queue`` is its URL."""
+        """The name of the queue, also if ``queue`` is its URL."""
         return self.queue.rstrip("/").rpartition("/")[2]
 
     @classmethod
     def of(cls, values: dict[str, Any], environment: Mapping[str, str] = os.environ) -> Self:
-        """Remove the values of ``CONNECTION_OPTIONS`` from ``values``, and use them; raises ``OptionWrong``."""
+        """Remove ``CONNECTION_OPTIONS`` from ``values`` to create a connection; raises ``OptionWrong``."""
         taken = {option.field: values.pop(option.field) for option in CONNECTION_OPTIONS}
         queue = taken["queue"] or taken["path"]
         if not queue:
@@ -326,7 +326,7 @@ TABLE = "table="
 
 BATCH_SIZE = Range(minimum=1, maximum=limits.STAGE_MESSAGES_MAX, default=1_000)
 _WRITER_CHARACTERS_MAX = 64
-_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")  # options of writeStream, which Spark passes on
+_SPARK = ("checkpointlocation", "asyncprogresstracking", "queryname")  # options of writeStream that Spark also passes
 
 
 def _bad_rows(text: str) -> str:

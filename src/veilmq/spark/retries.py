@@ -1,4 +1,4 @@
-"""Retries while the server does not answer, because it restarts or is replaced, and the action to take for each error.
+"""Retries while the server is down or restarts, and the remedy for each error.
 
 Only idempotent calls may be retried; all calls of claims and publications are idempotent. With ``mode=sqs``, messages
 of a receive whose reply was lost are delivered again when their timeout ends.
@@ -27,7 +27,7 @@ class PatientTransport(Transport):
         self._patience_s = patience_s
 
     def request(self, *args: Any, **named: Any) -> HttpReply:
-        """Return the reply, the last one if all are failures (5xx); raises ``Unreachable`` after the last retry."""
+        """Return the first reply below 500, or the last reply; raises ``Unreachable`` after the last retry."""
         until_s, pause_s = time.monotonic() + self._patience_s, 0.1
         while True:
             try:
@@ -48,7 +48,7 @@ class SourceFailed(Exception):
     """The stream cannot continue; ``str()`` says why and what to do. No message is lost."""
 
 
-ACTIONS = {
+REMEDIES = {
     "AccessDenied": "Reading a queue requires the permissions to receive and to delete.",
     "ClaimAcknowledged": (
         "The checkpoint is older than the queue: it was restored or copied. Those messages are deleted. Restart with "
@@ -76,11 +76,11 @@ LOST = frozenset({"ClaimLost", "ClaimReleased"})
 
 
 @contextmanager
-def advised() -> Iterator[None]:
-    """Raise ``SourceFailed`` with the action to take for each ``ClientError`` in ``ACTIONS``."""
+def with_remedies() -> Iterator[None]:
+    """Raise ``SourceFailed`` with the remedy for each ``ClientError`` in ``REMEDIES``."""
     try:
         yield
     except ClientError as error:
-        if error.code not in ACTIONS:
+        if error.code not in REMEDIES:
             raise
-        raise SourceFailed(f"{error.message} {ACTIONS[error.code]}") from error
+        raise SourceFailed(f"{error.message} {REMEDIES[error.code]}") from error

@@ -41,12 +41,12 @@ TYPES = {
 }
 """Column → its Arrow type in requests."""
 
-_FITTING = {
+_ACCEPTED_TYPES = {
     pa.string(): ("string",),
     _TEXTS: ("map<string,string>",),
     pa.int32(): ("int", "tinyint", "smallint", "bigint"),
 }
-"""The types in Spark that become these; the first one is the usual one."""
+"""The accepted Spark types for each Arrow type; the first one is the usual one."""
 _INT_MAX = 2**31 - 1
 _COLLATION = re.compile(r" collate \w+")
 _HINTS = {"binary": "CAST({0} AS STRING), or base64({0})"}
@@ -56,7 +56,7 @@ class ColumnsWrong(ValueError):
     """The DataFrame cannot be written to a queue; ``str()`` names the column, and says what to do."""
 
 
-def check(schema: StructType) -> None:
+def check_columns(schema: StructType) -> None:
     """Raise ``ColumnsWrong`` if ``schema`` has other columns than ``TYPES``, or no ``body``."""
     names = [field.name.lower() for field in schema]
     for field in schema:
@@ -66,7 +66,7 @@ def check(schema: StructType) -> None:
             raise ColumnsWrong(
                 f"The column {field.name} is not a column of messages ({', '.join(TYPES)}); add select({keep})."
             )
-        fitting = _FITTING[TYPES[name]]
+        fitting = _ACCEPTED_TYPES[TYPES[name]]
         if _COLLATION.sub("", kind) not in fitting:
             wanted = fitting[0].replace(",", ", ")
             hint = _HINTS.get(kind, f"CAST({{0}} AS {wanted})").format(field.name)
@@ -77,10 +77,10 @@ def check(schema: StructType) -> None:
         raise ColumnsWrong(f"A column occurs twice in {', '.join(names)}; select each column once.")
 
 
-def outgoing(batch: Any) -> Any:
-    """Return a record batch of Spark with the types of ``TYPES``.
+def convert_batch(batch: Any) -> Any:
+    """Convert a record batch of Spark to the types of ``TYPES``.
 
-    Delays that need more bits become the longest of these, for whose rows the server has a reason to refuse them.
+    Delays that exceed 32 bits become the maximum, so that the server rejects their rows with a reason.
     """
     names = [name.lower() for name in batch.schema.names]
     arrays = []
@@ -93,23 +93,23 @@ def outgoing(batch: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
-def parts(batch: Any, messages_max: int) -> Iterator[Any]:
+def split_batch(batch: Any, messages_max: int) -> Iterator[Any]:
     """Divide a batch into slices for one request each: at most ``messages_max`` messages, and about ``PART_BYTES``."""
     for start in range(0, batch.num_rows, messages_max):
-        yield from _light(batch.slice(start, messages_max))
+        yield from _split_by_bytes(batch.slice(start, messages_max))
 
 
-def _light(rows: Any) -> Iterator[Any]:
+def _split_by_bytes(rows: Any) -> Iterator[Any]:
     if rows.num_rows == 1 or rows.nbytes <= PART_BYTES:
         yield rows
         return
     half = rows.num_rows // 2
-    yield from _light(rows.slice(0, half))
-    yield from _light(rows.slice(half))
+    yield from _split_by_bytes(rows.slice(0, half))
+    yield from _split_by_bytes(rows.slice(half))
 
 
 def size_bytes(rows: Any, index: int) -> int:
-    """Return the approximate size of a row's message: its body, and the names and values of its attributes."""
+    """Return the approximate size of a row's message: its body and the names and values of its attributes."""
     body: str = rows.column("body")[index].as_py() or ""
     texts: list[tuple[str, str]] = []
     if "attributes" in rows.schema.names:
@@ -124,7 +124,7 @@ _TOO_LONG = "MessageTooLong"
 
 
 class SinkFailed(Exception):
-    """The rows cannot be written; ``str()`` says which row, why, and what to do. No row of the batch is sent."""
+    """The rows cannot be written; the text has the row, the reason and the remedy. No row of the batch is sent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +148,7 @@ class PartitionWriter:
     """Stages the rows of one partition."""
 
     def __init__(self, options: SinkOptions, *, writer: str, batch: int, partition: int) -> None:
-        """``partition`` is its number, for the order of messages and for errors."""
+        """``partition`` is a number, for the order of messages and for errors."""
         self._options = options
         self._writer = writer
         self._batch = batch
@@ -159,7 +159,7 @@ class PartitionWriter:
         self._rows = 0
         self._parts = 0
         self._messages = 0
-        self._bad: list[Any] = []  # tables of one row each
+        self._bad: list[Any] = []  # rows that cannot be sent, as tables of one row
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +169,7 @@ class PartitionWriter:
 
     def add(self, batch: Any) -> None:
         """Stage the rows of ``batch``; raises ``SinkFailed``, ``ClientError`` and ``Unreachable``."""
-        for rows in parts(outgoing(batch), self._options.batch_size):
+        for rows in split_batch(convert_batch(batch), self._options.batch_size):
             numbers = list(range(self._rows + 1, self._rows + 1 + rows.num_rows))
             self._rows += rows.num_rows
             self._write(rows, numbers)
@@ -181,7 +181,9 @@ class PartitionWriter:
             files.create_dir(folder)
             queue = self._options.connection.queue_name
             name = f"{queue}-{self._writer}-{self._batch}-{self._partition}.parquet"
-            written = f"{folder}/_{name}.{self._attempt}"  # readers ignore it, also if the task is killed now
+            written = (
+                f"{folder}/_{name}.{self._attempt}"  # readers ignore it, even if the task is killed before the move
+            )
             pq.write_table(pa.concat_tables(self._bad), written, filesystem=files)
             files.move(written, f"{folder}/{name}")
         return Written(
@@ -194,13 +196,13 @@ class PartitionWriter:
         )
 
     def _write(self, rows: Any, numbers: list[int]) -> None:
-        """Stage ``rows``, which have these ``numbers``, in one call without those that cannot be sent."""
+        """Stage ``rows`` with the given ``numbers`` in one call, without those that cannot be sent."""
         while True:
             longer = pc.greater(pc.binary_length(rows.column("body")), self._bytes_max)
             too_long: list[int] = pc.indices_nonzero(longer.fill_null(fill_value=False)).to_pylist()
-            if len(numbers) == 1 and size_bytes(rows, 0) > self._bytes_max:  # a part by itself, with its attributes
+            if len(numbers) == 1 and size_bytes(rows, 0) > self._bytes_max:  # with its attributes
                 too_long = [0]
-            rows, numbers = self._leave_out(rows, numbers, too_long)
+            rows, numbers = self._remove_rows(rows, numbers, too_long)
             if not numbers:
                 return
             try:
@@ -211,7 +213,7 @@ class PartitionWriter:
                     raise
                 self._bytes_max = error.fields.get("bytes_max") or self._bytes_max
                 refusal = "" if error.fields.get("why") == _TOO_LONG else error.message
-                rows, numbers = self._leave_out(rows, numbers, [index], refusal)
+                rows, numbers = self._remove_rows(rows, numbers, [index], refusal)
             else:
                 return
 
@@ -220,8 +222,10 @@ class PartitionWriter:
         self._parts += 1
         self._messages += rows.num_rows
 
-    def _leave_out(self, rows: Any, numbers: list[int], indexes: list[int], refusal: str = "") -> tuple[Any, list[int]]:
-        """Remove the rows at ``indexes`` (refused, or too long), and return the rest; raises ``SinkFailed``."""
+    def _remove_rows(
+        self, rows: Any, numbers: list[int], indexes: list[int], refusal: str = ""
+    ) -> tuple[Any, list[int]]:
+        """Remove the rows at ``indexes`` (rejected or too long), and return the rest; raises ``SinkFailed``."""
         if not indexes:
             return rows, numbers
         for index in indexes:
@@ -244,11 +248,11 @@ _ONLY_BATCH = 0
 
 
 def sink_options(given: Mapping[str, str], schema: StructType, *, overwrite: bool, stream: bool) -> SinkOptions:
-    """Return the options of a writer, of a stream or of a DataFrame; raises ``OptionWrong`` and ``ColumnsWrong``."""
+    """Return the options of a writer for a stream or a DataFrame; raises ``OptionWrong`` and ``ColumnsWrong``."""
     if overwrite:
         raise OptionWrong(f'A queue cannot be overwritten: write with {"outputMode" if stream else "mode"}("append").')
     options = SinkOptions.of(given)
-    check(schema)
+    check_columns(schema)
     if stream and options.writer is not None:
         raise OptionWrong("option writer: is for batch writes only; a stream is identified by its checkpoint")
     return options
@@ -330,7 +334,7 @@ def _written(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
 
 
 def publish(options: SinkOptions, written: Sequence[Written]) -> None:
-    """Publish the staged rows in the order of their partitions; an outage may last up to the option ``patience``."""
+    """Publish the staged rows in the order of their partitions; retries for up to the option ``patience``."""
     if not written:
         return
     written = sorted(written, key=lambda each: each.partition)

@@ -15,7 +15,7 @@ from veilmq.core import limits
 from veilmq.core.claims import SourceView
 from veilmq.spark.claims_reader import HeldSource, ShardPartition, connect, open_claims, read_shard
 from veilmq.spark.options import SNAPSHOT_HOLD_S, SourceOptions
-from veilmq.spark.retries import SourceFailed, advised
+from veilmq.spark.retries import SourceFailed, with_remedies
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +27,7 @@ def acknowledge(snapshot: str, **options: str) -> int:
     Repeating it deletes nothing. Raises ``SourceFailed`` if the messages returned to the queue earlier.
     """
     read = SourceOptions.of({**options, "snapshot": snapshot})
-    with connect(read.connection) as claims, advised():
+    with connect(read.connection) as claims, with_remedies():
         view = claims.open(snapshot, hold_s=read.hold_s or SNAPSHOT_HOLD_S, lease_s=read.lease_s)
         if view.last < NUMBER or view.acknowledged >= NUMBER:
             return 0
@@ -47,7 +47,7 @@ def release(snapshot: str, **options: str) -> int:
         view = next((view for view in claims.sources() if view.source == snapshot), None)
         if view is None or not _messages(view):
             return 0
-        with advised():
+        with with_remedies():
             claims.release(snapshot, number=NUMBER)
         return _messages(view)
 
@@ -58,7 +58,7 @@ def _messages(view: SourceView) -> int:
 
 
 NUMBER = 1
-"""The only claim of a snapshot: a name always identifies one set of messages."""
+"""The only claim of a snapshot: a name identifies one set of messages."""
 
 
 class SnapshotReader(DataSourceReader):
@@ -71,7 +71,7 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Bind the snapshot unless it is bound already, and return its shards."""
         options = self._options
-        with advised():
+        with with_remedies():
             held = HeldSource.open(self._name, options, hold_s=options.hold_s or SNAPSHOT_HOLD_S)
             held.stop()  # the planning process ends before the job
             bound = held.claim(NUMBER, options.messages_max or limits.CLAIM_MESSAGES.default, wait_s=0)

@@ -1,6 +1,6 @@
 """The streaming reader of any SQS endpoint: plain receives and deletes, at least once.
 
-Such a queue cannot repeat a batch, so the driver keeps the messages and their receipts in memory, and renews the
+An SQS queue cannot repeat a batch, so the driver keeps the messages and their receipts in memory, and renews the
 timeouts until the batch is certainly finished (``Progress``); then it deletes the messages. The partitions contain the
 messages, so tasks and stages can be repeated. After a crash of the driver, Spark repeats the batch without messages,
 and the queue delivers them again when their timeouts end. So no message is lost, even if the sink ignores the repeated
@@ -36,7 +36,7 @@ _log = logging.getLogger("veilmq.spark")
 
 
 THREADS = 8
-BEATS_PER_TIMEOUT = 3
+RENEWALS_PER_TIMEOUT = 3
 BATCH_BYTES_MAX = 64 * 1_048_576
 """Maximum size of a batch, because the driver keeps it in memory."""
 
@@ -47,7 +47,7 @@ class HeldReceipts:
     """The received messages by batch, until they are deleted."""
 
     name = SQS
-    """That of the source in offsets."""
+    """The name of the source in offsets."""
 
     def __init__(self, options: SourceOptions) -> None:
         connection = options.connection
@@ -63,12 +63,12 @@ class HeldReceipts:
         """Receive batch ``number``, and return its size; wait up to ``wait_s``, only for the first message."""
         received = self.batches.setdefault(number, [])  # includes messages that exceeded the previous batch
         wait_s = 0 if received else wait_s
-        received += self._take(count_max - len(received), wait_s)
+        received += self._receive(count_max - len(received), wait_s)
         bytes_max = min(self._options.bytes_max or BATCH_BYTES_MAX, BATCH_BYTES_MAX)
         while received and len(received) < count_max and sum(map(_size_bytes, received)) < bytes_max:
             missing, most = count_max - len(received), SQS_RECEIVE_COUNT.maximum
             counts = [min(most, missing - start) for start in range(0, min(missing, THREADS * most), most)]
-            more = [each for found in self._threads.map(self._take, counts) for each in found]
+            more = [each for found in self._threads.map(self._receive, counts) for each in found]
             if not more:
                 break
             received += more
@@ -95,7 +95,7 @@ class HeldReceipts:
         """Stop the renewals."""
         self._stopped.set()
 
-    def _take(self, count_max: int, wait_s: int = 0) -> list[ReceivedMessage]:
+    def _receive(self, count_max: int, wait_s: int = 0) -> list[ReceivedMessage]:
         if count_max <= 0:
             return []
         count = min(count_max, SQS_RECEIVE_COUNT.maximum)
@@ -103,8 +103,8 @@ class HeldReceipts:
 
     def _renew(self) -> None:
         lease_s = self._options.lease_s
-        impatient = replace(self._options.connection, patience_s=0)  # the next renewal is the retry
-        client = QueueClient(impatient.transport())
+        without_retries = replace(self._options.connection, patience_s=0)  # the next renewal is the retry
+        client = QueueClient(without_retries.transport())
 
         def renew(receipts: Sequence[str]) -> ClientError | Unreachable | None:
             try:
@@ -114,7 +114,7 @@ class HeldReceipts:
                 return error
             return next((result for result in results if isinstance(result, ClientError)), None)
 
-        while not self._stopped.wait(lease_s / BEATS_PER_TIMEOUT):
+        while not self._stopped.wait(lease_s / RENEWALS_PER_TIMEOUT):
             receipts = [message.receipt for batch in list(self.batches.values()) for message in list(batch)]
             for failure in self._threads.map(renew, _chunks(receipts)):
                 if failure:
@@ -173,7 +173,7 @@ class SqsStreamReader(QueueStreamReader):
         """Return the messages of the batch; none if an earlier process received them."""
         self._begin(until)
         assert self._held is not None
-        messages = self._held.batches.get(until.number)  # none of another process
+        messages = self._held.batches.get(until.number)
         if messages is None:
             _log.warning("Batch %s is repeated without its messages: the queue delivers them again.", until.number)
             return []

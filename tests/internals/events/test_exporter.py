@@ -33,7 +33,7 @@ from veilmq.core.receipts import (
 from veilmq.core.receipts import Forgotten as Forgot
 from veilmq.events import EventsError
 from veilmq.events.exporter import Exporter, Target, open_target
-from veilmq.events.parquet import DATA_SET, SCHEMA, encoded
+from veilmq.events.parquet import DATA_SET, SCHEMA, encode_parquet
 from veilmq.store.port import execute
 from veilmq.testing import VirtualClock
 
@@ -507,7 +507,7 @@ TABLE = pa.table({name: ["a"] for name in ("queue", "key", "group_hash", "outcom
 ROWS = TABLE.append_column("event", pa.array([1]))
 for instant in ("sent_at", "received_at", "closed_at"):
     ROWS = ROWS.append_column(instant, pa.array([1], pa.timestamp("ms")))
-FILE = encoded(ROWS)
+FILE = encode_parquet(ROWS)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

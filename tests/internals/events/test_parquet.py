@@ -7,7 +7,7 @@ import pytest
 from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed, encode_events
 from veilmq.events import ProcessingTimes, bin_begin_ms, bin_of, parquet
 from veilmq.events.exporter import open_target
-from veilmq.events.parquet import encoded, files, read_processing_times, to_table
+from veilmq.events.parquet import encode_parquet, range_files, read_processing_times, to_table
 
 HOUR_MS = 3_600_000
 
@@ -39,8 +39,8 @@ def write(root: Path, first: int, *events: ReceiptClosed) -> None:
     target = open_target(str(root))
     planned = EventRange(node="n", first=first, last=first + len(events) - 1)
     table = to_table([(first, encode_events(list(events)))], "n")
-    for folder, name, rows in files([table], planned):
-        target.put(folder, name, encoded(rows))
+    for folder, name, rows in range_files([table], planned):
+        target.put(folder, name, encode_parquet(rows))
 
 
 def test_bins_are_two_a_doubling() -> None:

@@ -22,7 +22,7 @@ from tests.conftest import EVERYTHING
 from tests.internals.pipeline import work_types
 from tests.internals.pipeline.work_types import CELLS, even_receipts
 from veilmq.core.receipts import EventRange, Outcome, ReceiptClosed
-from veilmq.events.parquet import encoded, files, to_table
+from veilmq.events.parquet import encode_parquet, range_files, to_table
 from veilmq.pipeline.event_log import CellStore
 
 pytestmark = EVERYTHING
@@ -92,7 +92,7 @@ def test_an_exported_event_takes_few_bytes() -> None:
     planned = EventRange(node="a0000001", first=1, last=first - 1)
     begin_s = time.process_time()
     tables = [to_table(batches[at : at + 1_000], planned.node) for at in range(0, len(batches), 1_000)]
-    found = [encoded(table) for _, _, table in files(tables, planned)]
+    found = [encode_parquet(table) for _, _, table in range_files(tables, planned)]
     took_s, size_bytes = time.process_time() - begin_s, sum(each.size for each in found)
     sys.stdout.write(
         f"\n{planned.last:>12,} events to {len(found)} files: {1e6 * took_s / planned.last:.1f} µs of processor time, "

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from tests.bucket import S3Server
 from tests.pipeline.closed import NOON, row
 from veilmq.core.receipts import Outcome
-from veilmq.events.parquet import RANGES, SCHEMA, RangeEntry, encoded, entry_name
+from veilmq.events.parquet import RANGES, SCHEMA, RangeEntry, encode_parquet, entry_name
 from veilmq.pipeline.event_log import CellStore
 from veilmq.pipeline.options import Cluster
 from veilmq.pipeline.session import open_session
@@ -63,7 +63,7 @@ class Log:
         """Prepare the content; `etag` is what the S3 server of the tests stores with each object."""
         rows = [row(Outcome.DELETED, 100 + each, received_at=NOON) for each in range(ROWS)]
         table = pa.Table.from_pylist([dict(zip(SCHEMA.names, each, strict=True)) for each in rows], schema=SCHEMA)
-        self._content = encoded(table).to_pybytes()
+        self._content = encode_parquet(table).to_pybytes()
         self._folder, self._etag = folder, etag
         self._files = 0
 

@@ -38,7 +38,7 @@ from veilmq.spark.sink import (
     QueueStreamWriter,
     SinkFailed,
     Written,
-    check,
+    check_columns,
     sink_options,
 )
 from veilmq.testing import RunningServer
@@ -175,7 +175,7 @@ def test_wrong_options_are_told(given: dict[str, str], words: str) -> None:
     "body string, delay_s tinyint",
 ])  # fmt: skip
 def test_columns_that_a_message_has_are_taken(text: str) -> None:
-    check(columns(text))
+    check_columns(columns(text))
 
 
 @pytest.mark.parametrize(("text", "words"), [
@@ -188,7 +188,7 @@ def test_columns_that_a_message_has_are_taken(text: str) -> None:
 ])  # fmt: skip
 def test_other_columns_are_told_with_what_to_do(text: str, words: str) -> None:
     with pytest.raises(ColumnsWrong) as caught:
-        check(columns(text))
+        check_columns(columns(text))
     assert words in str(caught.value)
 
 
