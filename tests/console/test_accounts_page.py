@@ -91,7 +91,7 @@ def test_what_one_may_not_see_is_not_shown(server: RunningServer) -> None:
 def test_where_nobody_is_asked_there_are_no_keys() -> None:
     with RunningServer() as running, Visitor(running) as visitor:
         seen = visitor.get("/console/accounts").text
-    assert "Nobody is asked who he is" in seen
+    assert "Authentication is off" in seen
     assert "There is no queue yet" in seen
 
 

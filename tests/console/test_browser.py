@@ -75,7 +75,7 @@ def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -
     field = page.get_by_label(TIMEOUT)
     keyboard.write(field, "soon")
     keyboard.press(page.get_by_role("button", name="Create the queue"))
-    expect(page.get_by_role("alert").first).to_contain_text("Nothing was changed")
+    expect(page.get_by_role("alert").first).to_contain_text("Not saved")
     expect(field).to_have_value("soon")
     expect(field).to_have_accessible_description(re.compile("0 to 43,?200"))
     expect(field).to_have_attribute("aria-invalid", "true")
@@ -115,7 +115,7 @@ def test_keys_alone_send_receive_and_delete(visit: Visit, queues: HttpQueueClien
     keyboard.press(message.get_by_role("checkbox"), "Space")
     expect(message.get_by_role("checkbox")).to_be_checked()
     keyboard.choose(page.get_by_role("radio", name=re.compile("^Delete")))
-    keyboard.press(page.get_by_role("button", name="Do it"))
+    keyboard.press(page.get_by_role("button", name="Apply"))
     expect(message).to_have_count(0)
     assert counts(queues, jobs) == (0, 0)
     assert keyboard.unseen == []
@@ -238,7 +238,7 @@ def test_a_move_goes_on_before_ones_eyes(visit: Visit, server: RunningServer, qu
     page = connected(visit(f"{place('ended')}/dead-letters"))
     expect(page.get_by_role("link", name="failing")).to_be_visible()
     page.locator("[name=rate]").fill("1")
-    page.get_by_role("button", name="Start to move").click()
+    page.get_by_role("button", name="Start redrive").click()
     connected(page)
     for _ in range(5):
         server.advance(1_000)

@@ -58,7 +58,7 @@ def test_a_queue_has_its_sources_with_their_claims(server: RunningServer, visito
 
 
 def test_writers_are_told_too(server: RunningServer, visitor: Visitor) -> None:
-    assert "Nobody writes to this queue" in visitor.get(PAGE).text
+    assert "This queue has no writers" in visitor.get(PAGE).text
     with Publications(server.endpoint, URL.format(server.endpoint)) as jobs:
         jobs.stage("w-1", batch=7, attempt="a", part=0, messages=[OutgoingRow(body="x"), OutgoingRow(body="y")])
     assert "w-1 none yet 0 0 2" in visitor.get(PAGE).text
@@ -105,7 +105,7 @@ def test_what_is_no_message_is_said_beside_the_form(visitor: Visitor) -> None:
 
 def test_closing_forgets_a_source(server: RunningServer, visitor: Visitor) -> None:
     assert "The source was closed" in change(visitor, "close", source="s-1").text
-    assert "Nobody reads this queue by claims" in visitor.get(PAGE).text
+    assert "This queue has no sources" in visitor.get(PAGE).text
 
 
 @pytest.mark.parametrize("path", ["release?source=s-2&number=1", "evict?source=s-2&number=1", "close?source=%3Cb%3E"])

@@ -49,7 +49,7 @@ def test_both_ends_are_told(server: RunningServer, visitor: Visitor) -> None:
     source = visitor.get(at("orders"))
     assert "received 1 time and comes back is a dead letter" in source.text
     assert f'href="{at("orders-dead")}"' in source.html
-    assert "Start to move" not in source.text
+    assert "Start redrive" not in source.text
     dead = visitor.get(at("orders-dead"))
     assert "It is the dead-letter queue of: orders" in dead.text
     assert "Visible 2" in dead.text
@@ -60,7 +60,7 @@ def test_a_queue_of_neither_kind_says_so(server: RunningServer, visitor: Visitor
     seen = visitor.get(at("plain")).text
     assert "It has no dead-letter queue" in seen
     assert "No queue names this one" in seen
-    assert "Start to move" not in seen
+    assert "Start redrive" not in seen
     assert "No queue of this account names another one" in visitor.get(MOVES).text
 
 
@@ -70,7 +70,7 @@ def test_a_move_goes_to_its_end_and_its_progress_is_seen(server: RunningServer, 
     assert begun.path.endswith("?done=move-started")
     assert "running" in begun.text
     assert "5 / s" in begun.text
-    assert "Start to move" not in begun.text
+    assert "Start redrive" not in begun.text
     server.advance(seconds=2)
     for page in (visitor.get(at("orders-dead")), visitor.get(MOVES)):
         assert re.search(r"\b1[01] of 30\b", page.text)
@@ -78,7 +78,7 @@ def test_a_move_goes_to_its_end_and_its_progress_is_seen(server: RunningServer, 
     server.advance(seconds=10)
     ended = visitor.get(at("orders-dead")).text
     assert "completed 30 of 30" in ended
-    assert "Start to move" in ended
+    assert "Start redrive" in ended
     assert (queue.counts.visible, dead.counts.visible) == (30, 0)
 
 

@@ -250,7 +250,7 @@ def test_what_others_hold_is_taken_only_when_that_is_confirmed(
     queue = filled(server, "theirs", "x")
     sqs.receive_message(QueueUrl=queue.url)
     page = visitor.get(at("theirs"))
-    assert "worked on by somebody else" in page.text
+    assert "being processed by others" in page.text
     refused = act(visitor, page, "release")
     assert (refused.status, "You did not receive all of these here" in refused.text) == (422, True)
     assert queue.counts.in_flight == 1
@@ -268,7 +268,7 @@ def test_what_others_hold_is_taken_only_when_that_is_confirmed(
         ("move", {"target": "missing"}, "does not exist"),
         ("move", {"target": "refusing-move-16"}, "cannot be forwarded to itself"),
         ("move", {"target": "other.fifo"}, "has another type"),
-        ("explode", {}, "Choose what to do with them."),
+        ("explode", {}, "Choose an action."),
     ],
 )
 def test_a_form_that_cannot_be_taken_does_nothing(
@@ -290,7 +290,7 @@ def test_nothing_received_and_nothing_ticked_is_said(server: RunningServer, visi
     assert "Nothing was received" in receive(visitor, "empty").text
     filled(server, "unticked", "x")
     seen = act(visitor, receive(visitor, "unticked"), "delete", leases=[])
-    assert (seen.status, "Tick the messages first." in seen.text) == (422, True)
+    assert (seen.status, "Select messages first." in seen.text) == (422, True)
 
 
 def test_what_became_of_a_receipt_that_ended_is_told(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
@@ -299,7 +299,7 @@ def test_what_became_of_a_receipt_that_ended_is_told(server: RunningServer, visi
     server.advance(seconds=6)
     (mine, *_) = sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=1)["Messages"]
     leases = sorted(_CHOICE.findall(page.html), key=lambda lease: not lease.startswith(mine["MessageId"]))
-    expected = "as somebody else has received it meanwhile: 1."
+    expected = "as it was received again meanwhile: 1."
     for do, fields in (("delete", {}), ("release", {}), ("extend", {"seconds": "5"}), ("move", {"target": "ended-b"})):
         server.queue("ended-b")
         assert expected in act(visitor, page, do, fields, leases=leases[:1]).text, do
@@ -316,7 +316,7 @@ def test_a_fifo_queue_tells_of_an_ended_receipt_too(server: RunningServer, visit
     page = receive(visitor, "ended.fifo", timeout="5")
     server.advance(seconds=6)
     for do in ("delete", "release"):
-        assert "had ended or somebody else" in act(visitor, page, do).text, do
+        assert "had ended or it was received again" in act(visitor, page, do).text, do
     assert queue.counts.visible == 1
 
 

@@ -202,9 +202,9 @@ def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor)
     [
         ("visibility_timeout_s", "43201", "This must be 0 to 43,200 seconds."),
         ("visibility_timeout_s", "soon", "This must be a whole number, 0 to 43,200 seconds."),
-        ("name", "a b", "This cannot be a name."),
-        ("name", "", "This cannot be a name."),
-        ("name", f"{SCRIPT}?", "This cannot be a name."),
+        ("name", "a b", "Names may contain only letters, digits, hyphens and underscores."),
+        ("name", "", "Names may contain only letters, digits, hyphens and underscores."),
+        ("name", f"{SCRIPT}?", "Names may contain only letters, digits, hyphens and underscores."),
         ("name", "ends.fifo", "A name that ends in .fifo is for FIFO queues"),
         ("name", "a_" * 60, "A name has up to 80 letters"),
         ("throughput_limit", "group", "Only FIFO queues have a throughput limit of their own"),
@@ -222,7 +222,7 @@ def test_what_cannot_be_stays_in_the_form(
     seen = visitor.send(NEW, form)
     assert seen.status in {400, 422}
     assert said in seen.text
-    assert seen.text.index("Nothing was changed. To correct:") < seen.text.index(said)
+    assert seen.text.index("Not saved. Please fix:") < seen.text.index(said)
     assert 'aria-invalid="true"' in seen.html or 'id="tags-problem"' in seen.html
     again = form_of(seen.html, NEW)
     assert (again["delay_s"], again[field]) == ("77", typed)
@@ -262,7 +262,7 @@ def test_only_what_was_changed_is_sent(server: RunningServer, visitor: Visitor) 
     assert settings_of(server, "shared") == QueueSettings(visibility_timeout_s=45, delay_s=5)
     seen = visitor.send(path, second | {"visibility_timeout_s": "60"})
     assert seen.status == 422
-    assert "Somebody has changed this since you opened the page, to: 45 seconds" in seen.text
+    assert "Another user has changed this since you opened the page, to: 45 seconds" in seen.text
     assert settings_of(server, "shared").visibility_timeout_s == 45
     visitor.send(path, form_of(seen.html, path))
     assert settings_of(server, "shared") == QueueSettings(visibility_timeout_s=60, delay_s=5)

@@ -109,7 +109,7 @@ def summary(leases: list[Lease], in_flight: int | None) -> str:
     """Return the numbers of drawn leases and of other messages in flight as a sentence."""
     drawn = min(len(leases), BARS_MAX)
     if not drawn:
-        return "No message is held just now." if not in_flight else f"{in_flight:,} in flight, none with a lease."
+        return "No messages in flight." if not in_flight else f"{in_flight:,} in flight, none with a lease."
     text = "1 lease" if drawn == 1 else f"{drawn} leases"
     if in_flight is not None and in_flight > drawn:
         return f"{text}, those that end first, of {in_flight:,} messages in flight."

@@ -9,8 +9,8 @@ from veilmq.console.queue_queries import arn_of
 from veilmq.core.limits import SQS_MOVE_TASK_RESULTS
 
 _FAILURES = {
-    "CouldNotDetermineMessageSource": "a message was sent to this queue directly, so nobody knows where it came from; "
-    "name a destination",
+    "CouldNotDetermineMessageSource": "a message was sent to this queue directly, so it has no source queue; name a "
+    "destination",
     "AWS.SimpleQueueService.NonExistentQueue": "the queue that a message should go to does not exist, or is of the "
     "other type",
 }

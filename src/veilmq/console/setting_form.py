@@ -74,7 +74,7 @@ def filled(form: Mapping[str, str], now: QueueSettings, rows: Iterable[SettingRo
 
 def changed_meanwhile(now: str) -> str:
     """Return the error for a field that was also changed elsewhere, to ``now``."""
-    return f"Somebody has changed this since you opened the page, to: {now or 'none'}. Save again to have yours."
+    return f"Another user has changed this since you opened the page, to: {now or 'none'}. Save again to overwrite it."
 
 
 def field_of(error: ApiError) -> str:

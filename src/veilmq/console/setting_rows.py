@@ -63,7 +63,7 @@ _TIME = (
     _number("retention_s", "Retention", SECONDS, protocols={SQS: limits.RETENTION_S, SMQ: limits.SMQ_RETENTION_S}),
     _number(
         "receive_wait_s",
-        "Receive wait",
+        "Receive wait time",
         SECONDS,
         protocols={SQS: limits.SQS_RECEIVE_WAIT_S, SMQ: limits.SMQ_RECEIVE_WAIT_S},
     ),
@@ -81,17 +81,20 @@ _TIME = (
 _LIMITS = (
     _number(
         "message_bytes_max",
-        "Longest message",
+        "Max message size",
         BYTES,
         protocols={SQS: limits.MESSAGE_BYTES, SMQ: limits.SMQ_MESSAGE_BYTES},
     ),
-    _number("in_flight_max", "Most messages in flight", "messages", empty="the server's own limit"),
-    _number("receives_per_s_max", "Most receives in a second", "receives a second", zero="no limit"),
+    _number("in_flight_max", "Max in flight", "messages", empty="the server's own limit"),
+    _number("receives_per_s_max", "Max receives per second", "receives a second", zero="no limit"),
 )
 
 _FIFO = (
     SettingRow(
-        "fifo", "FIFO queue", yes_or_no("For good. The rest of this group is for FIFO queues alone."), fixed=True
+        "fifo",
+        "FIFO queue",
+        yes_or_no("Cannot be changed later. The settings below apply only to FIFO queues."),
+        fixed=True,
     ),
     SettingRow(
         "content_deduplication",
@@ -119,23 +122,23 @@ _DEAD_LETTERS = (
         "Dead-letter queue",
         QueueName(hint="The name of a queue of this account and kind; empty for none."),
     ),
-    _number("receives_max", "Receives until then", "receives", zero="no dead-letter queue"),
+    _number("receives_max", "Max receives", "receives", zero="no dead-letter queue"),
     SettingRow(
         "redrive_permission",
         "Takes dead letters from",
         Choice(
             values=(
-                ("", "", "any queue (not chosen)"),
+                ("", "", "any queue (default)"),
                 ("all", "all", "any queue"),
                 ("none", "none", "no queue"),
-                ("listed", "listed", "the listed queues"),
+                ("listed", "listed", "the allowed source queues"),
             ),
             hint="Of this account and kind.",
         ),
     ),
     SettingRow(
         "redrive_sources",
-        "Listed queues",
+        "Allowed source queues",
         Queues(hint=f"Up to {limits.SQS_REDRIVE_SOURCES_MAX} names of queues of this account, one a line."),
     ),
 )
@@ -152,10 +155,10 @@ _ACCESS = (
     ),
     SettingRow(
         "managed_encryption",
-        "Encryption with a managed key",
+        "Managed encryption flag",
         Choice(
-            values=((False, "no", "no"), (True, "yes", "yes, as a note")),
-            hint="Kept and shown, for programs that ask; nothing is encrypted by it.",
+            values=((False, "no", "no"), (True, "yes", "yes")),
+            hint="Stored only; nothing is encrypted.",
         ),
     ),
     SettingRow(
@@ -175,14 +178,14 @@ _OTHER = (
         "Event log",
         Choice(
             values=(
-                (None, "", "as the server says"),
+                (None, "", "server default"),
                 ("off", "off", "nothing"),
                 ("closed", "closed", "the ends of receipts"),
             ),
             hint="What is written down for statistics and learned timeouts.",
         ),
     ),
-    SettingRow("smq_base64", "Bodies cross SMQ in base64", yes_or_no("So both protocols have the same text.")),
+    SettingRow("smq_base64", "Base64-encode bodies over SMQ", yes_or_no("So both protocols have the same text.")),
     SettingRow("operations_logged", "Operations are logged", yes_or_no("SMQ's LoggingEnabled; kept and shown.")),
 )
 

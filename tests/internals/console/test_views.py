@@ -434,7 +434,7 @@ def test_the_form_has_empty_rows() -> None:
 
 def test_a_concurrent_change_of_a_tag_is_an_error() -> None:
     found = filled_tags(tagged(TAGS, [("team", "b"), ("a=b", "c d")]), TAGS | {"team": "z"})
-    assert found.problem.startswith("team: Somebody has changed this")
+    assert found.problem.startswith("team: Another user has changed this")
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ OUTCOMES: dict[str, str] = {
     "long": "Not moved, as it is too long for the other queue",
     "held": "Not moved, as an earlier message of its group was not",
     "expired": "Nothing was done, as its timeout had ended meanwhile",
-    "superseded": "Nothing was done, as somebody else has received it meanwhile",
-    "earlier": "Done, although somebody else has received it meanwhile",
-    "ended": "Nothing was done, as its timeout had ended or somebody else has received it meanwhile",
+    "superseded": "Nothing was done, as it was received again meanwhile",
+    "earlier": "Done, although it was received again meanwhile",
+    "ended": "Nothing was done, as its timeout had ended or it was received again meanwhile",
     "gone": "Nothing was done, as it is no longer in the queue",
     "invalid": "Nothing was done, as the receipt is not one of this queue",
 }
@@ -151,9 +151,9 @@ _EXTENSION = Number(
 )
 _CHOSEN = "chosen."
 _RECEIPT = "receipt."
-_NONE_CHOSEN = "Tick the messages first."
-_UNCONFIRMED = "You did not receive all of these here: confirm that you take them from whoever holds them."
-_NO_ACTION = "Choose what to do with them."
+_NONE_CHOSEN = "Select messages first."
+_UNCONFIRMED = "Others hold some of these: confirm that you want to act on them."
+_NO_ACTION = "Choose an action."
 
 
 async def show(page: PageContext) -> Response:

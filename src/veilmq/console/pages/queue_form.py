@@ -44,7 +44,9 @@ async def create(page: PageContext) -> Response:
     form = filled(page.form, _NEW, ROWS.values())
     tags = filled_tags(page.form, {})
     name = page.form.get(NAME, "").strip()
-    problems = {} if _NAME.fullmatch(name) else {NAME: "This cannot be a name."}
+    problems = (
+        {} if _NAME.fullmatch(name) else {NAME: "Names may contain only letters, digits, hyphens and underscores."}
+    )
     problems |= form.problems | _tag_errors(tags)
     if problems:
         return _new(page, form, tags.rows, FormErrors(problems))
