@@ -34,7 +34,7 @@ class PostgresServer:
     """
 
     def __init__(self, folder: Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> None:
-        """Use ``folder`` (created if missing), ``port`` (default: a free one) and ``settings`` of ``postgresql.conf``."""
+        """Use ``folder`` (created if missing), ``port`` (default: free) and ``settings`` of ``postgresql.conf``."""
         self.folder = folder
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
