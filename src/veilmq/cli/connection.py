@@ -15,9 +15,9 @@ from veilmq.client.transport import (
     DEFAULT_ENDPOINT,
     ENDPOINT_VARIABLES,
     Transport,
-    endpoint_of,
+    endpoint_from,
     endpoint_variable,
-    key_of,
+    key_from,
 )
 
 _REPLY_S_MAX = 30.0
@@ -35,9 +35,12 @@ def _connect(_: Any, tokens: Sequence[Token]) -> Transport:
     variables = environment()
     origin, url = "--endpoint", token.value
     if token.source != "cli":
-        origin, url = endpoint_variable(os.environ) or "endpoint_url of the profile", endpoint_of(variables)
+        origin, url = (
+            endpoint_variable(os.environ) or "endpoint_url of the profile",
+            endpoint_from(variables),
+        )
     try:
-        return Transport(url, key=key_of(variables))
+        return Transport(url, key=key_from(variables))
     except ValueError as error:
         raise UsageError(f"{origin}: {error}") from error
 
@@ -66,7 +69,7 @@ def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
     """
     if not admin_endpoint.startswith(("http://", "https://")):
         raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is no URL like {ADMIN_ENDPOINT.default}.")
-    key = key_of(environment() if _profile_variable(os.environ) else os.environ)
+    key = key_from(environment() if _profile_variable(os.environ) else os.environ)
     is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
     headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
     try:
@@ -100,7 +103,7 @@ def _of_profile(given: Mapping[str, str]) -> dict[str, str]:
         raise UsageError(f"{variable}: there is no profile {name!r} in the files of AWS's tools (~/.aws/config).")
     found = {option: value for part in parts for option, value in part.items()}
     made: dict[str, str] = {}
-    if key_of(given) is None and found.get("aws_access_key_id") and found.get("aws_secret_access_key"):
+    if key_from(given) is None and found.get("aws_access_key_id") and found.get("aws_secret_access_key"):
         made = {each.upper(): found.get(each, "") for each in _KEY}
     if found.get("region") and not given.get("AWS_REGION") and not given.get("AWS_DEFAULT_REGION"):
         made["AWS_REGION"] = found["region"]

@@ -13,7 +13,7 @@ from veilmq.cli.connection import Server, environment
 from veilmq.cli.options import JSON, YES, Queue, UsageError, content, number, option, pairs, read_by
 from veilmq.client import ClientError, Move, QueueClient, QueueStatus
 from veilmq.client.api import Claims, Settings
-from veilmq.client.transport import Transport, key_of
+from veilmq.client.transport import Transport, key_from
 from veilmq.core import limits
 from veilmq.core.claims import SourceView
 from veilmq.core.settings import SettingValue, read_table
@@ -332,7 +332,7 @@ def apply(
     from veilmq.server.settings import SETTINGS
 
     declared = read_declared(file, others=[row.name for row in SETTINGS])
-    topics = Topics(Transport(server.endpoint), key=key_of(environment()))
+    topics = Topics(Transport(server.endpoint), key=key_from(environment()))
     plan = make_plan(declared, transport=server, topics=topics, prune=prune)
     for note in declared.notes:
         print(f"veilmq: {note}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Clients of a queue server.
+"""Clients of a queue server; ``HttpQueueClient`` speaks SQS (AWS JSON 1.0).
 
-``HttpQueueClient`` is a ``QueueClient`` that speaks SQS over AWS JSON 1.0 to an endpoint. Each name is imported at its
-first use (PEP 562): workers of Spark start anew with each batch, and need few of them.
+Names are imported at their first use (PEP 562), because Spark starts new workers for each batch, which need few of
+them.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""veilmq's own API (``/v1/…``) from a client's side: claims, publications, forwards, settings, messages of one queue.
+"""Clients of veilmq's own API (``/v1/…``): claims, publications, forwards, settings and inspection of one queue.
 
-Every call is idempotent, so all of them are tried again when a reply is lost. Failures are ``ClientError`` whose
-``code`` is the name of an error of ``core.errors``, for example ``EpochFenced``.
+Every call is idempotent and is retried if its reply is lost. Errors are ``ClientError``; ``code`` is the name of an
+error in ``core.errors``, for example ``EpochFenced``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,16 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from veilmq.client.messages import ClientError, QueueStatus
-from veilmq.client.transport import HttpReply, Reply, SigningKey, Transport, decode, given, refusal, unexpected
+from veilmq.client.transport import (
+    HttpReply,
+    Reply,
+    SigningKey,
+    Transport,
+    client_error,
+    decode,
+    unexpected_reply,
+    without_none,
+)
 from veilmq.core import limits
 from veilmq.core.claims import Acknowledged, Bound, Published, SourceView, Staged, WriterView
 from veilmq.core.settings import SettingValue
@@ -22,23 +31,23 @@ from veilmq.wire.v1.claims import CURSOR, Sources
 from veilmq.wire.v1.publications import ARROW_TYPE, ForwardedEntry, MessagesFields, OutgoingRow, Writers
 from veilmq.wire.v1.request import Nothing
 
-if TYPE_CHECKING:  # workers of Spark need none
+if TYPE_CHECKING:  # Spark workers do not need them
     from veilmq.wire.v1.queues import ListedMessages, PeekedMessages
 
 _JSON = "application/json"
 
 
 class QueueApi:
-    """The base of clients of one ``noun`` of a queue; close them, or use them as context managers.
+    """Base class of clients of one ``noun`` of a queue; close them, or use them as context managers.
 
-    A queue is named by its URL, or by its plain name where it is one of the caller's own account: then the client gets
-    the URL from the server once, as its path names the account.
+    The queue is given by its URL, or by its name if it is in the caller's account. The account of a name is requested
+    from the server once.
     """
 
     noun: ClassVar[str]
 
     def __init__(self, endpoint: str | Transport, queue: str, *, key: SigningKey | None = None) -> None:
-        """``endpoint`` is a URL, or a transport to it; raises ``ValueError`` for one that is none."""
+        """``endpoint`` is a URL or a transport; raises ``ValueError`` for an invalid URL."""
         self._transport = Transport(endpoint, key=key) if isinstance(endpoint, str) else endpoint
         self._queue = queue
         self._path = ""
@@ -54,12 +63,12 @@ class QueueApi:
         self._transport.close()
 
     def post(self, verb: str, fields: Mapping[str, Any], reply_type: type[Reply], *, wait_s: int = 0) -> Reply:
-        """Return the reply to ``fields``; raises ``ClientError`` and ``Unreachable``."""
+        """Send a POST with ``fields`` as JSON; raises ``ClientError`` and ``Unreachable``."""
         body = msgspec.json.encode(fields)
         return decode(self.request("POST", verb, body=body, content_type=_JSON, wait_s=wait_s), reply_type)
 
     def get(self, verb: str, parameters: Mapping[str, Any], reply_type: type[Reply]) -> Reply:
-        """Return the reply to ``parameters``; raises ``ClientError`` and ``Unreachable``."""
+        """Send a GET with ``parameters``; raises ``ClientError`` and ``Unreachable``."""
         return decode(self.request("GET", verb, parameters=parameters), reply_type)
 
     def request(
@@ -72,23 +81,23 @@ class QueueApi:
         content_type: str = "",
         wait_s: int = 0,
     ) -> HttpReply:
-        """Return the reply as it came, of status 200; raises ``ClientError`` and ``Unreachable``.
+        """Send a request and return the undecoded reply; raises ``ClientError`` and ``Unreachable``.
 
-        ``parameters`` that are ``None`` are left out.
+        ``parameters`` that are ``None`` are omitted.
         """
         if not self._path:
             self._path = f"/v1/{self.noun}/{self._full_name()}"
         target = self._path + (f"/{verb}" if verb else "")
         if parameters:
-            target += "?" + urlencode(given(**parameters))
+            target += "?" + urlencode(without_none(**parameters))
         headers = {"Content-Type": content_type} if content_type else {}
         reply = self._transport.request(method, target, headers=headers, body=body, wait_s=wait_s)
         if reply.status != 200:
-            raise refusal(reply)
+            raise client_error(reply)
         return reply
 
     def _full_name(self) -> str:
-        """Return account and name of the queue, as they are in a path."""
+        """Return the account and the name of the queue for a path."""
         url = self._queue
         if "/" not in url:
             url = self._transport.call("GetQueueUrl", {"QueueName": url}, QueueUrlResult).queue_url
@@ -96,9 +105,9 @@ class QueueApi:
 
 
 BINDING_S_MAX = 30
-"""How long the server may take to bind a large claim, in seconds."""
+"""Timeout for binding a large claim, in seconds."""
 PUBLISHING_S_MAX = 10
-"""How long the server may take for one reply to ``publish``, in seconds."""
+"""Timeout for one reply to ``publish``, in seconds."""
 
 
 class _Entries(msgspec.Struct, frozen=True):
@@ -108,7 +117,7 @@ class _Entries(msgspec.Struct, frozen=True):
 class Claims(QueueApi):
     """The claims of one queue: numbered sets of messages, read any number of times until acknowledged.
 
-    ``docs/protocols/claims.md`` describes them. Repeating an ``open`` whose reply was lost begins another epoch.
+    See ``docs/protocols/claims.md``. Repeating an ``open`` whose reply was lost begins another epoch.
     """
 
     noun = "claims"
@@ -122,7 +131,7 @@ class Claims(QueueApi):
         hold_s: int = limits.CLAIM_HOLD_S.default,
         lease_s: int = limits.CLAIM_LEASE_S.default,
     ) -> SourceView:
-        """Begin a new epoch of ``source``, which is made if there is none; see ``core.claims.OpenSource``."""
+        """Begin a new epoch of ``source``, which is created if it does not exist; see ``core.claims.OpenSource``."""
         fields = {"source": source, "consumer": consumer, "takeover": takeover, "hold_s": hold_s, "lease_s": lease_s}
         return self.post("open", fields, SourceView)
 
@@ -137,15 +146,15 @@ class Claims(QueueApi):
         bytes_max: int | None = None,
         wait_s: int = 0,
     ) -> Bound:
-        """Bind claim ``number``, or return it if it is bound; wait up to ``wait_s`` (0 to 20) for a first message."""
+        """Bind claim ``number``, or return it if it is bound; wait up to ``wait_s`` (0 to 20) for the first message."""
         fields = {"source": source, "epoch": epoch, "number": number, "messages_max": messages_max}
-        fields |= given(shard_messages=shard_messages, wait_s=wait_s, bytes_max=bytes_max)  # as earlier servers know it
+        fields |= without_none(shard_messages=shard_messages, wait_s=wait_s, bytes_max=bytes_max)  # for older servers
         return self.post("claim", fields, Bound, wait_s=wait_s + BINDING_S_MAX)
 
     def read(self, source: str, *, number: int, shard: int = 0) -> Iterator[Any]:
-        """Yield the messages of a shard as ``pyarrow.RecordBatch``; needs pyarrow (the extra ``arrow``).
+        """Yield the messages of a shard as ``pyarrow.RecordBatch``; requires pyarrow (the extra ``arrow``).
 
-        A page is requested when the previous one is consumed, and again if its reply is lost.
+        Each page is requested after the previous one is consumed.
         """
         from pyarrow import ArrowException, ipc  # noqa: PLC0415 (an extra)
 
@@ -156,7 +165,7 @@ class Claims(QueueApi):
                 with ipc.open_stream(reply.data) as stream:
                     batches = list(stream)
             except (ArrowException, OSError) as error:
-                raise unexpected(reply) from error
+                raise unexpected_reply(reply) from error
             yield from batches
             parameters["cursor"] = reply.headers.get(CURSOR, "")
             if not parameters["cursor"]:
@@ -165,7 +174,7 @@ class Claims(QueueApi):
     def heartbeat(
         self, source: str, *, epoch: int, lease_s: int | None = None, hold_s: int | None = None
     ) -> SourceView:
-        """Renew lease and hold of ``source``, and change them where they are given."""
+        """Renew the lease and the hold of ``source``; ``lease_s`` and ``hold_s`` change their durations."""
         fields = {"source": source, "epoch": epoch, "lease_s": lease_s, "hold_s": hold_s}
         return self.post("heartbeat", fields, SourceView)
 
@@ -174,15 +183,15 @@ class Claims(QueueApi):
         return self.post("acknowledge", {"source": source, "epoch": epoch, "number": number}, Acknowledged)
 
     def release(self, source: str, *, number: int) -> SourceView:
-        """Return the messages of a claim to the queue, by an operator's decision."""
+        """Return the messages of a claim to the queue; for operators."""
         return self.post("release", {"source": source, "number": number}, SourceView)
 
     def evict(self, source: str, *, number: int, message: str) -> SourceView:
-        """Move one message of a claim (by its id, a UUID) to the queue's dead-letter queue."""
+        """Move one message of a claim (by its id, a UUID) to the dead-letter queue."""
         return self.post("evict", {"source": source, "number": number, "message": message}, SourceView)
 
     def close_source(self, source: str) -> None:
-        """Release all claims of ``source`` and delete it, by an operator's decision."""
+        """Release all claims of ``source`` and delete it; for operators."""
         self.post("close", {"source": source}, Nothing)
 
     def sources(self) -> list[SourceView]:
@@ -191,9 +200,9 @@ class Claims(QueueApi):
 
 
 class Publications(QueueApi):
-    """The publications of one queue: messages staged part by part, and sent together once.
+    """The publications of one queue: messages staged in parts, and sent together, once.
 
-    ``docs/protocols/publications.md`` describes them. The field ``index`` of ``StageRefused`` names the message.
+    See ``docs/protocols/publications.md``. The field ``index`` of ``StageRefused`` is that of the invalid message.
     """
 
     noun = "publications"
@@ -204,7 +213,7 @@ class Publications(QueueApi):
         return self._stage(writer, batch, attempt, part, body, _JSON)
 
     def stage_arrow(self, writer: str, *, batch: int, attempt: str, part: int, messages: Any) -> Staged:
-        """Do the same with a ``pyarrow.RecordBatch`` that has the columns of ``OutgoingRow``; needs pyarrow."""
+        """Stage a ``pyarrow.RecordBatch`` with the columns of ``OutgoingRow``, like ``stage``; requires pyarrow."""
         import pyarrow as pa  # noqa: PLC0415 (an extra)
 
         sink = pa.BufferOutputStream()
@@ -220,10 +229,10 @@ class Publications(QueueApi):
     def publish(
         self, writer: str, *, batch: int, attempts: Sequence[tuple[str, int]], messages_per_s_max: int | None = None
     ) -> Published:
-        """Send what was staged under ``attempts`` (names with their numbers of messages), in this order, once.
+        """Send the messages staged under ``attempts`` (names and numbers of messages), in this order, once.
 
-        With ``messages_per_s_max`` they enter the queue no faster than that.
-        Returns when all is in the queue; ``again``: the batch had been published before.
+        Returns when all messages are in the queue, at most ``messages_per_s_max`` a second. ``again``: the batch was
+        published before.
         """
         fields = {"writer": writer, "batch": batch, "attempts": attempts, "messages_per_s_max": messages_per_s_max}
         first = last = self.post("publish", fields, Published, wait_s=PUBLISHING_S_MAX)
@@ -232,7 +241,7 @@ class Publications(QueueApi):
         return msgspec.structs.replace(last, again=first.again)
 
     def abandon(self, writer: str, *, batch: int) -> None:
-        """Drop the messages that are staged for ``batch`` and not published."""
+        """Delete the staged messages of ``batch`` that are not published."""
         self.post("abandon", {"writer": writer, "batch": batch}, Nothing)
 
     def writers(self) -> list[WriterView]:
@@ -241,23 +250,24 @@ class Publications(QueueApi):
 
 
 class Forwards(QueueApi):
-    """The forwards of one intake queue: received messages move on to other queues, each once.
+    """Forwards from one intake queue: received messages move to other queues, each once.
 
-    ``docs/forwarding.md`` describes them. A call whose reply was lost is repeated; what the first one had moved is then
+    See ``docs/forwarding.md``. A call whose reply was lost is repeated; messages that the first one moved are then
     ``ReceiptEnded`` with the field ``state`` = ``gone``.
     """
 
     noun = "queues"
 
     def forward(self, entries: Sequence[tuple[str, str]]) -> list[ForwardedEntry | ClientError]:
-        """Move the message of each receipt to its target, a queue's name or URL; an item for each entry, in order.
+        """Move the message of each (receipt, target: name or URL of a queue); return a result for each, in order.
 
-        Up to ten; without any it checks that the server can. Raises ``ClientError`` and ``Unreachable``.
+        At most ten entries; a call without entries tests whether the server supports forwards. Raises ``ClientError``
+        and ``Unreachable``.
         """
         return self._forward([{"receipt": receipt, "target": _name_of(target)} for receipt, target in entries])
 
     def dead_letter(self, receipt: str, target: str, reasons: Mapping[str, str]) -> ForwardedEntry | ClientError:
-        """Move a message to ``target`` as a dead letter, with ``reasons`` as attributes; raises as ``forward`` does."""
+        """Move a message to ``target`` as a dead letter, with ``reasons`` as attributes; raises like ``forward``."""
         (item,) = self._forward([{"receipt": receipt, "target": _name_of(target), "reasons": dict(reasons)}])
         return item
 
@@ -271,15 +281,14 @@ class Forwards(QueueApi):
 
 
 def _name_of(target: str) -> str:
-    """Return a queue as a forward names it: of a URL, namespace and name."""
+    """Return ``target``, a name or URL, as a name for a forward."""
     return full_name(target) if "://" in target else target
 
 
 class Settings(QueueApi):
-    """The settings of one queue, which need not exist yet: all names, all settings, the widest ranges.
+    """The settings of one queue, which need not exist yet, without the restrictions of SQS in ``QueueClient``.
 
-    ``QueueClient`` has what SQS has. Here are also FIFO queues whose name does not end in ``.fifo``, names of up to 256
-    characters, and delays of up to seven days, as SMQ has them.
+    As in SMQ, names of FIFO queues need not end in ``.fifo``, names may have 256 characters, and delays seven days.
     """
 
     noun = "queues"
@@ -287,34 +296,34 @@ class Settings(QueueApi):
     def create(
         self, settings: Mapping[str, SettingValue] | None = None, *, tags: Mapping[str, str] | None = None
     ) -> str:
-        """Create the queue, or find it with the same settings (fields of ``QueueSettings``); returns its URL.
+        """Create the queue, or return it if it has the given settings (fields of ``QueueSettings``); returns its URL.
 
-        Settings name other queues by their names. ``tags`` are those of a new queue. Raises ``ClientError`` and
+        Settings name other queues by their names. ``tags`` are for a new queue. Raises ``ClientError`` and
         ``Unreachable``.
         """
-        from veilmq.wire.v1.queues import CreatedQueue  # noqa: PLC0415 - workers of Spark need none
+        from veilmq.wire.v1.queues import CreatedQueue  # noqa: PLC0415 - Spark workers do not need it
 
         return self.post("create", {"settings": settings or {}, "tags": tags or {}}, CreatedQueue).url
 
     def show(self) -> QueueStatus:
-        """Return the settings and the counters of the queue; raises ``ClientError`` and ``Unreachable``."""
+        """Return the settings and the counts of the queue; raises ``ClientError`` and ``Unreachable``."""
         status = self.get("show", {}, QueueStatus)
         return replace(status, queue=status.queue.rpartition("/")[2])
 
     def set(self, settings: Mapping[str, SettingValue]) -> None:
-        """Change the supplied settings; messages in flight keep their deadlines.
+        """Change the given settings; current leases keep their deadlines.
 
         Raises ``ClientError`` and ``Unreachable``.
         """
         self.post("set", settings, Nothing)
 
     def _full_name(self) -> str:
-        """Return account and name; a plain name is one of the caller's account, whether it exists or not."""
+        """Like that of the base class, but without a request: the queue may not exist yet."""
         return super()._full_name() if "/" in self._queue else f"-/{quote(self._queue)}"
 
 
 class Inspection(QueueApi):
-    """The messages of one queue, read without receiving them: no lease begins, and no receive is counted.
+    """Read-only access to the messages of one queue: it begins no lease and counts no receive.
 
     ``docs/protocols/inspection.md`` describes the replies. Calls raise ``ClientError`` and ``Unreachable``.
     """
@@ -334,7 +343,7 @@ class Inspection(QueueApi):
         id: str | None = None,  # noqa: A002 - the name of the parameter
         count: int = limits.INSPECT_MESSAGES.default,
     ) -> "ListedMessages":
-        """Return up to ``count`` (1 to 100) messages, or those of a ``state``, or the one with this ``id``."""
+        """Return up to ``count`` (1 to 100) messages, of a ``state`` or with an ``id``, if given."""
         from veilmq.wire.v1.queues import ListedMessages  # noqa: PLC0415 - as above
 
         return self.get("", {"state": state, "id": id, "count": count}, ListedMessages)

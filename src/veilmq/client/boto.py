@@ -1,7 +1,6 @@
-"""A ``QueueClient`` through a boto3 client that the user brings, with its credentials, region, proxies and retries.
+"""A ``QueueClient`` over a boto3 client of the user: ``BotoQueueClient(boto3.client("sqs"))``.
 
-Only this module imports boto3: ``BotoQueueClient(boto3.client("sqs"))``. A boto3
-client may be shared by threads.
+Only this module imports botocore.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError
-from botocore.exceptions import ClientError as Refused
+from botocore.exceptions import ClientError as BotoClientError
 
 from veilmq.client.messages import ClientError, Unreachable
 from veilmq.client.sqs import QueueClient
@@ -20,13 +19,12 @@ _UNKNOWN = "Unknown"
 
 
 class BotoQueueClient(QueueClient):
-    """A client through a boto3 client of SQS; closing it leaves that one open. Threads may share it.
+    """A client over a boto3 client of SQS, with its credentials, region, proxies, timeouts and retries.
 
-    Timeouts and retries are the boto3 client's own configuration.
+    Threads may share it. Closing it does not close the boto3 client.
     """
 
     def __init__(self, boto: Any) -> None:
-        """``boto`` is what ``boto3.client("sqs")`` returns."""
         self._boto = boto
         self._call = self._call_boto
         self._urls = {}
@@ -38,7 +36,7 @@ class BotoQueueClient(QueueClient):
         """Do nothing: the boto3 client belongs to the user."""
 
     def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
-        """Return false: boto3 knows the actions of Amazon SQS alone."""
+        """Return false: boto3 supports only the actions of Amazon SQS."""
         return False
 
     def _call_boto(
@@ -50,13 +48,13 @@ class BotoQueueClient(QueueClient):
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Do what ``Transport.call`` does; ``wait_s`` and ``patience_s`` have no effect."""
+        """Like ``Transport.call``; ``wait_s`` and ``patience_s`` have no effect."""
         method: Callable[..., Any] = getattr(self._boto, xform_name(action))
         try:
             reply = method(**msgspec.to_builtins(members, builtin_types=(bytes,)))
-        except Refused as refused:
+        except BotoClientError as refused:
             error = refused.response.get("Error", {})
-            code = error.get("QueryErrorCode") or error.get("Code") or _UNKNOWN  # the former names the exception
+            code = error.get("QueryErrorCode") or error.get("Code") or _UNKNOWN  # the name of the exception, if present
             status = refused.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
             raise ClientError(code.rpartition("#")[2], error.get("Message", ""), status) from refused
         except BotoCoreError as failed:

@@ -1,14 +1,13 @@
-"""Declared queues and topics: a file says which of them a server has, with which attributes; a plan makes it so.
+"""Declared queues and topics: a file with their attributes, and the plan that applies it to a server.
 
-The file is TOML with the tables ``[queues.NAME]`` and ``[topics.NAME]``, alone or in the settings file of a server; or
-ElasticMQ's, in HOCON. An attribute of a queue has its name of SQS or ours. All of the file is read and checked, by the
-rules of the wire, before the first request to a server; ``docs/declared-queues.md`` describes it. Queues are named
-without their accounts: the caller's is not known, and of an ARN the name counts.
+The file (``docs/declared-queues.md``) is TOML with the tables ``[queues.NAME]`` and ``[topics.NAME]``, alone or in the
+settings file of a server, or HOCON of ElasticMQ. Attributes of queues have the names of SQS or of veilmq. The file is
+read and checked completely, by the rules of the wire, before the first request. Queues are named without accounts, as
+that of the caller is unknown; of an ARN only the name is used.
 
-What is to be done is computed first, as steps, then applied. The start of a server and ``veilmq apply`` share it, the
-first without a socket. What a file names of a queue, topic or subscription becomes so; what it does not name stays as
-it is. A dead-letter queue comes before the queues that name it. What the rules of ``core.settings`` refuse is found
-before the first step.
+The plan is computed as steps, which include all checks by the rules of ``core.settings``, and then applied. A server at
+its start and ``veilmq apply`` share this code, the first without a socket. Declared attributes are set; others do not
+change. A dead-letter queue comes before the queues that use it.
 """
 
 import difflib
@@ -54,11 +53,11 @@ from veilmq.wire.v1.queues import SettingFields, check_new, read_settings
 from veilmq.wire.v1.request import from_json
 
 JSON_TEXTS = frozenset({"policy", "visibility_rules"})
-"""Settings that are JSON: a file may have them as tables, and spaces do not count."""
+"""Settings in JSON: a file may have tables instead, and they are compared as JSON."""
 QUEUES = frozenset({"dead_letter_queue", "redrive_sources"})
 """Settings that name other queues."""
 
-_OWN = f"{DEFAULT_ACCOUNT}/"
+_PREFIX = f"{DEFAULT_ACCOUNT}/"
 _FIELDS: tuple[str, ...] = SettingFields.__struct_fields__
 _ARN = re.compile(r"arn:[^:]*:sqs:[a-z0-9-]+:[0-9]{12}:")
 _CONTEXT = RequestContext(base_url="", smq_message_bytes_max=limits.MESSAGE_BYTES.maximum)
@@ -72,17 +71,16 @@ _SUBSCRIPTION = {
 
 
 class DeclaredError(ValueError):
-    """The file cannot be used; ``str()`` says where and what to correct."""
+    """The file is invalid; ``str()`` says where and how to correct it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """What a file declares; ``None`` where it has no such table. ``notes`` say what of it has no effect.
+    """The content of a file; ``queues`` and ``topics`` are ``None`` if absent. ``notes`` list ignored parts.
 
-    ``queues`` have fields of ``QueueSettings``; ``tags``, where they are given, are all that the queue has. A
-    dead-letter queue is before the queues that name it. ``topics`` have their attributes by the names of SMQ, and so
-    have subscriptions, as ``topic/subscriptions/name`` behind their topic; a plain ``queue`` is in place of an
-    ``Endpoint``.
+    ``queues`` have fields of ``QueueSettings``, dead-letter queues first; ``tags``, if given, replace all tags.
+    ``topics`` have attributes by the names of SMQ, as have subscriptions, which follow their topic with the name
+    ``topic/subscriptions/name``; they may have the name of a ``queue`` instead of an ``Endpoint``.
     """
 
     queues: Mapping[str, Mapping[str, Any]] | None
@@ -91,11 +89,11 @@ class Declared:
 
 
 def read_declared(path: Path, *, others: Collection[str] = ()) -> Declared:
-    """Return what the file at ``path`` declares; raises ``DeclaredError``.
+    """Read and check the file at ``path``; raises ``DeclaredError``.
 
-    ``others`` are the keys that a TOML file may have beside its tables: the settings of a server.
+    ``others`` are other keys that a TOML file may have: the settings of a server.
     """
-    with _at(str(path)):
+    with _located(str(path)):
         try:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
@@ -105,30 +103,30 @@ def read_declared(path: Path, *, others: Collection[str] = ()) -> Declared:
             found, notes = _from_elasticmq(text, path.parent) if is_hocon else (tomllib.loads(text), ())
         except tomllib.TOMLDecodeError as error:
             raise ValueError(f"is not a TOML file: {error}. (The name of a HOCON file ends in .conf.)") from None
-        _known(found, ("queues", "topics", *others), "key")
-        queues = _in_order(_read_each("queues", found["queues"], _queue)) if "queues" in found else None
+        _check_names(found, ("queues", "topics", *others), "key")
+        queues = _sorted(_read_each("queues", found["queues"], _queue)) if "queues" in found else None
         topics = _read_each("topics", found["topics"], _topic) if "topics" in found else None
         places = None if topics is None else {place: each for topic in topics.values() for place, each in topic.items()}
         return Declared(queues=queues, topics=places, notes=notes)
 
 
 @contextmanager
-def _at(where: str) -> Iterator[None]:
-    """Put ``where`` before the errors of a place in the file."""
+def _located(where: str) -> Iterator[None]:
+    """Add the location ``where`` to errors."""
     try:
         yield
     except (SqsError, SmqError, ValueError) as error:
-        raise DeclaredError(f"{where}: {str(error).replace(_OWN, '')}") from None
+        raise DeclaredError(f"{where}: {str(error).replace(_PREFIX, '')}") from None
     except RecursionError:
         raise DeclaredError(f"{where}: is nested too deeply.") from None
 
 
 def _read_each(place: str, content: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return what ``read`` makes of each of the tables in the table ``place``, by name."""
+    """Return ``read(name, table)`` for each table in the table ``place``, by name."""
     made = {}
     for name, inner in _table(place, content).items():
         table = _table(f"{place}.{name}", inner)
-        with _at(f"{place}.{name}"):
+        with _located(f"{place}.{name}"):
             made[name] = read(name, table)
     return made
 
@@ -139,7 +137,7 @@ def _table(place: str, content: Any) -> Mapping[str, Any]:
     return content
 
 
-def _known(given: Iterable[str], known: Collection[str], kind: str) -> None:
+def _check_names(given: Iterable[str], known: Collection[str], kind: str) -> None:
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -148,16 +146,18 @@ def _known(given: Iterable[str], known: Collection[str], kind: str) -> None:
 
 
 def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    _known(table, (*_FIELDS, *SETTINGS, "tags"), "attribute")
+    _check_names(table, (*_FIELDS, *SETTINGS, "tags"), "attribute")
     given = {each: as_text(table[each]) if each in JSON_TEXTS else table[each] for each in _FIELDS if each in table}
-    settings: dict[str, Any] = read_settings(from_json(as_text(given).encode(), SettingFields), _OWN + name, _CONTEXT)
+    settings: dict[str, Any] = read_settings(
+        from_json(as_text(given).encode(), SettingFields), _PREFIX + name, _CONTEXT
+    )
     for attribute in (each for each in table if each in SETTINGS):
         setting, text = SETTINGS[attribute], as_text(table[attribute])
         if QUEUES.intersection(setting.fields):
-            text = _ARN.sub(queue_arn(_OWN, _CONTEXT), text)
-        values = setting.read(attribute, text, _OWN + name, _CONTEXT)
-        if twice := settings.keys() & values:
-            raise ValueError(f"{min(twice)}: is given twice, as {attribute} is its name of SQS; leave one out.")
+            text = _ARN.sub(queue_arn(_PREFIX, _CONTEXT), text)
+        values = setting.read(attribute, text, _PREFIX + name, _CONTEXT)
+        if repeated := settings.keys() & values:
+            raise ValueError(f"{min(repeated)}: is given twice, as {attribute} is its name of SQS; leave one out.")
         settings |= values
     if is_fifo(name):
         settings.setdefault("fifo", True)
@@ -167,23 +167,23 @@ def _queue(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     settings |= {field: plain(settings[field]) for field in QUEUES & settings.keys()}
     if "tags" in table:
         try:
-            settings["tags"] = read_tags(msgspec.convert(table["tags"], dict[str, str]), _OWN + name)
+            settings["tags"] = read_tags(msgspec.convert(table["tags"], dict[str, str]), _PREFIX + name)
         except msgspec.ValidationError as error:
             raise ValueError(f"tags: must be a table of texts: {error}.") from None
     return settings
 
 
 def as_text(value: Any) -> str:
-    """Return a value as text: what is no text as JSON."""
+    """Return a text unchanged, another value as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def plain(names: Any) -> Any:
-    """Return the name of a queue, or several, without the account before it."""
+    """Return the name of a queue, or several names, without the account."""
     return names.rpartition("/")[2] if isinstance(names, str) else tuple(map(plain, names))
 
 
-def _in_order(queues: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def _sorted(queues: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     targets = {name: [queue.get("dead_letter_queue", "")] for name, queue in queues.items()}
     try:
         return {name: queues[name] for name in TopologicalSorter(targets).static_order() if name in queues}
@@ -193,10 +193,10 @@ def _in_order(queues: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str,
 
 
 def _topic(name: str, table: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the attributes of a topic and of its subscriptions, by their places."""
+    """Return the attributes of a topic and of its subscriptions, by path."""
     checked_name(name, TOPIC_NAME)
     attributes = {}
-    for attribute, text in _smq(table, _TOPIC, "subscriptions").items():
+    for attribute, text in _smq_attributes(table, _TOPIC, "subscriptions").items():
         (value,) = ATTRIBUTES[attribute].read(attribute, text, _CONTEXT).values()
         attributes[attribute] = str(value)
     subscriptions = _read_each("subscriptions", table.get("subscriptions", {}), _subscription)
@@ -205,7 +205,7 @@ def _topic(name: str, table: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def _subscription(name: str, table: Mapping[str, Any]) -> dict[str, str]:
     checked_name(name, SUBSCRIPTION_NAME)
-    attributes = with_queue(_smq(table, _SUBSCRIPTION, "queue"))
+    attributes = with_queue(_smq_attributes(table, _SUBSCRIPTION, "queue"))
     if "queue" in table:
         attributes["queue"] = as_text(table["queue"])
     if ("queue" in attributes) is ("Endpoint" in attributes):
@@ -219,7 +219,7 @@ def _subscription(name: str, table: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_queue(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Return attributes of a subscription with its queue's name in place of an ``Endpoint`` that is a queue."""
+    """Return the attributes of a subscription with ``queue`` instead of an ``Endpoint`` that is a queue."""
     match = QUEUE_ENDPOINT.fullmatch(attributes.get("Endpoint", ""))
     if match is None:
         return dict(attributes)
@@ -227,27 +227,27 @@ def with_queue(attributes: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_endpoint(attributes: Mapping[str, str], account: str) -> dict[str, str]:
-    """Return the attributes with the ``Endpoint`` of their queue of ``account``: the reverse of ``with_queue``."""
+    """Return the attributes with an ``Endpoint`` instead of ``queue``, the reverse of ``with_queue``."""
     if "queue" not in attributes:
         return dict(attributes)
     endpoint = f"acs:mns::{account}:queues/{attributes['queue']}"
     return {name: text for name, text in attributes.items() if name != "queue"} | {"Endpoint": endpoint}
 
 
-def _smq(table: Mapping[str, Any], names: Mapping[str, str], other: str) -> dict[str, str]:
-    """Return the attributes of ``table`` by their names of SMQ, which it may use, too."""
-    _known(table, (*names, *names.values(), other), "attribute")
-    if twice := [name for name, smq in names.items() if name in table and smq in table]:
-        raise ValueError(f"{twice[0]}: is given twice, as {names[twice[0]]} is its name of SMQ; leave one out.")
+def _smq_attributes(table: Mapping[str, Any], names: Mapping[str, str], other: str) -> dict[str, str]:
+    """Return the attributes of ``table`` by the names of SMQ; the table may have either name of each."""
+    _check_names(table, (*names, *names.values(), other), "attribute")
+    if repeated := [name for name, smq in names.items() if name in table and smq in table]:
+        raise ValueError(f"{repeated[0]}: is given twice, as {names[repeated[0]]} is its name of SMQ; leave one out.")
     return {names.get(name, name): as_text(value) for name, value in table.items() if name != other}
 
 
-# ElasticMQ's file of queues (HOCON), read as it is into the table of ours (ElasticMQ, README, "Automatically creating
-# queues on startup"). Needs pyhocon, the extra hocon.
+# Files of ElasticMQ, in HOCON (ElasticMQ, README, "Automatically creating queues on startup"). Requires pyhocon, the
+# extra hocon.
 #
-# Values follow HOCON: a number without a unit is milliseconds, null is no value, and numbers and flags may be texts,
-# which substituted variables always are. As ElasticMQ does, a FIFO queue gets the end .fifo where its name has none.
-# What the file says of the server itself has no effect here, and is named in a note.
+# As in HOCON, a number without a unit is milliseconds, null is an absent value, and numbers and booleans may be texts,
+# as substituted variables always are. As in ElasticMQ, .fifo is appended to the name of a FIFO queue if it is missing.
+# Settings of the server are ignored, with a note.
 
 _DURATIONS = {
     "defaultVisibilityTimeout": "visibility_timeout_s",
@@ -263,7 +263,7 @@ _DEAD_LETTERS, _TAGS = "deadLettersQueue", "tags"
 _KEYS = (*_DURATIONS, _DEAD_LETTERS, *_FLAGS, *_FORWARDS, _TAGS, "created", "lastModified")
 _OF_DEAD_LETTERS = ("name", "maxReceiveCount")
 _CLASSPATH = re.compile(r"^[ \t]*include\s+(?:required\()?classpath\(.*?\)+[ \t]*,?", re.MULTILINE)
-"""Names a file inside ElasticMQ's own archive: its defaults."""
+"""An include of the defaults in the archive of ElasticMQ."""
 
 _INSTANT = datetime(2000, 1, 1, tzinfo=UTC)
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -272,7 +272,7 @@ _DURATION = re.compile(rf"\s*([0-9]{{1,12}})\s*({'|'.join(_UNITS)})?\s*")
 
 
 def _from_elasticmq(text: str, folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the tables that ``text`` is, and notes on what has no effect; ``folder`` has files that it includes."""
+    """Return the tables in ``text``, and notes on ignored parts; ``folder`` has included files."""
     try:
         from pyhocon import ConfigFactory  # noqa: PLC0415 (an extra)
         from pyhocon.exceptions import ConfigException  # noqa: PLC0415
@@ -293,8 +293,10 @@ def _from_elasticmq(text: str, folder: Path) -> tuple[dict[str, Any], tuple[str,
     given = {name: _object(f"queues.{name}", content, _KEYS) for name, content in queues.items()}
     ends = {name: ".fifo" if _value(content.get("fifo")) is True else "" for name, content in given.items()}
     names = {name: name.removesuffix(end) + end for name, end in ends.items()}
-    if twice := [name for name, full in names.items() if full != name and full in names]:
-        raise ValueError(f"queues.{twice[0]}: is given twice, as {names[twice[0]]} is the same queue; leave one out.")
+    if repeated := [name for name, full in names.items() if full != name and full in names]:
+        raise ValueError(
+            f"queues.{repeated[0]}: is given twice, as {names[repeated[0]]} is the same queue; leave one out."
+        )
     forwards = [
         f"queues.{name}: {key} = {content[key]} has no effect; {instead}."
         for name, content in given.items()
@@ -305,7 +307,7 @@ def _from_elasticmq(text: str, folder: Path) -> tuple[dict[str, Any], tuple[str,
 
 
 def _object(where: str, content: Any, known: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values of an object by their keys, which pyhocon leaves in quotes."""
+    """Return the values of an object by key, without the quotes that pyhocon keeps."""
     if not isinstance(content, dict):
         raise ValueError(f"{where}: must be an object, in braces.")
     values = {key.strip('"'): value for key, value in content.items() if value is not None}
@@ -316,7 +318,7 @@ def _object(where: str, content: Any, known: Collection[str] = ()) -> dict[str, 
 
 
 def _value(given: Any) -> Any:
-    """Return the number or flag that ``given`` is, perhaps as a text."""
+    """Return the number or boolean in ``given``, which may be a text."""
     with suppress(msgspec.DecodeError, TypeError):
         return msgspec.json.decode(given)
     return given
@@ -341,8 +343,8 @@ def _elasticmq_queue(name: str, content: Mapping[str, Any], names: Mapping[str, 
 def _seconds(where: str, value: Any) -> int:
     """Return a duration in seconds.
 
-    Unless it is a text or a number pyhocon has read it, as a ``timedelta`` or, where dateutil is installed, what
-    dateutil has for it: both can be added to an instant.
+    Durations that pyhocon parsed are a ``timedelta`` or, with dateutil, a ``relativedelta``; both can be added to a
+    ``datetime``.
     """
     try:
         if match := _DURATION.fullmatch(str(value)):
@@ -355,18 +357,18 @@ def _seconds(where: str, value: Any) -> int:
     return int(span.total_seconds())
 
 
-# What is to be done at a server.
+# The plan for a server.
 
 COUNTED = {"create": "created", "change": "changed", "delete": "deleted"}
-"""What a step does, and how it is counted."""
+"""Action of a step → its label in counts."""
 
 
 class PlanRefused(Exception):
-    """What is declared cannot be reached from what the server has; ``str()`` says why. Nothing was changed."""
+    """The declared state is invalid or cannot be reached; ``str()`` has the reason. Nothing was changed."""
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """One attribute; ``old`` is null where there was none, ``new`` where there is to be none."""
+    """The change of one attribute; ``old`` or ``new`` is null if it is absent."""
 
     attribute: str
     old: Any
@@ -375,7 +377,7 @@ class Difference(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change: ``action`` is one of ``COUNTED``, ``kind`` is queue, topic or subscription; ``run`` makes it."""
+    """One change: ``action`` is a key of ``COUNTED``, ``kind`` is queue, topic or subscription; ``run`` applies it."""
 
     action: str
     kind: str
@@ -386,22 +388,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps in their order, and how many declared queues, topics and subscriptions need none."""
+    """The steps in order, and the number of declared queues, topics and subscriptions that need none."""
 
     steps: tuple[Step, ...]
     unchanged: int
 
     def counts(self) -> dict[str, int]:
-        """Return how many are created, changed, deleted and unchanged."""
+        """Return the numbers of created, changed, deleted and unchanged ones."""
         done = {word: sum(step.action == action for step in self.steps) for action, word in COUNTED.items()}
         return done | {"unchanged": self.unchanged}
 
     def __str__(self) -> str:
-        """Return the counts as a line."""
         return ", ".join(f"{count} {word}" for word, count in self.counts().items())
 
     def apply(self) -> None:
-        """Make the steps; raises ``ClientError`` and ``Unreachable``, which say how many were made."""
+        """Apply the steps; raises ``ClientError`` and ``Unreachable``, with the number of applied steps."""
         for number, step in enumerate(self.steps):
             where, done = f"{step.kind} {step.name}", f"({number} of {len(self.steps)} steps are done"
             try:
@@ -413,9 +414,9 @@ class Plan:
 
 
 def make_plan(declared: Declared, *, transport: Transport, topics: Topics, prune: bool = False) -> Plan:
-    """Return what is to be done at the server of ``transport`` and ``topics``.
+    """Return the plan for the server of ``transport`` and ``topics``.
 
-    With ``prune`` what is not declared is deleted, of the kinds that the file has. Raises ``PlanRefused``,
+    ``prune`` deletes undeclared queues or topics, if the file declares this kind. Raises ``PlanRefused``,
     ``ClientError`` and ``Unreachable``.
     """
     steps = tuple(_Planner(declared, transport, topics, prune=prune).steps())
@@ -429,11 +430,11 @@ class _Planner:
         self._transport, self._api = transport, topics
         self._client = QueueClient(transport)
         existing = self._client.list_queues() if prune and declared.queues is not None else []
-        self._doomed = [name for name in existing if name not in self._queues]
+        self._to_delete = [name for name in existing if name not in self._queues]
         self._prunes_topics = prune and declared.topics is not None
 
     def steps(self) -> Iterator[Step]:
-        """Yield the steps: what is deleted comes last, queues after all that may name them."""
+        """Yield the steps; deletions come last, those of queues after those of topics, which may use them."""
         found = self._check()
         for name, settings in self._queues.items():
             yield from self._queue_step(name, settings, found[name])
@@ -443,12 +444,12 @@ class _Planner:
             names = self._api.names(topic) if topic in self._topics else []
             for place in [f"{topic}/subscriptions/{name}" for name in names] or [topic]:
                 if place not in self._topics:
-                    yield Step("delete", *_named(place), partial(self._api.delete, place))
-        for name in self._doomed:
+                    yield Step("delete", *_kind_and_name(place), partial(self._api.delete, place))
+        for name in self._to_delete:
             yield Step("delete", "queue", name, partial(self._client.delete_queue, name))
 
     def _found(self, name: str) -> QueueSettings | None:
-        """Return the settings of a queue of the server, or ``None``."""
+        """Return the settings of a queue of the server, ``None`` if it does not exist."""
         try:
             found = Settings(self._transport, name).show().settings
         except ClientError as error:
@@ -458,9 +459,9 @@ class _Planner:
         return found.changed({field: plain(getattr(found, field)) for field in QUEUES})
 
     def _check(self) -> dict[str, QueueSettings | None]:
-        """Return the queues that are declared, or named by those and by subscriptions, as the server has them.
+        """Return the present settings of all queues that are declared or named by a declared queue or subscription.
 
-        Raises ``PlanRefused`` where they would contradict themselves or each other.
+        Raises ``PlanRefused`` if the declared settings conflict.
         """
         targets = {name: each.get("dead_letter_queue") for name, each in self._queues.items()}
         named = [*self._queues, *targets.values(), *(each.get("queue") for each in self._topics.values())]
@@ -474,13 +475,13 @@ class _Planner:
         for name, target in targets.items():
             settings = after[name]
             assert settings is not None, "it is declared"
-            if (kept := settings.dead_letter_queue) in self._doomed:
+            if (kept := settings.dead_letter_queue) in self._to_delete:
                 raise PlanRefused(f"queue {name}: its dead-letter queue {kept} would be deleted; declare it, too.")
             if target and (refusal := dead_letter_refusal(name, settings, target, after[target])):
                 raise PlanRefused(f"queue {name}: {refusal}")
         for place, attributes in self._topics.items():
-            if (to := attributes.get("queue")) and (after[to] is None or to in self._doomed):
-                raise PlanRefused(f"{' '.join(_named(place))}: there is no queue {to}; declare it.")
+            if (to := attributes.get("queue")) and (after[to] is None or to in self._to_delete):
+                raise PlanRefused(f"{' '.join(_kind_and_name(place))}: there is no queue {to}; declare it.")
         return found
 
     def _queue_step(self, name: str, wanted: Mapping[str, Any], found: QueueSettings | None) -> Iterator[Step]:
@@ -506,8 +507,8 @@ class _Planner:
             yield Step("change", "queue", name, change, shown)
 
     def _smq_step(self, place: str, wanted: Mapping[str, str]) -> Iterator[Step]:
-        """Yield what a topic or a subscription needs, if anything."""
-        (kind, name), found = _named(place), self._api.show(place)
+        """Yield the step for a topic or a subscription, if any."""
+        (kind, name), found = _kind_and_name(place), self._api.show(place)
         old = with_queue(found or {})
         changes = {each: text for each, text in wanted.items() if old.get(each, "") != text}
         shown = [Difference(each, old.get(each), text) for each, text in changes.items()]
@@ -525,8 +526,8 @@ class _Planner:
         self._api.create(place, with_endpoint(wanted, account))
 
 
-def _named(place: str) -> tuple[str, str]:
-    """Return kind and name of a topic or a subscription."""
+def _kind_and_name(place: str) -> tuple[str, str]:
+    """Return the kind and the name of a topic or a subscription."""
     name = place.replace("/subscriptions/", "/")
     return "subscription" if "/" in name else "topic", name
 

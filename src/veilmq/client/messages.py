@@ -1,6 +1,6 @@
-"""What a client takes and gives: messages, queues' statistics, redrives, and errors.
+"""The values and errors of clients: messages, the status of queues, move tasks.
 
-Attributes are ``core.messages.Attribute`` by name. Ids are text (a dashed UUID), instants milliseconds since the
+Attributes are ``core.messages.Attribute`` by name. Ids are texts (dashed UUIDs); instants are milliseconds since the
 epoch.
 """
 
@@ -12,22 +12,22 @@ from veilmq.core.messages import Attribute
 from veilmq.core.settings import QueueSettings
 
 RECEIPT_SUPERSEDED = "ReceiptSuperseded"
-"""Our own code for a change without effect, since the message was received again."""
+"""A code of this client: a change had no effect because the message was received again."""
 
 DEAD_RECEIPT_CODES = frozenset(
     {"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue", RECEIPT_SUPERSEDED}
 )
-"""What queue servers answer to a valid request whose receipt is superseded or dead."""
+"""The codes of queue servers for a valid request with a superseded or invalid receipt."""
 
 
 class ClientError(Exception):
-    """The server refused or failed; ``code`` is its error code, for example ``QueueDoesNotExist``."""
+    """An error reply: its ``code``, for example ``QueueDoesNotExist``, ``message``, and HTTP ``status``.
+
+    With a status of 4xx the request must change; with 5xx it can be retried. ``fields`` has the other members of an
+    error of veilmq's own API, for example ``current`` of ``EpochFenced``.
+    """
 
     def __init__(self, code: str, message: str, status: int, *, fields: Mapping[str, Any] | None = None) -> None:
-        """``message`` is the server's sentence, ``status`` the HTTP status (4xx: change the request, 5xx: retry).
-
-        ``fields`` has the other members of an error of veilmq's own API, for example ``current`` of ``EpochFenced``.
-        """
         super().__init__(message)
         self.code = code
         self.message = message
@@ -36,10 +36,9 @@ class ClientError(Exception):
 
 
 class Unreachable(Exception):
-    """No usable reply came from ``endpoint``; whether the request had an effect is unknown."""
+    """No usable reply from ``endpoint``, for a ``reason`` like "connection refused"; the request may have effect."""
 
     def __init__(self, endpoint: str, reason: str) -> None:
-        """``reason`` says in a few words what happened instead, for example "connection refused"."""
         super().__init__(f"No answer from {endpoint}: {reason}.")
         self.endpoint = endpoint
         self.reason = reason
@@ -47,9 +46,9 @@ class Unreachable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message to be sent; ``delay_s`` is ``None`` for the queue's own delay.
+    """A message to send; ``delay_s`` of ``None`` is the delay of the queue.
 
-    ``group`` is the unit of order in a FIFO queue, of fairness in others; only FIFO queues take a ``dedup_id``.
+    ``group`` is the unit of order in FIFO queues, of fairness in others. Only FIFO queues accept a ``dedup_id``.
     """
 
     body: str
@@ -61,7 +60,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentMessage:
-    """A message that the server has stored; in a FIFO queue it has a ``sequence`` number, of 20 digits."""
+    """A stored message; in FIFO queues it has a ``sequence`` number of 20 digits."""
 
     id: str
     sequence: str | None = None
@@ -69,9 +68,9 @@ class SentMessage:
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """The server confirms a change of visibility: the receipt was the latest, the message was not received since.
+    """A confirmed change of visibility: the receipt was the latest one, so the message was not received again.
 
-    ``for_s`` counts from when the server did it, so that no clocks have to agree.
+    ``for_s`` counts from the change at the server, so clocks need not agree.
     """
 
     for_s: float
@@ -79,10 +78,9 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """A message that is hidden from other consumers until its timeout ends; ``receipt`` deletes it or hides it longer.
+    """A received message, hidden from other consumers until its timeout; ``receipt`` deletes it or extends the timeout.
 
-    A dead letter names the queue that it came from as ``source``. ``trace_header`` is Amazon's, of those that
-    were sent with one.
+    ``source`` is the name of a dead letter's original queue. ``trace_header`` is the ``AWSTraceHeader``, if any.
     """
 
     id: str
@@ -101,10 +99,10 @@ class ReceivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One move task; ``handle`` cancels it while it is ``running`` (else it is completed, cancelled or failed).
+    """One move task; ``status`` is running, completed, cancelled or failed. ``handle`` cancels a running task.
 
-    ``destination`` is ``None`` for a move back to where each message came from, ``moves_per_s_max`` for one as fast as
-    it goes. ``failure`` says why it failed.
+    ``destination`` is ``None`` for a move to the original queues, ``moves_per_s_max`` for one without a limit.
+    ``failure`` is the reason of a failed move.
     """
 
     handle: str | None
@@ -119,7 +117,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """One queue at one instant; ``created_at_ms`` and ``modified_at_ms`` are exact to the second."""
+    """A queue at one instant; ``created_at_ms`` and ``modified_at_ms`` are exact to the second."""
 
     queue: str
     url: str
@@ -132,15 +130,14 @@ class QueueStatus:
 
 
 def traced(attributes: Mapping[str, Attribute] | None = None) -> dict[str, Attribute]:
-    """Return ``attributes`` of a message to be sent, and those that name the current span, if there is one.
+    """Return ``attributes`` of a message to send, with those of the current trace span, if there is one.
 
-    They are what the configured propagator writes, ``traceparent`` by default, and count towards the ten that a message
-    may have. What ``attributes`` names already stays.
+    The configured propagator chooses them, ``traceparent`` by default. They count towards the ten attributes of a
+    message. Given attributes are not replaced.
     """
     from opentelemetry import propagate  # noqa: PLC0415 (an extra)
 
-    carried: dict[str, str] = {}
-    propagate.inject(carried)
-    return {name: Attribute(type="String", text=text) for name, text in carried.items() if text} | dict(
-        attributes or {}
-    )
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    of_span = {name: Attribute(type="String", text=text) for name, text in carrier.items() if text}
+    return of_span | dict(attributes or {})

@@ -1,8 +1,7 @@
-"""The queue client: SQS over AWS JSON 1.0, in the shapes that the server's own codec reads and writes.
+"""The queue client: SQS over AWS JSON 1.0, with the request and result types of the server.
 
-A batch call is one request, and each of its entries succeeds or fails alone: the result has an item for each entry, in
-order, and an error is an item instead of being raised. Every call raises ``ClientError`` when the server refuses and
-``Unreachable`` when no usable reply came.
+A batch call is one request, whose entries succeed or fail alone: it returns a result or an error for each entry, in
+order. Every call raises ``ClientError`` for an error reply and ``Unreachable`` without a usable reply.
 """
 
 import re
@@ -20,7 +19,7 @@ from veilmq.client.messages import (
     ReceivedMessage,
     SentMessage,
 )
-from veilmq.client.transport import UNEXPECTED_REPLY, SigningKey, Transport, given
+from veilmq.client.transport import UNEXPECTED_REPLY, SigningKey, Transport, without_none
 from veilmq.core.commands import VisibilityChange
 from veilmq.core.limits import SECOND_MS, SQS_LIST_RESULTS, SQS_MOVE_TASK_RESULTS, SQS_RECEIVE_WAIT_S, Range
 from veilmq.core.messages import Attribute
@@ -50,12 +49,12 @@ from veilmq.wire.sqs.queues import (
 )
 
 _NO_DEAD_LETTERS = frozenset({UNEXPECTED_REPLY, "UnknownRoute", "InvalidRequest", "DestinationRefused"})
-"""Codes of a server that takes no dead letters from clients, or not between these queues."""
+"""Error codes of servers that do not support dead letters from clients, or not between these queues."""
 _ANY = Range(minimum=0, maximum=10**10, default=0)
-_KINDS: dict[str, Setting] = {
+_READ_SETTINGS: dict[str, Setting] = {
     name: number(setting.fields[0], _ANY) if setting.is_number else setting for name, setting in SETTINGS.items()
 }
-"""How attributes of a queue are read: over SMQ numbers have other ranges."""
+"""Queue attribute → its setting, with any number, because SMQ has other ranges."""
 _ARN = re.compile(r"arn:[^:]+:sqs:(?P<region>[^:]*):(?P<account>[^:/]+):(?P<name>[^:/]+)")
 
 Entry = TypeVar("Entry", bound=SendMessageBatchResultEntry | ChangedResultEntry)
@@ -63,11 +62,11 @@ Result = TypeVar("Result")
 
 
 class _Empty(Shape):
-    """The reply of an action that returns nothing."""
+    """An empty result."""
 
 
 class _Entries(Shape, Generic[Entry]):
-    """The reply to a batch."""
+    """The result of a batch."""
 
     successful: list[Entry] | None = None
     failed: list[BatchResultErrorEntry] | None = None
@@ -76,7 +75,7 @@ class _Entries(Shape, Generic[Entry]):
 class QueueClient:
     """A client of a server; close it, or use it as a context manager. Threads may share it.
 
-    A queue is identified by its plain name or its URL; a queue of another account needs the URL.
+    A queue is given by its name or its URL; a queue of another account by its URL.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -95,10 +94,7 @@ class QueueClient:
         self._transport.close()
 
     def hang_up(self) -> None:
-        """End the receives that wait for messages: the server replies now, with what it has.
-
-        For a client that stops. Where the connections are not ours, they are left alone and wait on.
-        """
+        """End waiting receives at shutdown: the server replies now. Connections of boto3 are not affected."""
         self._transport.hang_up()
 
     # ------------------------------------------------------------------------------------------------- queues
@@ -106,12 +102,12 @@ class QueueClient:
     def create_queue(
         self, queue: str, settings: Mapping[str, SettingValue] | None = None, *, tags: Mapping[str, str] | None = None
     ) -> str:
-        """Create ``queue``, or find it with the same settings (fields of ``QueueSettings``); returns its URL.
+        """Create ``queue``, or return it if it has the given settings (fields of ``QueueSettings``); returns its URL.
 
-        Settings name other queues by their plain names. ``tags`` are those of a new queue.
+        Settings name other queues by their names. ``tags`` are for a new queue.
         """
         attributes = self._attributes(settings or {}) or None
-        members = given(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
+        members = without_none(QueueName=queue, Attributes=attributes, tags=dict(tags or {}) or None)
         return self._call("CreateQueue", members, QueueUrlResult).queue_url
 
     def queue_url(self, queue: str) -> str:
@@ -119,18 +115,18 @@ class QueueClient:
         return self._call("GetQueueUrl", {"QueueName": queue}, QueueUrlResult).queue_url
 
     def list_queues(self, prefix: str = "") -> list[str]:
-        """Return the names of all queues that begin with ``prefix``, in order, page by page."""
-        return self._listed("ListQueues", ListQueuesResult, QueueNamePrefix=prefix or None)
+        """Return the names of all queues that begin with ``prefix``, in order."""
+        return self._list_names("ListQueues", ListQueuesResult, QueueNamePrefix=prefix or None)
 
     def show(self, queue: str) -> QueueStatus:
-        """Return the settings and the counters of ``queue``, without its tags."""
+        """Return the settings and the counts of ``queue``, without its tags."""
         url = self._url(queue)
         members = {"QueueUrl": url, "AttributeNames": [ALL]}
         attributes = self._call("GetQueueAttributes", members, GetQueueAttributesResult).attributes or {}
         try:
             context, full_name = _queue_of(attributes[QUEUE_ARN])
             settings: dict[str, SettingValue] = {}
-            for name, kind in _KINDS.items():
+            for name, kind in _READ_SETTINGS.items():
                 if name in attributes:
                     settings |= kind.read(name, attributes[name], full_name, context)
             return QueueStatus(
@@ -147,17 +143,17 @@ class QueueClient:
             raise ClientError(UNEXPECTED_REPLY, f"The queue's attributes lack a usable {error}.", 200) from error
 
     def set(self, queue: str, settings: Mapping[str, SettingValue]) -> None:
-        """Change the supplied settings of ``queue``; messages in flight keep their deadlines."""
+        """Change the given settings of ``queue``; current leases keep their deadlines."""
         attributes = self._attributes(settings)
-        self._do("SetQueueAttributes", queue, Attributes=attributes)
+        self._execute("SetQueueAttributes", queue, Attributes=attributes)
 
     def purge(self, queue: str) -> None:
         """Delete all messages of ``queue``."""
-        self._do("PurgeQueue", queue)
+        self._execute("PurgeQueue", queue)
 
     def delete_queue(self, queue: str) -> None:
         """Delete ``queue`` and all its messages."""
-        self._do("DeleteQueue", queue)
+        self._execute("DeleteQueue", queue)
 
     def tags(self, queue: str) -> dict[str, str]:
         """Return the tags of ``queue``."""
@@ -165,22 +161,22 @@ class QueueClient:
 
     def tag(self, queue: str, tags: Mapping[str, str]) -> None:
         """Add ``tags`` to those of ``queue``."""
-        self._do("TagQueue", queue, Tags=dict(tags))
+        self._execute("TagQueue", queue, Tags=dict(tags))
 
     def untag(self, queue: str, keys: Sequence[str]) -> None:
         """Remove the tags with these ``keys`` from ``queue``."""
-        self._do("UntagQueue", queue, TagKeys=list(keys))
+        self._execute("UntagQueue", queue, TagKeys=list(keys))
 
     def dead_letter_sources(self, queue: str) -> list[str]:
-        """Return the names of the queues whose dead letters go to ``queue``, in order, page by page."""
+        """Return the names of the queues whose dead-letter queue is ``queue``, in order."""
         action, url = "ListDeadLetterSourceQueues", self._url(queue)
-        return self._listed(action, ListDeadLetterSourceQueuesResult, QueueUrl=url)
+        return self._list_names(action, ListDeadLetterSourceQueuesResult, QueueUrl=url)
 
-    def _listed(self, action: str, reply_type: type[Any], **members: Any) -> list[str]:
-        """Return the names of queues on all pages."""
+    def _list_names(self, action: str, reply_type: type[Any], **members: Any) -> list[str]:
+        """Return the names of the queues on all pages of a listing."""
         urls, token = list[str](), None
         while True:
-            page_members = given(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
+            page_members = without_none(**members, NextToken=token, MaxResults=SQS_LIST_RESULTS.maximum)
             page = self._call(action, page_members, reply_type)
             urls += page.queue_urls or []
             token = page.next_token
@@ -188,11 +184,11 @@ class QueueClient:
                 return [url.rpartition("/")[2] for url in urls]
 
     def start_move(self, queue: str, *, destination: str | None = None, moves_per_s_max: int | None = None) -> str:
-        """Begin to move the dead letters of ``queue`` to ``destination`` (``None``: to where each one came from).
+        """Start to move the dead letters of ``queue`` to ``destination``, by default to their original queues.
 
-        Returns the handle that cancels it.
+        Returns the handle for ``cancel_move``.
         """
-        members = given(
+        members = without_none(
             SourceArn=self._arn(queue),
             DestinationArn=self._arn(destination) if destination is not None else None,
             MaxNumberOfMessagesPerSecond=moves_per_s_max,
@@ -200,12 +196,12 @@ class QueueClient:
         return self._call("StartMessageMoveTask", members, StartMessageMoveTaskResult).task_handle
 
     def cancel_move(self, handle: str) -> int:
-        """Stop a move, and return how many messages it has moved."""
+        """Stop a move task; return how many messages it has moved."""
         reply = self._call("CancelMessageMoveTask", {"TaskHandle": handle}, CancelMessageMoveTaskResult)
         return reply.approximate_number_of_messages_moved
 
     def moves(self, queue: str) -> list[Move]:
-        """Return the latest moves of the dead letters of ``queue``, newest first."""
+        """Return the latest move tasks of ``queue``, newest first."""
         members = {"SourceArn": self._arn(queue), "MaxResults": SQS_MOVE_TASK_RESULTS.maximum}
         reply = self._call("ListMessageMoveTasks", members, ListMessageMoveTasksResult)
         return [
@@ -234,17 +230,17 @@ class QueueClient:
         group: str | None = None,
         dedup_id: str | None = None,
     ) -> SentMessage:
-        """Store one message; if a reply was lost, it may be stored twice, but not in a FIFO queue."""
+        """Send one message; if a reply is lost, it may be stored twice, but not in a FIFO queue."""
         message = NewMessage(body=body, attributes=attributes or {}, delay_s=delay_s, group=group, dedup_id=dedup_id)
-        sent = self._call("SendMessage", _sending(message, QueueUrl=self._url(queue)), SendMessageResult)
+        sent = self._call("SendMessage", _send_members(message, QueueUrl=self._url(queue)), SendMessageResult)
         return SentMessage(id=sent.message_id, sequence=sent.sequence_number)
 
     def send_batch(self, queue: str, messages: Sequence[NewMessage]) -> list[SentMessage | ClientError]:
-        """Store up to ten messages; if a reply was lost, they may be stored twice."""
+        """Send up to ten messages; if a reply is lost, they may be stored twice, but not in a FIFO queue."""
         return self._batch(
             "SendMessageBatch",
             queue,
-            [_sending(message) for message in messages],
+            [_send_members(message) for message in messages],
             _Entries[SendMessageBatchResultEntry],
             lambda entry: SentMessage(id=entry.message_id, sequence=entry.sequence_number),
         )
@@ -258,12 +254,12 @@ class QueueClient:
         wait_s: int | None = None,
         attempt_id: str | None = None,
     ) -> list[ReceivedMessage]:
-        """Take up to ``count`` messages and hide them for ``timeout_s``, waiting up to ``wait_s`` for the first.
+        """Receive up to ``count`` messages and hide them for ``timeout_s``; wait up to ``wait_s`` for the first.
 
-        ``None`` stands for the queue's own setting. On a FIFO queue a receive whose reply was lost can be repeated
-        with the same ``attempt_id``.
+        ``None`` is the setting of the queue. On a FIFO queue, a receive whose reply was lost can be repeated with the
+        same ``attempt_id``.
         """
-        members = given(
+        members = without_none(
             QueueUrl=self._url(queue),
             MessageSystemAttributeNames=[ALL],
             MessageAttributeNames=[ALL],
@@ -274,19 +270,19 @@ class QueueClient:
         )
         wait_s = SQS_RECEIVE_WAIT_S.maximum if wait_s is None else wait_s
         reply = self._call("ReceiveMessage", members, ReceiveMessageResult, wait_s=wait_s)
-        return list(map(_received, reply.messages or []))
+        return list(map(_received_message, reply.messages or []))
 
     def delete(self, queue: str, receipt: str) -> None:
         """Delete the message of ``receipt``."""
-        self._do("DeleteMessage", queue, ReceiptHandle=receipt)
+        self._execute("DeleteMessage", queue, ReceiptHandle=receipt)
 
     def dead_letter(self, queue: str, receipt: str, target: str, reasons: Mapping[str, str]) -> bool:
-        """Have the server move the message of ``receipt`` to the queue ``target`` as a dead letter of ``queue``.
+        """Move the message of ``receipt`` to the queue ``target`` as a dead letter, with ``reasons`` as attributes.
 
-        ``reasons`` become attributes of the message. False, with nothing done, where the server cannot do that: it is
-        not veilmq's, or the queues are of different types.
+        Return false, without a change, if the server does not support that: another server than veilmq, or queues of
+        different types.
         """
-        from veilmq.client.api import Forwards  # noqa: PLC0415 - workers of Spark need none
+        from veilmq.client.api import Forwards  # noqa: PLC0415 - Spark workers do not need it
 
         try:
             result = Forwards(self._transport, self._url(queue)).dead_letter(receipt, target, reasons)
@@ -297,31 +293,30 @@ class QueueClient:
         return not isinstance(result, ClientError)
 
     def delete_batch(self, queue: str, receipts: Sequence[str]) -> list[ClientError | None]:
-        """Delete the messages of up to ten receipts; ``None`` for each that succeeded."""
+        """Delete the messages of up to ten receipts; return ``None`` or an error for each."""
         entries = [{"ReceiptHandle": receipt} for receipt in receipts]
         return self._batch("DeleteMessageBatch", queue, entries, _Entries[ChangedResultEntry], lambda entry: None)
 
     def change_visibility(self, queue: str, receipt: str, timeout_s: int) -> None:
-        """Hide the message of ``receipt`` for ``timeout_s`` from now on; 0 makes it visible at once."""
-        self._do("ChangeMessageVisibility", queue, ReceiptHandle=receipt, VisibilityTimeout=timeout_s)
+        """Hide the message of ``receipt`` for ``timeout_s`` from now; 0 makes it visible immediately."""
+        self._execute("ChangeMessageVisibility", queue, ReceiptHandle=receipt, VisibilityTimeout=timeout_s)
 
     def change_visibility_batch(
         self, queue: str, changes: Sequence[VisibilityChange], *, patience_s: float | None = None
     ) -> Sequence[ClientError | Hidden | None]:
-        """Make up to ten changes; no error for each that succeeded: ``Hidden`` where the server says more than SQS.
+        """Make up to ten changes; return ``Hidden`` (from veilmq), ``None`` (from other servers) or an error for each.
 
-        An entry that succeeds by the rules of SQS although another consumer has received the message since is an
-        error here: ``RECEIPT_SUPERSEDED``. Only veilmq's server reports it. With ``patience_s`` the request is tried
-        once and given up after so many seconds.
+        If another consumer has received the message since, which SQS accepts but veilmq reports, the error is
+        ``RECEIPT_SUPERSEDED``. With ``patience_s`` the request is tried once, with this timeout.
         """
         entries = [{"ReceiptHandle": each.receipt, "VisibilityTimeout": each.timeout_s} for each in changes]
         action, batch = "ChangeMessageVisibilityBatch", _Entries[ChangedResultEntry]
-        return self._batch(action, queue, entries, batch, _changed, patience_s=patience_s)
+        return self._batch(action, queue, entries, batch, _change_result, patience_s=patience_s)
 
     # ------------------------------------------------------------------------------------------------- names
 
     def _attributes(self, settings: Mapping[str, SettingValue]) -> dict[str, str]:
-        """Return ``settings`` as the wire has them, with the ARNs of the queues that they name."""
+        """Return ``settings`` as queue attributes, with ARNs of other queues."""
         named = dict(settings)
         context = RequestContext(base_url="")
         if isinstance(queue := settings.get("dead_letter_queue"), str) and queue:
@@ -346,7 +341,7 @@ class QueueClient:
         *,
         patience_s: float | None = None,
     ) -> "list[Result | ClientError]":
-        """Carry out an action on ``entries``, whose ids are their numbers; return their results in order."""
+        """Run a batch action on ``entries``, with their indices as ids; return their results in order."""
         numbered = [{"Id": str(number), **entry} for number, entry in enumerate(entries)]
         members = {"QueueUrl": self._url(queue), "Entries": numbered}
         reply = self._call(action, members, reply_type, patience_s=patience_s)
@@ -358,8 +353,8 @@ class QueueClient:
         missing = ClientError(UNEXPECTED_REPLY, "The reply has no result for this entry of the batch.", 200)
         return [results.get(number, missing) for number in map(str, range(len(entries)))]
 
-    def _do(self, action: str, queue: str, **members: Any) -> None:
-        """Carry out an action on ``queue`` that returns nothing."""
+    def _execute(self, action: str, queue: str, **members: Any) -> None:
+        """Run an action on ``queue`` without a result."""
         self._call(action, {"QueueUrl": self._url(queue), **members}, _Empty)
 
     def _url(self, queue: str) -> str:
@@ -371,23 +366,20 @@ class QueueClient:
 
 
 class HttpQueueClient(QueueClient):
-    """A client of one endpoint, over our own HTTP."""
+    """A client of one endpoint, over HTTP."""
 
     def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
-        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
+        """``endpoint`` is a URL like ``http://127.0.0.1:9324``; raises ``ValueError`` for another form.
 
-        A server with a credentials file requires a ``key``, and its region; ``wall_s`` dates the signatures, in seconds
-        since the epoch.
+        A server with a credentials file requires a ``key`` with its region. ``wall_s`` is the clock for signatures, in
+        seconds since the epoch.
         """
         super().__init__(Transport(endpoint, key=key, wall_s=wall_s))
 
 
-# Between a client's values and the shapes of the wire.
-
-
-def _sending(message: NewMessage, **members: Any) -> dict[str, Any]:
-    """Return ``members`` and those of a message to be sent."""
-    return given(
+def _send_members(message: NewMessage, **members: Any) -> dict[str, Any]:
+    """Return ``members`` and those of a message to send."""
+    return without_none(
         **members,
         MessageBody=message.body,
         DelaySeconds=message.delay_s,
@@ -397,13 +389,13 @@ def _sending(message: NewMessage, **members: Any) -> dict[str, Any]:
     )
 
 
-def _changed(entry: ChangedResultEntry) -> ClientError | Hidden | None:
+def _change_result(entry: ChangedResultEntry) -> ClientError | Hidden | None:
     if entry.veilmq_receipt is not None:
         return ClientError(RECEIPT_SUPERSEDED, "Another consumer has received the message since.", 200)
     return None if entry.veilmq_hidden_for_ms is None else Hidden(entry.veilmq_hidden_for_ms / SECOND_MS)
 
 
-def _received(message: Message) -> ReceivedMessage:
+def _received_message(message: Message) -> ReceivedMessage:
     system = message.attributes or {}
     try:
         return ReceivedMessage(
@@ -432,7 +424,7 @@ def _name_of(arn: str | None) -> str | None:
 
 
 def _queue_of(arn: str) -> tuple[RequestContext, str]:
-    """Return region and full name of the queue at ``arn``, which may be longer than SQS allows, or ``ValueError``."""
+    """Return (context with the region, full name) of ``arn``, of any length; raises ``ValueError``."""
     match = _ARN.fullmatch(arn)
     if match is None:
         raise ValueError(arn)

@@ -1,4 +1,4 @@
-"""Topics and their subscriptions from a client's side: SMQ's actions in XML, signed with its own signature."""
+"""The client of topics and subscriptions: the actions of SMQ, with its signature."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -6,26 +6,26 @@ from email.utils import formatdate
 from hmac import digest
 
 from veilmq.client.messages import ClientError
-from veilmq.client.transport import SigningKey, Transport, unexpected
+from veilmq.client.transport import SigningKey, Transport, unexpected_reply
 from veilmq.core.limits import SMQ_LIST_RESULTS
 from veilmq.wire.smq.errors import SUBSCRIPTION_NOT_EXIST, TOPIC_NOT_EXIST, SmqError
 from veilmq.wire.smq.request import VERSION, VERSION_HEADER, Element, document, elements, read_xml, texts
 
 Attributes = Mapping[str, str]
-"""Texts, by SMQ's names (``docs/topics.md``)."""
+"""Texts by the names of SMQ (``docs/topics.md``)."""
 
 _XML = "text/xml"
 _MISSING = frozenset({TOPIC_NOT_EXIST.name, SUBSCRIPTION_NOT_EXIST.name})
 
 
 class Topics:
-    """The topics of the caller's account; a subscription is ``topic/subscriptions/name`` where a topic is ``topic``.
+    """The topics of the caller's account; the name of a subscription is ``topic/subscriptions/name``.
 
-    Every call is idempotent. Failures are ``ClientError``, whose ``code`` is SMQ's, and ``Unreachable``.
+    Every call is idempotent. Errors are ``ClientError``, with a code of SMQ, and ``Unreachable``.
     """
 
     def __init__(self, transport: Transport, *, key: SigningKey | None = None) -> None:
-        """``transport`` has no key of its own: its signature is that of SQS, which SMQ does not know."""
+        """``transport`` must not have a key: it would sign for SQS."""
         self._transport = transport
         self._key = key
 
@@ -41,7 +41,7 @@ class Topics:
                 return names
 
     def show(self, name: str) -> dict[str, str] | None:
-        """Return the attributes of a topic or a subscription, ``None`` where there is none."""
+        """Return the attributes of a topic or a subscription, ``None`` if it does not exist."""
         try:
             return texts(self._request("GET", f"/{name}"))
         except ClientError as error:
@@ -50,21 +50,21 @@ class Topics:
             raise
 
     def create(self, name: str, attributes: Attributes) -> None:
-        """Create a topic, or subscribe the ``Endpoint`` among ``attributes``; or find the same one."""
+        """Create a topic, or a subscription of the ``Endpoint`` in ``attributes``; an equal one may exist."""
         self._request("PUT", f"/{name}", attributes)
 
     def set(self, name: str, attributes: Attributes) -> None:
-        """Change the supplied attributes; of a subscription ``NotifyStrategy`` alone."""
+        """Change the given attributes; a subscription can change only ``NotifyStrategy``."""
         self._request("PUT", f"/{name}?metaoverride=true", attributes)
 
     def delete(self, name: str) -> None:
-        """Delete a topic with its subscriptions, or a subscription; one that does not exist is no error."""
+        """Delete a topic and its subscriptions, or a subscription; a missing one is no error."""
         self._request("DELETE", f"/{name}")
 
     def _request(
         self, method: str, place: str, content: Attributes | None = None, *, headers: Attributes | None = None
     ) -> Element:
-        """Return the root of the reply, an empty element for a reply without a body."""
+        """Return the root of the reply, an empty element if there is no body."""
         target, root = f"/topics{place}", "Subscription" if "/subscriptions" in place else "Topic"
         whole = {VERSION_HEADER.decode(): VERSION.decode(), **(headers or {})}
         whole |= {"Content-Type": _XML, "Date": formatdate(usegmt=True)}
@@ -78,8 +78,8 @@ class Topics:
         try:
             found = read_xml(reply.data) if reply.data else Element("", "", [])
         except SmqError as error:
-            raise unexpected(reply) from error
+            raise unexpected_reply(reply) from error
         if reply.status >= 300:
-            told = texts(found)
-            raise ClientError(told.get("Code", str(reply.status)), told.get("Message", ""), reply.status)
+            members = texts(found)
+            raise ClientError(members.get("Code", str(reply.status)), members.get("Message", ""), reply.status)
         return found

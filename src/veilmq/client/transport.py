@@ -1,12 +1,12 @@
-"""Requests over HTTP, through pools of kept-alive connections, signed (AWS Signature Version 4) where there is a key.
+"""HTTP requests over pools of keep-alive connections, signed with AWS Signature Version 4 if there is a key.
 
-A request is tried up to three times: again after a failed connection, a reply that was cut off or late, and a status of
-500, 502, 503 or 504, with a growing pause between. Deletes, changes and settings are idempotent. A send whose reply was
-lost may be stored already, and is repeated all the same, as the clients of standard queues do: delivery is at least
-once anyway. A receive whose reply was lost leaves its messages hidden until their timeout ends.
+A request is tried up to three times, with backoff: again after a failed connection, a truncated or late reply, or a
+status of 500, 502, 503 or 504. Deletes, changes and settings are idempotent. A send whose reply was lost is repeated
+although it may be stored, as by other clients of standard queues: delivery is at least once anyway. A receive whose
+reply was lost leaves its messages hidden until their timeout.
 
-Servers refuse a signature whose date is minutes off. Such a request is signed anew by the date of the refusal and tried
-once more, so that a machine whose clock is wrong can work.
+Servers refuse a signature whose date is minutes off. Such a request is signed again with the date of the error reply
+and tried once more, so machines with a wrong clock work.
 """
 
 import os
@@ -36,17 +36,17 @@ from veilmq.wire.sqs.signatures import ALGORITHM, canonical_path, canonical_quer
 CONNECT_S_MAX = 5.0
 REPLY_S_MAX = 10.0
 ATTEMPTS_MAX = 3
-PAUSE_S_MAX = 2.0
+BACKOFF_S_MAX = 2.0
 CONNECTIONS_KEPT = 10
 
 UNEXPECTED_REPLY = "UnexpectedReply"
-"""Our own code for a reply that no queue server sends."""
+"""A code of this client: the reply is not that of a queue server."""
 
 _TARGET = "AmazonSQS."
 _CONTENT_TYPE = "application/x-amz-json-1.0"
 RETRIED_STATUSES = (500, 502, 503, 504)
 _REFUSED_STATUSES = (400, 401, 403)
-_REST_S_MIN = 0.05
+_REMAINING_S_MIN = 0.05
 _SHOWN_CHARACTERS_MAX = 200
 _ONCE = Retry(total=0, raise_on_status=False)
 _RETRIES = Retry(
@@ -54,9 +54,9 @@ _RETRIES = Retry(
     status_forcelist=RETRIED_STATUSES,
     allowed_methods=None,  # a POST too
     backoff_factor=0.1,
-    backoff_max=PAUSE_S_MAX,
-    raise_on_status=False,  # the last reply says why
-    respect_retry_after_header=False,  # a server must not be able to stop a client for hours
+    backoff_max=BACKOFF_S_MAX,
+    raise_on_status=False,  # the last reply has the error
+    respect_retry_after_header=False,  # a server must not stop a client for hours
 )
 
 Reply = TypeVar("Reply")
@@ -65,22 +65,22 @@ HttpReply = urllib3.BaseHTTPResponse
 
 
 class _ErrorReply(msgspec.Struct, frozen=True):
-    """The body of an error: of SQS it has a ``type``, of our own API a ``code`` and further fields."""
+    """The body of an error: SQS has a ``type``, veilmq's own API a ``code`` and further fields."""
 
     type: str = msgspec.field(name="__type", default="")
     code: str = ""
     message: str = ""
 
 
-OFF_S_MIN = 120.0
-"""Services refuse dates that are 5 minutes off, or 15; one that is off by less than this was not refused for it."""
+SKEW_S_MIN = 120.0
+"""Services refuse dates that are 5 or 15 minutes off; a date off by less than this was not the reason of an error."""
 YEARS = range(2000, 2100)
-"""Of a date that is believed: a date far from all clocks could make signing impossible."""
+"""The years of valid dates of servers; another date could make signing impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SigningKey:
-    """An access key; its representation shows neither secret nor token."""
+    """An access key; ``repr()`` omits the secret and the token."""
 
     id: str
     secret: str = field(repr=False)
@@ -90,15 +90,15 @@ class SigningKey:
     def sign(
         self, target: str, headers: Mapping[str, str], body: bytes, *, now: datetime, method: str = "POST"
     ) -> dict[str, str]:
-        """Return ``headers`` of a request for ``target`` (a path, perhaps with a query) with date and signature.
+        """Return ``headers``, which include ``Host``, with the date and the signature of a request for ``target``.
 
-        ``Host`` is among them, ``now`` in UTC.
+        ``target`` is a path with an optional query; ``now`` is in UTC.
         """
         date = now.strftime("%Y%m%dT%H%M%SZ")
-        whole = {**headers, "X-Amz-Date": date}
+        signed_headers = {**headers, "X-Amz-Date": date}
         if self.session_token is not None:
-            whole["X-Amz-Security-Token"] = self.session_token
-        lines = sorted((name.lower(), value) for name, value in whole.items())
+            signed_headers["X-Amz-Security-Token"] = self.session_token
+        lines = sorted((name.lower(), value) for name, value in signed_headers.items())
         names = ";".join(name for name, _ in lines)
         path, _, query = target.encode().partition(b"?")
         request = b"%b\n%b\n%b\n%b\n%b\n%b" % (
@@ -113,24 +113,24 @@ class SigningKey:
         text = f"{ALGORITHM.decode()}\n{date}\n{scope}\n{sha256(request).hexdigest()}"
         signature = digest(signing_key(self.secret.encode(), scope.encode()), text.encode(), "sha256").hex()
         credential = f"Credential={self.id}/{scope}, SignedHeaders={names}, Signature={signature}"
-        return {**whole, "Authorization": f"{ALGORITHM.decode()} {credential}"}
+        return {**signed_headers, "Authorization": f"{ALGORITHM.decode()} {credential}"}
 
 
 class ServerTime:
-    """The seconds since the epoch by a clock of this machine, put right where a server refuses them."""
+    """Wall clock time, adjusted to the server after it refuses a date."""
 
     def __init__(self, wall_s: Callable[[], float]) -> None:
         self._wall_s = wall_s
-        self._behind_s = 0.0
+        self._offset_s = 0.0
 
     def now_s(self) -> float:
-        """Return the present instant, as far as is known."""
-        return self._wall_s() + self._behind_s
+        """Return the estimated time of the server, in seconds since the epoch."""
+        return self._wall_s() + self._offset_s
 
     def adjust(self, date: str | None, *, signed_at_s: float) -> bool:
-        """Take ``date``, that of a refusal, for the present if the request's was minutes off; return whether it was.
+        """Adjust the clock to ``date``, of an error reply, if ``signed_at_s`` was minutes off; return whether it was.
 
-        Then another try may succeed. A ``date`` that is none, or cannot be now, changes nothing.
+        Then a retry may succeed. A missing or implausible ``date`` is ignored.
         """
         try:
             found = parsedate_to_datetime(date or "")
@@ -139,14 +139,14 @@ class ServerTime:
         if found.year not in YEARS:
             return False
         server_s = found.replace(tzinfo=found.tzinfo or UTC).timestamp()
-        if abs(server_s - signed_at_s) < OFF_S_MIN:
+        if abs(server_s - signed_at_s) < SKEW_S_MIN:
             return False
-        self._behind_s = server_s - self._wall_s()
+        self._offset_s = server_s - self._wall_s()
         return True
 
 
-def key_of(environment: Mapping[str, str]) -> SigningKey | None:
-    """Return the key that the variables of AWS's tools name, ``None`` where they name none."""
+def key_from(environment: Mapping[str, str]) -> SigningKey | None:
+    """Return the access key in the environment variables of AWS tools, if any."""
     key_id, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
     if not key_id or not secret:
         return None
@@ -157,39 +157,38 @@ def key_of(environment: Mapping[str, str]) -> SigningKey | None:
 
 DEFAULT_ENDPOINT = "http://127.0.0.1:9324"
 ENDPOINT_VARIABLES = ("VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS", "AWS_ENDPOINT_URL")
-"""The first of these environment variables that is set and not empty names the server where no endpoint is given."""
+"""The first of these variables that is not empty has the default endpoint."""
 
 
 def endpoint_variable(environment: Mapping[str, str]) -> str | None:
-    """Return the name of the variable that names the server, ``None`` where none does."""
+    """Return the name of the variable that has the endpoint, if any."""
     return next((name for name in ENDPOINT_VARIABLES if environment.get(name)), None)
 
 
-def endpoint_of(environment: Mapping[str, str]) -> str:
-    """Return the URL of the server that the variables name, else that of a server on this machine."""
+def endpoint_from(environment: Mapping[str, str]) -> str:
+    """Return the endpoint in ``environment``, by default that of a server on this machine."""
     variable = endpoint_variable(environment)
     return DEFAULT_ENDPOINT if variable is None else environment[variable]
 
 
 class LongPolls:
-    """The connections on which a server waits on purpose; used by several threads.
+    """The connections of long polls, of several threads.
 
-    A thread that waits for a reply cannot be stopped. So the sending half of its connection is closed, and the reading
-    half stays open: a server that notices replies with what it has, or closes; veilmq replies at once. A message that
-    was received at that very moment still arrives, and can be released; closing both halves would lose it.
+    A thread that waits for a reply cannot be stopped. To end its poll, the sending half of the connection is closed:
+    the server replies (veilmq immediately) or closes. The reading half stays open, so a message that was received at
+    that moment still arrives and can be released; closing both halves would lose it.
     """
 
     def __init__(self, pool: urllib3.HTTPConnectionPool) -> None:
-        """``pool`` makes them all."""
-        self._connections, self._over = set[Any](), threading.Event()
+        self._connections, self._is_closed = set[Any](), threading.Event()
         self.use(pool)
 
     def use(self, pool: urllib3.HTTPConnectionPool) -> None:
-        """Have ``pool`` make those to come."""
-        connections, over = self._connections, self._over
+        """Open new connections from ``pool``, and track them."""
+        connections, over = self._connections, self._is_closed
 
-        class Kept(pool.ConnectionCls):  # type: ignore[name-defined,misc]  # that of the scheme
-            # It names no pool: urllib3 closes the connections of a pool that is gone, and that one would never go.
+        class TrackedConnection(pool.ConnectionCls):  # type: ignore[name-defined,misc]  # that of the scheme
+            # No reference to the pool: it would never be collected, and urllib3 would not close its connections.
             def connect(self) -> None:
                 super().connect()
                 connections.add(self)
@@ -200,25 +199,25 @@ class LongPolls:
                 connections.discard(self)
                 super().close()
 
-        pool.ConnectionCls = Kept
+        pool.ConnectionCls = TrackedConnection
         self.pool = pool
 
     def hang_up(self) -> None:
-        """Close the sending half of each, and use none again; one that is being opened is closed when it is open."""
-        self._over.set()
+        """Close the sending half of each connection; a connection that is being opened is closed when it is open."""
+        self._is_closed.set()
         for connection in self._connections.copy():
-            with suppress(OSError, TypeError):  # it is closed, or its socket is the response's by now
-                socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # past TLS, whose shutdown is another's
+            with suppress(OSError, TypeError):  # it is closed, or the response owns the socket
+                socket.socket.shutdown(connection.sock, socket.SHUT_WR)  # of TCP, not of TLS
         self.pool.close()
 
 
 class Transport:
-    """The connections to one endpoint, shared by threads: a pool of them, and another for long polls."""
+    """The connections to one endpoint, shared by threads: a pool, and another for long polls."""
 
     def __init__(self, endpoint: str, *, key: SigningKey | None = None, wall_s: Callable[[], float] = time) -> None:
-        """``endpoint`` is like ``http://127.0.0.1:9324``; raises ``ValueError`` for anything else.
+        """``endpoint`` is a URL like ``http://127.0.0.1:9324``; raises ``ValueError`` for another form.
 
-        With a ``key`` requests are signed, with the date that ``wall_s`` gives in seconds since the epoch.
+        With a ``key`` requests are signed. ``wall_s`` is the clock for signatures, in seconds since the epoch.
         """
         self.endpoint = endpoint
         self._key = key
@@ -245,35 +244,35 @@ class Transport:
         wait_s: int = 0,
         patience_s: float | None = None,
     ) -> Reply:
-        """Carry out ``action`` (AWS JSON 1.0) with ``members`` of its request.
+        """Run an SQS ``action`` (AWS JSON 1.0); raises ``ClientError`` and ``Unreachable``.
 
-        ``wait_s`` and ``patience_s`` are those of ``request``. Raises ``ClientError`` and ``Unreachable``.
+        ``wait_s`` and ``patience_s`` are those of ``request``.
         """
         headers = {"Content-Type": _CONTENT_TYPE, "X-Amz-Target": _TARGET + action}
         body = msgspec.json.encode(members)
         reply = self.request("POST", "", headers=headers, body=body, wait_s=wait_s, patience_s=patience_s)
         if reply.status != 200:
-            raise refusal(reply)
+            raise client_error(reply)
         return decode(reply, reply_type)
 
     def _open(self) -> None:
-        """Begin without connections."""
-        self._pool, self._polls = self._made_pool(), LongPolls(self._made_pool())
+        """Create new, empty pools."""
+        self._pool, self._polls = self._new_pool(), LongPolls(self._new_pool())
 
     def hang_up(self) -> None:
-        """End the calls that the server keeps waiting on purpose (``wait_s``): it replies now, or closes."""
-        polls, self._polls = self._polls, LongPolls(self._made_pool())
+        """End the current long polls (calls with ``wait_s``)."""
+        polls, self._polls = self._polls, LongPolls(self._new_pool())
         polls.hang_up()
 
     def close(self) -> None:
-        """Close the idle connections; the transport can still be used and opens new ones."""
+        """Close the idle connections; the transport can still be used, with new ones."""
         closed = self._pool, self._polls.pool
-        self._pool = self._made_pool()
-        self._polls.use(self._made_pool())
+        self._pool = self._new_pool()
+        self._polls.use(self._new_pool())
         for pool in closed:
             pool.close()
 
-    def _made_pool(self) -> urllib3.HTTPConnectionPool:
+    def _new_pool(self) -> urllib3.HTTPConnectionPool:
         return urllib3.connection_from_url(self.endpoint, maxsize=CONNECTIONS_KEPT, retries=_RETRIES)
 
     def request(
@@ -288,32 +287,32 @@ class Transport:
     ) -> HttpReply:
         """Send a request and return the reply of any status; raises ``Unreachable``.
 
-        ``target`` is a path, perhaps with a query, below that of the endpoint; empty for the endpoint itself. The
-        server may take ``wait_s`` on purpose. With ``patience_s`` the request is tried once, for so many seconds.
+        ``target`` is a path with an optional query below the endpoint, or empty. A long poll has a ``wait_s``, which is
+        added to the timeout. With ``patience_s`` the request is tried once, with this timeout.
         """
         target = self._path.rstrip("/") + target if target else self._path
         send = partial(self._send, method, target, body, wait_s)
         if self._key is None:
             return send(headers, patience_s)
-        sign, whole = partial(self._key.sign, target, method=method, body=body), {**headers, "Host": self._host}
+        sign, headers = partial(self._key.sign, target, method=method, body=body), {**headers, "Host": self._host}
         began_s, at_s = monotonic(), self._time.now_s()
-        reply = send(sign(whole, now=datetime.fromtimestamp(at_s, UTC)), patience_s)
+        reply = send(sign(headers, now=datetime.fromtimestamp(at_s, UTC)), patience_s)
         refused = reply.status in _REFUSED_STATUSES
         if not refused or not self._time.adjust(reply.headers.get("Date"), signed_at_s=at_s):
             return reply
-        rest_s = None if patience_s is None else max(_REST_S_MIN, patience_s - (monotonic() - began_s))
-        return send(sign(whole, now=datetime.fromtimestamp(self._time.now_s(), UTC)), rest_s)
+        remaining_s = None if patience_s is None else max(_REMAINING_S_MIN, patience_s - (monotonic() - began_s))
+        return send(sign(headers, now=datetime.fromtimestamp(self._time.now_s(), UTC)), remaining_s)
 
     def _send(
         self, method: str, target: str, body: bytes, wait_s: int, headers: Mapping[str, str], patience_s: float | None
     ) -> HttpReply:
-        how: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
+        options: dict[str, Any] = {"timeout": Timeout(connect=CONNECT_S_MAX, read=wait_s + REPLY_S_MAX)}
         if patience_s is not None:
             timeout = Timeout(connect=min(CONNECT_S_MAX, patience_s), total=patience_s)
-            how = {"timeout": timeout, "retries": _ONCE}
-        how |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
+            options = {"timeout": timeout, "retries": _ONCE}
+        options |= {"body": body, "headers": headers, "redirect": False, "assert_same_host": False}
         try:
-            return (self._polls.pool if wait_s else self._pool).urlopen(method, target, **how)
+            return (self._polls.pool if wait_s else self._pool).urlopen(method, target, **options)
         except HTTPError as error:
             raise Unreachable(self.endpoint, _reason(error)) from error
 
@@ -326,42 +325,44 @@ def _open_all() -> None:
         transport._open()
 
 
-if hasattr(os, "register_at_fork"):  # a child has the connections of its parent, and locks that nothing releases
+if hasattr(os, "register_at_fork"):  # a child process inherits connections of its parent and locks that stay locked
     os.register_at_fork(after_in_child=_open_all)
 
 
-def given(**members: Any) -> dict[str, Any]:
-    """Return the ``members`` of a request that are not ``None``."""
+def without_none(**members: Any) -> dict[str, Any]:
+    """Return the ``members`` that are not ``None``."""
     return {name: value for name, value in members.items() if value is not None}
 
 
 def decode(reply: HttpReply, reply_type: type[Reply]) -> Reply:
-    """Return the JSON of ``reply`` as a ``reply_type``; raises ``ClientError`` where it is none."""
+    """Decode the JSON of ``reply`` to ``reply_type``; raises ``ClientError``."""
     try:
         return msgspec.json.decode(reply.data or b"{}", type=reply_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {error}.", 200) from error
 
 
-def refusal(reply: HttpReply) -> ClientError:
-    """Return the error that ``reply`` is."""
+def client_error(reply: HttpReply) -> ClientError:
+    """Return the error in ``reply``."""
     try:
         error = msgspec.json.decode(reply.data, type=_ErrorReply)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return unexpected(reply)
+        return unexpected_reply(reply)
     if error.code:
         return ClientError(error.code, error.message, reply.status, fields=msgspec.json.decode(reply.data))
-    return ClientError(error.type.rpartition("#")[2], error.message, reply.status) if error.type else unexpected(reply)
+    if not error.type:
+        return unexpected_reply(reply)
+    return ClientError(error.type.rpartition("#")[2], error.message, reply.status)
 
 
-def unexpected(reply: HttpReply) -> ClientError:
-    """Return the error for a reply that no queue server sends."""
+def unexpected_reply(reply: HttpReply) -> ClientError:
+    """Return the error for a reply that is not that of a queue server."""
     text = reply.data[:_SHOWN_CHARACTERS_MAX].decode(errors="replace")
     return ClientError(UNEXPECTED_REPLY, f"The reply is not that of a queue server: {text!r}.", reply.status)
 
 
 def _reason(error: BaseException) -> str:
-    """Say in a few words why there was no reply: of what is at the bottom of ``error``, in those of the system."""
+    """Return the root cause of ``error`` in a few words, those of the operating system if possible."""
     if isinstance(error, MaxRetryError) and error.reason is not None:
         return _reason(error.reason)
     if isinstance(error, ReadTimeoutError):

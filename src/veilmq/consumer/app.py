@@ -19,7 +19,7 @@ import msgspec
 from veilmq.client import HttpQueueClient, SentMessage, SigningKey
 from veilmq.client.messages import traced
 from veilmq.client.sqs import QueueClient
-from veilmq.client.transport import endpoint_of, key_of
+from veilmq.client.transport import endpoint_from, key_from
 from veilmq.consumer.clock import Clock, Span, SystemClock, span_s
 from veilmq.consumer.context import Batch
 from veilmq.consumer.handlers import (
@@ -115,7 +115,7 @@ class Consumer(Lifespan):
         self._hooks = Hooks()
         self._grace_s = span_s(grace)
         self._clock = clock or SystemClock()
-        signing_key, server = key or key_of(os.environ), endpoint or endpoint_of(os.environ)
+        signing_key, server = key or key_from(os.environ), endpoint or endpoint_from(os.environ)
         self._connect: Callable[[], QueueClient] = lambda: client or HttpQueueClient(server, key=signing_key)
         self._has_tracing = is_installed("opentelemetry.trace")
         self._sender_lock = threading.Lock()

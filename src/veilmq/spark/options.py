@@ -16,7 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from veilmq.client.transport import DEFAULT_ENDPOINT, ENDPOINT_VARIABLES, SigningKey, endpoint_of, key_of
+from veilmq.client.transport import (
+    DEFAULT_ENDPOINT,
+    ENDPOINT_VARIABLES,
+    SigningKey,
+    endpoint_from,
+    key_from,
+)
 from veilmq.core import limits
 from veilmq.core.limits import Range
 from veilmq.spark.retries import PatientTransport
@@ -204,14 +210,14 @@ class Connection:
             )
         if taken["queue"] and taken["path"] and taken["queue"] != taken["path"]:
             raise OptionWrong(f"option queue = {queue!r}: the path is {taken['path']!r}; give only one of them")
-        endpoint = taken["endpoint"] or endpoint_of(environment)
+        endpoint = taken["endpoint"] or endpoint_from(environment)
         if not endpoint.startswith(("http://", "https://")):
             raise OptionWrong(f"option endpoint = {endpoint!r}: must look like {DEFAULT_ENDPOINT}")
         return cls(endpoint=endpoint, queue=queue, key=_key(taken, environment), patience_s=taken["patience_s"])
 
 
 def _key(taken: dict[str, Any], environment: Mapping[str, str]) -> SigningKey | None:
-    found = key_of(environment)
+    found = key_from(environment)
     region = taken["region"] or (found.region if found else environment.get("AWS_REGION") or DEFAULT_REGION)
     key_id, secret, token = taken["access_key"], taken["secret_key"], taken["session_token"]
     if bool(key_id) != bool(secret):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from veilmq.client.messages import ClientError, Unreachable
-from veilmq.client.transport import HttpReply, SigningKey, Transport, refusal
+from veilmq.client.transport import HttpReply, SigningKey, Transport, client_error
 
 _log = logging.getLogger("veilmq.spark")
 
@@ -34,7 +34,7 @@ class PatientTransport(Transport):
                 reply = super().request(*args, **named)
                 if reply.status < 500 or time.monotonic() + pause_s > until_s:
                     return reply
-                failure: Exception = refusal(reply)
+                failure: Exception = client_error(reply)
             except Unreachable as error:
                 if time.monotonic() + pause_s > until_s:
                     raise

@@ -18,7 +18,7 @@ from urllib3.connection import HTTPConnection
 from tests.client.scripted_server import ScriptedServer, reply
 from tests.server.keys import FRIEND, REGION, SECRETS, TOKEN, written
 from veilmq.client import ClientError, HttpQueueClient, SigningKey, Unreachable, transport
-from veilmq.client.transport import ServerTime, key_of
+from veilmq.client.transport import ServerTime, key_from
 from veilmq.core.commands import VisibilityChange
 from veilmq.store.clock import wall_s
 from veilmq.testing import RunningServer
@@ -58,13 +58,13 @@ def test_a_client_with_a_key_is_let_in(tmp_path: Path) -> None:
 def test_the_key_is_where_the_tools_of_aws_have_it() -> None:
     """Half a key is none."""
     both = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "hush"}
-    assert key_of(both) == SigningKey(id="AKID", secret="hush", region="us-east-1")
+    assert key_from(both) == SigningKey(id="AKID", secret="hush", region="us-east-1")
     more = {"AWS_SESSION_TOKEN": "t", "AWS_DEFAULT_REGION": "eu-west-1"}
-    assert key_of(both | more) == SigningKey(id="AKID", secret="hush", session_token="t", region="eu-west-1")
-    assert key_of(both | more | {"AWS_REGION": "r"}) == SigningKey(
+    assert key_from(both | more) == SigningKey(id="AKID", secret="hush", session_token="t", region="eu-west-1")
+    assert key_from(both | more | {"AWS_REGION": "r"}) == SigningKey(
         id="AKID", secret="hush", session_token="t", region="r"
     )
-    assert all(key_of({name: value}) is None for name, value in both.items())
+    assert all(key_from({name: value}) is None for name, value in both.items())
 
 
 def test_a_key_shows_no_secret() -> None:
