@@ -89,7 +89,6 @@ class Console:
         return None if caller is None and self._accounts is not None else (session, caller)
 
     def _holder(self, session: Session) -> Caller | None:
-        """Return the caller of ``session``; ``None`` if it has none."""
         return None if self._accounts is None or not session.key_id else self._accounts.caller_of(session.key_id)
 
     def _route(self, route: PageRoute) -> Route:
@@ -136,7 +135,6 @@ class Console:
         return response
 
     def _told(self, request: Request, status: int) -> Response:
-        """Render an error page."""
         session, caller = self.session_of(request) or (self._sessions.begin(), None)
         title, message = _WORDS.get(status, _WORDS[HTTPStatus.INTERNAL_SERVER_ERROR])
         page = self._visit(request, session, caller)
@@ -164,7 +162,6 @@ class Console:
         )
 
     def _operates(self, caller: Caller | None) -> bool:
-        """Return whether ``caller`` operates the server."""
         if caller is None:
             return self._accounts is None
         return caller.is_root and caller.account == self._account
@@ -207,7 +204,6 @@ class ReadingOnly:
     """Allows only requests that change nothing: pages must not make changes on GET."""
 
     def __init__(self, send_request: SendRequest) -> None:
-        """``send_request`` runs the request."""
         self._send_request = send_request
 
     async def __call__(self, request: ApiRequest) -> ApiReply:

@@ -65,7 +65,6 @@ class AuditLog:
     """The lines of one server, in the file ``path``, or in memory if that is ``None``."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open nothing yet."""
         self.path = path
         self._kept: deque[AuditEntry] = deque(maxlen=KEPT_MAX)
         self._writing = asyncio.Lock()
@@ -131,7 +130,6 @@ def _entry(line: bytes) -> AuditEntry | None:
 T = TypeVar("T")
 
 EVERYONE = "everyone"
-"""``who`` without authentication."""
 
 _SHOWN_CHARACTERS_MAX = 1_024
 _RECEIPT_CHARACTERS = 16
@@ -239,7 +237,6 @@ class _PriorValues(NamedTuple):
 
 
 def _sqs(action: str, member: str, *, kept: Kept, **fields: Any) -> _PriorValues:
-    """Return a query by an action of SQS."""
 
     def request(path: bytes, request: Mapping[str, Any]) -> tuple[bytes, bytes, bytes]:
         return b"POST", b"/", msgspec.json.encode({"QueueUrl": request.get("QueueUrl"), **fields})

@@ -244,7 +244,6 @@ class SubmittedForm:
     """A submitted form and its ``problems`` by field, a sentence each."""
 
     def __init__(self, form: Mapping[str, str]) -> None:
-        """``form`` has the raw fields."""
         self._form = form
         self.problems: dict[str, str] = {}
 

@@ -69,7 +69,6 @@ class Stream:
     """One open page."""
 
     def __init__(self, subscriber: Subscriber) -> None:
-        """Start without events."""
         self.subscriber = subscriber
         self.queries: list[_SharedQuery] = []
         self._pending: dict[_SharedQuery, bytes] = {}
@@ -109,7 +108,6 @@ class Live:
     """All open pages of one server."""
 
     def __init__(self, clock: Clock) -> None:
-        """Tick by ``clock``."""
         self._clock = clock
         self._streams: set[Stream] = set()
         self._queries: dict[Hashable, _SharedQuery] = {}
@@ -149,7 +147,6 @@ class Live:
             self.close_stream(stream)
 
     def _set_timer(self) -> None:
-        """Set the timer for the next due query."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -175,7 +172,6 @@ class Live:
         self._set_timer()
 
     def _pause_ms(self) -> int:
-        """Return the time between two runs of a query."""
         rows = sum(query.rows for query in self._queries.values())
         return max(TICK_MS, rows * SECOND_MS // ROWS_PER_S)
 
@@ -192,7 +188,6 @@ class _SharedQuery:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the last result."""
         return 0 if self._latest is None else len(self._latest.rows)
 
     def add(self, stream: Stream) -> None:

@@ -21,10 +21,8 @@ from veilmq.core.limits import INSPECT_MESSAGES, LEASE_S_MAX, SECOND_MS, SQS_REC
 from veilmq.wire.v1.queues import ListedMessage, ListedMessages, PeekedMessages, PeekedRow, ShownQueue
 
 BODIES: dict[str, str] = {"text": "Text", "json": "JSON", "hex": "Hex"}
-"""How bodies may be shown, with labels."""
 
 COUNTS = (20, 100)
-"""How many messages a page may show."""
 
 NEXT = "next"
 """The messages that a receive would return now."""
@@ -38,7 +36,6 @@ STATES: dict[str, str] = {
     IN_FLIGHT: "In flight",
     "delayed": "Delayed",
 }
-"""Which messages may be shown, with labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +232,6 @@ def row_of(message: ListedMessage | PeekedRow, view: MessageView) -> Row:
 
 
 def _attributes(message: ListedMessage | PeekedRow) -> list[Attribute]:
-    """Return the sender's attributes, then the protocol's."""
     types = message.attribute_types or {}
     own = [_attribute(name, types.get(name, "String"), value) for name, value in message.attributes.items()]
     return own + [_attribute(name, "system", value) for name, value in message.system_attributes.items()]

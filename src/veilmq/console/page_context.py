@@ -14,7 +14,6 @@ from veilmq.console.sessions import Accounts, Session, Sessions
 from veilmq.wire.exchange import Caller
 
 HOME = "/console/queues"
-"""The start page."""
 
 SIGN_IN = "/console/login"
 
@@ -163,7 +162,6 @@ class PageContext:
 
     @property
     def _must_sign_in(self) -> bool:
-        """Whether the caller must sign in."""
         return self.caller is None and self.accounts is not None
 
     def render(self, template: str, *, status: int = 200, **values: Any) -> Response:

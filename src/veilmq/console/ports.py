@@ -26,7 +26,6 @@ class ShownKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Keys = Callable[[str], Sequence[ShownKey]]
-"""Returns the keys of an account."""
 
 
 class AllowedActions(Protocol):
@@ -78,7 +77,6 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 GetHealth = Callable[[], Awaitable[Health]]
-"""Returns the current state of the server."""
 
 
 class ShownSetting(msgspec.Struct, frozen=True, kw_only=True):

@@ -123,8 +123,7 @@ def _name(request: Request) -> str:
     return f"{prefix}veilmq_{request.url.port or request.url.scheme}"
 
 
-OF_A_KEY_MAX = 256
-"""Maximum number of ended sessions stored per key."""
+ENDED_PER_KEY_MAX = 256
 
 
 class EndedSessions:
@@ -136,7 +135,6 @@ class EndedSessions:
     """
 
     def __init__(self, *, session_s_max: int) -> None:
-        """``session_s_max`` is the maximum age of a cookie."""
         self._session_s_max = session_s_max
         self._one_by_one: dict[str, dict[str, float]] = {}
         self._all_by_s: dict[str, float] = {}
@@ -146,7 +144,7 @@ class EndedSessions:
         self._forget(now_s - self._session_s_max)
         of_key = self._one_by_one.setdefault(key_id, {})
         of_key[token] = now_s
-        if len(of_key) > OF_A_KEY_MAX:
+        if len(of_key) > ENDED_PER_KEY_MAX:
             del self._one_by_one[key_id]
             self._all_by_s[key_id] = now_s
 

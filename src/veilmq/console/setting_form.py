@@ -91,7 +91,6 @@ HINT = (
     f"Up to {SQS_TAGS_MAX} tags. A key has 1 to {SQS_TAG_KEY_CHARACTERS_MAX} characters, a value up to "
     f"{SQS_TAG_VALUE_CHARACTERS_MAX}: letters, digits, spaces and _ . : / = + - @. To remove a tag, empty both."
 )
-"""The valid tags."""
 
 _EMPTY_ROWS = 3
 

@@ -45,7 +45,6 @@ def _number(
     empty: str = "",
     zero: str = "",
 ) -> SettingRow:
-    """Return the row of a number with the range of veilmq's API."""
     kind = Number(allowed=RANGES[setting], unit=unit, protocols=protocols, empty=empty, zero=zero)
     return SettingRow(setting, label, kind)
 
@@ -200,11 +199,9 @@ GROUPS: tuple[SettingGroup, ...] = (
 """All settings but the tags, in the order of the page."""
 
 ROWS: dict[str, SettingRow] = {row.setting: row for group in GROUPS for row in group.rows}
-"""The rows by setting."""
 
 NAME_HINT = (
     f"SQS: up to {limits.SQS_QUEUE_NAME_CHARACTERS_MAX} letters, digits, hyphens and underscores. SMQ: up to "
     f"{limits.SMQ_QUEUE_NAME_CHARACTERS_MAX} letters, digits and hyphens, a letter or digit first. "
     ".fifo at the end is for FIFO queues."
 )
-"""The valid names."""

@@ -72,7 +72,6 @@ class _Buckets:
         return self._full_at_ms.get(name, now_ms) - now_ms - self._slack_ms
 
     def take(self, name: str, now_ms: int) -> None:
-        """Take a token."""
         self._full_at_ms[name] = max(self._full_at_ms.pop(name, now_ms), now_ms) + self._rest_ms
         while len(self._full_at_ms) > _REMEMBERED_MAX:
             self._full_at_ms.popitem(last=False)

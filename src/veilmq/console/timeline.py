@@ -76,12 +76,10 @@ class Timeline:
     """The bars of one queue."""
 
     def __init__(self) -> None:
-        """Start without bars."""
         self._bars: dict[str, Bar] = {}
         self.now_ms = 0
 
     def __iter__(self) -> Iterator[Bar]:
-        """Yield the bars from the top."""
         return iter(sorted(self._bars.values(), key=lambda bar: bar.place))
 
     @property
@@ -122,7 +120,6 @@ class Timeline:
                 bar.ending = Ending.RETURNED
 
     def _drop_ended(self, now_ms: int) -> None:
-        """Drop bars that ended long ago, or for which there is no room."""
         ended = [(bar.ended_at_ms, key) for key, bar in self._bars.items() if bar.ended_at_ms is not None]
         kept = [key for at_ms, key in sorted(ended, reverse=True)[:ENDED_MAX] if at_ms + KEPT_MS > now_ms]
         for key in {key for _, key in ended}.difference(kept):
@@ -269,7 +266,6 @@ def _ticks(bar: Bar, frame: Frame, top: int) -> str:
 
 
 def _label(bar: Bar, kind: str) -> str:
-    """Return the label of a bar: the beginning of the message id, its receive count, its group, how it ended."""
     lease = bar.lease
     text = f"{lease.message_id[:8]} ×{lease.receive_count}"
     if lease.group is not None:

@@ -67,7 +67,6 @@ class Bound:
     fail: Callable[[BaseException], None]
     reload: Callable[[], None]
     signed: bool
-    """Whether requests must be signed."""
 
 
 async def serve(
@@ -165,7 +164,6 @@ async def _open_admin(
     listeners: Sequence[socket.socket],
     monitoring: Sequence[socket.socket],
 ) -> None:
-    """Serve the admin ports until ``closing`` ends."""
     from veilmq.server.admin import Admin  # noqa: PLC0415 - a third of the start
 
     pages = Admin(admin_context)

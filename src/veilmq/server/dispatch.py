@@ -338,7 +338,6 @@ class Dispatcher:
         return render_refusal(refusal, b"", headers, self._base_url(headers))
 
     def _reply_page(self, request: Request, refusal: Refusal, started_s: float) -> None:
-        """Reply with the page at the target, else with ``refusal``."""
         page = self._pages.get(request.target) if request.method == b"GET" else None
         if page is None:
             self._refuse(request, refusal, started_s)

@@ -325,7 +325,6 @@ class Http1Connection(asyncio.Protocol):
                 request.pending = pending
 
     def _refuse_partial(self, flaw: Refusal, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse the request being read, and read no more."""
         self._stop_reading()
         rendered = self._connections.render_refusal(flaw, headers)
         request = Request(self, b"", b"", {}, b"", False, CLOSE)

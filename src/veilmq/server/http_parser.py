@@ -156,7 +156,6 @@ class Layout:
 
 TRACE = b"x-amzn-trace-id"
 HOT_HEADERS = (b"host", b"content-type", b"x-amz-target", b"authorization", b"content-length")
-"""Headers that most requests need."""
 _VALUE = b"[!-~][ -~]*+(?<! )"
 _VALUES = {b"content-length": b"[0-9]{1,18}", b"connection": b"(?i:keep-alive)"}
 _SPECIAL = frozenset({b"expect", b"transfer-encoding", b"proxy-connection", b"upgrade", b"origin", b"sec-fetch-site"})
@@ -359,7 +358,6 @@ class RequestReader:
         self._reset()
 
     def _parse_head(self, segment: bytes) -> None:
-        """Parse a segment that begins with a new request."""
         layouts, layout = self._layouts, self._layout
         head = layout.match(segment)
         if head is None:
@@ -402,7 +400,6 @@ class RequestReader:
             self.feed(segment[left:])
 
     def _parse_with_llhttp(self, segment: bytes) -> None:
-        """Parse a segment that is not exactly one plain request."""
         self.feed = self._parse_with_llhttp
         if self._parser is None:
             self._parser = httptools.HttpRequestParser(self)

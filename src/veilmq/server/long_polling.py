@@ -239,7 +239,6 @@ class ClaimPoll(Poll, eq=False):
     """``again`` of the first result: later slices always find the claim bound."""
 
     def __post_init__(self) -> None:
-        """Convert due times of the answer to shown time."""
         answer, clock = self.answer, self.polls.clock
         assert answer is not None, "it is there until it is given"
         self.answer = lambda result: answer(shown_due(result, clock))
@@ -360,7 +359,6 @@ class _WaiterQueue:
         self._drop_if_empty()
 
     def remove(self, poll: Poll) -> bool:
-        """Remove a parked poll; return whether it was parked."""
         if poll not in self.parked:
             return False
         self.parked.remove(poll)

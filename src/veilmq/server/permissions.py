@@ -102,7 +102,6 @@ class Exchange(Protocol):
 
 
 Retry = Callable[[], Pending | None]
-"""Serves a request again from the beginning."""
 
 
 class PolicyUnknown(Exception):

@@ -371,7 +371,7 @@ class Pusher:
         self._receive_due()
 
     def _receive_due(self) -> None:
-        """Receive for the subscriptions in ``_due_subscriptions``, in order, while there are free slots."""
+        """Receive for the due subscriptions, in order, while there are free slots."""
         for pushed in list(self._due_subscriptions):
             if not self._free_slots or self._closing:
                 return
@@ -422,7 +422,6 @@ class Pusher:
             self._receive_due()
 
     async def _settle(self, pushed: PushedSubscription, message: ReceivedMessage, problem: str) -> None:
-        """Delete the message, or schedule a retry."""
         if not problem:
             await self._delete(pushed, message, PushOutcome.ACCEPTED)
             return
@@ -446,7 +445,6 @@ class Pusher:
 
 
 RESOLVE_S_MAX = 5
-"""How long resolving a host name may take."""
 
 
 async def _with_timeout(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]) -> T:
@@ -464,7 +462,6 @@ async def _with_timeout(clock: Clock, seconds: int, work: Coroutine[Any, Any, T]
 
 
 CERTIFICATE_PATH = "/push-certificate.pem"
-"""Path of the server's certificate, for receivers."""
 
 
 class TopicService:

@@ -297,7 +297,6 @@ class QueueStatistics:
         self._records[name] = record
 
     def _start_round(self) -> None:
-        """Start a round, unless one runs."""
         self._timer = None
         if self._round is None:
             self._round = asyncio.ensure_future(self._count_round())

@@ -131,7 +131,6 @@ def is_special(address: Address) -> bool:
 
 
 SettingValue = str | int | bool | Path | None
-"""The typed value of a setting."""
 
 
 class Kind(NamedTuple):
@@ -494,7 +493,6 @@ DECLARATIONS = ("queues", "topics")
 """Tables of a settings file that are not settings but the content of ``queues_file``, which is then that file."""
 
 FILE_VARIABLE = "VEILMQ_CONFIG"
-"""Names the settings file."""
 
 VARIABLES_OF_OTHERS = frozenset({FILE_VARIABLE, "VEILMQ_ENDPOINT"})
 """Variables with our prefix that are not settings: the settings file, and the endpoint of client commands."""

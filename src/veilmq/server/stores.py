@@ -86,7 +86,6 @@ async def open_store(
 
 
 def _progress_logger() -> Progress:
-    """Return a callback that logs the progress of a conversion every few seconds."""
     due_s = stopwatch_s()
 
     def log_progress(converted: int, in_all: int) -> None:

@@ -13,7 +13,7 @@ from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, REGION, client, written
 from veilmq.console import sign_ins
 from veilmq.console.live import TICK_MS
-from veilmq.console.sessions import OF_A_KEY_MAX, SESSION_S_MAX, EndedSessions, Session, Sessions
+from veilmq.console.sessions import ENDED_PER_KEY_MAX, SESSION_S_MAX, EndedSessions, Session, Sessions
 from veilmq.console.sign_ins import ADDRESS_FAILURES, ADDRESS_REST_MS, KEY_FAILURES, SignIns, SignInsPaused
 from veilmq.testing import RunningServer, VirtualClock
 from veilmq.wire.exchange import Caller, caller_named
@@ -254,7 +254,7 @@ def test_expired_records_are_dropped() -> None:
 
 def test_too_many_ended_sessions_of_a_key_end_all_of_that_key() -> None:
     ended = EndedSessions(session_s_max=10)
-    for number in range(OF_A_KEY_MAX):
+    for number in range(ENDED_PER_KEY_MAX):
         ended.add("AKIDOWNER", f"{number}", NOW_S)
     assert not ended.has("AKIDOWNER", "other", BEGAN_AT)
     ended.add("AKIDOWNER", "last", NOW_S)

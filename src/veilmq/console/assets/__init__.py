@@ -25,7 +25,6 @@ def _read(path: Path) -> Asset:
 ASSETS: dict[str, Asset] = {
     path.relative_to(FOLDER).as_posix(): _read(path) for path in sorted(FOLDER.rglob("*")) if path.suffix in _KINDS
 }
-"""All files by path."""
 
 
 def address_of(name: str) -> str:

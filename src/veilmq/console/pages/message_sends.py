@@ -37,7 +37,6 @@ HINT = (
     f"Up to {SQS_MESSAGE_ATTRIBUTES_MAX}. A row without a name does not count. A type may have a suffix after a "
     "period, as in Number.float. Binary values in base64."
 )
-"""The valid attributes."""
 
 _NO_BASE64 = "A value of type Binary is written in base64, and this is none."
 
@@ -120,7 +119,6 @@ async def send(page: PageContext) -> Response:
 
 
 def _message(filled: SubmittedForm, rows: list[AttributeRow]) -> dict[str, Any]:
-    """Return the message without empty fields."""
     body = filled.lines("body")
     if not body:
         filled.problems["body"] = "A message has a body, be it a space."

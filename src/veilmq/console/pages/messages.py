@@ -242,12 +242,10 @@ async def _done(page: PageContext, filled: SubmittedForm, receipts: Sequence[str
 
 
 def _receipts(form: Mapping[str, str]) -> dict[str, str]:
-    """Return the receipts of the form, by lease."""
     return {name.removeprefix(_RECEIPT): value for name, value in form.items() if name.startswith(_RECEIPT)}
 
 
 def _chosen(form: Mapping[str, str]) -> list[str]:
-    """Return the selected leases."""
     return [name.removeprefix(_CHOSEN) for name in form if name.startswith(_CHOSEN)][: max(COUNTS)]
 
 

@@ -49,7 +49,6 @@ async def show(page: PageContext) -> Response:
 
 
 def _setting_texts(rows: tuple[SettingRow, ...], settings: QueueSettings) -> list[SettingText]:
-    """Return the settings that apply to the queue's type."""
     return [_setting_text(row, settings) for row in rows if row.fifo <= settings.fifo]
 
 
