@@ -1,18 +1,17 @@
 """The janitor, the numbering of events, and the check of the database's clock.
 
-One node at a time is the janitor: it holds an advisory lock on its working connection. It deletes messages past their
-retention, rows of purged and deleted queues, and expired entries of deduplication and attempts. The timing does not
-matter, because every statement checks retention. Each slice is one statement in its own transaction; a pause follows
-each full slice.
+The janitor is the node that holds an advisory lock on its working connection. It deletes messages past their retention,
+rows of purged and deleted queues, and expired deduplication entries and attempts, in slices: one statement and
+transaction each, with a pause after a full one. The timing does not matter, because every statement checks retention.
 
-Committed events are taken in slices, numbered, and stored as batches, under the lock of one row, so numbers have no
-gaps. Causal order is kept: the writer of a later event saw the earlier one, so the earlier one is committed and has a
-lower number in its table. If too many events wait for export, the newest are dropped and counted.
+Committed events are numbered without gaps, in batches, under the lock of one row. Causal order is kept: the writer of a
+later event saw the earlier one, so that one is committed and has a lower number in its table. If too many events wait
+for export, the newest are dropped and counted.
 
 A step of the database's clock must not delete messages. Retention is computed from an instant at most one hour after
-the last one that a node confirmed (``mq.retention_now()``). A node confirms the database's time if its boot clock
-agrees. If the clock stepped by more than an hour and the node's wall clock disagrees, the node records its doubt: then
-no node confirms, and retention deletes nothing, until an operator trusts the clock or the step is undone.
+the last confirmed one (``mq.retention_now()``). A node confirms the database's time if its boot clock agrees. After a
+step of more than an hour that the node's wall clock does not confirm, the node records its doubt: then no node
+confirms, and retention deletes nothing, until an operator trusts the clock or the step is undone.
 """
 
 import asyncio
@@ -112,10 +111,7 @@ async def settle_groups(connection: Any, queue: Queue, at_ms: int = 0, head: int
 
 
 async def _run_to_end(node: Node, connection: Any, name: str, *args: Any, log_args: Sequence[Any] = ()) -> int:
-    """Run a statement until a slice is not full; return the number of deleted rows.
-
-    With ``log_args``, it also writes the events of the receipts that it ends.
-    """
+    """Run a statement until a slice is not full, with ``log_args`` its logged variant; return the number of rows."""
     statement = SQL[name]
     if log_args and _SQL_LOGGED[name] != statement:
         statement, args = _SQL_LOGGED[name], (*args, *log_args)
@@ -165,7 +161,6 @@ class ClockGuard:
                 self._trusts, self._good = row["trusts"], None
             confirmed_ms = now_ms if row["confirmed_at"] is None else row["confirmed_at"]
             doubter, suspects = row["doubted_by"], False
-            # Compare the clock with the last good time plus the progress of the boot clock.
             good_ms, good_boot_ms = (confirmed_ms, boot_ms) if self._good is None else self._good
             if abs(now_ms - good_ms - (boot_ms - good_boot_ms)) <= STEP_MS:
                 # A node with a good time from before the step may clear the doubt of another node.

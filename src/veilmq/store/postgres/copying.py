@@ -1,12 +1,10 @@
 """Copies of a stopped store, with a database as the source or the target.
 
-A copy is one transaction on each server. No node may be running, and none can start before the copy ends. A failed copy
-is rolled back.
+A copy is one transaction on each server; no node may run meanwhile, and none can start.
 
-Between databases, every table is copied unchanged. Receipts, claims and publications continue on the copy, and
-sequences continue behind those of the source. Unlogged tables, which a crash may empty, are left out. From another kind
-of store, messages that a receipt may name keep their position as their ``seq``, and so do those of FIFO queues, which
-are in order; others get a position from their arrival time, unless theirs is such a position.
+Between databases, every logged table is copied unchanged, so receipts, claims and publications stay valid. From another
+kind of store, messages that a receipt may name, and those of FIFO queues, keep their position as their ``seq``; others
+get a position from their arrival time, unless theirs is such a position.
 """
 
 import asyncio
@@ -34,7 +32,6 @@ SQL = {**QUEUES, **load("veilmq.store.postgres", "copies.sql")}
 _FETCHED_ROWS = 64  # each may have 1 MiB
 _SETTINGS = {"application_name": "veilmq copy", "jit": "off", "lock_timeout": "10s", "search_path": "mq"}
 CONNECTION_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.PostgresError, TimeoutError)
-"""Errors that end a copy."""
 
 
 class CopyLock:
@@ -70,10 +67,7 @@ class CopyLock:
             raise CopyRefused(f"{self.place} failed, and nothing was copied: {sentence(error)}") from error
 
     async def begin_transaction(self, schema: Callable[[Any], Awaitable[Any]]) -> None:
-        """Check the schema with ``require`` or upgrade it with ``migrate``, and begin the transaction.
-
-        Raises ``CopyRefused``, also if a node is connected.
-        """
+        """Run ``schema`` (``require`` or ``migrate``), and begin the transaction; raises ``CopyRefused``."""
         try:
             await schema(self.connection)
         except SchemaRefused as error:
@@ -86,10 +80,7 @@ class CopyLock:
         await self.check_alone()
 
     async def begin_empty(self) -> None:
-        """Begin the transaction of a target; raises ``CopyRefused`` unless it is an empty store of one database.
-
-        Triggers are disabled until ``commit``: the rows that they would add are copied.
-        """
+        """Begin the transaction of a target, without triggers; raises ``CopyRefused`` unless it is empty and alone."""
         await self.begin_transaction(migrate)
         if await self.connection.fetchval(SQL["is_used"]):
             raise CopyRefused(
@@ -101,7 +92,7 @@ class CopyLock:
     async def check_alone(self) -> None:
         """Raise ``CopyRefused`` if a node is connected, except one that waits for the end of the copy.
 
-        At the end of a copy this also detects a node that had lost its connections at the beginning.
+        A node that had lost its connections at the beginning may be back at the end, so check again.
         """
         await self.connection.execute("SELECT pg_stat_clear_snapshot()")  # otherwise the first result is repeated
         nodes = await self.connection.fetchval(SQL["nodes"])
@@ -114,7 +105,7 @@ class CopyLock:
         """Commit the copy, and analyze its tables for the planner."""
         await self.connection.execute("ALTER TABLE mq.msg ENABLE TRIGGER USER")
         await self._transaction.commit()
-        with suppress(*CONNECTION_ERRORS):  # the copy is committed, and autovacuum analyzes too
+        with suppress(*CONNECTION_ERRORS):  # autovacuum analyzes too
             await self.connection.execute("ANALYZE")
 
 
@@ -240,7 +231,7 @@ class DatabaseTarget(copying.Target):
 
     async def add_deduplication_log(self, entries: Sequence[CopiedDeduplication]) -> None:
         """See ``Target``. Entries without a queue are added to each FIFO queue: a key contains its queue."""
-        latest = {each.key: each for each in entries}  # the last entry of each key
+        latest = {each.key: each for each in entries}
         records = (  # up to entries times queues
             (self._partitions[queue], key, each.logged_at_ms + DEDUPLICATION_S * SECOND_MS, each.sequence, each.id)
             for key, each in latest.items()
@@ -272,10 +263,7 @@ _END = b""
 
 
 async def copy_tables(source: CopyLock, target: CopyLock, *, progress: copying.Progress | None = None) -> int:
-    """Copy all tables; return the number of messages. Raises ``CopyRefused``.
-
-    ``progress`` is called after each table.
-    """
+    """Copy all tables, with ``progress`` after each; return the number of messages. Raises ``CopyRefused``."""
     await source.begin_transaction(require)
     await target.begin_empty()
     formats = [(await read_format(each.connection))[0] for each in (source, target)]

@@ -1,15 +1,12 @@
 """The connections of a node to one PostgreSQL server: pools, errors, background workers, advisory locks, and the clock.
 
-Connections are configured for short statements on indexed rows. Plans are pinned: with the statistics of an empty
-table, the planner would scan the table when it is full (measured: 2.4 times the cost). No code changes the session
-state, so nothing is reset, which would cost a round trip each time. After a timeout, all connections of the pool are
-closed, because the address may now lead to another server.
+Plans are pinned: with the statistics of an empty table, the planner would scan the table when it is full (measured: 2.4
+times the cost). Sessions are not reset between commands, which saves a round trip; so no command may change session
+state. After a timeout, all connections of the pool are closed: the address may now lead to another server. After a
+failure to connect, commands fail at once during a pause that doubles with each failure; then one command tries.
 
-After a failure to connect, commands fail at once for a while; this time doubles with each failure in a row. Then one
-command tries to connect, and the others keep failing until it succeeds.
-
-The database's clock decides what is visible. A node derives it from its machine's clock and an offset. A timestamp in a
-reply bounds the offset, because it was taken between the sending of the statement and the arrival of the reply.
+The database's clock decides what is visible. A node estimates its offset from the machine's clock: a timestamp in a
+reply was taken between the sending of the statement and the arrival of the reply.
 """
 
 import logging
@@ -140,35 +137,21 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresOptions(Options):
-    """The options of a node.
+    """The options of a node."""
 
-    - ``migrates``: upgrade the schema at the start, unless running older nodes could not use the new one.
-    - ``connections``: size of the connection pool. Connections for notifications and advisory locks are extra. With
-      the durability ``STANDARD`` there is a second pool, for commits that a crash may undo.
-    - ``acquire_s``: how long a command waits for a connection; ``statement_s``: the statement timeout. After either,
-      the client should retry. A connection is given up if the server sends nothing for ``silence_s`` more.
-    - ``coalesced_max``: maximum number of messages in one statement.
-    - ``fresh_s``: how long the settings of a queue are cached if no node notifies of a change.
-    - ``sweep_rows``: maximum number of rows that the janitor deletes with one statement.
-    - ``in_flight_counted_max``: up to this in-flight quota, messages are counted at each receive; above it, at
-      intervals.
-    - ``listens``: use notifications to wake long polls of other nodes.
-    - ``poll_s``: interval at which a node polls the queues of its waiters; a fifth of it if no notifications arrive.
-    """
-
-    migrates: bool = True
-    connections: int = 8
-    durability: Durability = Durability.STRICT
-    acquire_s: float = 5.0
-    statement_s: float = 30.0
-    silence_s: float = 5.0
-    coalesced_max: int = 100
-    fresh_s: float = 5.0
-    sweep_rows: int = 1_000
-    in_flight_counted_max: int = 1_000
+    migrates: bool = True  # upgrade the schema at the start, unless running older nodes could not use the new one
+    connections: int = 8  # in each pool; connections for notifications and advisory locks are extra
+    durability: Durability = Durability.STRICT  # STANDARD adds a pool for commits that a crash may undo
+    acquire_s: float = 5.0  # maximum wait for a connection
+    statement_s: float = 30.0  # statement timeout
+    silence_s: float = 5.0  # then a connection without a reply is closed
+    coalesced_max: int = 100  # messages in one statement
+    fresh_s: float = 5.0  # how long a queue is cached if no node notifies of a change
+    sweep_rows: int = 1_000  # that the janitor deletes with one statement
+    in_flight_counted_max: int = 1_000  # larger in-flight quotas are counted at intervals, not at each receive
     claim_slice_rows: int = 1_000
-    listens: bool = True
-    poll_s: float = 1.0
+    listens: bool = True  # use notifications to wake long polls of other nodes
+    poll_s: float = 1.0  # interval of polls for waiters; a fifth of it if no notifications arrive
 
 
 _RETURN_S = 5.0
@@ -204,23 +187,17 @@ class Database:
         self.url = url
         self.options = options
         self.breaker = Breaker(clock=clock)
-        self.on_lost: Callable[[], None] = lambda: None
-        """Called after the loss of a connection: the next one may lead to another server, whose clock differs."""
-        self.calls: dict[int, Callable[[], None]] = {}
-        """Called once when the connection of this ``id`` is released."""
+        self.on_lost: Callable[[], None] = lambda: None  # called after a connection was lost
+        self.calls: dict[int, Callable[[], None]] = {}  # called when the connection of this ``id`` is released
         self._settings = {**SETTINGS, "statement_timeout": f"{options.statement_s * 1_000:.0f}ms"}
         self._durable = self._pool(self._settings, _be_durable)
         self.relaxes = options.durability is Durability.STANDARD
-        """Whether ``relaxed`` uses another pool than ``connection``."""
         self._relaxed = self._pool(self._settings | RELAXED) if self.relaxes else self._durable
         self._pools = [self._durable, self._relaxed] if self.relaxes else [self._durable]
         self._is_known = False
 
     async def open(self) -> None:
-        """Connect, upgrade the schema, and log the durability of commits; after that, do nothing.
-
-        Raises ``SchemaRefused`` and the errors of ``asyncpg``.
-        """
+        """Connect once, upgrade the schema, and log the durability; raises ``SchemaRefused`` and errors of asyncpg."""
         if not self._is_known:
             for each in self._pools:
                 await each
@@ -262,7 +239,7 @@ class Database:
     async def _acquire(self, pool: "asyncpg.Pool[Any]") -> AsyncIterator[Any]:
         self.breaker.check()
         try:
-            # A timeout costs a task, and an idle connection needs none.
+            # A timeout costs a task.
             connection = await pool.acquire(timeout=None if pool.get_idle_size() else self.options.acquire_s)
         except UNREACHABLE as error:
             # An exhausted pool or server is reachable.

@@ -51,9 +51,6 @@ def named(url: str) -> Iterator[None]:
         raise StoreError(f"{place} cannot be used: {sentence(error)}") from error
 
 
-# The identity of a database.
-
-
 class Identity(NamedTuple):
     """A database of a store; ``place`` counts from 0, the home."""
 
@@ -72,10 +69,7 @@ async def identity(connection: Any) -> Identity | None:
 
 
 async def require_place(connection: Any, *, store: bytes | None, place: int) -> bool:
-    """Return whether the database has the identity ``place`` of ``store``; False if it has none yet and may get it.
-
-    Raises ``PlaceRefused`` for another identity, and if a database with queues would have to join.
-    """
+    """Return whether the database is at ``place`` of ``store`` already; raises ``PlaceRefused`` if it cannot be."""
     ours = await identity(connection)
     if ours is None:
         if place and await connection.fetchval(SQL["count_queues"]):
@@ -119,9 +113,6 @@ async def _complete_identity(connection: Any, new: Identity) -> Identity:
     return Identity(store, int(place), *keys)
 
 
-# The list.
-
-
 class Member(msgspec.Struct, frozen=True):
     """A database other than the home. ``url`` has no password, and is ``None`` if unknown."""
 
@@ -136,9 +127,9 @@ async def members(home: Any) -> list[Member]:
 
 
 async def register(home: Any, place: int, url: str, *, is_sure: bool) -> None:
-    """Record the URL of the database at ``place``, in a transaction that has locked the list.
+    """Record the URL of a database, in a transaction that has locked the list; ``is_sure``: it has confirmed its place.
 
-    ``is_sure``: the database at ``url`` has confirmed its place. Raises ``PlaceRefused`` if another one has the place.
+    Raises ``PlaceRefused`` if another database has the place.
     """
     kept = {member.place: member for member in await members(home)}.get(place)
     if kept is not None and kept.removed:
@@ -188,9 +179,6 @@ def _members_file(home_url: str) -> Path | None:
     return (
         folder / "veilmq" / f"databases-{blake2s(remove_passwords(home_url).encode(), digest_size=8).hexdigest()}.json"
     )
-
-
-# Operator commands.
 
 
 @asynccontextmanager
@@ -272,8 +260,7 @@ async def known_urls(home_url: str) -> dict[int, str]:
 async def add(home_url: str, url: str) -> Listed:
     """Add the database at ``url`` to the store; a database that belongs to it already keeps its place.
 
-    Raises ``StoreError`` if it has queues or belongs to another store, and if servers could not connect without the
-    password in ``url``.
+    Raises ``StoreError`` if it has queues, belongs to another store, or needs the password in ``url``.
     """
     kept_url = remove_passwords(url)
     async with _ready(home_url) as home, AsyncExitStack() as stack:
@@ -320,9 +307,9 @@ async def _place_for(home: Any, store: Identity, other: Any, url: str) -> int:
 
 
 async def remove(home_url: str, name: str) -> Listed:
-    """Remove a database, by its number or URL; raises ``StoreError`` unless it is empty.
+    """Remove an empty database, by its number or URL; raises ``StoreError``.
 
-    The first statements keep new queues from being placed there, and wait until those in creation exist.
+    First it blocks the placement of new queues there, and waits for those in creation.
     """
     async with _ready(home_url) as home:
         store = await home_identity(home)
@@ -361,8 +348,6 @@ async def _require_empty(other: Any, member: Member, store: Identity) -> None:
         raise StoreError(f"{member.url} has events that are not exported: run `veilmq events flush`, and try again.")
 
 
-# Checks of the doctor across all databases.
-
 ONE_STORE = "the databases are one store"
 PLACES = "every queue is in the database that the home names"
 
@@ -382,7 +367,7 @@ async def examine_together(urls: Mapping[int, str]) -> list[Finding]:
                 connections[place] = await stack.enter_async_context(_ready(url))
             except StoreError as error:
                 unreachable.append(str(error))
-        # The store is that of the home, or, while the home is down, of the first database with an identity.
+        # While the home is down, the first database with an identity determines the store.
         identities = {place: await identity(each) for place, each in connections.items()}
         ours = identities[0] if 0 in identities else next(filter(None, identities.values()), None)
         store = None if ours is None else ours.store

@@ -1,13 +1,11 @@
 """The engine on one database: it runs commands as SQL statements and replies when they are durable.
 
-The database is the only state. Commands of one kind on one queue share statements (``Coalescer``): while a statement
-runs, the next commands are collected for the following one. So under light load a command runs alone and at once; under
-heavy load a hundred share a round trip. (Measured: four to seven times less work for the database.) All other commands
-are rare and run alone. Background work starts once the database was reached.
+Commands of one kind on one queue share statements (``Coalescer``): while a statement runs, the next commands are
+collected for the following one. So under light load a command runs alone and at once; under heavy load a hundred share
+a round trip. (Measured: four to seven times less work for the database.) All other commands are rare and run alone.
 
-One node at a time exports events: it holds an advisory lock, on its own connection, from planning a range until the
-range is deleted; other nodes wait for the lock. The lock ends with the node or the connection, and after a minute
-without a command. The next node finds the planned range and writes the same files.
+One node at a time exports events: it holds an advisory lock from planning a range until the range is deleted, at most a
+minute after its last command. The next node finds the planned range and writes the same files.
 """
 
 import asyncio
@@ -52,23 +50,22 @@ from veilmq.store.postgres.transaction import run_cold, sweep
 log = logging.getLogger(__name__)
 
 _PROBE_S = 2.0
-_JANITOR_LOCK, _EXPORT_LOCK = 0x7665696C6D72, 0x7665696C6D73  # the keys of locks, beside that of migrations
-_EXPORT_LOCK_S_MAX = 20  # how long another one is waited for
+_JANITOR_LOCK, _EXPORT_LOCK = 0x7665696C6D72, 0x7665696C6D73  # schema.py has the key before these
+_EXPORT_LOCK_S_MAX = 20  # maximum wait for the lock
 _IDLE_MS_MAX = 60 * SECOND_MS
 
 T = TypeVar("T")
 
 
 class Hot(NamedTuple):
-    """How commands of one kind on one queue run together, and how many messages a command counts for.
+    """How commands of one kind on one queue run together.
 
-    ``work`` returns the result or ``VeilmqError`` of each, and may raise ``PartitionRetired``. With ``is_relaxed``, a
-    crash of the database may undo it on standard queues under the durability ``STANDARD``.
+    ``work`` returns a result or ``VeilmqError`` for each command, and may raise ``PartitionRetired``.
     """
 
     work: Callable[[Node, Any, Queue, Sequence[Any]], Awaitable[list[Any]]]
-    messages: Callable[[Any], int]
-    is_relaxed: bool = True
+    messages: Callable[[Any], int]  # of a command
+    is_relaxed: bool = True  # on standard queues with Durability.STANDARD, a crash of the database may undo it
 
 
 _COMMANDS_WITH_SOURCE = (commands.StartMove, commands.CancelMove, commands.ListMoves)
@@ -186,12 +183,10 @@ class PostgresEngine(Node):
     def __init__(
         self, database: Database, *, options: PostgresOptions, clock: SystemClock, place: int = 0, store: Any = None
     ) -> None:
-        """``store``: the ``store.Shards`` to which the database belongs."""
         super().__init__(database, options=options, clock=DatabaseClock(clock))
         self.place = place
         self.token_key = b""
-        self.is_open = False
-        """Whether the database was reached, and background work has started."""
+        self.is_open = False  # the database was reached, and background work has started
         self.is_closing = False
         self.opening = asyncio.Lock()
         self.command_metrics = CommandMetrics()
@@ -229,7 +224,7 @@ class PostgresEngine(Node):
                 await sweep(self, self.janitor_lock.connection)
                 if self.place == 0 and self.catalog.shards is not None:
                     await self.catalog.shards.sweep_places(self.janitor_lock.connection)
-        except BaseException:  # even a cancelled node must not keep the lock
+        except BaseException:  # also if cancelled
             self.janitor_lock.release()
             raise
 

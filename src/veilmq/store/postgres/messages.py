@@ -19,16 +19,15 @@ from veilmq.store.queues import checked
 
 _COUNTERS = 1 << COUNTER_BITS
 AT_ONCE_MS = -1
-"""The delay of a message that the delay of its FIFO queue must not hide."""
+"""No delay, whatever the delay of the FIFO queue."""
 
 
 async def insert(
     node: Node, connection: Any, queue: Queue, new: list[NewMessage], keys: list[bytes | None], ids: list[bytes]
 ) -> list[Any]:
-    """Store messages; return the stored row of each, in their order.
+    """Store messages; return the row of each, which is that of the first for a duplicate in a FIFO queue.
 
-    A FIFO queue logs each message under its key; the row of a duplicate is that of the first. Raises
-    ``PartitionRetired``, and errors of ``COLLISIONS`` if another node used the same counter in the same millisecond, or
+    Raises ``PartitionRetired``, and ``COLLISIONS`` if another node used the same counter in the same millisecond, or
     sent the same ids in another order.
     """
     if queue.settings.fifo:
@@ -214,10 +213,7 @@ def _read(node: Node, queue: Queue, commands: Sequence[Any], results: list[list[
 
 
 async def _rows(name: str, connection: Any, queue: Queue, chunk: Sequence[_ReceiptRequest]) -> dict[int, Any]:
-    """Run the statement; return the rows of the messages that exist, by position.
-
-    It is repeated after a conflict with another node, and for rows that changed while it waited for their locks.
-    """
+    """Run a statement, again after conflicts and for rows that changed meanwhile; return the rows by position."""
     statement = queues.sql(queue)[name]
     found: dict[int, Any] = {}
     for _ in range(2 * COLLISIONS_MAX):

@@ -1,25 +1,21 @@
 """The state of queues that a node keeps in memory and may lose: positions, low-water marks, quotas, totals, fairness.
 
-**Positions.** A position (``seq``) is the database's time in milliseconds and a counter of the node, so that of two
-messages of one millisecond the later one has the higher position. If two nodes generate the same position, the second
-statement fails, and its node continues at a random counter and retries.
+**Positions.** A position (``seq``) is the database's time in milliseconds and a counter of the node. If two nodes
+generate the same position, the second statement fails, and its node retries with a random counter.
 
-**Low-water marks.** Deleted and hidden messages leave dead entries in a partition's index while any transaction is
-open, so a receive that scans from the start gets slower with each message consumed meanwhile. Messages become visible
-at the current time or later. So after a receive, no message of that priority precedes the last received one, except
-messages that were committed late or returned by a failed node. Scans start behind that message, every 16th a little
-before it, and once a second, and whenever nothing is found, at the start. With a long transaction even these full scans
-are expensive; they take at most a tenth of the time.
+**Low-water marks.** While any transaction is open, deleted and hidden messages leave dead entries in a partition's
+index, which slow down scans from the start. Messages become visible at the current time or later, so no message of a
+priority precedes the last received one, except those committed late or returned by a failed node. Scans start behind
+that message, every 16th a little before it; once a second, and whenever nothing is found, at the start. These full
+scans take at most a tenth of the time.
 
-**Quotas.** For a small in-flight quota, each receive counts; this is exact. For a large one, one node counts for all at
-intervals (at most a fiftieth of the time); each node adds its receives and subtracts its deletes since then. So between
-two counts, receives of other nodes can exceed the quota. A small quota beside thousands of delayed messages works the
-same way, except that each node adds its receives to the shared count immediately: only simultaneous receives exceed the
-quota, and an expired lease frees its slot at the next count.
+**Quotas.** A small in-flight quota is counted at each receive and exact. For a large one, one node counts for all at
+intervals (at most a fiftieth of the time), and each node adds its own changes since; between two counts, receives of
+other nodes can exceed the quota. A small quota beside thousands of delayed messages works the same way, but nodes share
+their changes at once: only simultaneous receives exceed it, and an expired lease frees its slot at the next count.
 
-**Fair queues** are standard queues with message groups; other queues have no cost. A node tracks its own receives
-exactly. For the receives of other nodes it reads which messages are in flight, at most once a second and for at most a
-fiftieth of the time. ``core.messages`` decides which groups are noisy.
+**Fair queues** are standard queues with message groups. A node tracks its own receives exactly, and reads the leases of
+all nodes at most once a second, for at most a fiftieth of the time. ``core.messages`` decides which groups are noisy.
 """
 
 import asyncio
@@ -104,11 +100,9 @@ class PartitionCache(dict[int, T]):
 class LowWater:
     """The last received message of each priority of a partition, and where the next scan starts.
 
-    Only standard queues have marks: a FIFO group may become eligible by an instant that is long past. The first scan
-    after ``full_scan_at_ms`` is a full one, which starts at the beginning. No full scan starts before
-    ``full_scan_at_s_min`` of the stopwatch, even if nothing is found. The current scan started at ``began_s``; the last
-    partial one took ``partial_s``, and the last ``slow_scans`` full scans took much longer. ``marks`` is in the form of
-    ``BEGINNING``.
+    FIFO queues have none: a group may become eligible by an instant that is long past. A full scan is due at
+    ``full_scan_at_ms``, and allowed from ``full_scan_at_s_min`` of the stopwatch. The last partial scan took
+    ``partial_s``; the last ``slow_scans`` full scans took much longer. ``marks`` is in the form of ``BEGINNING``.
     """
 
     clock: Clock
@@ -169,19 +163,14 @@ class LowWater:
 
 @dataclass(slots=True)
 class _InFlightCount:
-    """The last count of messages in flight; ``delta`` is this node's unshared change since then.
-
-    If the node ``shares_delta``, it adds it to the count of all nodes. The next count is due at ``due_ms`` of the
-    database's clock, which is ``recount_at_ms`` of the node's; while half of the quota is free, at
-    ``recount_at_ms_if_free``.
-    """
+    """The last count of messages in flight."""
 
     in_flight: int = 0
-    delta: int = 0
-    due_ms: int = 0
-    recount_at_ms: int = 0
-    recount_at_ms_if_free: int = 0
-    shares_delta: bool = False
+    delta: int = 0  # changes by this node since the count, without shared ones
+    due_ms: int = 0  # when the next count is due, by the database's clock
+    recount_at_ms: int = 0  # the same by the node's clock
+    recount_at_ms_if_free: int = 0  # while half of the quota is free
+    shares_delta: bool = False  # changes are added to the count of all nodes at once
 
 
 class InFlight:
@@ -280,15 +269,11 @@ class FairShares(Fairness):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
-        self.suspects: set[int] = set()
-        """The groups that are noisy, or may be soon."""
-        self.refresh_at_ms = 0
-        """When, by the node's clock, the messages in flight at other nodes may be read again."""
+        self.suspects: set[int] = set()  # groups that are noisy, or may be soon
+        self.refresh_at_ms = 0  # when the leases of all nodes may be read again, by the node's clock
         self.touched: set[int] | None = None  # positions that changed during a refresh
         self._clock = clock
         self._ahead_ms = 0  # offset of the database's clock
-
-    # Events of this node.
 
     def stored(self, groups: Sequence[int | None], rows: Sequence[Any]) -> None:
         """Record stored messages; a send can make a busy group that was silent noisy again."""
@@ -424,19 +409,14 @@ class Node:
         self.watches = Watches(database, poll_s=options.poll_s, clock=clock, catalog=self.catalog, start=self.start)
         self.positions = Positions()
         self.totals: defaultdict[int, Counter[str]] = defaultdict(Counter)
-        """Counters of messages by queue number, since the start of this node.
-
-        A node counts after the statement returns; the totals of a store are the sums over its nodes. (A transaction
-        that is repeated afterwards may be counted twice.)
-        """
+        """Messages by queue number, counted by this node since its start; a repeated transaction may count twice."""
         self.fair: PartitionCache[FairShares] = PartitionCache(partial(FairShares, clock))
         self.low_water: PartitionCache[LowWater] = PartitionCache(partial(LowWater, clock))
         database.on_lost = self.low_water.clear
         self.in_flight = InFlight(options=options, clock=clock, watches=self.watches)
-        self.workers: dict[type[Command], Worker] = {}
-        """Background workers, by the command that does one slice."""
+        self.workers: dict[type[Command], Worker] = {}  # by the command that does one slice
+        # Slow counts of visible messages, and until when they are reused.
         self.backlogs: PartitionCache[tuple[float, Backlog]] = PartitionCache(lambda: (0.0, Backlog(0, None)))
-        """Slow counts of visible messages, and until when they are reused."""
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` as a task of this node."""

@@ -1,17 +1,16 @@
 """The outbox: it moves messages from one database of a store to another, exactly once and in the order of groups.
 
-For each pair of a local source queue and a queue in another database, an *outbox* is a partition of the message tables
-that stands for the other queue. Dead letters, move tasks, forwards and publications move messages as if the target was
-local, with the same statements in the same transaction; so the transfer is durable from the start. Then a *relay*
-forwards them in three steps, each a transaction:
+An *outbox* is a partition of the message tables that stands for a queue in another database, for one local source.
+Dead letters, move tasks, forwards and publications move messages there with the same statements, in the same
+transaction, as to a local queue. Then a *relay* forwards them in three steps, each a transaction:
 
 1. At the source: choose the messages of a batch; the batch gets the next number of its outbox, and a token.
 2. At the target: store the messages and the batch's number, unless the number is stored already.
 3. At the source: delete the messages of the batch (together with step 1 of the next batch).
 
-After a failure between two steps, any node repeats the batch; messages that arrived are not stored twice. If the target
-has the number with another token, the source database was restored from a backup and lost its counter; it continues
-from the target's number. Message ids cannot detect duplicates, because a message may return to a queue.
+After a failure, any node repeats the batch, and the target stores it once. If the target has the number with another
+token, the source lost its counter (it was restored from a backup), and continues from the target's number. Message ids
+cannot detect duplicates, because a message may return to a queue.
 """
 
 import asyncio
@@ -180,10 +179,9 @@ def _bytes(text: str | None) -> Any:
 
 
 async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queue | None, int]:
-    """Move a slice of messages whose target was deleted back to their source queue.
+    """Return a slice of messages to their source queue, because the target was deleted.
 
-    Return the source queue and the number of messages. The queue is ``None`` if it was deleted too; then the messages
-    are deleted.
+    Returns the source queue and the number of messages; without a source queue (``None``), they are deleted.
     """
     if await tx.connection.fetchrow(OUTBOX["lock_outbox"], outbox.partition) is None:
         return None, 0
@@ -191,7 +189,7 @@ async def return_messages(tx: PostgresTransaction, outbox: Outbox) -> tuple[Queu
     seqs = await _first_seqs(tx.connection, outbox)
     queue = await _lock_queue(tx, outbox.source, outbox.source_id)
     if queue is not None:
-        # Undo the changes of a move to a dead-letter queue: restore the receive count of the source queue.
+        # Undo the move to a dead-letter queue.
         returned = [
             {**each, "source": None, "receive_count": each["receives_before"], "receives_before": 0}
             for each in await _messages(tx.connection, outbox, seqs)
@@ -205,7 +203,6 @@ class Relay(Worker):
     """Relays the messages in the outboxes of the node's database."""
 
     def __init__(self, node: Node, place: int, *, shards: Any) -> None:
-        """``directory`` is ``store.Shards``."""
         super().__init__(step=self._relay_due, clock=node.clock, start=node.start, pause_ms_min=0)
         self._place = place
         self._node = node
@@ -214,11 +211,10 @@ class Relay(Worker):
         self.failures = 0
 
     async def target(self, connection: Any, name: str, source: tuple[int, str]) -> Queue | None:
-        """Return a queue of another database, with its outbox as the partition; messages of ``source`` can move there.
+        """Return a queue of another database, with the outbox from ``source`` as its partition; see ``Catalog.target``.
 
-        ``source`` is number and name of the queue; 0 and the name of a topic. The outbox is created in the connection's
-        transaction. While the other database cannot be reached, the last known settings are used; raises
-        ``StoreUnavailable`` if there are none.
+        The outbox is created in the connection's transaction. While the other database is down, the last known settings
+        are used.
         """
         known_outbox = await connection.fetchrow(OUTBOX["known_outbox"], source[0], name)
         try:
@@ -248,8 +244,6 @@ class Relay(Worker):
             counter("store_outbox_relayed", "Messages relayed to other databases.", self.relayed),
             counter("store_outbox_failures", "Times that some could not be relayed.", self.failures),
         ]
-
-    # The relay.
 
     async def _relay_due(self) -> int | None:
         """Relay all due messages, to all databases concurrently; return a pause after a failure."""

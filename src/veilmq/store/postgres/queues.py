@@ -1,13 +1,12 @@
 """The cache of queues, and the statements on their messages.
 
-A queue is looked up on first use and cached for some seconds. The cache may be stale: another node may have changed,
-purged or deleted the queue. A statement on a retired partition finds and stores nothing (``PartitionRetired``); then
-the queue is looked up again, and the command repeated.
+A cached queue may be stale: another node may have changed, purged or deleted it. A statement on a retired partition
+finds and stores nothing (``PartitionRetired``); then the queue is looked up again, and the command repeated.
 
-Statements have variants, with marked lines in the SQL files: with the lines after "lock:" a statement locks, with those
-after "fifo:" or "fair:" it is for such queues. With the lines after "log:", used only for logged queues, it writes an
-event for each receipt that it ends (``mq.outcomes``). The receive's part of an event is stored with the message
-(``store.events``). Receipts that ended without a deletion are kept for a day, for late deletes.
+Statements have variants, marked in the SQL files: the text after "lock:" locks, the text after "fifo:" or "fair:" is
+for such queues. The text after "log:", used only for logged queues, writes an event for each receipt that the statement
+ends (``mq.outcomes``); the receive's part of an event is stored with the message (``store.events``). Receipts that
+ended without a deletion are kept for a day, for late deletes.
 """
 
 import re
@@ -68,14 +67,7 @@ EVENTS["lock_state"] = f"{SQL['event_state']} FOR UPDATE"
 
 
 class Queue(NamedTuple):
-    """One incarnation of a queue; ``number`` is in receipts, ``partition`` (qp) in every statement on its messages.
-
-    - ``origin``: the first partition, for rows that outlive a purge.
-    - ``away``: the queue is in another database; ``partition`` is that of the outbox from which messages are relayed.
-    - ``has_groups``: a message of the standard queue had a group, as of the lookup.
-    - ``kept_longer_ms``: added to the retention while the clock is doubted.
-    - ``logs``: its receipts are logged.
-    """
+    """One incarnation of a queue; ``number`` is in receipts, ``partition`` (qp) in every statement on its messages."""
 
     number: int
     name: str
@@ -83,11 +75,11 @@ class Queue(NamedTuple):
     created_at_ms: int
     modified_at_ms: int
     partition: int
-    origin: int
-    away: bool = False
-    has_groups: bool = False
-    kept_longer_ms: int = 0
-    logs: bool = False
+    origin: int  # the first partition, for rows that outlive a purge
+    away: bool = False  # in another database; the partition is that of the outbox
+    has_groups: bool = False  # of a standard queue, as of the lookup
+    kept_longer_ms: int = 0  # added to the retention while the clock is doubted
+    logs: bool = False  # its receipts
 
 
 class Catalog:
@@ -97,10 +89,8 @@ class Catalog:
         self._options = options
         self._entries: dict[str, tuple[Queue, float]] = {}
         self._kept_longer_ms = 0
-        self.shards: Any = None
-        """The databases of the store: ``store.Shards``."""
-        self.outbox: Any = None
-        """Messages for other databases: ``outbox.Relay``."""
+        self.shards: Any = None  # store.Shards
+        self.outbox: Any = None  # outbox.Relay
 
     def fresh(self, name: str) -> Queue | None:
         """Return the cached queue unless it has expired."""
@@ -128,7 +118,7 @@ class Catalog:
         """Look up the target of a move, in its transaction; the queue may be in another database.
 
         ``source`` is number and name of the source queue; 0 and the name of a topic. Raises ``StoreUnavailable`` if the
-        database of the target is down and has never been reached for this target.
+        target's database is down and there is no outbox yet.
         """
         queue = await self.look_up(connection, name)
         if queue is None and self.outbox is not None:
@@ -217,10 +207,7 @@ async def write_late_deletes(
     *,
     earlier: Sequence[Receipt],
 ) -> None:
-    """Write the events of deletes without effect, by the state of their receipts.
-
-    ``earlier`` are superseded receipts that deleted their message.
-    """
+    """Write the events of deletes without effect, by state, and of ``earlier`` (superseded) receipts that deleted."""
     if not (queue.logs and (without_effect or earlier)):
         return
     end, args = sql(queue)["end_receipts"], (retention_ms(queue), queue.origin, queue.name)
@@ -263,8 +250,7 @@ async def next_visible_ms(
 ) -> int | None:
     """Return when the next message is visible, which may be now; ``None`` if none becomes visible without a send.
 
-    In a standard queue only messages ``behind`` the marks are considered; the result is at most ``wait_ms_max`` from
-    now.
+    A standard queue is searched ``behind`` the marks; the result is at most ``wait_ms_max`` from now.
     """
     (row,) = await next_visible_rows(connection, [queue], fifo=queue.settings.fifo, behind=behind)
     if not row["is_used"]:

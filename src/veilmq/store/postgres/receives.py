@@ -1,19 +1,15 @@
 """Receives; those of a batch with the same key share one statement.
 
-A standard queue delivers the messages that became visible first, a FIFO queue those of eligible groups.
-
 Visibility rules: if a receive has no timeout, each message gets the timeout of its class. The class depends on message
-attributes, which are not read in SQL. So the first statement hides all messages for the longest lease, and a second one
-in the same transaction sets each timeout.
+attributes, which SQL does not read: the first statement hides all messages for the longest lease, and a second one in
+the same transaction sets each timeout.
 
 Dead letters (messages over the maximum receive count) move to the dead-letter queue in the transaction of the receive.
-So each is in exactly one of the two queues, also after a crash. If the dead-letter queue cannot take them, they are
-delivered once more.
+If the dead-letter queue cannot take them, they are delivered once more.
 
-A receive of a FIFO queue with an attempt id can be repeated if its reply was lost. The same id returns the same
-messages with the same receipts, hidden again from now on, without counting a receive, as long as none of them has
-changed (SQS API Reference, ReceiveRequestAttemptId). Otherwise the stored attempt is void, and the receive is an
-ordinary one, which replaces it.
+A receive of a FIFO queue with an attempt id can be repeated if its reply was lost: it returns the same messages with
+the same receipts, hidden again from now on, without counting a receive, as long as none of them has changed (SQS API
+Reference, ReceiveRequestAttemptId). Otherwise it is an ordinary receive, which replaces the stored attempt.
 """
 
 from collections import Counter, defaultdict
@@ -48,21 +44,14 @@ _read_table = lru_cache(maxsize=256)(read_table)
 
 
 class _ReceiveKey(NamedTuple):
-    """Key by which receives share one statement.
-
-    - ``requested_at_ms``, ``lease_until_ms_max``: of a parked receive, the time of the request and the latest end of
-      its leases.
-    - ``lease_ms_max``: the maximum lease, from the request.
-    - ``has_rules``: each message has its own timeout.
-    - ``unique``: makes the key of a receive with an ``attempt_id`` unique, as it shares no statement.
-    """
+    """Key by which receives share one statement."""
 
     timeout_ms: int
-    requested_at_ms: int | None
-    lease_until_ms_max: int | None
-    lease_ms_max: int | None
-    has_rules: bool
-    unique: int | None
+    requested_at_ms: int | None  # of a parked receive
+    lease_until_ms_max: int | None  # of a parked receive
+    lease_ms_max: int | None  # from the request
+    has_rules: bool  # each message has its own timeout
+    unique: int | None  # a receive with an attempt id shares no statement
     attempt_id: str | None
 
 
@@ -89,10 +78,7 @@ def dead_letter_args(node: Node, queue: Queue, target: Queue | None) -> tuple[in
 
 
 async def move(connection: Any, node: Node, queue: Queue, target: Queue, seqs: list[int], *args: Any) -> int:
-    """Move locked messages of a standard queue; ``args`` are the last ones of the statement.
-
-    Return their number: 0 if the target was retired.
-    """
+    """Move locked messages of a standard queue; return their number, 0 if the target was retired."""
     counter = node.positions.take(len(seqs) + 1)
     moved = await connection.fetch(STANDARD["move"], queue.partition, target.partition, seqs, counter, *args)
     if moved:
@@ -212,10 +198,7 @@ def _receive_key(command: Receive, queue: Queue, index: int) -> _ReceiveKey:
 
 @dataclass(slots=True)
 class _SharedReceive:
-    """The statements of receives with the same key: up to ``count`` messages, each receive its share, in order.
-
-    ``woken``: the queues that got dead letters, and when.
-    """
+    """The statements of receives with the same key: up to ``count`` messages, each receive its share, in order."""
 
     node: Node
     connection: Any
@@ -223,13 +206,10 @@ class _SharedReceive:
     key: _ReceiveKey
     shares: Sequence[int]
     count: int
-    woken: dict[str, int] = field(default_factory=dict)
+    woken: dict[str, int] = field(default_factory=dict)  # queues that got dead letters, and when
 
     async def rows(self) -> list[Any]:
-        """Lease messages, or repeat an attempt; return their rows.
-
-        A row of a repeated attempt has ``issued_visible_at``, the deadline in its receipt.
-        """
+        """Lease messages, or repeat an attempt, whose rows have ``issued_visible_at``, the deadline in the receipt."""
         attempt_id, origin, connection = self.key.attempt_id, self.queue.origin, self.connection
         if attempt_id is None:
             rows = await self._lease_with_rules()
@@ -345,10 +325,7 @@ class _SharedReceive:
     async def _lease_standard(
         self, count: int, receives_max: int | None = None, taken: list[int] | None = None
     ) -> list[Any]:
-        """Lease up to ``count`` messages, except those at the positions ``taken``; in a fair queue, quiet groups first.
-
-        Messages received more than ``receives_max`` times are logged as dead letters.
-        """
+        """Lease up to ``count`` messages, without those at ``taken``; ``receives_max`` is for the events."""
         queue, node, fetch = self.queue, self.node, self.connection.fetch
         log_args = queues.event_log_args(queue)
         if log_args:

@@ -1,20 +1,18 @@
 """The schema of a database and its migration, the durability of commits, and the checks of the doctor.
 
 A new database gets ``store/schema.sql`` and ``schema.sql``; an older one gets the missing scripts of ``migrations``, in
-order. Then both get ``functions.sql``, which replaces all functions. So a change of a table needs an edit of a schema
-and a script; a change of a function needs an edit of ``functions.sql`` and a script that raises the format.
+order. Then both get ``functions.sql``, which replaces all functions. So a change of a table stands in a schema and a
+script; a change of a function in ``functions.sql``, with a script that raises the format.
 
-During a rolling upgrade, nodes of two versions use one database, so a script must not change what older nodes use. A
-script that has to do so contains ``-- ends: N``: nodes that know fewer than N formats cannot use the result. A starting
-node applies the compatible scripts; ``veilmq migrate`` also applies the others, while no node is connected. A node
-accepts a newer schema unless its scripts exclude the node's version.
+During a rolling upgrade, nodes of two versions use one database. A script that older nodes cannot live with contains
+``-- ends: N``: nodes that know fewer than N formats cannot use the result. A starting node applies the other scripts;
+``veilmq migrate`` applies all, while no node is connected.
 
-Durable connections use the operator's ``synchronous_commit``, which may wait for more than the default
-(``remote_apply``) or for less of the standbys (``remote_write``), but replace ``off`` and ``local``, which do not wait
-for the disks of the server and its synchronous standbys. Relaxed connections do not wait: their commits reach the
-server's log within about half a second. A durable commit makes all earlier commits durable.
+Durable connections use the operator's ``synchronous_commit`` (also ``remote_apply`` or ``remote_write``), but replace
+``off`` and ``local``, which do not wait for the disks of the server and its synchronous standbys. Relaxed commits reach
+the server's log within about half a second. A durable commit makes all earlier commits durable.
 
-The doctor reads only and can run beside nodes: it checks the invariants of ``doctor.sql`` in one snapshot.
+The doctor only reads, in one snapshot, and can run beside nodes.
 """
 
 import re
@@ -98,8 +96,7 @@ async def migrate(
 ) -> list[Script]:
     """Upgrade the schema in one transaction; return the applied scripts. Raises ``SchemaRefused``.
 
-    Also raises it if a table is locked for long, and for a script that older nodes cannot use: always if
-    ``may_exclude_older_nodes`` is false, otherwise while a node is connected.
+    A script that excludes older nodes requires ``may_exclude_older_nodes``, and that no node is connected.
     """
     if not (await read_format(connection, scripts))[1]:
         return []
@@ -176,16 +173,12 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitDurability:
-    """The durability of commits on one server.
-
-    ``waits`` is the ``synchronous_commit`` of durable connections, ``set_to`` that of the operator; ``standbys`` is the
-    operator's ``synchronous_standby_names``, empty for none.
-    """
+    """The durability of commits on one server."""
 
     mode: Durability
-    waits: str
-    set_to: str
-    standbys: str
+    waits: str  # synchronous_commit of durable connections
+    set_to: str  # synchronous_commit of the operator
+    standbys: str  # synchronous_standby_names
     fsync: bool
     full_page_writes: bool
 

@@ -1,13 +1,12 @@
 """A store on one or more PostgreSQL databases; each queue is in one of them, and its commands run there.
 
 The home, the first database, lists the other databases and the place of each queue, and has accounts and topics.
-Messages move between databases through an outbox (``outbox``). A database is opened as soon as it can be reached. If
-one is down, only its queues are unavailable; commands that need all databases, such as listings, fail meanwhile. An
-added or removed database is noticed within seconds, or when a command names a queue there.
+Messages move between databases through an outbox (``outbox``). While a database is down, its queues are unavailable,
+and commands that need all databases, such as listings, fail. Nodes notice added and removed databases within seconds.
 
-The home records the place of a queue before the queue is created. A queue never moves. A command goes to the database
-that is known to have its queue, otherwise to the home. A database without the queue looks up the place at the home and
-forwards the command.
+The home records the place of a queue before the queue is created; a queue never moves. A command goes to the database
+that has its queue according to a cache, or to the home. A database without the queue looks up its place at the home,
+and forwards the command.
 """
 
 import asyncio
@@ -66,11 +65,9 @@ class Shards(Store):
         self._places: dict[str, int] = {}  # places of queues outside the home, as a cache
         self._exported_place = 0
         self._removed: set[int] = set()  # places of removed databases
-        self.shards: dict[int, PostgresEngine] = {}
-        """All databases by place, the home at 0; some may not be open yet."""
+        self.shards: dict[int, PostgresEngine] = {}  # by place; some may not be open yet
         self._home = self._add(0, urls[0])
-        self.clock = self._home.clock
-        """The clock of the home; the clocks of all databases are assumed to agree."""
+        self.clock = self._home.clock  # the clocks of all databases are assumed to agree
         self._store_commands: dict[type[Command], Callable[[Any], Awaitable[Any]]] = {
             commands.CreateQueue: self._create,
             commands.ListQueues: self._list,
@@ -83,14 +80,12 @@ class Shards(Store):
         }
         self._refresher = Worker(step=self.refresh, clock=self.clock, start=self._home.start, poll_ms_max=REFRESH_MS)
 
-    # The list of databases.
-
     @classmethod
     async def open(cls, urls: Sequence[str], *, clock: SystemClock, options: PostgresOptions | None = None) -> Self:
         """Connect to the home, the first of ``urls`` (``postgresql://…``), and to all databases that it lists.
 
-        Further URLs, in the order of their places, are added to the list. If one database that belongs to the store can
-        be reached, the others may be down and are opened later. Raises ``StoreError``, without passwords.
+        Further URLs, in the order of their places, are added to the list. At least one database of the store must be
+        reachable. Raises ``StoreError``, without passwords.
         """
         store = cls(urls, clock=clock, options=options or PostgresOptions())
         try:
@@ -230,8 +225,6 @@ class Shards(Store):
             raise StoreUnavailable if engine is None else engine.unavailable()
         return engine
 
-    # Places of queues.
-
     def _cached_engine(self, name: str) -> PostgresEngine:
         """Return the database that has the queue according to the cache, or the home."""
         return self.shards.get(self._places.get(name, 0), self._home)
@@ -301,8 +294,6 @@ class Shards(Store):
             names = [name for (name,) in rows]
             return [name for (name,) in await engine.read(lambda there: there.fetch(SHARDS["unused"], names))]
         return []
-
-    # For relays of the outbox.
 
     async def find(self, name: str) -> tuple[int, Queue] | None:
         """Return the place and the queue of a full name; raises ``StoreUnavailable``."""
@@ -379,8 +370,6 @@ class Shards(Store):
     def _open_engines(self) -> list[PostgresEngine]:
         return [engine for engine in self.shards.values() if engine.is_open]
 
-    # Commands on several databases.
-
     async def _run_on_all(self, command: Command) -> list[Any]:
         """Return the results of all databases; raises ``StoreUnavailable`` while one is down."""
         return await asyncio.gather(*(execute(engine, command) for engine in self.shards.values()))
@@ -419,9 +408,9 @@ class Shards(Store):
         return QueuePage(names=names[: command.count], more=len(names) > command.count)
 
     async def _plan_export(self, command: PlanExport) -> EventRange | None:
-        """Plan the next range of events, in the current database or the next one that has any.
+        """Plan the next range of the first database with events, from the current one on.
 
-        Skips databases that are down; raises ``StoreUnavailable`` if no other one has events.
+        Raises ``StoreUnavailable`` if only databases that are down may have events.
         """
         is_sure = True
         for place in sorted(self.shards, key=lambda place: (place < self._exported_place, place)):

@@ -1,8 +1,7 @@
 """The port ``store.transaction`` on a PostgreSQL connection, and the execution of cold commands.
 
-A transaction that conflicts with another one is repeated, at most ``COLLISIONS_MAX`` times. Waiters are woken after the
-commit. Claimed messages stay in their table, with columns for the claim and the shard. A bind locks the row of the
-source and blocks purges; each slice of an end locks the row of the claim.
+Claimed messages stay in their table, with columns for the claim and the shard. A bind locks the row of the source and
+blocks purges; each slice of an end locks the row of the claim.
 """
 
 # Callers pass the queues that the transaction has found, so its methods accept only ``Queue`` of this dialect.
@@ -53,10 +52,7 @@ _PREFETCHED = 100  # rows; their bodies may be large
 
 
 def _split_dead_letters(rows: Sequence[Any], receives_max: int) -> tuple[list[int], list[int], bool]:
-    """Return the positions to bind, those of dead letters, and whether rows are left over.
-
-    Dead letters were received ``receives_max`` times; with 0 there are none.
-    """
+    """Return positions to bind, those of dead letters (none if ``receives_max`` is 0), and whether rows are left."""
     alive: list[int] = []
     dead: list[int] = []
     bytes_left = limits.DEAD_LETTER_BYTES_PER_RECEIVE
@@ -72,14 +68,13 @@ def _split_dead_letters(rows: Sequence[Any], receives_max: int) -> tuple[list[in
 
 
 class PostgresTransaction(claims.ClaimTransaction, Transaction):
-    """A transaction on one connection; for commands that only read, each statement is its own transaction."""
+    """A transaction on one connection; of a command that only reads, each statement is its own transaction."""
 
     def __init__(self, connection: Any, node: Node) -> None:
         self.connection = connection
         self._fetch: Callable[..., Awaitable[list[Any]]] = connection.fetch
         self.node = node
-        self.after: list[Callable[[], object]] = []
-        """Called after the commit."""
+        self.after: list[Callable[[], object]] = []  # called after the commit
         self._due_ms: dict[str, int] = {}  # queues to notify, and when a message is visible
         self._changed: set[str] = set()
         self.ids = node.ids
@@ -143,7 +138,6 @@ class PostgresTransaction(claims.ClaimTransaction, Transaction):
         if settings.fifo and settings.delay_s != queue.settings.delay_s:
             await settle_groups(connection, queue)
         if settings.fifo and settings.retention_s < queue.settings.retention_s:
-            # Expired messages must not block their groups.
             args = queue.partition, retention_ms(queue._replace(settings=settings)), self.node.options.sweep_rows
             await connection.execute(SWEEPS["sweep_fifo"], *args, *queues.event_log_args(queue))
         self.invalidate(queue)

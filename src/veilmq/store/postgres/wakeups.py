@@ -1,18 +1,15 @@
 """Wake long polls on this node and on others.
 
-A node polls all queues that have waiters there, with one statement for each kind of queue. Polling covers lost
-notifications. If none arrive at all (a pooler that drops LISTEN/NOTIFY), the node polls five times as often. Without
-waiters it does not poll. The replies also synchronise the clock. (Measured: 51 µs for one queue, 3.7 ms for a
-thousand.)
+A node polls the queues of its waiters, with one statement for each kind of queue. (Measured: 51 µs for one queue, 3.7
+ms for a thousand.) Polling covers lost notifications. If none arrive at all (a pooler that drops LISTEN/NOTIFY), the
+node polls five times as often. Without waiters it does not poll. The replies also synchronise the clock.
 
 Notifications wake waiters on other nodes. A node announces the queues that it awaits with the first waiter and every
-ten seconds, so only awaited queues are notified. The first notification is sent at once, later ones in batches every
-ten milliseconds. Correctness does not depend on notifications. The end of a delay or of a lease needs none, because
-waiters know the instant.
+ten seconds, so only awaited queues are notified. Notifications are sent in batches, at most every ten milliseconds.
+Correctness does not depend on them. The end of a delay or of a lease needs none, because waiters know the instant.
 
 A notification is never part of the transaction that it announces: a commit with NOTIFY waits for every other one
-(measured: 431 sends per second instead of 3,229). It follows the durable commit, and is not durable itself. It uses the
-node's own connection, which is reopened with exponential backoff.
+(measured: 431 sends per second instead of 3,229). It follows the durable commit, and is not durable itself.
 """
 
 import logging
@@ -50,9 +47,7 @@ class Notification(msgspec.Struct, frozen=True, array_like=True):
     - ``awaited``: the queue has waiters at the node; ``full``: they are over the in-flight quota.
     - ``changed``: the queue was changed, purged or deleted, so caches are stale.
     - ``hello`` (without a queue): the node begins to listen, and requests the announcements of the others.
-    - ``alive`` (without a queue): the node still listens.
-
-    In a rolling upgrade, nodes ignore the kinds of newer versions.
+    - ``alive`` (without a queue): the node still listens. Nodes ignore the kinds of newer versions.
     """
 
     node: str
@@ -87,8 +82,7 @@ class Watches:
         self, database: Database, *, poll_s: float, clock: DatabaseClock, catalog: Catalog, start: Start
     ) -> None:
         self.name = token_hex(_NODE_BYTES)
-        self.awaited_until_ms: dict[str, int] = {}
-        """The queues that other nodes await, and when that expires."""
+        self.awaited_until_ms: dict[str, int] = {}  # queues that other nodes await, and when that expires
         self._full: set[str] = set()  # queues with waiters, on any node, that are over the in-flight quota
         self._database = database
         self._poll_ms = int(poll_s * SECOND_MS)
@@ -96,11 +90,10 @@ class Watches:
         self._catalog = catalog
         self._wakes: dict[str, Wake] = {}
         self._poller = Worker(step=self._poll_waiters, clock=clock, start=start, pause_ms_min=0, poll_ms_max=inf)
-        self._upkeep = Worker(step=self._maintain, clock=clock, start=start, poll_ms_max=REFRESH_MS)
+        self._maintainer = Worker(step=self._maintain, clock=clock, start=start, poll_ms_max=REFRESH_MS)
         self._retries = Breaker(clock=clock)
         self._connection: asyncpg.Connection[Any] | None = None
-        self.receives = False
-        """Whether notifications of other nodes arrive: the node's own ones do."""
+        self.receives = False  # whether notifications arrive: the node's own ones do
         self._echoed = False
         self._pending: dict[tuple[str, str], int] = {}
         self._announced: set[str] = set()
@@ -112,22 +105,18 @@ class Watches:
     def metrics(self) -> list[Metric]:
         """Return the numbers of notifications, and whether they arrive."""
         return [
-            gauge(
-                "store_notifications_arrive",
-                "1 while notifications of other servers arrive.",
-                self.receives,
-            ),
+            gauge("store_notifications_arrive", "1 while notifications of other servers arrive.", self.receives),
             counter("store_notifications_sent", "Notifications sent to other servers.", self._sent),
             counter("store_notifications_received", "Notifications received from other servers.", self._received),
         ]
 
     def open(self) -> None:
         """Start listening."""
-        self._upkeep.schedule()
+        self._maintainer.schedule()
 
     async def stop(self) -> None:
         """Send pending notifications and stop listening; no other work may be running."""
-        for worker in (self._poller, self._upkeep, self._sender):
+        for worker in (self._poller, self._maintainer, self._sender):
             worker.stop()
         await self._send()
         connection, self._connection = self._connection, None
@@ -138,10 +127,7 @@ class Watches:
     # Waiters of this node.
 
     def begin(self, queue: str, wake: Wake) -> None:
-        """Call ``wake`` when ``queue`` may have a message.
-
-        Polls once soon: a message may arrive before other nodes receive the announcement.
-        """
+        """Call ``wake`` when ``queue`` may have a message; poll once soon, before other nodes have the announcement."""
         self._wakes[queue] = wake
         if queue in self._announced or self._connection is None:
             self._poller.schedule(self._interval_ms)
@@ -155,10 +141,9 @@ class Watches:
         self._wakes.pop(queue, None)
 
     def wake(self, queue: str, due_ms: int, *, here_ms: int | None = None) -> None:
-        """Wake the waiters of all nodes for a message that may be visible at ``due_ms``, 0 for now.
+        """Wake the waiters of all nodes for a message that may be visible at ``due_ms``, 0 for now, after its commit.
 
-        ``here_ms``, by the node's clock, replaces it for waiters of this node. The change must be committed, because
-        waiters receive at once.
+        ``here_ms``, by the node's clock, is for waiters of this node.
         """
         self.wake_here(queue, due_ms if here_ms is None else here_ms)
         if self.is_awaited(queue):
@@ -180,10 +165,7 @@ class Watches:
             log.exception("the watch on %s failed", queue)
 
     async def wake_groups(self, connection: Any, queue: Queue) -> None:
-        """Wake the waiters of a FIFO queue for its next eligible group, which is read from the database.
-
-        The caller's change is committed, so a purge since then is no error.
-        """
+        """Wake the waiters of a FIFO queue for its next eligible group, after a commit; ignore a purge since then."""
         if queue.name in self._wakes or self.is_awaited(queue.name):
             with suppress(PartitionRetired):
                 due_ms = await next_visible_ms(connection, queue)
@@ -224,16 +206,16 @@ class Watches:
         return self._interval_ms
 
     async def _poll(self, names: list[str]) -> None:
-        """Wake the waiters of queues with messages; expired cache entries do, as the rows show retired partitions."""
-        of_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
+        """Wake the waiters of queues with messages; uses expired cache entries, as the rows show retired partitions."""
+        queues_by_kind: defaultdict[bool, list[Queue]] = defaultdict(list)
         async with self._database.connection() as connection:
             for name in names:
                 queue = self._catalog.cached(name) or await self._catalog.look_up(connection, name)
                 if queue is None:
                     self.wake_here(name, 0)
                 else:
-                    of_kind[queue.settings.fifo].append(queue)
-            for is_fifo, queues in of_kind.items():
+                    queues_by_kind[queue.settings.fifo].append(queue)
+            for is_fifo, queues in queues_by_kind.items():
                 sent_ms = self._clock.machine.now_ms()
                 rows = await next_visible_rows(connection, queues, fifo=is_fifo)
                 self._clock.synchronize(rows[0]["now"], sent_ms=sent_ms)
@@ -289,7 +271,7 @@ class Watches:
             log.warning("the connection for notifications of other nodes has ended; reconnecting")
             self.receives = False
             self._poller.schedule(self._interval_ms)
-            self._upkeep.schedule(self._retries.failed())
+            self._maintainer.schedule(self._retries.failed())
 
     # Notifications of this node.
 
