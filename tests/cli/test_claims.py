@@ -86,9 +86,7 @@ def test_release_and_close_require_confirmation(command: tuple[str, ...], claims
 
 
 def test_an_error_has_a_remedy(claims: Claims, veilmq: Veilmq) -> None:
-    error = (
-        "The queue has no source x; open it first. (SourceNotFound) `veilmq claims list` prints those that there are."
-    )
+    error = "The queue has no source x; open it first. (SourceNotFound) `veilmq claims list` prints the existing ones."
     answer = veilmq("claims", "close", "jobs", "x", "--yes")
     assert (answer.code, answer.out, answer.err) == (1, "", f"veilmq: {error}\n")
     assert veilmq("claims", "release", "jobs", "s", "9", "--yes").code == 1

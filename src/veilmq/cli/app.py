@@ -1,7 +1,7 @@
-"""The table of commands, and the one place where their failures become exit codes.
+"""The table of commands, and the mapping of their errors to exit codes.
 
-A command is a function; its arguments and options are its parameters. It returns an exit code or nothing, prints its
-result, and raises when it fails. Its module is imported when it runs, so that `veilmq --help` needs none of them.
+A command is a function; its parameters are its arguments and options. It prints its result, returns an exit code or
+nothing, and raises on failure. Its module is imported when it runs, so `veilmq --help` needs none of them.
 """
 
 import errno
@@ -44,9 +44,9 @@ COMMANDS = (
 )
 """Name, module and function (or ``App`` of commands), and the line in the list of commands."""
 
-DONE, FAILED, WRONG_USAGE, INTERRUPTED, READER_GONE = 0, 1, 2, 130, 141
+DONE, FAILED, WRONG_USAGE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
-_UNDECODED = re.compile("[\ud800-\udfff]")  # bytes that the interpreter could not decode are halves of surrogate pairs
+_UNDECODED = re.compile("[\ud800-\udfff]")  # surrogates represent bytes that the interpreter could not decode
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NEGATED = "Unknown option: --no-"
 _EXTRAS = {
@@ -54,29 +54,29 @@ _EXTRAS = {
     "spark": ("deltalake", "grpc", "jinja2", "numpy", "pandas", "pyarrow", "pyspark"),
     "reload": ("watchfiles",),
 }
-"""The modules that commands need of third parties, by the extra that brings them."""
+"""Third-party modules by the extra that installs them."""
 
 _WRONG_USAGE = {"UsageError", "DeclaredError", "RoutesError", "SettingError", "TableError"}
 _WRONG_USAGE |= {"CycloptsError", "ShellDetectionError"}
-"""The errors that say that the command line is wrong, by name: most commands need few of their modules."""
+"""The errors of wrong usage, by name, so that their modules need not be imported."""
 
 _REMEDIES = {
     "QueueDoesNotExist": "`veilmq queue list` prints those that do; `veilmq queue create` creates one.",
     "QueueNameExists": "`veilmq queue show` prints its settings, `veilmq queue set` changes them.",
-    "SourceNotFound": "`veilmq claims list` prints those that there are.",
+    "SourceNotFound": "`veilmq claims list` prints the existing ones.",
     "UnexpectedReply": "Name the endpoint of a queue server with --endpoint.",
     "Unreachable": "Start a server with `veilmq serve`, or name another with --endpoint.",
     "PlanRefused": "Nothing was changed.",
     "ShellDetectionError": "Name the shell with --shell.",
 }
-"""What to do about an error, by its code or its class."""
+"""The remedy for an error, by its code or its class."""
 
 
 @cache
 def build(running: str = "") -> App:
-    """Return the application, made once: every command under its name.
+    """Return the application with all commands.
 
-    The help of the command ``running`` is its docstring; the others have their lines in the list.
+    The help of the command ``running`` is its docstring; the others have only their lines in the list.
     """
     app = App(
         name="veilmq",
@@ -96,7 +96,7 @@ def build(running: str = "") -> App:
 
 
 def _endpoint_of_profile(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Have ``--endpoint`` converted, which finds a server by itself, also where it is not given."""
+    """Call the converter of ``--endpoint`` even if the option is missing: it finds the server's default."""
     for argument in arguments:
         if "--endpoint" in argument.names and not argument.tokens:
             argument.append(Token(keyword="--endpoint", source="profile"))
@@ -105,8 +105,8 @@ def _endpoint_of_profile(app: App, commands: tuple[str, ...], arguments: Argumen
 @command
 def install_completion(
     *,
-    shell: Literal["bash", "zsh", "fish", "powershell"] | None = option("The shell, where it cannot be detected."),
-    output: Path | None = option("Write the script there, and leave the shell's start-up file alone.", "FILE"),
+    shell: Literal["bash", "zsh", "fish", "powershell"] | None = option("The shell, if it cannot be detected."),
+    output: Path | None = option("Write the script there; do not change the shell's start-up file.", "FILE"),
 ) -> Result:
     """Install completion of commands and options for your shell."""
     try:
@@ -117,10 +117,10 @@ def install_completion(
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Do what ``main`` does."""
+    """Implement ``main``."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the process was started with it closed
-            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - to the end of the process
+        if getattr(sys, name) is None:  # it was closed when the process started
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - until the end of the process
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         for each in filter(_UNDECODED.search, given):
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str] | None) -> int:
             raise UsageError(f"The argument {each!a} is not text in the encoding of this locale ({encoding}).")
         function, bound, _ = build(given[0] if given else "").parse_args(given)
         if arguments is None:
-            gc.freeze()  # what was imported stays to the end
+            gc.freeze()  # imported modules stay until the end
             gc.enable()
         code = function(*bound.args, **bound.kwargs)
         sys.stdout.flush()
@@ -138,16 +138,16 @@ def run(arguments: Sequence[str] | None) -> int:
         if isinstance(error, OSError):
             _drop_output()
         if isinstance(error, BrokenPipeError):
-            return READER_GONE
-        if (known := _failure(error, given)) is None:
+            return BROKEN_PIPE
+        if (failure := _failure(error, given)) is None:
             raise
-        code, text = known
+        code, text = failure
         print(f"veilmq: {text}", file=sys.stderr)
     return code if isinstance(code, int) else DONE
 
 
 def _drop_output() -> None:
-    """Flush standard output; drop what cannot be written, or the interpreter's last flush would complain about it."""
+    """Flush standard output. Drop what cannot be written, because the interpreter's last flush would fail again."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -155,9 +155,9 @@ def _drop_output() -> None:
 
 
 def _failure(error: Exception, given: Sequence[str]) -> tuple[int, str] | None:
-    """Return the exit code for ``error``, and a line that says what to do about it; ``None`` for a defect of ours."""
+    """Return the exit code for ``error`` and a line with the remedy; ``None`` for a defect."""
     if isinstance(error, ModuleNotFoundError):
-        if error.name is None:  # raised by us: it says what to install
+        if error.name is None:  # raised by veilmq, with what to install
             return FAILED, f"{error}."
         package = error.name.partition(".")[0]
         lacks = f"veilmq {given[0]} needs the module {error.name}, which is not installed: pip install"
@@ -170,10 +170,10 @@ def _failure(error: Exception, given: Sequence[str]) -> tuple[int, str] | None:
     if not ours:
         return None
     if isinstance(error, CycloptsError):
-        error.verbose = False  # without the place in our code where the option is defined
+        error.verbose = False  # without the code that defines the option
     text = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError) and text.startswith(_NEGATED):
-        text, _, _ = text.partition(" Did you mean")  # the nearest name to --no-memory means its opposite
+        text, _, _ = text.partition(" Did you mean")  # the suggestion for --no-memory would be its opposite
         text += " A switch is off unless it is given."
     if code := getattr(error, "code", ""):  # of a ClientError
         text += f" ({code})"

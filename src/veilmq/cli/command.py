@@ -1,4 +1,4 @@
-"""What commands share: results, failures, questions, progress, and how they are stopped."""
+"""Shared by commands: results, failures, confirmation, progress and signals."""
 
 import inspect
 import signal
@@ -18,15 +18,15 @@ from veilmq.cli.options import JSON, UsageError, signature_of
 from veilmq.core.limits import SECOND_MS
 
 Rows = Iterable[tuple[str, object]]
-"""Names and values; further lines of a value stay in its column."""
+"""Names and values; a value may have several lines."""
 
 
 class CommandFailed(Exception):
-    """The command was right and could not be done; exit code 1. The text says what to do."""
+    """A valid command failed; exit code 1. The text has the remedy."""
 
 
 class Result(NamedTuple):
-    """What a command prints: ``value`` as one JSON document on one line, or else ``text``, with ``note`` to stderr."""
+    """The output of a command: with ``--json`` ``value`` on one line, else ``text``, and ``note`` on stderr."""
 
     value: Any
     text: str
@@ -34,7 +34,7 @@ class Result(NamedTuple):
     code: int = 0
 
     def show(self, *, json: bool) -> int:
-        """Print it, and return the exit code ``code``; without ``text`` there is no line."""
+        """Print the result, and return the exit code. An empty ``text`` prints nothing."""
         if json:
             print(msgspec.json.encode(self.value).decode())
         elif self.text:
@@ -46,9 +46,9 @@ class Result(NamedTuple):
 
 
 def command(function: Callable[..., Result | int | None], *, prints: bool = True) -> Callable[..., int | None]:
-    """Return the command ``function`` with its options and, if it ``prints``, ``--json``, which shows its result.
+    """Make ``function`` a command: convert its options, print its ``Result``, and close its ``server``'s connection.
 
-    It closes the connection to its ``server``.
+    With ``prints`` it gets the option ``--json``.
     """
     signature = signature_of(function, json=JSON) if prints else signature_of(function)
     takes_json = "json" in inspect.signature(function).parameters
@@ -64,13 +64,13 @@ def command(function: Callable[..., Result | int | None], *, prints: bool = True
             result = function(*bound.args, **bound.kwargs)
             return result.show(json=json) if isinstance(result, Result) else result
 
-    run.__signature__ = signature  # type: ignore[attr-defined]  # what inspect reads instead of the real one
+    run.__signature__ = signature  # type: ignore[attr-defined]  # for inspect
     run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
     return run
 
 
 def group(name: str, *functions: Callable[..., Result | None], **named: Callable[..., Result]) -> App:
-    """Return the commands ``name …``; one has the name of its function, unless it is given by another."""
+    """Return the group of commands ``name``; commands have the names of their functions or keywords."""
     app = App(name=name, group_parameters=Group("Parameters", help_formatter=_required_first))
     for each, function in [*((None, each) for each in functions), *named.items()]:
         app.command(command(function), name=each)
@@ -78,7 +78,7 @@ def group(name: str, *functions: Callable[..., Result | None], **named: Callable
 
 
 def _required_first(console: Any, options: Any, panel: Any) -> None:
-    """Show the options of a command, those that are required before all others, in whatever table they are."""
+    """Show the options of a command, the required ones first."""
     from cyclopts.help import DefaultFormatter
 
     panel.entries.sort(key=lambda each: not each.required)
@@ -86,7 +86,7 @@ def _required_first(console: Any, options: Any, panel: Any) -> None:
 
 
 def aligned(*blocks: Rows) -> str:
-    """Return names and values in two columns, without those that are ``None``; an empty line is between ``blocks``."""
+    """Format names and values in two columns, without values that are ``None``; an empty line separates ``blocks``."""
     texts = []
     for rows in blocks:
         shown = [(name, str(value)) for name, value in rows if value is not None]
@@ -96,15 +96,15 @@ def aligned(*blocks: Rows) -> str:
 
 
 def instant(at_ms: int) -> str:
-    """Return an instant as a date and a time of day in UTC, to the second."""
+    """Format an instant as date and time in UTC, to the second."""
     return datetime.fromtimestamp(at_ms // SECOND_MS, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @contextmanager
 def progress(unit: str, totals: Mapping[str, int | None]) -> Iterator[Callable[..., None]]:
-    """Give a function for how many ``unit`` of a name are done: a bar for each on a terminal, nothing elsewhere.
+    """Show a progress bar for each name in ``totals`` (``None``: unknown) if stderr is a terminal.
 
-    ``totals`` has the names, and how many there are; the function may be given that too.
+    The context yields a function that takes a name, the number of ``unit`` done and, optionally, a new total.
     """
     if not sys.stderr.isatty():
         yield lambda name, done, total=None: None
@@ -118,14 +118,8 @@ def progress(unit: str, totals: Mapping[str, int | None]) -> Iterator[Callable[.
         yield lambda name, done, total=None: bars.update(bar[name], completed=done, total=total)
 
 
-# Questions and signals.
-
-
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if ``yes``, or if the answer at the terminal is yes; raises otherwise.
-
-    Without a terminal there is no answer, and silence is no consent: ``--yes`` is needed.
-    """
+    """Ask for confirmation unless ``yes``. Raises ``CommandFailed`` if denied, ``UsageError`` without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -137,16 +131,16 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def stop_on_signals() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set; a second one ends the process as usual."""
+    """Yield an event that Ctrl-C and SIGTERM set; a second signal ends the process as usual."""
     stop = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         stop.set()
-        signal.signal(number, before[signal.Signals(number)])
+        signal.signal(number, handlers[signal.Signals(number)])
 
     with ExitStack() as stack:
-        for number, handler in before.items():
-            signal.signal(number, note)
+        for number, handler in handlers.items():
+            signal.signal(number, on_signal)
             stack.callback(signal.signal, number, handler)
         yield stop

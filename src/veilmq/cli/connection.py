@@ -1,4 +1,4 @@
-"""How a command finds a server and its key: options, variables of the environment, profiles of AWS's tools."""
+"""The server of a command and its key: from options, environment variables, and profiles of AWS's tools."""
 
 import os
 import re
@@ -27,9 +27,9 @@ _KEY = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 
 def _connect(_: Any, tokens: Sequence[Token]) -> Transport:
-    """Return what sends to the URL that was given, else to that of a variable that is not empty, else of the profile.
+    """Return the transport to the server of ``--endpoint``, of a non-empty variable, or of the profile.
 
-    Requests are signed with the caller's key. Nothing is sent yet; what is no URL is a ``UsageError``.
+    Requests are signed with the user's key. Nothing is sent yet. Raises ``UsageError`` for an invalid URL.
     """
     (token,) = tokens
     variables = environment()
@@ -53,22 +53,22 @@ Server = Annotated[
         converter=_connect,
         accepts_keys=False,
         n_tokens=1,
-        required=False,  # app.py has it converted in any case
+        required=False,  # app.py calls the converter in any case
         show_default=DEFAULT_ENDPOINT,
         metavar="URL",
-        help="Server to talk to.",
+        help="URL of the server.",
     ),
 ]
 
 
 def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
-    """Return the reply of the server's second port.
+    """Send a request to the server's admin port, and return the reply.
 
-    The secret that signs elsewhere is the password here (HTTP Basic). It is sent over TLS or to this machine alone, and
-    only where variables name the key or the profile: the key of the default profile may be one of Amazon.
+    The secret key is the password (HTTP Basic). It is sent only over TLS or to this machine, and only if variables set
+    the key or the profile, because the key of the default profile may be for Amazon.
     """
     if not admin_endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is no URL like {ADMIN_ENDPOINT.default}.")
+        raise UsageError(f"--admin-endpoint: {admin_endpoint!r} is not a URL such as {ADMIN_ENDPOINT.default}.")
     key = key_from(environment() if _profile_variable(os.environ) else os.environ)
     is_private = admin_endpoint.startswith("https://") or _THIS_MACHINE.match(admin_endpoint) is not None
     headers = None if key is None or not is_private else urllib3.make_headers(basic_auth=f"{key.id}:{key.secret}")
@@ -79,42 +79,39 @@ def post(admin_endpoint: str, path: str) -> urllib3.BaseHTTPResponse:
         raise CommandFailed(f"No server answers at {admin_endpoint}: {error}") from error
 
 
-# Profiles: what the files of AWS's tools say stands where the variables would, which beat it.
-
-
 def environment() -> dict[str, str]:
-    """Return the variables of the process, and those that the profile has in place of missing ones."""
+    """Return the environment variables, and the profile's values for missing ones."""
     return {**os.environ, **_of_profile(os.environ)}
 
 
 def _of_profile(given: Mapping[str, str]) -> dict[str, str]:
-    """Return key, region and endpoint of the profile, by the names of variables that ``given`` lacks.
+    """Return the key, region and endpoint of the profile, as values of the variables that ``given`` lacks.
 
-    The profile is ``AWS_PROFILE``, ``AWS_DEFAULT_PROFILE``, or ``default``; raises ``UsageError`` for a named one that
-    no file has. A profile that gets its key otherwise (a role, single sign-on, a program) has none here.
+    The profile is ``AWS_PROFILE``, ``AWS_DEFAULT_PROFILE`` or ``default``; raises ``UsageError`` if a named one does
+    not exist. Keys from a role, single sign-on or a program are not supported.
     """
     variable = _profile_variable(given)
     name = given[variable] if variable else "default"
     config = _sections(given.get("AWS_CONFIG_FILE") or "~/.aws/config")
     credentials = _sections(given.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials")
-    plain = config.get("default") if name == "default" else None  # the others stand behind the word profile
+    plain = config.get("default") if name == "default" else None  # other sections are named "profile NAME"
     parts = [each for each in (plain, config.get(f"profile {name}"), credentials.get(name)) if each is not None]
     if variable and not parts:
         raise UsageError(f"{variable}: there is no profile {name!r} in the files of AWS's tools (~/.aws/config).")
     found = {option: value for part in parts for option, value in part.items()}
-    made: dict[str, str] = {}
+    variables: dict[str, str] = {}
     if key_from(given) is None and found.get("aws_access_key_id") and found.get("aws_secret_access_key"):
-        made = {each.upper(): found.get(each, "") for each in _KEY}
+        variables = {each.upper(): found.get(each, "") for each in _KEY}
     if found.get("region") and not given.get("AWS_REGION") and not given.get("AWS_DEFAULT_REGION"):
-        made["AWS_REGION"] = found["region"]
+        variables["AWS_REGION"] = found["region"]
     ignored = given.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or found.get("ignore_configured_endpoint_urls", "")
     if endpoint_variable(given) is None and ignored.lower() != "true":
-        # Below "sqs =" of the section of services are indented lines, which are one value here.
+        # In a section of services, "sqs =" is followed by indented lines, which the parser returns as one value.
         lines = config.get(f"services {found.get('services')}", {}).get("sqs", "").splitlines()
         of_sqs = {option.strip(): value.strip() for option, _, value in (line.partition("=") for line in lines)}
         if url := of_sqs.get("endpoint_url") or found.get("endpoint_url"):
-            made["AWS_ENDPOINT_URL_SQS"] = url
-    return made
+            variables["AWS_ENDPOINT_URL_SQS"] = url
+    return variables
 
 
 def _profile_variable(given: Mapping[str, str]) -> str | None:
@@ -122,9 +119,9 @@ def _profile_variable(given: Mapping[str, str]) -> str | None:
 
 
 def _sections(file: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the sections of a file of AWS's tools, none where it is missing; raises ``UsageError``."""
-    path = os.path.expanduser(file)  # noqa: PTH111 - Path raises where the user has no home
-    if not os.path.isfile(path):  # noqa: PTH113 - Path raises where a folder may not be entered
+    """Return the sections of a file of AWS's tools; none if it does not exist. Raises ``UsageError``."""
+    path = os.path.expanduser(file)  # noqa: PTH111 - Path raises if the user has no home
+    if not os.path.isfile(path):  # noqa: PTH113 - Path raises if a folder may not be entered
         return {}
     import shlex
     from configparser import Error, RawConfigParser
@@ -136,6 +133,6 @@ def _sections(file: str) -> Mapping[str, Mapping[str, str]]:
         raise UsageError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     found: dict[str, Mapping[str, str]] = {}
     for name, section in parser.items():
-        with suppress(ValueError):  # of a name with a single quote
-            found[" ".join(shlex.split(name))] = dict(section)  # [profile 'two words'], as AWS's tools write it
+        with suppress(ValueError):  # the name has an unbalanced quote
+            found[" ".join(shlex.split(name))] = dict(section)  # AWS's tools write [profile 'two words']
     return found

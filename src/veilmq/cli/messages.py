@@ -20,8 +20,8 @@ from veilmq.core import limits
 from veilmq.core.messages import Attribute, attributes_bytes
 
 STANDARD_INPUT = "-"
-AGAIN_S = 2.0
-"""The pause of ``--follow`` after a receive that failed, in seconds."""
+RETRY_S = 2.0
+"""The pause of ``--follow`` after a failed receive."""
 
 
 @command
@@ -72,7 +72,7 @@ def send(
                 if refusal is not None:
                     failed.append({"line": line, "code": refusal.code, "message": refusal.message})
                 report("sent", line)
-    except (ClientError, Unreachable, KeyboardInterrupt) as error:  # it would stop the next lines too
+    except (ClientError, Unreachable, KeyboardInterrupt) as error:  # the next lines would fail too
         stopped = error
     result = Result({"sent": count, "failed": failed}, f"Sent {count} messages.")
     if stopped is None and not failed:
@@ -88,10 +88,10 @@ def send(
     raise CommandFailed(f"{len(failed)} of {count + len(failed)} lines were not sent.")
 
 
-def _read_body(given: str) -> str:
-    """Return the message; of standard input to its end, without a last line's end."""
-    if given != STANDARD_INPUT:
-        return given
+def _read_body(argument: str) -> str:
+    """Return the body from the argument, or from standard input without its last newline."""
+    if argument != STANDARD_INPUT:
+        return argument
     try:
         return sys.stdin.buffer.read().decode().removesuffix("\n")
     except UnicodeDecodeError as error:
@@ -99,7 +99,7 @@ def _read_body(given: str) -> str:
 
 
 def _length(lines: BinaryIO) -> int | None:
-    """Return how many lines there are, if a terminal shows it and they can be read again."""
+    """Return the number of lines, for a progress bar; ``None`` without a terminal or if ``lines`` cannot be rewound."""
     if not sys.stderr.isatty() or not lines.seekable():
         return None
     start = lines.tell()
@@ -111,7 +111,7 @@ def _length(lines: BinaryIO) -> int | None:
 def _send_lines(
     client: QueueClient, queue: str, form: NewMessage, lines: Iterable[bytes]
 ) -> Iterator[tuple[int, ClientError | None]]:
-    """Send ``lines`` as messages like ``form``; yield the number of each in turn, and why it was not sent."""
+    """Send ``lines`` as messages like ``form``; yield the number of each with the reason if it was not sent."""
     batch: dict[int, NewMessage | ClientError] = {}
     batch_bytes, rest_bytes = 0, attributes_bytes(form.attributes)
 
@@ -123,7 +123,7 @@ def _send_lines(
             yield line, outcome if isinstance(outcome, ClientError) else None
         batch.clear()
 
-    for place, line in enumerate(lines, 1):
+    for line_number, line in enumerate(lines, 1):
         data = line.removesuffix(b"\n").removesuffix(b"\r")
         size = len(data) + rest_bytes
         if len(batch) == limits.SQS_BATCH_ENTRIES_MAX or batch_bytes + size > limits.SQS_BATCH_BYTES_MAX:
@@ -131,15 +131,15 @@ def _send_lines(
             batch_bytes = 0
         if size > limits.MESSAGE_BYTES.maximum:
             text = f"It has {size} bytes with its attributes; a message has at most {limits.MESSAGE_BYTES.maximum}."
-            batch[place] = ClientError("InvalidParameterValue", text, 400)
+            batch[line_number] = ClientError("InvalidParameterValue", text, 400)
             continue
         try:
             if body := data.decode():
-                batch[place] = replace(form, body=body)
+                batch[line_number] = replace(form, body=body)
                 batch_bytes += size
         except UnicodeDecodeError as error:
             text = f"It is not UTF-8 at byte {error.start}."
-            batch[place] = ClientError("InvalidMessageContents", text, 400)
+            batch[line_number] = ClientError("InvalidMessageContents", text, 400)
     yield from send()
 
 
@@ -156,7 +156,7 @@ def receive(
     json: bool = JSON,
     server: Server,
 ) -> None:
-    """Receive messages and print them; they stay hidden until their timeout ends, and then return.
+    """Receive messages and print them; they are visible again when their timeout ends.
 
     With --follow and --json each message is one line.
     """
@@ -173,7 +173,7 @@ def receive(
                     text = "\n" * (shown > 0) + aligned(*map(_rows, part))
                     Result(documents[0] if follow else documents, text, "" if part else "No message.").show(json=json)
                     shown += 1
-                if delete and messages:  # which are printed: those that no reader has seen return
+                if delete and messages:  # only after they are printed
                     results = client.delete_batch(queue, [message.receipt for message in messages])
                     if failed := [each for each in results if each is not None]:
                         text = f"{len(failed)} of {len(results)} messages were not deleted: {failed[0]}"
@@ -184,9 +184,9 @@ def receive(
                 if not follow or (isinstance(refusal, ClientError) and refusal.status < 500):
                     raise
                 if not failing:
-                    print(f"veilmq: {error} Trying again every {AGAIN_S:g} s.", file=sys.stderr)
+                    print(f"veilmq: {error} Trying again every {RETRY_S:g} s.", file=sys.stderr)
                 failing = True
-                time.sleep(AGAIN_S)
+                time.sleep(RETRY_S)
 
 
 _INSTANTS = ("sent_at_ms", "first_received_at_ms", "received_at_ms", "visible_at_ms")
@@ -194,7 +194,7 @@ _PARTS = ("receipt", *_INSTANTS, "state", "receive_count", "group", "dedup_id", 
 
 
 def _rows(message: Any) -> Rows:
-    """Yield what a message has, one that was received, or one of ``wire.v1.queues``."""
+    """Yield the fields of a message: a ``ReceivedMessage``, or one of ``wire.v1.queues``."""
     yield "id", message.id
     for name in _PARTS:
         if (value := getattr(message, name, None)) is not None:
@@ -214,7 +214,7 @@ def _document(message: ReceivedMessage) -> dict[str, Any]:
 
 
 def _text(value: Attribute) -> str:
-    """Return the value of an attribute; bytes in Base64."""
+    """Return the value of an attribute as text; bytes in Base64."""
     return value.text or "" if value.data is None else base64.b64encode(value.data).decode()
 
 

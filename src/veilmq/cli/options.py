@@ -1,7 +1,7 @@
-"""How options are declared, read and refused.
+"""The declaration and the conversion of options.
 
-As in the tables of ``server.settings`` and ``spark.options``, an option is declared where its default would be: by a
-parameter of a command, or by a field of a dataclass, here or in ``pipeline.options``, that is a parameter of commands.
+An option is declared as the default of a command's parameter, or of a field of a dataclass that is such a parameter
+(here or in ``pipeline.options``).
 """
 
 import inspect
@@ -18,21 +18,21 @@ from veilmq.core.limits import Range
 
 
 class UsageError(Exception):
-    """The command line is wrong; exit code 2. The text says what to do."""
+    """The command line is wrong; exit code 2. The text has the remedy."""
 
 
 class Option(NamedTuple):
-    """How an option is written, read and shown; ``default`` is ``None`` for nothing: False, "", () or None, by type."""
+    """The cyclopts parameter of an option; ``default=None`` is the empty value of its type: False, "", () or None."""
 
     parameter: Parameter
     default: Any = None
 
 
 def option(text: str, metavar: str | None = None, *, default: Any = None, allowed: Any = None, **rest: Any) -> Any:
-    """Declare an option that is named as what declares it, without the unit ``_s``; ``rest`` is as in cyclopts.
+    """Declare an option with the name of its parameter or field, without the unit ``_s``; ``rest`` is for cyclopts.
 
-    Without ``default`` it is a switch, may be repeated, or may be left out. ``allowed`` reads its value; the help names
-    a range, which has a default.
+    An option without ``default`` is a switch, may be repeated, or may be missing. ``allowed`` parses its value; a
+    ``Range`` also adds its bounds to the help, and has a default.
     """
     if isinstance(allowed, Range):
         text, metavar = f"{text} From {allowed.minimum} to {allowed.maximum}.", "N"
@@ -48,10 +48,10 @@ def number(allowed: Range, text: str, *, default: int | None = None, **rest: Any
 
 
 def read_by(read: Callable[[str], Any], allowed: object) -> Callable[[Any, Sequence[Token]], Any]:
-    """Return what converts the word of an option, or of an argument, with ``read``.
+    """Return a converter of an option's or argument's value by ``read``.
 
-    What ``read`` refuses (``ValueError``, ``KeyError``) is a ``UsageError`` that names the option and says, with
-    ``allowed``, what it must be. Left to the library, 1.5 would be the whole number 2.
+    If ``read`` raises ``ValueError`` or ``KeyError``, the converter raises a ``UsageError`` with the name of the option
+    and what is ``allowed``. (cyclopts would convert 1.5 to the whole number 2.)
     """
 
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
@@ -66,7 +66,7 @@ def read_by(read: Callable[[str], Any], allowed: object) -> Callable[[Any, Seque
 
 
 def content(read: Callable[[bytes], Any], text: str) -> Any:
-    """Declare an option for a file whose content ``read`` reads, '' for none; what it refuses is a ``UsageError``."""
+    """Declare an option for a file whose content ``read`` parses, or ''. Errors of ``read`` become ``UsageError``."""
 
     def convert(_: Any, tokens: Sequence[Token]) -> Any:
         (token,) = tokens
@@ -80,7 +80,7 @@ def content(read: Callable[[bytes], Any], text: str) -> Any:
 
 
 def pairs(texts: Iterable[str], what: str, form: str = "NAME=VALUE") -> dict[str, str]:
-    """Return values by name of ``NAME=VALUE``; raises ``UsageError``, which names ``what`` must have this ``form``."""
+    """Parse ``NAME=VALUE`` into values by name. Raises ``UsageError``: ``what`` must have this ``form``."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -91,7 +91,7 @@ def pairs(texts: Iterable[str], what: str, form: str = "NAME=VALUE") -> dict[str
 
 
 def _declared(name: str, kind: Any, declared: Option) -> tuple[Any, Any]:
-    """Return annotation and default of the parameter, or of the field, ``name`` of this ``kind``."""
+    """Return the annotation and the default of the parameter or field ``name`` of type ``kind``."""
     default = None if type(None) in get_args(kind) else declared.default
     named = Parameter(name=f"--{name.removesuffix('_s').replace('_', '-')}", show_default=default is not None)
     if default is None and type(None) not in get_args(kind):
@@ -100,9 +100,9 @@ def _declared(name: str, kind: Any, declared: Option) -> tuple[Any, Any]:
 
 
 def signature_of(function: Callable[..., Any], **more: Option) -> inspect.Signature:
-    """Return the signature of a command for cyclopts: with its options, and with the switches ``more``.
+    """Return the signature of a command for cyclopts, with its options and the additional switches ``more``.
 
-    Options of a table (``**``) are last.
+    Options of a ``TypedDict`` (``**``) are last.
     """
     parameters = dict(inspect.signature(function).parameters)
     for name, declared in more.items():
@@ -114,26 +114,27 @@ def signature_of(function: Callable[..., Any], **more: Option) -> inspect.Signat
             parameters[name] = each.replace(annotation=annotation, default=default)
         elif isinstance(each.annotation, type) and is_dataclass(each.annotation):
             form = _form(each.annotation)
-            is_needed = any(part.default is MISSING for part in fields(form))
-            parameters[name] = each.replace(annotation=form, default=each.empty if is_needed else form())
+            is_required = any(part.default is MISSING for part in fields(form))
+            parameters[name] = each.replace(annotation=form, default=each.empty if is_required else form())
     return inspect.Signature(sorted(parameters.values(), key=attrgetter("kind")))
 
 
 @cache
 def _form(kind: type[Any]) -> Any:
-    """Return what cyclopts makes: a ``kind`` whose fields are declared as cyclopts has them."""
-    hints, made = get_type_hints(kind), []
+    """Return a subclass of the dataclass ``kind`` whose fields are annotated for cyclopts."""
+    hints, annotated = get_type_hints(kind), []
     for each in fields(kind):
         declared = each.default
-        if each.metadata:  # by pipeline.options
+        if each.metadata:  # from pipeline.options
             declared = option(default=each.default or None, **each.metadata)  # False, "" and () are not shown
         if isinstance(declared, Option):
             annotation, default = _declared(each.name, hints[each.name], declared)
-        else:  # no option, but a field as before, so that ``replace`` works
+        else:  # not an option; it stays a field so that ``replace`` works
             annotation, default = Annotated[hints[each.name], Parameter(parse=False)], declared
-        made.append((each.name, annotation, field(default=default, kw_only=True)))
+        annotated.append((each.name, annotation, field(default=default, kw_only=True)))
     namespace = {"__module__": kind.__module__}
-    return Parameter(name="*")(make_dataclass(kind.__name__, made, bases=(kind,), namespace=namespace, frozen=True))
+    form = make_dataclass(kind.__name__, annotated, bases=(kind,), namespace=namespace, frozen=True)
+    return Parameter(name="*")(form)
 
 
 JSON = option("Print one JSON document on one line.")

@@ -1,4 +1,4 @@
-"""``veilmq pipeline``: the jobs on Spark; and ``veilmq demo``, which runs all parts once."""
+"""``veilmq pipeline``, the Spark jobs, and ``veilmq demo``, which runs all parts once."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ State = Annotated[str, Parameter(metavar="DIR", help="Folder or URL of the state
 
 @contextmanager
 def _spark(name: str, cluster: Cluster) -> Iterator["SparkSession"]:
-    """Run Spark for the job ``name``; it finds the profile's key in the environment."""
+    """Run Spark for the job ``name``, with the profile's key in the environment."""
     if cluster.master and cluster.remote:
         raise UsageError("--master and --remote: give only one of them.")
     pairs(cluster.conf, "--conf")
@@ -61,13 +61,13 @@ def _spark(name: str, cluster: Cluster) -> Iterator["SparkSession"]:
 def _streaming(
     name: str, cluster: Cluster, totals: Mapping[str, int | None]
 ) -> Iterator[tuple["SparkSession", threading.Event, "Report"]]:
-    """Give Spark, an event that signals set, and what shows the messages done of each of ``totals``."""
+    """Yield Spark, an event that signals set, and a function that shows progress for each of ``totals``."""
     with _spark(name, cluster) as spark, stop_on_signals() as stop, progress("messages", totals) as report:
         yield spark, stop, report
 
 
 def _settings(server: Server, *, needed: bool = False) -> dict[str, QueueSettings]:
-    """Return the settings of all queues; none if the server does not reply, unless they are ``needed``."""
+    """Return the settings of all queues; empty if the server does not reply, unless they are ``needed``."""
     from veilmq.pipeline.tune import settings_of
 
     client = QueueClient(server)
@@ -174,8 +174,8 @@ def tune(
     if not sets:
         return result
     result.show(json=json)
-    made = apply_to(client, rows, record=changes, at_ms=at_ms, explore=explore, dry_run=dry_run)
-    _print_changes(made, would=dry_run)
+    applied = apply_to(client, rows, record=changes, at_ms=at_ms, explore=explore, dry_run=dry_run)
+    _print_changes(applied, would=dry_run)
     return None
 
 
@@ -190,7 +190,7 @@ def _recommended(recommendations: "tuple[Recommendation, ...]") -> Rows:
 
 
 def _print_changes(changes: "list[Change]", *, would: bool) -> None:
-    """Print a line for each change; ``would``: of a dry run."""
+    """Print a line for each change; ``would`` is for a dry run."""
     for change in changes:
         line = f"{change.queue}: {change.before_s} s → {change.after_s} s"
         print(f"would change {line}" if would else line, file=sys.stderr)
@@ -290,14 +290,14 @@ app = group("pipeline", archive, replay, tune, route_table, route, report)
 
 _A_MINUTE_MESSAGES = 1_400
 _QUICK_MESSAGES = 300
-_MANY = 2_500  # from so many on, each kind of work has receipts enough for the 99th percentile
-_JAVA = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # quick to start, for a short life
+_MANY = 2_500  # enough for the 99th percentile of each kind of work
+_JAVA = "spark.driver.defaultJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for a fast start
 
 
 @command
 def demo(
     *,
-    minutes: int = number(MINUTES, "About how long it takes on an idle machine."),
+    minutes: int = number(MINUTES, "Approximate duration on an idle machine."),
     quick: bool = option("Send very few messages."),
     folder: Path | None = option("Folder for all files; a new one below ./veilmq-demo.", "DIR"),
     keep: bool = option("Keep all files, not only the report."),
@@ -306,9 +306,10 @@ def demo(
     """Run all parts once: a server, workers (one is killed), the archive, tuning, routing and the report.
 
     It needs Java 17 and the extras server and spark. All processes that it
-    starts end with it, and every number that it prints is counted.
+    starts end with it. All numbers are computed from the event log and the
+    archive.
     """
-    import veilmq.server.app  # noqa: F401 - a missing module is reported before anything starts
+    import veilmq.server.app  # noqa: F401 - report a missing module before anything starts
     from veilmq.pipeline.session import check_java
 
     check_java()
@@ -328,20 +329,20 @@ def demo(
 
 
 def _play(folder: Path, messages: int) -> dict[str, Any]:
-    """Run all parts; print and return what they found."""
+    """Run all parts; print and return the results."""
     from veilmq.pipeline.demo import GUESS_S, beside, demonstration
     from veilmq.pipeline.tune import rows_of
 
     def load(heading: str, step: Callable[..., "Worked"], check: Callable[[], None]) -> "Worked":
-        """Process one load, and print its figures."""
+        """Process one load, and print its result."""
         print(f"\n{heading} One worker is killed.\n", flush=True)
         with progress("messages", {"work": messages}) as report:
 
-            def move(done: int) -> None:
+            def update(done: int) -> None:
                 check()
                 report("work", done)
 
-            worked = step(bar=move)
+            worked = step(bar=update)
         print(
             f"   {worked.done:,} messages done in {worked.seconds:.0f} s, {worked.dead:,} moved to the dead-letter "
             f"queue.\n   {worked.repeated:,} redeliveries: {worked.expired:,} receipts expired before the work ended, "

@@ -1,4 +1,4 @@
-"""``veilmq queue``, ``claims`` and ``apply``: queues, what readers have claimed of them, and what a file declares."""
+"""``veilmq queue``, ``claims`` and ``apply``: queues, their claims, and declared queues."""
 
 import sys
 from dataclasses import asdict, dataclass
@@ -26,7 +26,7 @@ _EVENT_LOGS = {"off": "off", "closed": "closed", "": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class QueueOptions:
-    """Fields of ``QueueSettings``; '' is what the server does by itself."""
+    """Options for the fields of ``QueueSettings``; '' is the server's default."""
 
     visibility_timeout_s: int | None = number(
         limits.VISIBILITY_TIMEOUT_S, "Seconds that a received message stays hidden."
@@ -51,7 +51,7 @@ class QueueOptions:
         "N",
         converter=read_by(lambda text: text and limits.IN_FLIGHT.read(text), f"{limits.IN_FLIGHT}, or ''"),
     )
-    event_log: Literal["off", "closed"] | str | None = option(  # '' is no word to complete
+    event_log: Literal["off", "closed"] | str | None = option(  # not "": shells would complete it
         "What the event log records; '' for the server's setting.",
         converter=read_by(_EVENT_LOGS.__getitem__, "off, closed, or ''"),
     )
@@ -81,7 +81,7 @@ class QueueOptions:
 
 
 def _settings(options: QueueOptions) -> dict[str, SettingValue]:
-    """Return the given settings by their names in ``QueueSettings``; raises ``UsageError`` where one misses another."""
+    """Return the given settings by name. Raises ``UsageError`` if one requires another that is missing."""
     found = {name: value for name, value in asdict(options).items() if value not in (None, ())}
     if "receives_max" in found and not found.get("dead_letter_queue"):
         raise UsageError("--receives-max needs --dead-letter-queue.")
@@ -103,14 +103,14 @@ def create(
     options: QueueOptions,
     fifo: bool = option("Keep order in each group; the name ends in .fifo."),
     smq_name: bool = option(
-        "Take a name of SMQ: longer, and of a FIFO queue also without .fifo, which SQS clients do not expect."
+        "Accept a name by the rules of SMQ: longer, and a FIFO queue's without .fifo, unlike SQS clients expect."
     ),
     tag: tuple[str, ...] = option("A tag; may be repeated.", "KEY=VALUE"),
     server: Server,
 ) -> Result:
     """Create a queue, and print its URL.
 
-    A queue that exists already with the same settings is found; with other settings it is an error.
+    It is an error if the queue exists with other settings.
     """
     settings = _settings(options) | ({"fifo": True} if fifo else {})
     tags = pairs(tag, "A tag", "KEY=VALUE")
@@ -122,7 +122,7 @@ def create(
         except ClientError as error:
             if error.code != "InvalidParameterValueException" or str(error).startswith("Value "):
                 raise
-            # The sentence of SQS about a name has no subject.
+            # SQS's sentence about a name has no subject.
             text = f"The queue name {queue!r} is invalid: {error.message}."
             raise ClientError(error.code, text, error.status) from error
     return Result({"queue": queue, "url": url}, url)
@@ -179,7 +179,7 @@ def set_(queue: Queue, /, *, options: QueueOptions, server: Server) -> Result:
     if not settings:
         raise UsageError("Name at least one setting, for example --visibility-timeout 60.")
     if not is_fifo(queue) and _FIFO_FIELDS & settings.keys():
-        Settings(server, queue).set(settings)  # SQS knows FIFO queues by their names alone
+        Settings(server, queue).set(settings)  # over SQS only names that end with .fifo are FIFO queues
     else:
         QueueClient(server).set(queue, settings)
     return Result({"queue": queue, "changed": settings}, f"Changed {queue}.")
@@ -258,7 +258,7 @@ def delete(queue: Queue, /, *, yes: bool = YES, server: Server) -> Result:
 app = group("queue", create, list_, show, set_, tag, redrive, redrives, cancel_redrive, purge, delete)
 
 
-# Claims: what readers of a queue have claimed.
+# Claims
 
 _NUMBER = limits.Range(minimum=0, maximum=2**53 - 1, default=0)
 Source = Annotated[str, Parameter(help="Name of the source, as `veilmq claims list` prints it.")]
@@ -307,10 +307,10 @@ def close(queue: Queue, source: Source, /, *, yes: bool = YES, server: Server) -
 claims_app = group("claims", release, evict, close, list=list_claims)
 
 
-# Queues and topics that a file declares.
+# Declared queues and topics
 
 DIFFERS = 3
-"""The exit code of ``--dry-run`` where the server is not as declared."""
+"""The exit code of ``--dry-run`` if the server differs from the file."""
 
 _SIGNS = {"create": "+", "change": "~", "delete": "-"}
 

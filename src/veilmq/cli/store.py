@@ -1,10 +1,9 @@
 """Servers and their stores: serve, events, clock, database, doctor, migrate, backup and copy.
 
-The settings of a server are options made from the schema: a setting that is added to ``ServerSettings`` is an option,
-with its help, by that alone. The options are read as text: the schema judges them, in the same words as a value from
-the environment or the file.
+The options for settings are derived from ``ServerSettings``. Their values are passed on as text, so that they are
+checked like values from the environment or the file.
 
-Few of these are clients: what those need is imported by them alone.
+Most of these commands are not clients; the few that are import the client themselves.
 """
 
 import asyncio
@@ -26,16 +25,16 @@ _CONFIG = option(f"Settings file; without it {FILE_VARIABLE}, or {FILE_NAME} in 
 
 
 def _options(*names: str, hidden: str = "") -> dict[str, Any]:
-    """Return the options for these settings and for the file, by their names; ``hidden`` is not in help."""
-    made: dict[str, Any] = {}
+    """Return the options for these settings (default: all) and for the file, by name; ``hidden`` is not in the help."""
+    options: dict[str, Any] = {}
     for row in SETTINGS:
         if names and row.name not in names:
             continue
         kind, is_switch = {SWITCH: bool, STORES: list[str]}.get(row.kind, str), row.kind is SWITCH
         text = row.description if is_switch else f"{row.description} Must be {row.kind.allowed}."
         how = {"name": row.flag, "show": row.name != hidden, "show_default": False if is_switch else row.default_text}
-        made[row.name] = Annotated[kind, option(text, row.kind.placeholder or None, **how).parameter]
-    return {**made, "config": Annotated[Path, _CONFIG.parameter]}
+        options[row.name] = Annotated[kind, option(text, row.kind.placeholder or None, **how).parameter]
+    return {**options, "config": Annotated[Path, _CONFIG.parameter]}
 
 
 AllSettings = TypedDict("AllSettings", _options(), total=False)  # type: ignore[misc]
@@ -45,7 +44,7 @@ Home = TypedDict("Home", _options("store"), total=False)  # type: ignore[misc]
 
 
 def _settings(options: Mapping[str, Any]) -> ServerSettings:
-    """Return the settings that ``options``, the environment and the file make; raises ``SettingError``."""
+    """Return the settings from ``options``, the environment and the file. Raises ``SettingError``."""
     flags = {name: ",".join(value) if isinstance(value, list) else value for name, value in options.items()}
     return resolve(flags=flags, environment=os.environ, file=options.get("config"))
 
@@ -68,7 +67,7 @@ def serve(*, json: bool = JSON, **options: Unpack[AllSettings]) -> int:
     return run(settings, ready=show if json else None)
 
 
-# Data folders and databases: those that ``serve`` would use with the same settings.
+# The other commands use the data folder or the databases that ``serve`` would use with the same settings.
 
 
 def _data_folder(settings: ServerSettings) -> Path:
@@ -80,7 +79,7 @@ def _data_folder(settings: ServerSettings) -> Path:
 def _databases(
     settings: ServerSettings, command: str, missing: str = "name the home of the store with --store."
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the module ``store.postgres``, and the URLs that ``settings`` name, the home's first."""
+    """Return the module ``store.postgres``, and the URLs in ``settings``, the home's first."""
     if settings.store is None:
         raise UsageError(f"The settings name no database; {missing}")
     from veilmq.server.stores import postgres_parts
@@ -89,7 +88,7 @@ def _databases(
 
 
 def _all_urls(parts: Any, urls: tuple[str, ...]) -> dict[int, str]:
-    """Return the URLs of all databases by their places: those that are given, and those that the home knows."""
+    """Return the URLs of all databases by number: those in the home's list, and those given."""
     known = asyncio.run(parts.known_urls(urls[0]))
     return dict(sorted({**known, **dict(enumerate(urls))}.items()))
 
@@ -101,8 +100,8 @@ def add(
 ) -> Result:
     """Add an empty database to a store; servers notice it within seconds.
 
-    New queues go to the database with the fewest. For a database whose address
-    has changed, give the new URL.
+    New queues are created in the database with the fewest queues. If the
+    address of a database has changed, pass the new URL.
     """
     parts, (home, *_) = _databases(_settings(options), "database add")
     try:
@@ -141,11 +140,11 @@ def migrate(
     json: bool = JSON,
     **options: Unpack[Home],
 ) -> Result:
-    """Upgrade the schema of a PostgreSQL database, all of it or nothing.
+    """Upgrade the schema of a PostgreSQL database in one transaction.
 
-    Servers do so by themselves when they start, except for upgrades that older
-    servers cannot work with: stop those, run this, and start the new ones. Of
-    several databases each is upgraded by itself, also if others fail.
+    Servers do this when they start, except for upgrades that older servers do
+    not support: stop those, run this command, and start the new ones. Several
+    databases are upgraded one by one, even if others fail.
     """
     missing = "name one with --store. A data folder upgrades itself."
     parts, urls = _databases(_settings(options), "migrate", missing)
@@ -158,10 +157,10 @@ def migrate(
         except StoreError as error:
             results.append({"store": without_passwords(url), "error": str(error)})
         if len(results) == 1:
-            pending += list(_all_urls(parts, urls).values())[1:]  # as the home knows them when it is upgraded
+            pending += list(_all_urls(parts, urls).values())[1:]  # the list is readable once the home is upgraded
             if len(pending) == 1 and "error" in results[0]:
                 raise CommandFailed(results[0]["error"])
-        if not json:  # as it comes: an upgrade may take long
+        if not json:  # at once: an upgrade may take long
             print("\n" * (len(results) > 1) + _upgraded(results[-1]), flush=True)
     result = Result({"databases": results} if len(results) > 1 else results[0], "")
     if failed := [each["store"] for each in results if "error" in each]:
@@ -205,16 +204,16 @@ REMEDIES = {
     "every queue is in the database that the home names": "Start all servers with the URL of the same home; move the "
     "messages of a misplaced queue, and delete it there.",
 }
-"""What to do where a check fails; for all others ``_DEFECT``."""
+"""The remedies for failed checks; for all others ``_DEFECT``."""
 
 
 @command
 def doctor(**options: Unpack[Place]) -> Result:
-    """Check a data folder or a database, also beside running servers; changes nothing.
+    """Check a data folder or a database without changing it; servers may run.
 
-    It is the one that serve would use with the same settings. Of several
-    databases it checks each, and whether they fit together. Below each check
-    that failed stands what to do.
+    The store is the one that serve would use with the same settings. Several
+    databases are checked one by one and together. The remedy is printed below
+    each failed check.
     """
     settings = _settings(options)
     if settings.store is None:
@@ -262,16 +261,13 @@ def _shown(examined: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# Copies, and what only a running server does.
-
-
 @command
 def backup(
     *,
     to: Annotated[Path, Parameter(metavar="PATH", help="What to write: a new folder, or a new file that ends in .db.")],
     **options: Unpack[Folder],
 ) -> Result:
-    """Copy a data folder, also beside a running server, and check the copy.
+    """Copy a data folder, and check the copy; a server may run.
 
     To restore it, start a server on it: veilmq serve --data PATH.
     """
@@ -298,9 +294,9 @@ def copy(
     ],
     to: Annotated[str, Parameter(metavar="STORE", help="Target: a new folder, or the URL of an empty database.")],
 ) -> Result:
-    """Copy a stopped store to another one, of the same kind or of the other.
+    """Copy a stopped store to another one, of the same kind or the other.
 
-    All of it or nothing; the source stays as it is.
+    Everything is copied or nothing; the source is not changed.
     """
     from veilmq.server.stores import copy_store
     from veilmq.store.clock import SystemClock
@@ -315,7 +311,7 @@ def flush(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
     from veilmq.cli.connection import post
 
     reply = post(admin_endpoint, "/events/flush")
-    while reply.status == 202:  # the server replies before its connection ends, and takes another request to wait on
+    while reply.status == 202:  # not finished when the server had to reply
         reply = post(admin_endpoint, "/events/flush")
     if reply.status != 200:
         raise CommandFailed(reply.data.decode(errors="replace").strip() or f"The server answered {reply.status}.")
@@ -326,10 +322,10 @@ def flush(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
 
 
 def trust(*, admin_endpoint: str = ADMIN_ENDPOINT) -> Result:
-    """Have a server accept the present time of its clock as right.
+    """Make a server accept the current time of its clock.
 
-    What it held back because it doubted the clock is applied. A server with
-    accounts needs the key of its own account's root user.
+    Time that it has held back because it doubted the clock is applied. A server
+    with accounts requires the key of the root user of its own account.
     """
     from veilmq.cli.connection import post
 

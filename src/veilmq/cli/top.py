@@ -1,7 +1,7 @@
-"""``veilmq top``: rows of queues, workers and leases, the picture made of them, and the terminal that shows it.
+"""``veilmq top``: tables of queues, workers and leases on a terminal.
 
-Queues are read as by any client, with the caller's permissions. What SQS has no attribute for (the age of the oldest
-message, redeliveries) comes from the server's metrics, where these can be reached.
+Queues are read over SQS with the user's permissions. Values without an SQS attribute (the age of the oldest message,
+redeliveries) come from the server's metrics if they can be reached.
 """
 
 import os
@@ -31,10 +31,10 @@ from veilmq.core.limits import Range
 from veilmq.wire.sqs.names import full_name
 
 QUEUES_MAX = 200
-"""Queues that are read, the first ones by name: each costs a request."""
+"""The number of queues that are read, in the order of names; each costs a request."""
 EVERY_S = Range(minimum=1, maximum=3_600, default=1)
 READING_SHARE = 0.1
-"""Of the time, at most, is spent reading: a slow server is followed by a longer pause."""
+"""The maximum share of time spent reading; if the server is slow, pauses are longer."""
 UNKNOWN = "–"
 
 _PATIENCE_S = 2.0
@@ -65,18 +65,18 @@ def top(
 ) -> None:
     """Watch queues, workers, and the leases of their messages; q or Ctrl-C exits.
 
-    Workers of this user on this machine are found by themselves. With --json
+    Workers of this user on this machine are found automatically. With --json
     each update is one line.
     """
     live = not once and not json
     if live and not sys.stdout.isatty():
-        raise UsageError("The output is no terminal; use --once, or --json.")
+        raise UsageError("The output is not a terminal; use --once, or --json.")
     if admin is None and (here := _THIS_MACHINE.fullmatch(server.endpoint)):
         admin = f"{here[1]}:{int(here[2]) + 1}"
     console = Console(width=None if sys.stdout.isatty() else _WIDTH_OF_FILES, highlight=False)
     screen = Live(console=console, screen=True, auto_refresh=False) if live else nullcontext()
     client = QueueClient(server)
-    with suppress(KeyboardInterrupt), _keys() as left, screen:
+    with suppress(KeyboardInterrupt), _keys() as wait_for_quit, screen:
         while True:
             began_s, failure = time.monotonic(), None
             queues: tuple[list[QueueRow], int] = [], 0
@@ -85,29 +85,26 @@ def top(
             except (ClientError, Unreachable) as error:
                 if not live:
                     raise
-                failure = str(error)  # the server may be back at the next update
-            seen = Snapshot(server.endpoint, time.time_ns() // 1_000_000, *queues, *read_workers(workers))
-            picture = view(seen, width=console.width, height=console.height if live else None, failure=failure)
+                failure = str(error)  # the next update tries again
+            snapshot = Snapshot(server.endpoint, time.time_ns() // 1_000_000, *queues, *read_workers(workers))
+            page = view(snapshot, width=console.width, height=console.height if live else None, failure=failure)
             if isinstance(screen, Live):
-                screen.update(picture, refresh=True)
+                screen.update(page, refresh=True)
             elif json:
-                Result(seen, "").show(json=True)
+                Result(snapshot, "").show(json=True)
             else:
-                console.print(picture)
-            if once or left(pause_s(time.monotonic() - began_s, every)):
+                console.print(page)
+            if once or wait_for_quit(pause_s(time.monotonic() - began_s, every)):
                 return
 
 
 def pause_s(took_s: float, every_s: float) -> float:
-    """Return how long to wait after an update that took ``took_s``."""
+    """Return the pause after an update that took ``took_s``."""
     return max(every_s - took_s, took_s * (1 / READING_SHARE - 1), 0.0)
 
 
-# What is read.
-
-
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One queue; ``None`` for what is unknown."""
+    """One queue; unknown values are ``None``."""
 
     queue: str
     visible: int
@@ -118,7 +115,7 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The state at ``at_ms``; ``silent`` are the places of workers that did not reply."""
+    """The state at ``at_ms``; ``silent`` are the sockets and URLs of workers that did not reply."""
 
     endpoint: str
     at_ms: int
@@ -129,7 +126,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def read_queues(client: QueueClient, *, prefix: str, admin: str | None) -> tuple[list[QueueRow], int]:
-    """Return the rows of queues, and how many there are; ``admin`` is the URL of the server's metrics.
+    """Return the rows of up to ``QUEUES_MAX`` queues, and the total number; ``admin`` is the URL of the admin port.
 
     Raises ``ClientError`` and ``Unreachable``.
     """
@@ -141,7 +138,7 @@ def read_queues(client: QueueClient, *, prefix: str, admin: str | None) -> tuple
         try:
             status = client.show(name)
         except ClientError as error:
-            if error.code.endswith(_GONE):  # it was deleted meanwhile
+            if error.code.endswith(_GONE):  # deleted meanwhile
                 continue
             raise
         counts = {"visible": status.visible, "in_flight": status.in_flight, "delayed": status.delayed}
@@ -152,7 +149,7 @@ def read_queues(client: QueueClient, *, prefix: str, admin: str | None) -> tuple
 
 
 def read_workers(urls: Sequence[str]) -> tuple[list[WorkerStatus], list[str]]:
-    """Return what workers do, on this machine and at ``urls``, and the places of those that did not reply."""
+    """Return the status of workers on this machine and at ``urls``, and the places of those that did not reply."""
     found: list[WorkerStatus] = []
     silent: list[str] = []
     here = ((path.stem, data) for path, data in replies())
@@ -173,14 +170,14 @@ def _page(url: str) -> bytes | None:
     return bytes(reply.data) if reply.status == 200 else None
 
 
-# The picture: a pure function of the snapshot and of the size of the terminal. A narrow terminal has fewer columns, a
-# low one fewer rows: of queues those with the most messages are kept, of leases those that end first.
+# The page is a pure function of the snapshot and of the terminal's size. A narrow terminal shows fewer columns. A low
+# one shows fewer rows: the queues with the most messages, and the leases that end first.
 
 
-Handling = tuple[WorkerStatus, HandlerStatus]
-Held = tuple[WorkerStatus, LeaseStatus]
+HandlerRow = tuple[WorkerStatus, HandlerStatus]
+LeaseRow = tuple[WorkerStatus, LeaseStatus]
 Column = tuple[str, int, str, Callable[[Row], str | int | Text]]
-"""Title, the least width of a terminal that shows it, ``<`` or ``>`` for its side, and its content."""
+"""Title, minimum width of the terminal, ``<`` or ``>`` for the alignment, and the content."""
 
 QUEUES: Sequence[Column[QueueRow]] = (
     ("queue", 0, "<", lambda row: row.queue),
@@ -190,7 +187,7 @@ QUEUES: Sequence[Column[QueueRow]] = (
     ("oldest", 60, ">", lambda row: span(row.oldest_s)),
     ("redelivered", 72, ">", lambda row: UNKNOWN if row.redeliveries is None else row.redeliveries),
 )
-WORKERS: Sequence[Column[Handling]] = (
+WORKERS: Sequence[Column[HandlerRow]] = (
     ("worker", 0, "<", lambda row: row[0].worker + " (stopping)" * row[0].stopping),
     ("queue", 60, "<", lambda row: row[1].queue),
     ("handler", 50, "<", lambda row: row[1].handler),
@@ -199,7 +196,7 @@ WORKERS: Sequence[Column[Handling]] = (
     ("done", 72, ">", lambda row: row[1].events.get("acked", 0)),
     ("redelivered", 84, ">", lambda row: row[1].events.get("redelivered", 0)),
 )
-LEASES: Sequence[Column[Held]] = (
+LEASES: Sequence[Column[LeaseRow]] = (
     ("message", 0, "<", lambda row: row[1].message_id),
     ("worker", 100, "<", lambda row: row[0].worker),
     ("queue", 72, "<", lambda row: row[1].queue),
@@ -216,33 +213,30 @@ LEASES: Sequence[Column[Held]] = (
 )
 
 
-def view(seen: Snapshot, *, width: int, height: int | None = None, failure: str | None = None) -> RenderableType:
-    """Return the whole picture; ``height`` bounds its lines, ``None`` shows everything.
-
-    ``failure`` is why the queues could not be read.
-    """
-    handlings = [(worker, handler) for worker in seen.workers for handler in worker.handlers]
-    leases = [(worker, lease) for worker in seen.workers for lease in worker.leases]
-    leases.sort(key=lambda held: (held[1].left_s, held[1].message_id))
-    rooms = _rooms([len(seen.queues), len(handlings), len(leases)], height)
-    fullest = sorted(seen.queues, key=lambda row: (-row.visible - row.in_flight - row.delayed, row.queue))
-    queues = sorted(fullest[: rooms[0]], key=attrgetter("queue"))
-    more_leases = sum(handler.leased for _, handler in handlings) - min(rooms[2], len(leases))
+def view(snapshot: Snapshot, *, width: int, height: int | None = None, failure: str | None = None) -> RenderableType:
+    """Render the page with up to ``height`` lines (``None``: all); ``failure`` is why the queues could not be read."""
+    handlers = [(worker, handler) for worker in snapshot.workers for handler in worker.handlers]
+    leases = [(worker, lease) for worker in snapshot.workers for lease in worker.leases]
+    leases.sort(key=lambda row: (row[1].left_s, row[1].message_id))
+    heights = _heights([len(snapshot.queues), len(handlers), len(leases)], height)
+    fullest = sorted(snapshot.queues, key=lambda row: (-row.visible - row.in_flight - row.delayed, row.queue))
+    queues = sorted(fullest[: heights[0]], key=attrgetter("queue"))
+    more_leases = sum(handler.leased for _, handler in handlers) - min(heights[2], len(leases))
     parts: list[RenderableType] = [
-        Text(f"{seen.endpoint}  {instant(seen.at_ms)}", style="bold", no_wrap=True, overflow="ellipsis"),
+        Text(f"{snapshot.endpoint}  {instant(snapshot.at_ms)}", style="bold", no_wrap=True, overflow="ellipsis"),
         _table(queues, QUEUES, width) if failure is None else Text(failure, style="red"),
-        *_rest(seen.queues_in_all - len(queues), "more queues; those with the most messages are shown, up to 200"),
-        _table(handlings[: rooms[1]], WORKERS, width),
-        *_rest(len(handlings) - rooms[1], "more handlers"),
-        *(Text(f"no answer from {place}", style="red") for place in seen.silent),
-        _table(leases[: rooms[2]], LEASES, width),
+        *_rest(snapshot.queues_in_all - len(queues), "more queues; those with the most messages are shown, up to 200"),
+        _table(handlers[: heights[1]], WORKERS, width),
+        *_rest(len(handlers) - heights[1], "more handlers"),
+        *(Text(f"no answer from {place}", style="red") for place in snapshot.silent),
+        _table(leases[: heights[2]], LEASES, width),
         *_rest(more_leases, "more leases"),
     ]
     return Group(*parts)
 
 
 def span(seconds: float | None) -> str:
-    """Return a span of time in at most six characters: ``4.2 s``, ``12:05``, ``3 h 20``, ``2 d``."""
+    """Format a duration in at most six characters: ``4.2 s``, ``12:05``, ``3 h 20``, ``2 d``."""
     if seconds is None:
         return UNKNOWN
     if abs(seconds) < 100:
@@ -256,9 +250,9 @@ def span(seconds: float | None) -> str:
 def _table(rows: Sequence[Row], columns: Sequence[Column[Row]], width: int) -> Table:
     shown = [column for column in columns if column[1] <= width]
     table = Table(box=None, pad_edge=False, expand=True, header_style="reverse")
-    for place, (title, _, side, _) in enumerate(shown):
+    for index, (title, _, side, _) in enumerate(shown):
         justify: Any = "right" if side == ">" else "left"
-        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=None if place else 1)
+        table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", ratio=None if index else 1)
     for row in rows:
         cells = [content(row) for *_, content in shown]
         table.add_row(*(str(cell) if isinstance(cell, int) else cell for cell in cells))
@@ -269,26 +263,24 @@ def _rest(count: int, what: str) -> list[Text]:
     return [Text(f"… and {count} {what}", style="dim", no_wrap=True, overflow="ellipsis")] if count > 0 else []
 
 
-def _rooms(wanted: list[int], height: int | None) -> list[int]:
-    """Return how many rows each table has: all that it needs, or an equal share, to which small tables leave theirs."""
+def _heights(needed: list[int], height: int | None) -> list[int]:
+    """Return the number of rows of each table: all, or an equal share that includes what small tables do not need."""
     if height is None:
-        return wanted
+        return needed
     left = max(0, height - _LINES_OF_TITLES)
-    rooms = dict.fromkeys(range(len(wanted)), 0)
-    for tables, place in enumerate(sorted(rooms, key=lambda place: wanted[place])):
-        rooms[place] = min(wanted[place], left // (len(wanted) - tables))
-        left -= rooms[place]
-    return list(rooms.values())
-
-
-# The keyboard: keys one by one, without Enter, and a terminal that is left as it was found.
+    heights = dict.fromkeys(range(len(needed)), 0)
+    for tables, index in enumerate(sorted(heights, key=lambda index: needed[index])):
+        heights[index] = min(needed[index], left // (len(needed) - tables))
+        left -= heights[index]
+    return list(heights.values())
 
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Give a function that waits for so many seconds, and returns early, and true, when the user quits.
+    """Yield a function that waits for a number of seconds, and returns true early when the user presses a quit key.
 
-    SIGTERM quits as Ctrl-C does: by ``KeyboardInterrupt``. Without a keyboard it only waits.
+    Keys need no Enter; the terminal is restored at the end. SIGTERM raises ``KeyboardInterrupt``, like Ctrl-C. Without
+    a keyboard the function only waits.
     """
     keyboard = [sys.stdin] if sys.stdin.isatty() else []
 
@@ -299,10 +291,10 @@ def _keys() -> Iterator[Callable[[float], bool]]:
     with ExitStack() as stack:
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         if keyboard:
-            import termios  # not every system has them
+            import termios  # not on all systems
             import tty
 
-            stack.enter_context(suppress(termios.error))  # of a terminal that is gone
+            stack.enter_context(suppress(termios.error))  # the terminal was closed
             stack.callback(termios.tcsetattr, sys.stdin, termios.TCSADRAIN, termios.tcgetattr(sys.stdin))
             tty.setcbreak(sys.stdin)
         yield wait

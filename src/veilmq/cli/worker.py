@@ -1,4 +1,4 @@
-"""``veilmq worker`` and ``veilmq forward``, with their logs and the port for their metrics."""
+"""``veilmq worker`` and ``veilmq forward``, with their logs and metrics."""
 
 import importlib
 import logging
@@ -35,7 +35,7 @@ _LEVEL = read_by(
 LogFormat = Literal["text", "json"]
 LOG_FORMAT = option("Format of the log; json is one object a line.", default="text")
 METRICS_PORT = number(
-    Range(minimum=0, maximum=65_535, default=9_326), "Port for Prometheus's metrics; without it there is none."
+    Range(minimum=0, maximum=65_535, default=9_326), "Port for Prometheus metrics; by default there is none."
 )
 PROCESSES = Range(minimum=1, maximum=64, default=1)
 
@@ -46,7 +46,7 @@ class JsonLines(logging.Formatter):
     """One object for each record: time, level, logger, message, and the fields of its ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Format a record as one line."""
         line: dict[str, Any] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -60,7 +60,7 @@ class JsonLines(logging.Formatter):
 
 
 def _log_as(level: str, form: str) -> None:
-    """Log to standard error from ``level`` on, in the format ``form``."""
+    """Log to standard error, from ``level``, in the format ``form``."""
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonLines() if form == "json" else text)
@@ -68,7 +68,7 @@ def _log_as(level: str, form: str) -> None:
 
 
 def _serve_metrics(port: int | None, stack: ExitStack) -> None:
-    """Serve them on ``port`` for as long as ``stack`` is open; ``None`` for not at all."""
+    """Serve metrics on ``port``, if any, until ``stack`` closes."""
     try:
         stack.enter_context(served(port, statuses))
     except OSError as error:
@@ -83,23 +83,23 @@ def worker(
     metrics_port: int | None = METRICS_PORT,
     hidden: bool = option("Hide this worker from `veilmq top`."),
     create: bool = option("Create the queues that its handlers name."),
-    opentelemetry: bool = option("Export spans and metrics by OTLP, as OTEL_* variables say."),
-    processes: int = number(PROCESSES, "Number of processes; one that crashes is started again."),
-    reload: bool = option("Start again when a Python file in this folder changes."),
-    log: LogLevel = option("Least level to log.", default="info", converter=_LEVEL),
+    opentelemetry: bool = option("Export spans and metrics by OTLP, configured by OTEL_* variables."),
+    processes: int = number(PROCESSES, "Number of processes; a crashed one is restarted."),
+    reload: bool = option("Restart when a Python file in this folder changes."),
+    log: LogLevel = option("Minimum level to log.", default="info", converter=_LEVEL),
     log_format: LogFormat = LOG_FORMAT,
 ) -> int:
     """Run the consumer of a module until SIGTERM or SIGINT.
 
-    Modules are looked for in the current folder first. The exit code is 0 when
-    all messages were settled, 1 when a queue could not be consumed, 3 when a
+    The current folder is searched for the module first. The exit code is 0 if
+    all messages were settled, 1 if a queue could not be consumed, 3 if a
     handler did not stop or a message could not be settled.
     """
     _log_as(log, log_format)
-    os.environ.update(environment())  # the consumer reads endpoint and key there
+    os.environ.update(environment())  # for the consumer's endpoint and key
     if process_number() is None and (processes > 1 or reload):
         if reload:
-            importlib.import_module("watchfiles")  # a missing one is reported before anything starts
+            importlib.import_module("watchfiles")  # report a missing module before anything starts
         command = [sys.executable, "-m", "veilmq", "worker", place, "--log", log, "--log-format", log_format]
         command += ["--metrics-port", str(metrics_port)] if metrics_port is not None else []
         flags = {"--hidden": hidden, "--create": create, "--opentelemetry": opentelemetry}
@@ -116,7 +116,7 @@ def worker(
 
 
 def _load(place: str) -> Consumer:
-    """Return the consumer at ``place``; raises ``UsageError`` when there is none."""
+    """Return the consumer at ``place``. Raises ``UsageError`` if there is none."""
     module_name, _, name = place.partition(":")
     if not module_name or module_name.startswith(".") or not name:
         raise UsageError(f"{place!r} names no consumer; write module:name, such as shop.orders:app.")
@@ -125,7 +125,7 @@ def _load(place: str) -> Consumer:
         module = importlib.import_module(module_name)
     except (ModuleNotFoundError, OSError) as error:
         if not f"{module_name}.".startswith(f"{getattr(error, 'name', None)}."):
-            raise ImportError(f"{module_name} cannot be imported") from error  # it is there: its traceback says more
+            raise ImportError(f"{module_name} cannot be imported") from error  # it exists, and its own import failed
         raise UsageError(f"There is no module {module_name!r} here.") from error
     consumer = getattr(module, name, None)
     if not isinstance(consumer, Consumer):
@@ -157,7 +157,7 @@ def forward(
     wait: int = number(forwarding.WAIT_S, "Seconds for which a receive waits for a message; a stop can take as long."),
     every: int = number(forwarding.REPORT_S, "Seconds between lines of progress."),
     metrics_port: int | None = METRICS_PORT,
-    log: LogLevel = option("Least level to log.", default="warning", converter=_LEVEL),
+    log: LogLevel = option("Minimum level to log.", default="warning", converter=_LEVEL),
     log_format: LogFormat = LOG_FORMAT,
     server: Server,
 ) -> Result:
@@ -174,8 +174,8 @@ def forward(
     client, forwards, fifo = QueueClient(server), Forwards(server, intake), is_fifo(intake)
     with ExitStack() as stack:
         client.show(intake)
-        for made in forwarding.ready_queues(client, router.targets, create=create):
-            print(f"{made}: created", file=sys.stderr)
+        for created in forwarding.ready_queues(client, router.targets, create=create):
+            print(f"{created}: created", file=sys.stderr)
         relay: forwarding.Relay = forwarding.SendRelay(client, intake, fifo=fifo)
         how = "by sending and deleting"
         if not plain and forwarding.can_forward(forwards):

@@ -192,7 +192,7 @@ def test_without_metrics_only_what_sqs_tells_is_shown(veilmq: Veilmq, server: Ru
     [
         (["--once"], 1, "RequestThrottled"),
         (["--once", "--endpoint", "http://127.0.0.1:1"], 1, "Start a server"),
-        ([], 2, "veilmq: The output is no terminal; use --once, or --json.\n"),
+        ([], 2, "veilmq: The output is not a terminal; use --once, or --json.\n"),
     ],
     ids=["refused", "no server", "no terminal"],
 )
