@@ -1,6 +1,6 @@
--- The tables that are the same in both dialects, with words in braces that differ: a column that counts by itself (id), a key
--- that is a number (number), names (name), bytes, and whether the table is its own index (keyed). store/model.md says what each
--- table and column means. A change of it also goes into a script of postgres/migrations.
+-- The tables that both dialects share. Words in braces differ: an autoincremented column (id), a numeric key (number), names
+-- (name), bytes, and whether the table is its own index (keyed). store/model.md describes the tables and columns. A change
+-- also needs a script in postgres/migrations.
 
 CREATE TABLE pause (kind text NOT NULL, name {name} NOT NULL, begun_at bigint NOT NULL, PRIMARY KEY (kind, name)){keyed};
 CREATE INDEX pause_age ON pause (kind, begun_at);

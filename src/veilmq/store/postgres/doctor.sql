@@ -48,14 +48,14 @@ WHERE state IN ('binding', 'open') AND (
     OR messages <> (SELECT count(*) FROM mq.message AS msg WHERE msg.qp = claim.part AND msg.claim = claim_id)
 )
 
--- name: everything staged has a writer, and as many messages as it says
+-- name: every stage has a writer, and as many messages as it counts
 SELECT count(*), min(writer_id || '/' || stage_id) FROM mq.stage
 WHERE publication IS NULL AND (
     NOT EXISTS (SELECT FROM mq.writer WHERE writer.writer_id = stage.writer_id)
     OR messages <> (SELECT coalesce(sum(piece.messages), 0) FROM mq.piece WHERE piece.stage_id = stage.stage_id)
 )
 
--- name: everything decided is there until it has entered
+-- name: every stage of a publication exists until it is published
 SELECT count(*), min(number::text) FROM mq.publication
 WHERE EXISTS (
     SELECT FROM unnest(stages) AS named

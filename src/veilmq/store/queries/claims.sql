@@ -1,16 +1,16 @@
--- Sources and their claims, by the origin of their queue (qp). Those that end stand in claim until their messages are gone
--- or back; one without a source is dropped then.
+-- Sources and their claims, by the origin of their queue (qp). An ending claim has a row until its messages are deleted or
+-- returned; one without a source is deleted then.
 
 -- name: source
 SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source WHERE qp = $1 AND name = $2;
 
 -- name: sources_of_consumer
--- The source $2, and those of the consumer $3 if that is not empty.
+-- The source $2, and those of the consumer $3 if it is not empty.
 SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source
 WHERE qp = $1 AND (name = $2 OR (consumer = $3 AND $3 <> '')) ORDER BY name;
 
 -- name: sources
--- Those with open claims at $2 first, then those with the latest beat.
+-- First those with active claims at $2, then by the latest heartbeat.
 SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at FROM source WHERE qp = $1
 ORDER BY beat_at + hold <= $2 OR NOT EXISTS (
     SELECT 1 FROM claim WHERE claim.qp = $1 AND claim.source = source.name AND claim.state IN ('binding', 'open')
@@ -28,16 +28,16 @@ UPDATE source SET consumer = $3, epoch = $4, acknowledged = $5, last = $6, hold 
 WHERE qp = $1 AND name = $2;
 
 -- name: delete_sources
--- The source $2, all without one.
+-- The source $2; all if it is null.
 DELETE FROM source WHERE qp = $1 AND name = coalesce($2, name);
 
 -- name: due_source
--- One whose hold, or time, may have ended.
+-- A source whose hold may have expired, or which may be silent for too long.
 SELECT qp, name, consumer, epoch, acknowledged, last, hold, lease, beat_at, look_at FROM source
 WHERE look_at <= $1 ORDER BY look_at LIMIT 1;
 
 -- name: claims_of
--- Those of the source $2, of all without one.
+-- Those of the source $2; all if it is null.
 SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
 WHERE qp = $1 AND source = coalesce($2, source) ORDER BY number;
 
@@ -49,11 +49,11 @@ RETURNING claim_id, qp, part, source, number, state, messages, shards, filled, b
 UPDATE claim SET state = $2, messages = $3, shards = $4, filled = $5 WHERE claim_id = $1;
 
 -- name: claimed
--- How many messages of a queue are claimed; what is being deleted or given back is not.
+-- How many messages of a queue are claimed, without those still to be deleted or returned.
 SELECT coalesce(sum(messages), 0) FROM claim WHERE qp = $1 AND state IN ('binding', 'open');
 
 -- name: end_claims
--- Those that are open from number $3 to $4, of all sources without $2; their source forgets those that are acknowledged.
+-- Active claims from number $3 to $4, of all sources if $2 is null; acknowledged ones leave their source.
 UPDATE claim SET state = $5, is_ending = true, source = CASE WHEN $5 = 'acknowledged' THEN NULL ELSE source END
 WHERE qp = $1 AND source = coalesce($2, source) AND number BETWEEN $3 AND $4 AND state IN ('binding', 'open');
 
@@ -64,13 +64,13 @@ UPDATE claim SET is_ending = false WHERE claim_id = $1;
 DELETE FROM claim WHERE claim_id = $1;
 
 -- name: detach_claims
--- Those of the source $2, of all without one, up to number $3.
+-- Those of the source $2, of all if it is null, up to number $3.
 UPDATE claim SET source = NULL WHERE qp = $1 AND source = coalesce($2, source) AND number <= $3;
 
 -- name: delete_ended_claims
 DELETE FROM claim WHERE qp = $1 AND source IS NULL AND NOT is_ending;
 
 -- name: ending_claim
--- Of the queue $1, of all without one; what is acknowledged first: its end makes room.
+-- Of the queue $1, of all if it is null; acknowledged claims first, because their end frees space.
 SELECT claim_id, qp, part, source, number, state, messages, shards, filled, bound_at, is_ending FROM claim
 WHERE is_ending AND qp = coalesce($1, qp) ORDER BY state <> 'acknowledged', claim_id LIMIT 1;

@@ -1,7 +1,7 @@
--- Move tasks: a row each, of which one of a queue runs.
+-- Move tasks; at most one per queue runs.
 
 -- name: insert_move
--- Nothing is inserted while another task of the queue runs.
+-- Inserts nothing while another task of the queue runs.
 INSERT INTO move (queue_id, id, source, destination, moves_per_s_max, status, to_move, started_at, next_at, starter)
 VALUES ($1, $2, $3, $4, $5, 'running', $6, $7, $7, $8) ON CONFLICT (queue_id) WHERE status = 'running' DO NOTHING
 RETURNING id, source, destination, moves_per_s_max, status, moved, to_move, started_at, failure;

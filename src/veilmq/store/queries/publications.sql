@@ -1,19 +1,18 @@
--- Publications: writers, what they have staged, and what is decided and has not entered its queue yet, with stages as a
--- text, '{7,9}'.
+-- Writers, their stages, and pending publications, whose stages are a text: '{7,9}'.
 
 -- name: see_writer
--- Takes note that the writer was seen at $3, unless that was noted after $4.
+-- Updates the writer's seen_at to $3, unless it is later than $4.
 UPDATE writer SET seen_at = $3 WHERE qp = $1 AND name = $2 AND seen_at <= $4;
 
 -- name: add_writer
--- Nothing is inserted where the name exists: another transaction was faster.
+-- Inserts nothing if another transaction has inserted the name first.
 INSERT INTO writer (qp, name, seen_at) VALUES ($1, $2, $3) ON CONFLICT (qp, name) DO NOTHING;
 
 -- name: writer
 SELECT writer_id, batch, messages, duplicates FROM writer WHERE qp = $1 AND name = $2;
 
 -- name: writers_of
--- The latest first, with what each has staged and not published.
+-- The latest first, with the number of messages staged and not published.
 SELECT name, batch, messages, duplicates, (
     SELECT CAST(coalesce(sum(stage.messages), 0) AS bigint) FROM stage
     WHERE stage.writer_id = writer.writer_id AND publication IS NULL
@@ -35,7 +34,7 @@ DELETE FROM writer WHERE writer_id = $1;
 DELETE FROM writer WHERE qp = $1 RETURNING writer_id;
 
 -- name: put_stage
--- The stage, made if need be; how many messages it has, and whether the part $4 is there.
+-- The stage, created if missing; how many messages it has, and whether it has the part $4.
 INSERT INTO stage (writer_id, batch, attempt) VALUES ($1, $2, $3)
 ON CONFLICT (writer_id, batch, attempt) WHERE publication IS NULL DO UPDATE SET messages = stage.messages
 RETURNING stage_id, messages, EXISTS (SELECT 1 FROM piece WHERE piece.stage_id = stage.stage_id AND part = $4);
@@ -50,11 +49,11 @@ UPDATE stage SET messages = messages + $2 WHERE stage_id = $1;
 SELECT attempt, stage_id, messages FROM stage WHERE writer_id = $1 AND batch = $2 AND publication IS NULL;
 
 -- name: hand_over
--- Gives what the writer $2 has staged for the batches from $3 to $4 to the publication $1.
+-- Assigns the stages of the writer $2 for the batches from $3 to $4 to the publication $1.
 UPDATE stage SET publication = $1 WHERE writer_id = $2 AND batch BETWEEN $3 AND $4 AND publication IS NULL RETURNING 1;
 
 -- name: first_piece
--- And whether it is the last one.
+-- With whether it is the last one.
 SELECT part, place, content, NOT EXISTS (
     SELECT 1 FROM piece AS next WHERE next.stage_id = $1 AND (next.part, next.place) > (piece.part, piece.place)
 ) FROM piece WHERE stage_id = $1 ORDER BY part, place LIMIT 1;
@@ -66,7 +65,7 @@ UPDATE piece SET messages = $4, content = $5 WHERE stage_id = $1 AND part = $2 A
 DELETE FROM piece WHERE stage_id = $1 AND part = $2 AND place = $3;
 
 -- name: drop_pieces
--- Up to $2 pieces of stages that are the publication's.
+-- At most $2 pieces of the publication's stages.
 DELETE FROM piece WHERE (stage_id, part, place) IN (
     SELECT held.stage_id, held.part, held.place FROM stage JOIN piece AS held ON held.stage_id = stage.stage_id
     WHERE stage.publication = $1 LIMIT $2
@@ -82,12 +81,12 @@ DELETE FROM publication WHERE number = $1;
 UPDATE publication SET stages = '{}' WHERE qp = $1 AND stages <> '{}';
 
 -- name: entering
--- The first publication of a writer that is not through.
+-- The first publication of a writer that has stages left.
 SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication
 WHERE writer_id = $1 AND stages <> '{}' ORDER BY number LIMIT 1;
 
 -- name: due_publication
--- The one that has waited longest for its slice; no later one of a writer before an earlier one is in the queue.
+-- The publication whose slice has waited longest; those of one writer are published in order.
 SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication AS mine
 WHERE next_at <= $1 AND (stages = '{}' OR NOT EXISTS (
     SELECT 1 FROM publication AS before

@@ -1,4 +1,4 @@
--- Queues, their partitions and cooldowns: all of it is rare.
+-- Queues, their partitions and cooldowns; none of these is on the hot path.
 
 -- name: queue_names
 SELECT name FROM queue WHERE name >= $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4;
@@ -14,7 +14,7 @@ SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM queue 
 SELECT name FROM queue WHERE origin = $1;
 
 -- name: insert_queue
--- Nothing is inserted where the name exists: another transaction was faster. The partition follows.
+-- Inserts nothing if another transaction has inserted the name first. place_queue sets the partition.
 INSERT INTO queue (name, settings, created_at, modified_at, qp, origin) VALUES ($1, $2, $3, $3, 0, 0)
 ON CONFLICT (name) DO NOTHING RETURNING queue_id;
 
@@ -31,7 +31,7 @@ UPDATE queue SET settings = $2, modified_at = $3 WHERE queue_id = $1;
 DELETE FROM queue WHERE queue_id = $1;
 
 -- name: retire_part
--- What is in flight there is of the logged queue $4, if that is given, whose first partition is $3.
+-- If $4 is given, receipts of the partition are logged for the queue $4 with the origin $3.
 UPDATE part SET retired = true, retired_at = $2, log_origin = $3, log_queue = $4 WHERE qp = $1;
 
 -- name: begin_cooldown
@@ -45,7 +45,7 @@ SELECT begun_at FROM pause WHERE kind = $1 AND name = $2;
 DELETE FROM pause WHERE kind = $1 AND name = $2;
 
 -- name: forget_cooldowns
--- Up to $3 of those that began at $2 and earlier; one that is begun anew meanwhile stays.
+-- At most $3 of those that began up to $2; one that restarts meanwhile stays.
 DELETE FROM pause WHERE kind = $1 AND begun_at <= $2 AND name IN (
     SELECT name FROM pause WHERE kind = $1 AND begun_at <= $2 ORDER BY begun_at LIMIT $3
 );

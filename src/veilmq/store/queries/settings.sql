@@ -1,4 +1,4 @@
--- What the store keeps by name: keys, accounts, the node of its events.
+-- Named values: keys, accounts, the node of the events.
 
 -- name: setting
 SELECT value FROM setting WHERE name = $1;

@@ -1,4 +1,4 @@
--- Topics and subscriptions: rare, but for topic and subscriptions, which every publication reads.
+-- Topics and subscriptions. Only topic and subscriptions are frequent: every publication reads them.
 
 -- name: topic
 SELECT topic_id, name, settings, created_at, modified_at FROM topic WHERE name = $1;
@@ -8,7 +8,7 @@ SELECT topic_id, name, settings, created_at, modified_at FROM topic
 WHERE name >= $1 AND name > $2 AND name < $3 ORDER BY name LIMIT $4;
 
 -- name: insert_topic
--- Nothing is inserted where the name exists: another transaction was faster.
+-- Inserts nothing if another transaction has inserted the name first.
 INSERT INTO topic (name, settings, created_at, modified_at) VALUES ($1, $2, $3, $3) ON CONFLICT (name) DO NOTHING
 RETURNING topic_id, name, settings, created_at, modified_at;
 
@@ -38,5 +38,5 @@ INSERT INTO subscription (topic_id, name, content, pushed, created_at, modified_
 UPDATE subscription SET content = $3, modified_at = $4 WHERE topic_id = $1 AND name = $2;
 
 -- name: delete_subscriptions
--- The one named $2, all without it.
+-- The subscription $2; all if it is null.
 DELETE FROM subscription WHERE topic_id = $1 AND name = coalesce($2, name);

@@ -8,7 +8,7 @@ SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'queue';
 SELECT coalesce(sum(messages), 0) FROM part WHERE NOT retired;
 
 -- name: copied_standard
--- The messages of a partition from a seq on, with the columns of CopiedMessage; the group is its number.
+-- The messages of a partition from a seq on, with the columns of CopiedMessage; the group is a number.
 SELECT
     m.seq, m.id, m.body, m.properties, iif(v.lane > 16, v.lane - 16, v.lane), coalesce(m.moved_at_ms, m.seq >> 20),
     m.seq >> 20, v.visible_at, v.receive_count, v.generation, v.epoch, coalesce(v.received_at, 0),
@@ -21,7 +21,7 @@ SELECT
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND r.last_seq WHERE r.partition = ?1;
 
 -- name: copied_ordered
--- The same of a FIFO queue, in order. What follows the queue's delay is visible when it was sent; what does not, just before.
+-- The same for a FIFO queue, in order. A message that follows the queue's delay is visible when it was sent, others just before.
 SELECT
     m.seq, m.id, m.body, m.properties, 8, m.seq >> 20, m.seq >> 20,
     coalesce(o.visible_at - (o.receive_count = 0 AND o.visible_at = m.seq >> 20), m.seq >> 20), o.receive_count, o.generation,
@@ -32,7 +32,7 @@ FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AN
 WHERE r.partition = ?1 ORDER BY r.last_seq;
 
 -- name: number_behind
--- The next queue gets a higher number than this one.
+-- Queues get higher numbers than this one.
 INSERT INTO sqlite_sequence (name, seq) VALUES ('queue', ?);
 
 -- name: add_queue
@@ -42,7 +42,7 @@ INSERT INTO queue (queue_id, name, settings, created_at, modified_at, qp, origin
 INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: free_seq
--- The first seq from one on that no message has, and the next that one has.
+-- The first free seq from the given one on, and the next used one.
 SELECT seq, coalesce((SELECT min(m.seq) FROM message m WHERE m.seq > free.seq), 1 << 62)
 FROM (SELECT CASE WHEN EXISTS (SELECT 1 FROM message WHERE seq = ?1) THEN (
     SELECT m.seq + 1 FROM message m
@@ -60,7 +60,7 @@ INSERT INTO ordered
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?4 IS NOT NULL AND ?5 = 0, NULL, NULL, NULL, NULL, NULL, NULL);
 
 -- name: add_group_cursors
--- How far the groups of a partition have to be looked at; they are to be filed.
+-- Cursors for all groups of a partition, which need an update.
 INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flight)
 SELECT partition, grp, 0, 0, coalesce(max(seq) FILTER (WHERE receive_count > 0), 0),
        coalesce(max(seq) FILTER (WHERE visible_at IS NOT NULL AND receive_count = 0), 0), 0

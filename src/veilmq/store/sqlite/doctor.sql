@@ -1,7 +1,7 @@
--- The invariants of the store, each as a query that finds what breaks it. A retired partition is on its way out: only what
--- the janitor needs to find its messages is checked of it.
+-- The invariants of the store, each as a query for rows that break it. Of a retired partition, only what the janitor needs to
+-- find its messages is checked.
 
--- The place in its queue of each message that is not claimed; grp and visible_at as its row has them.
+-- The place in its queue of each unclaimed message; grp and visible_at are those of its row.
 CREATE TEMP VIEW placed AS
 SELECT partition, seq, lane, grp, visible_at, receive_count, epoch, received_at, first_received_at FROM visibility
 UNION ALL
@@ -11,7 +11,7 @@ UNION ALL
 SELECT r.partition, m.seq, r.lane, NULL, m.seq >> 20, 0, 0, NULL, NULL
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN r.first_seq AND r.last_seq;
 
--- The claimed messages. In a FIFO queue they block their groups, hidden for ever.
+-- The claimed messages. In a FIFO queue they block their groups, hidden forever.
 CREATE TEMP VIEW held AS
 SELECT c.partition, m.seq, c.claim_id FROM claimed c CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq;
 
@@ -24,7 +24,7 @@ SELECT partition, lane, grp, visible_at AS head_at, seq AS head_seq FROM (
     FROM visibility WHERE grp IS NOT NULL
 ) WHERE place = 1;
 
--- The cursors of ordered groups, each beside what its messages say.
+-- The cursors of ordered groups, each with the same data computed from its messages.
 CREATE TEMP VIEW cursor AS
 SELECT
     c.partition, c.grp, c.fixed_at, c.head_seq, c.floating_seq, c.received_to, c.own_to, c.in_flight, p.counted_at,
@@ -38,7 +38,7 @@ FROM part p CROSS JOIN ordered c ON c.partition = p.qp AND c.seq = 0
     LEFT JOIN ordered o ON o.partition = c.partition AND o.grp = c.grp AND o.seq > 0
 WHERE NOT p.retired GROUP BY c.partition, c.grp;
 
--- name: queues and partitions have each other, unless these are retired
+-- name: every queue has a partition, and every partition in use a queue
 SELECT qp FROM (SELECT qp, queue_id FROM part WHERE NOT retired EXCEPT SELECT qp, queue_id FROM queue)
 UNION ALL SELECT qp FROM (SELECT qp, queue_id FROM queue EXCEPT SELECT qp, queue_id FROM part WHERE NOT retired);
 
@@ -63,7 +63,7 @@ WHERE (placed.lane IS NULL) <> coalesce(json_extract(CAST(queue.settings AS TEXT
 SELECT last_seq FROM ready
 WHERE last_seq - first_seq + 1 <> (SELECT count(*) FROM message WHERE seq BETWEEN first_seq AND last_seq);
 
--- name: every ordered message is of a run, which has as many as it says, but for claimed ones
+-- name: every unclaimed message of a FIFO queue is in a run, which counts its messages
 SELECT seq FROM ordered
 WHERE seq > 0 AND visible_at IS NOT 4611686018427387903 AND NOT EXISTS (
     SELECT 1 FROM ordered_run WHERE partition = ordered.partition AND first_seq <= seq AND last_seq = (
@@ -91,7 +91,7 @@ WHERE (receive_count > 0) <> (received_at IS NOT NULL) OR (receive_count > 0) <>
 SELECT seq FROM message
 WHERE (source IS NULL) <> (receives_before IS NULL) OR (source IS NULL) <> (first_received_at_ms IS NULL);
 
--- name: every group of a standard queue is known with its first message
+-- name: every group of a standard queue has a row with its first message
 SELECT grp FROM (SELECT * FROM head EXCEPT SELECT * FROM fair_group) WHERE partition IN living
 UNION ALL SELECT grp FROM (SELECT * FROM fair_group EXCEPT SELECT * FROM head) WHERE partition IN living;
 
@@ -104,38 +104,38 @@ UNION ALL SELECT grp FROM cursor WHERE (partition, grp) NOT IN (SELECT partition
 SELECT grp FROM cursor WHERE NOT heads OR (fixed_at IS NULL AND head_seq IS NOT floating_seq)
     OR (fixed_at IS NOT NULL AND NOT fixed) OR (floating_seq IS NOT NULL AND NOT floating);
 
--- name: a group with a received message goes on at the end of its leases, and its cursor knows the last one
+-- name: a group with received messages becomes ready when its last lease ends, and its cursor has the last of them
 SELECT grp FROM cursor WHERE received_to <> last_received
     OR (leased_to IS NOT NULL AND (fixed_at IS NOT leased_to OR floating_seq IS NOT NULL));
 
--- name: a group without one goes on no later than its first message is due
+-- name: a group without received messages becomes ready no later than its first message
 SELECT grp FROM cursor AS c JOIN ordered AS o USING (partition, grp) WHERE seq = first_seq AND leased_to IS NULL
     AND iif(visible_at IS NULL, c.floating_seq IS NOT seq, c.fixed_at IS NULL OR c.fixed_at > visible_at);
 
--- name: every cursor counts what is hidden until its group goes on, and what else is hidden is apart
+-- name: every cursor counts the messages hidden until its group is ready, and other hidden messages are apart
 SELECT grp FROM cursor WHERE fixed_at > counted_at AND fixed_at < 4611686018427387903 AND in_flight <> together
 UNION ALL
 SELECT seq FROM cursor AS c JOIN ordered AS o USING (partition, grp)
 WHERE seq > 0 AND visible_at > counted_at AND NOT apart AND (receive_count = 0 OR visible_at <> c.fixed_at);
 
--- name: every cursor knows how far messages have delays of their own
+-- name: every cursor covers all messages with their own delay
 SELECT seq FROM cursor AS c JOIN ordered AS o USING (partition, grp)
 WHERE seq > 0 AND seq > c.own_to AND visible_at IS NOT NULL AND receive_count = 0;
 
--- name: every claim has all claimed messages, and its source while it is under way
+-- name: every claim counts its claimed messages, and has a source while it is active
 SELECT claim_id FROM claim FULL JOIN held USING (claim_id) GROUP BY claim_id
 HAVING remaining IS NOT count(held.seq) OR remaining > messages
     OR (NOT is_ending AND remaining <> iif(state IN ('binding', 'open'), messages, 0))
     OR (state IN ('binding', 'open') AND (qp, coalesce(source, '')) NOT IN (SELECT qp, name FROM source));
 
--- name: what is claimed of a FIFO queue is hidden for ever, and nothing else is
+-- name: claimed messages of FIFO queues, and no others, are hidden forever
 SELECT coalesce(o.seq, c.seq)
 FROM (SELECT partition, grp, seq FROM ordered WHERE seq > 0 AND visible_at = 4611686018427387903) AS o
     FULL JOIN (SELECT partition, grp, last_seq AS seq FROM claimed WHERE grp IS NOT NULL AND lane <= 16) AS c
     USING (partition, grp, seq)
 WHERE o.seq IS NULL OR c.seq IS NULL;
 
--- name: no seq is behind the last one
+-- name: no seq exceeds the last assigned one
 SELECT seq FROM message WHERE seq > max((SELECT last_seq FROM progress), (SELECT coalesce(max(last_seq), 0) FROM part));
 
 -- name: the deduplication log has no gap
@@ -145,10 +145,10 @@ WHERE length(entries) % 48 <> 0 OR next <> number + length(entries) / 48;
 -- name: events are numbered without a gap
 SELECT number FROM (SELECT *, lead(number) OVER (ORDER BY number) AS next FROM event_batch) WHERE next <> number + events;
 
--- name: a receipt that expired is kept once
+-- name: every expired receipt is stored once
 SELECT min(number) FROM expired_receipt GROUP BY seq, generation HAVING count(*) > 1;
 
--- name: everything staged has a writer, and as many messages as it says
+-- name: every stage has a writer, and as many messages as it counts
 SELECT stage_id FROM stage
 WHERE publication IS NULL AND (
     writer_id NOT IN (SELECT writer_id FROM writer)
@@ -156,14 +156,14 @@ WHERE publication IS NULL AND (
 )
 UNION ALL SELECT stage_id FROM piece WHERE stage_id NOT IN (SELECT stage_id FROM stage);
 
--- name: everything decided is there until it has entered
+-- name: every stage of a publication exists until it is published
 SELECT number FROM publication CROSS JOIN json_each('[' || trim(stages, '{}') || ']') AS named
 WHERE (number, named.value) NOT IN (SELECT publication, stage_id FROM stage WHERE publication IS NOT NULL);
 
--- name: every move task is of a queue, and has moved no more than it was to move
+-- name: every move task has a queue, and has moved no more messages than planned
 SELECT number FROM move WHERE queue_id NOT IN (SELECT queue_id FROM queue) OR moved NOT BETWEEN 0 AND to_move;
 
--- name: every subscription is of a topic, and has the queue that it is pushed from
+-- name: every subscription has a topic and, if it is pushed, a queue
 SELECT s.name FROM subscription AS s LEFT JOIN topic AS t USING (topic_id)
 WHERE t.name IS NULL OR (s.pushed AND NOT EXISTS (
     SELECT 1 FROM queue

@@ -1,5 +1,5 @@
--- What is done alike to messages of both kinds of queues: each text is made for both, in their words (database.py), and its name
--- begins with standard or ordered then. A key is partition, group and seq, as the first values.
+-- Statements that both kinds of queues share. database.py makes two of each, with the words of each kind and the prefix standard_
+-- or ordered_. A key is partition, group and seq, the first parameters.
 
 -- name: mark
 UPDATE {table}
@@ -17,7 +17,7 @@ DELETE FROM {table} WHERE {key};
 UPDATE {table} SET visible_at = ?4, epoch = ?5, log = coalesce(?6, log) WHERE {key};
 
 -- name: move
--- To another partition, group and seq: visible there as if it were never received.
+-- To another partition, group and seq, where it is visible and was never received.
 UPDATE {table}
 SET partition = ?4, grp = ?5, seq = ?6, visible_at = ?7, receive_count = 0, generation = 0, epoch = 0, received_at = NULL,
     first_received_at = NULL, log = 0{together}
@@ -27,11 +27,11 @@ WHERE {key};
 SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, {lane} FROM {row};
 
 -- name: logged
--- The same, and what an event says of it; a group's number may change, the hash of its name stays.
+-- The same, and the data for its event: a group's number may change, the hash of its name does not.
 SELECT o.seq, o.visible_at, o.receive_count, o.generation, o.epoch, o.received_at, o.grp, {lane}, o.log, {hash},
        octet_length(m.body), m.id, m.properties, max(coalesce(m.moved_at_ms, 0), m.seq >> 20)
 FROM {message};
 
 -- name: leased
--- As a receive takes it, and generation and time of the receive.
-SELECT o.seq, {lane}, {offered}, coalesce(o.visible_at, 0), o.generation, o.received_at FROM {message};
+-- The columns of a receive, and generation and time of the last receive.
+SELECT o.seq, {lane}, {candidate}, coalesce(o.visible_at, 0), o.generation, o.received_at FROM {message};

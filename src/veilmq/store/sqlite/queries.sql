@@ -31,9 +31,9 @@ UPDATE progress SET last_instant_ms = ?, last_seq = ?;
 -- name: put_mark
 UPDATE progress SET mark = ?;
 
--- Parts of statements. A name in braces stands for a text from above.
+-- Parts of statements. A name in braces is replaced by a text from above.
 
--- name: offered
+-- name: candidate
 o.receive_count, o.epoch, o.first_received_at, m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms,
 m.grp;
 
@@ -55,7 +55,7 @@ INSERT INTO visibility VALUES (?, ?, ?, ?, ?, 0, 0, 0, NULL, NULL, 0);
 INSERT INTO ready (partition, lane, last_seq, first_seq) VALUES (?, ?, ?, ?);
 
 -- name: ready_take
--- The ready list from the seq ?1 on, up to the first that has returned by ?4; rows as of standard_take, without an epoch.
+-- The ready list from the seq ?1 on, up to the first message that returned by ?4; columns as in standard_take, without an epoch.
 SELECT m.seq, r.lane, 0, NULL, NULL,
        m.id, m.body, m.properties, m.source, m.receives_before, m.first_received_at_ms, m.grp, m.seq >> 20
 FROM ready r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?1) AND r.last_seq
@@ -65,13 +65,13 @@ WHERE r.partition = ?2 AND r.lane = ?3 AND r.last_seq >= ?1 AND r.last_seq < coa
 ), ~(1 << 63)) ORDER BY r.last_seq LIMIT ?5;
 
 -- name: split_ready
--- What stands before a message becomes a run of its own.
+-- The messages of the run before a given one become a separate run.
 INSERT INTO ready (partition, lane, last_seq, first_seq) SELECT partition, lane, ?3 - 1, first_seq
 FROM (SELECT * FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq >= ?3 ORDER BY last_seq LIMIT 1)
 WHERE first_seq < ?3;
 
 -- name: cut_ready
--- Runs that end between two messages; the rest of the run that goes on is cut_first_ready's.
+-- Runs that end between two messages; cut_first_ready shortens the run that continues after them.
 DELETE FROM ready WHERE partition = ? AND lane = ? AND last_seq BETWEEN ? AND ?;
 
 -- name: cut_first_ready
@@ -84,7 +84,7 @@ WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
 INSERT INTO visibility VALUES (?2, ?3, ?4, ?5, NULL, 1, ?6, 1, ?7, ?8, ?1);
 
 -- name: standard_take
-SELECT o.seq, o.lane, {offered}, o.visible_at
+SELECT o.seq, o.lane, {candidate}, o.visible_at
 FROM visibility o INDEXED BY visible CROSS JOIN message m ON m.seq = o.seq
 WHERE o.partition = ? AND o.lane = ? AND o.visible_at <= ? ORDER BY o.visible_at, o.seq LIMIT ?;
 
@@ -98,12 +98,12 @@ SELECT count(*), coalesce(sum(receive_count > 0), 0) FROM visibility INDEXED BY 
 WHERE partition = ? AND lane = ? AND visible_at > ? AND visible_at <= ?;
 
 -- name: standard_ends_after
--- Leases and delays in the order of their ends.
+-- Leases and delays, ordered by their ends.
 SELECT visible_at, receive_count, seq, lane FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? ORDER BY visible_at, seq LIMIT ?;
 
 -- name: standard_hidden
--- Those of them that were received, or not (?5), and are within their retention. They are passed over in SQL: the loop waits.
+-- Unexpired ones among them that were received, or not (?5). SQL skips the others, because the loop waits for this.
 SELECT visible_at, seq, lane FROM ({standard_ends_after}) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: standard_between
@@ -130,13 +130,13 @@ SELECT head_at, head_seq, grp FROM fair_group INDEXED BY fair_head
 WHERE partition = ? AND lane = ? AND head_at <= ? ORDER BY head_at, head_seq;
 
 -- name: fair_of_group
-SELECT o.seq, o.lane, {offered}, o.visible_at
+SELECT o.seq, o.lane, {candidate}, o.visible_at
 FROM visibility o INDEXED BY visible_of_group CROSS JOIN message m ON m.seq = o.seq
 WHERE o.partition = ? AND o.lane = ? AND o.grp = ? AND o.grp IS NOT NULL AND o.visible_at <= ?
 ORDER BY o.visible_at, o.seq;
 
 -- name: fair_flights
--- The leases of groups, those that end last if there are very many.
+-- The leases of groups, only those that end last if there are very many.
 SELECT seq, visible_at, grp, received_at FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? AND receive_count > 0 ORDER BY visible_at DESC LIMIT ?;
 
@@ -162,8 +162,8 @@ UPDATE ordered_run SET messages = messages - ? WHERE partition = ? AND last_seq 
 DELETE FROM ordered_run WHERE partition = ? AND last_seq = ?;
 
 -- name: ordered_take
--- What the group may give of what is within its retention, in order; delayed messages are passed over.
-SELECT o.seq, 8, {offered}, o.visible_at
+-- Unexpired messages that the group can deliver, in order; delayed messages are skipped.
+SELECT o.seq, 8, {candidate}, o.visible_at
 FROM (
     SELECT seq, visible_at, receive_count, epoch, first_received_at FROM ordered
     WHERE partition = ? AND grp = ? AND seq >= ? ORDER BY seq LIMIT ?
@@ -199,19 +199,19 @@ FROM (
 );
 
 -- name: ordered_ends_after
--- The same; and when groups with nothing in flight go on.
+-- The same, and when groups with nothing in flight become ready.
 SELECT visible_at, receive_count FROM ordered INDEXED BY ordered_apart
 WHERE partition = ?1 AND apart = 1 AND visible_at > ?2
 UNION ALL SELECT fixed_at, in_flight FROM ordered INDEXED BY group_due
 WHERE partition = ?1 AND seq = 0 AND fixed_at > ?2 ORDER BY 1 LIMIT ?3;
 
 -- name: ordered_oldest
--- A run has messages, or it is deleted.
+-- Runs without messages are deleted.
 SELECT seq FROM message
 WHERE seq >= (SELECT first_seq FROM ordered_run WHERE partition = ? ORDER BY last_seq LIMIT 1) ORDER BY seq LIMIT 1;
 
 -- name: ordered_between
--- As standard_between, but for claimed ones.
+-- As standard_between, without claimed messages.
 SELECT o.seq, 8, o.grp, o.visible_at, o.receive_count
 FROM ordered_run r CROSS JOIN message m ON m.seq BETWEEN max(r.first_seq, ?2) AND min(r.last_seq, ?3)
     CROSS JOIN ordered o ON o.partition = r.partition AND o.grp = m.grp AND o.seq = m.seq
@@ -223,19 +223,19 @@ WHERE r.partition = ?1 AND r.last_seq >= ?2 AND r.last_seq <= coalesce(
 SELECT count(*) FROM ({ordered_between}) WHERE visible_at IS NULL;
 
 -- name: ordered_visible
--- Those that are visible at ?6 where the queue's delay is ?5; ?7: of those that follow it alone.
+-- Those visible at ?6, where ?5 is the queue's delay; ?7: only those that follow this delay.
 SELECT seq, NULL FROM ({ordered_between})
 WHERE coalesce(visible_at, (seq >> 20) + ?5) <= ?6 AND (visible_at IS NULL OR NOT ?7) LIMIT ?8;
 
 -- name: ordered_hidden
--- As standard_hidden, but for what their groups count; the first ?4 that are hidden until ?3 at the latest are passed over.
+-- As standard_hidden, without messages that their groups count; reads the first ?4 that are hidden until ?3 at the latest.
 SELECT visible_at, seq, NULL FROM (
     SELECT visible_at, receive_count, seq FROM ordered INDEXED BY ordered_apart
     WHERE partition = ?1 AND apart = 1 AND visible_at > ?2 AND visible_at <= ?3 ORDER BY visible_at LIMIT ?4
 ) WHERE (receive_count > 0) = ?5 AND seq >= ?6 LIMIT ?7;
 
 -- name: ordered_in_flight
--- What the first ?3 groups that wait have in flight until the instant until which they wait.
+-- Messages in flight of the first ?3 blocked groups, hidden until these become ready.
 SELECT o.visible_at, o.seq, NULL
 FROM (
     SELECT grp, fixed_at, in_flight FROM ordered INDEXED BY group_due
@@ -246,7 +246,7 @@ FROM (
 WHERE w.in_flight > 0 AND o.visible_at = w.fixed_at AND o.receive_count > 0 AND NOT o.apart AND o.seq >= ?4 LIMIT ?5;
 
 -- name: standard_stored
--- A message as StoredMessage has it; ?3 is its lane if it is of the ready list. No receipt has the generation of a claimed one.
+-- The columns of StoredMessage; ?3 is the lane of a message of the ready list. No receipt has the generation of a claimed one.
 SELECT m.seq, m.id, m.properties, octet_length(m.body), (coalesce(v.lane, c.lane, ?3) - 1) % 16 + 1, m.source, m.seq >> 20,
        coalesce(v.visible_at, m.seq >> 20), coalesce(v.receive_count, c.receive_count, 0),
        coalesce(m.receives_before, 0), coalesce(v.generation, -(k.claim_id IS NOT NULL)), coalesce(v.epoch, 0),
@@ -268,13 +268,13 @@ FROM {ordered_message} WHERE m.seq = ?2;
 -- Groups of FIFO queues.
 
 -- name: admit_group
--- A message that follows the queue's delay; while one that was received blocks the group, nothing changes.
+-- A new message that follows the queue's delay; nothing changes while a received message blocks the group.
 INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, own_to, in_flight)
 VALUES (?, ?, 0, ?3, ?3, 0, 0, 0) ON CONFLICT (partition, grp, seq) DO UPDATE SET floating_seq = excluded.floating_seq
 WHERE received_to = 0 AND floating_seq IS NULL;
 
 -- name: admit_own
--- Messages, the last of which is ?3, that do not follow the queue's delay; the group is to be filed anew.
+-- New messages with their own delay, the last of which is ?3; the cursor needs an update.
 INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flight) VALUES (?, ?, 0, 0, 0, ?3, 0)
 ON CONFLICT (partition, grp, seq) DO UPDATE SET own_to = excluded.own_to;
 
@@ -307,7 +307,7 @@ SELECT hash FROM message_group WHERE partition = ? AND number = ?;
 INSERT INTO message_group (partition, hash, number) VALUES (?, ?, ?);
 
 -- name: group_numbers_behind
--- A slice of the numbers, and whether each has messages.
+-- A slice of the numbers, and whether each group has messages.
 SELECT g.partition, g.hash, EXISTS (
     SELECT 1 FROM ordered c WHERE c.partition = g.partition AND c.grp = g.number AND c.seq = 0
 ) FROM message_group g WHERE (g.partition, g.hash) > (?, ?) ORDER BY g.partition, g.hash LIMIT ?;
@@ -320,7 +320,7 @@ DELETE FROM ordered WHERE partition = ?1 AND seq = 0
     AND grp IN (SELECT grp FROM ordered INDEXED BY group_due WHERE partition = ?1 AND seq = 0 LIMIT ?2);
 
 -- name: event_state
--- The last number that was given, and how far the export is.
+-- The last assigned number, and the progress of the export.
 SELECT max(exported, coalesce((SELECT number + events - 1 FROM event_batch ORDER BY number DESC LIMIT 1), 0)),
        planned, exported, dropped FROM event_state;
 
@@ -334,7 +334,7 @@ INSERT INTO expired_receipt (seq, generation, seen_at, event) VALUES (?, ?, ?, ?
 DELETE FROM expired_receipt WHERE seq = ? AND generation = ? RETURNING event;
 
 -- name: forget_expired
--- Some of those that were seen at an instant and before, and of those behind the latest so many.
+-- A slice of those recorded up to an instant, or older than the given number of latest ones.
 DELETE FROM expired_receipt WHERE number IN (
     SELECT number FROM (SELECT number, seen_at FROM expired_receipt ORDER BY number LIMIT ?)
     WHERE seen_at <= ? OR number <= (SELECT max(number) FROM expired_receipt) - ?
@@ -362,7 +362,7 @@ SELECT number, accepted_at_ms, entries FROM accepted WHERE number >= ? ORDER BY 
 SELECT number, accepted_at_ms, entries FROM accepted WHERE number <= ? ORDER BY number DESC LIMIT 1;
 
 -- name: forget_accepted
--- Up to ?2 of the oldest rows, of an instant and before.
+-- At most ?2 of the oldest rows, up to an instant.
 DELETE FROM accepted
 WHERE number IN (SELECT number FROM accepted ORDER BY number LIMIT ?2) AND accepted_at_ms <= ?1 RETURNING 1;
 
@@ -373,7 +373,7 @@ VALUES (?, ?, ?, ?, ?, ?) RETURNING number;
 -- name: put_publication
 UPDATE publication SET stages = ?2, next_at = ?3 WHERE number = ?1;
 
--- Claimed messages. Those of a FIFO queue have an instant of visibility that never comes.
+-- Claimed messages. Those of a FIFO queue have visible_at = NEVER_MS.
 
 -- name: ready_runs
 SELECT first_seq, last_seq FROM ready WHERE partition = ? AND lane = ? AND last_seq >= ? ORDER BY last_seq LIMIT ?;
@@ -391,11 +391,11 @@ SELECT bytes, ahead FROM claim WHERE claim_id = ?;
 UPDATE claim SET remaining = remaining + ?1, bytes = bytes + ?2, ahead = coalesce(?3, ahead) WHERE claim_id = ?4;
 
 -- name: claimed_count
--- How many messages of a partition are claimed, or are being given back.
+-- How many messages of a partition are claimed, or still to be returned.
 SELECT coalesce(sum(remaining), 0) FROM claim WHERE part = ? AND state <> 'acknowledged';
 
 -- name: claimed_from
--- What is claimed, or is being given back, in the order of sending.
+-- Messages that are claimed, or still to be returned, in sending order.
 SELECT m.seq, c.lane FROM claimed c CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
 WHERE c.partition = ?1 AND c.claim_id NOT IN (SELECT claim_id FROM claim WHERE part = ?1 AND state = 'acknowledged')
 ORDER BY c.last_seq LIMIT ?2;
@@ -406,18 +406,18 @@ FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN max(c
 WHERE c.claim_id = ?1 AND c.shard = ?2 AND c.last_seq >= ?3 ORDER BY c.last_seq LIMIT ?4;
 
 -- name: find_claimed
--- By its id, among all messages of a claim (?2).
+-- Finds a message by id in a claim (?2).
 SELECT m.seq FROM claimed c INDEXED BY claimed_of CROSS JOIN message m ON m.seq BETWEEN c.first_seq AND c.last_seq
 WHERE c.claim_id = ?2 AND m.id = ?3 LIMIT 1;
 
 -- name: claimed_of
--- With the size of a body that is to be deleted (?3); that of a run is measured by itself.
+-- With the size of a body to be deleted (?3); the sizes of a run are read separately.
 SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard,
        CASE WHEN ?3 AND first_seq = last_seq THEN (SELECT octet_length(body) FROM message WHERE seq = last_seq) END
 FROM claimed INDEXED BY claimed_of WHERE claim_id = ?1 ORDER BY shard, last_seq LIMIT ?2;
 
 -- name: claimed_at
--- The run that has a message, or the next one.
+-- The run that contains a seq, or the next one.
 SELECT last_seq, first_seq, lane, grp, receive_count, epoch, first_received_at, shard FROM claimed
 WHERE partition = ? AND last_seq >= ? ORDER BY last_seq LIMIT 1;
 
@@ -428,7 +428,7 @@ DELETE FROM claimed WHERE partition = ? AND last_seq = ?;
 DELETE FROM message WHERE seq BETWEEN ? AND ?;
 
 -- name: return_claimed
--- What is claimed from ?5 to ?6, visible at ?2 with the generation ?3, received at ?4.
+-- Claimed messages from ?5 to ?6 become visible at ?2, with the generation ?3 and received at ?4.
 INSERT INTO visibility SELECT ?1, seq, ?7, ?2, ?8, ?9, ?3, ?10, ?4, ?11, 0 FROM message WHERE seq BETWEEN ?5 AND ?6;
 
 -- name: grow_ordered_run

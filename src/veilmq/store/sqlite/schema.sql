@@ -1,11 +1,11 @@
--- The tables that the SQLite dialect has behind those of both (store/schema.sql); store/model.md says what each column means.
+-- The tables of the SQLite dialect besides the shared ones (store/schema.sql); store/model.md describes each column.
 --
--- A message has one sequence number (seq) for as long as it stays in a queue: milliseconds of store time << 20 | counter.
--- So seq orders messages by sending, seq >> 20 is the instant of sending, and retention is a comparison of seq.
+-- A message keeps its sequence number (seq) while it is in a queue: milliseconds of store time << 20 | counter. So seq orders
+-- messages by sending, seq >> 20 is the sending time, and retention is a comparison of seq.
 
 CREATE TABLE setting (name TEXT PRIMARY KEY, value ANY NOT NULL) WITHOUT ROWID;
 
--- One row. A batch that writes totals of a partition, as all hot commands do, saves itself the page of this one.
+-- One row. A batch that writes totals of a partition, as all hot commands do, does not need to write this page.
 CREATE TABLE progress (
     id INTEGER PRIMARY KEY CHECK (id = 1), last_instant_ms INTEGER NOT NULL, last_seq INTEGER NOT NULL, mark BLOB
 );
@@ -37,7 +37,7 @@ CREATE TABLE ready (
     PRIMARY KEY (partition, lane, last_seq)
 ) WITHOUT ROWID;
 
--- Receipts find a message by the key, receives by the index, which says of what is hidden whether it was received.
+-- Receipts find messages by the key, receives by the index, which also has whether a hidden message was received.
 CREATE TABLE visibility (
     partition INTEGER NOT NULL, seq INTEGER NOT NULL, lane INTEGER NOT NULL, visible_at INTEGER NOT NULL, grp INTEGER,
     receive_count INTEGER NOT NULL, generation INTEGER NOT NULL, epoch INTEGER NOT NULL, received_at INTEGER,
@@ -52,8 +52,7 @@ CREATE TABLE fair_group (
 ) WITHOUT ROWID;
 CREATE INDEX fair_head ON fair_group (partition, lane, head_at, head_seq);
 
--- Before the messages of a group stands its cursor, with a seq of 0 and the last six columns: both change together, and
--- are on one page.
+-- A group's cursor precedes its messages, with the seq 0 and the last six columns: they change together, on one page.
 CREATE TABLE ordered (
     partition INTEGER NOT NULL, grp INTEGER NOT NULL, seq INTEGER NOT NULL, visible_at INTEGER,
     receive_count INTEGER NOT NULL DEFAULT 0, generation INTEGER NOT NULL DEFAULT 0, epoch INTEGER NOT NULL DEFAULT 0,
@@ -71,7 +70,7 @@ CREATE TABLE ordered_run (
     PRIMARY KEY (partition, last_seq)
 ) WITHOUT ROWID;
 
--- The number of a group is the seq of its first message, so what is busy at a time lies together.
+-- The number of a group is the seq of its first message, so groups that are active at the same time are close together.
 CREATE TABLE message_group (
     partition INTEGER NOT NULL, hash INTEGER NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (partition, hash)
 ) WITHOUT ROWID;
@@ -82,7 +81,7 @@ CREATE TABLE accepted (number INTEGER PRIMARY KEY, accepted_at_ms INTEGER NOT NU
 CREATE TABLE attempt (key BLOB PRIMARY KEY, taken BLOB NOT NULL, attempted_at_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX attempt_age ON attempt (attempted_at_ms);
 
--- The last number that was given is that of the last batch: kept here, it would cost each batch another page.
+-- The last row of event_batch has the last assigned number; stored here, it would cost each batch another page.
 CREATE TABLE event_state (
     one INTEGER PRIMARY KEY CHECK (one = 1), planned INTEGER NOT NULL, exported INTEGER NOT NULL,
     dropped INTEGER NOT NULL

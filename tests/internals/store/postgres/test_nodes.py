@@ -342,9 +342,9 @@ def test_nodes_that_publish_at_one_time_keep_the_rate_together(ordered: TwoNodes
 
 
 @pytest.mark.parametrize(("damage", "check"), [
-    ("DELETE FROM mq.piece", "everything staged has a writer, and as many messages as it says"),
-    ("DELETE FROM mq.writer", "everything staged has a writer, and as many messages as it says"),
-    ("UPDATE mq.publication SET stages = '{7777}'", "everything decided is there until it has entered"),
+    ("DELETE FROM mq.piece", "every stage has a writer, and as many messages as it counts"),
+    ("DELETE FROM mq.writer", "every stage has a writer, and as many messages as it counts"),
+    ("UPDATE mq.publication SET stages = '{7777}'", "every stage of a publication exists until it is published"),
 ])  # fmt: skip
 def test_the_doctor_finds_what_is_wrong_with_publications(ordered: TwoNodes, damage: str, check: str) -> None:
     ordered.host.do(STAGE)

@@ -79,7 +79,7 @@ def _broken(folder: Path, damage: str) -> list[str]:
 
 
 DAMAGES = {
-    "queues and partitions have each other, unless these are retired": [
+    "every queue has a partition, and every partition in use a queue": [
         "UPDATE queue SET qp = qp + 9",
         """INSERT INTO queue (name, settings, created_at, modified_at, qp, origin)
         VALUES ('a', '{"dead_letter_queue": ""}', 0, 0, 99, 99)""",
@@ -104,7 +104,7 @@ DAMAGES = {
         """UPDATE queue SET settings = replace(CAST(settings AS TEXT), '"fifo":true', '"fifo":false')"""
     ],
     "every run of the ready list has all of its messages": ["UPDATE ready SET last_seq = last_seq + 1"],
-    "every ordered message is of a run, which has as many as it says, but for claimed ones": [
+    "every unclaimed message of a FIFO queue is in a run, which counts its messages": [
         "DELETE FROM ordered_run",
         "UPDATE ordered_run SET first_seq = last_seq + 1",
         "UPDATE ordered_run SET messages = messages + 1",
@@ -127,7 +127,7 @@ DAMAGES = {
         "UPDATE message SET receives_before = NULL",
         "UPDATE message SET first_received_at_ms = NULL",
     ],
-    "every group of a standard queue is known with its first message": [
+    "every group of a standard queue has a row with its first message": [
         "DELETE FROM fair_group",
         "UPDATE fair_group SET head_at = head_at - 1",
         "UPDATE fair_group SET head_seq = head_seq + 1",
@@ -145,35 +145,35 @@ DAMAGES = {
         "UPDATE ordered SET floating_seq = floating_seq + 1 WHERE seq = 0",
         "UPDATE ordered SET head_seq = NULL WHERE seq = 0",
     ],
-    "a group with a received message goes on at the end of its leases, and its cursor knows the last one": [
+    "a group with received messages becomes ready when its last lease ends, and its cursor has the last of them": [
         "UPDATE ordered SET received_to = 0 WHERE seq = 0",
         "UPDATE ordered SET received_to = head_seq WHERE seq = 0",
         "UPDATE ordered SET fixed_at = fixed_at - 1 WHERE seq = 0",
         "UPDATE ordered SET fixed_at = NULL WHERE seq = 0",
         "UPDATE ordered SET floating_seq = head_seq WHERE seq = 0",
     ],
-    "a group without one goes on no later than its first message is due": [
+    "a group without received messages becomes ready no later than its first message": [
         "UPDATE ordered SET floating_seq = NULL WHERE seq = 0",
         "UPDATE ordered SET fixed_at = fixed_at + 1 WHERE seq = 0",
     ],
-    "every cursor counts what is hidden until its group goes on, and what else is hidden is apart": [
+    "every cursor counts the messages hidden until its group is ready, and other hidden messages are apart": [
         "UPDATE ordered SET in_flight = in_flight + 1 WHERE seq = 0",
         "UPDATE ordered SET apart = 1 WHERE receive_count > 0",
         "UPDATE ordered SET apart = 0",
     ],
-    "every cursor knows how far messages have delays of their own": ["UPDATE ordered SET own_to = 0"],
-    "every claim has all claimed messages, and its source while it is under way": [
+    "every cursor covers all messages with their own delay": ["UPDATE ordered SET own_to = 0"],
+    "every claim counts its claimed messages, and has a source while it is active": [
         "DELETE FROM claim",
         "UPDATE claim SET remaining = remaining - 1",
         "UPDATE claim SET messages = messages + 1",
         "DELETE FROM claimed WHERE first_received_at IS NULL",
         "DELETE FROM source",
     ],
-    "what is claimed of a FIFO queue is hidden for ever, and nothing else is": [
+    "claimed messages of FIFO queues, and no others, are hidden forever": [
         "UPDATE ordered SET visible_at = 1 WHERE visible_at = 4611686018427387903",
         "UPDATE ordered SET visible_at = 4611686018427387903 WHERE seq > 0 AND visible_at IS NULL",
     ],
-    "no seq is behind the last one": [
+    "no seq exceeds the last assigned one": [
         "UPDATE message SET seq = seq + (1 << 40) WHERE seq = (SELECT max(seq) FROM message)"
     ],
     "the deduplication log has no gap": [
@@ -181,23 +181,23 @@ DAMAGES = {
         "UPDATE accepted SET entries = CAST('half' AS BLOB)",
     ],
     "events are numbered without a gap": ["DELETE FROM event_batch WHERE number = 2"],
-    "a receipt that expired is kept once": [
+    "every expired receipt is stored once": [
         "INSERT INTO expired_receipt SELECT number + 9, seq, generation, 0, event FROM expired_receipt"
     ],
-    "everything staged has a writer, and as many messages as it says": [
+    "every stage has a writer, and as many messages as it counts": [
         "DELETE FROM writer",
         "UPDATE stage SET messages = messages + 1",
         "DELETE FROM stage",
     ],
-    "everything decided is there until it has entered": [
+    "every stage of a publication exists until it is published": [
         "INSERT INTO publication (qp, writer_id, batch, stages, next_at) VALUES (1, 1, 1, '{1,9}', 0)"
     ],
-    "every move task is of a queue, and has moved no more than it was to move": [
+    "every move task has a queue, and has moved no more messages than planned": [
         "INSERT INTO move (id, queue_id, source, status, moved, to_move, started_at, next_at) "
         f"VALUES (CAST('id' AS BLOB), {queue}, 'a', 'completed', {moved}, 1, 0, 0)"
         for queue, moved in ((99, 0), (1, 2), (1, -1))
     ],
-    "every subscription is of a topic, and has the queue that it is pushed from": [
+    "every subscription has a topic and, if it is pushed, a queue": [
         "DELETE FROM topic",
         "UPDATE subscription SET name = 't'",
     ],
