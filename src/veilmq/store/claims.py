@@ -335,16 +335,16 @@ async def claim(tx: ClaimTransaction, command: claims.Claim) -> claims.Bound:
         (bound,) = map(BoundClaim._make, await tx.rows("insert_claim", *terms))
     more = False
     if bound.state == _BINDING:
-        places = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
-        part = BindResult(0, bound.shards, bound.filled, more=False)
-        if (wanted := min(command.messages_max - bound.messages, places)) > 0:
+        capacity = max(0, tx.options.claimed_max - await tx.value("claimed", queue.origin))
+        result = BindResult(0, bound.shards, bound.filled, more=False)
+        if (wanted := min(command.messages_max - bound.messages, capacity)) > 0:
             shard_messages = max(command.shard_messages, -(-command.messages_max // CLAIM_SHARDS_MAX))
-            part = await tx.bind(queue, bound, BindRequest(wanted, shard_messages, command.bytes_max))
-        more = part.more
-        bound = bound._replace(messages=bound.messages + part.messages, shards=part.shards, filled=part.filled)
+            result = await tx.bind(queue, bound, BindRequest(wanted, shard_messages, command.bytes_max))
+        more = result.more
+        bound = bound._replace(messages=bound.messages + result.messages, shards=result.shards, filled=result.filled)
         if not again and not bound.messages:
-            await tx.run("drop_claim", bound.id)
-            return await _empty_reply(tx, queue, number, places, more=part.expires)
+            await tx.run("delete_claim", bound.id)
+            return await _empty_reply(tx, queue, number, capacity, more=result.expires)
         bound = await (_write if more else _complete)(tx, bound)
     source.last = max(number, source.last)
     if not source.active:
@@ -365,12 +365,14 @@ async def _complete(tx: ClaimTransaction, bound: BoundClaim) -> BoundClaim:
     return await _write(tx, bound._replace(state=_OPEN, shards=max(1, bound.shards)))
 
 
-async def _empty_reply(tx: ClaimTransaction, queue: QueueRow, number: int, places: int, *, more: bool) -> claims.Bound:
+async def _empty_reply(
+    tx: ClaimTransaction, queue: QueueRow, number: int, capacity: int, *, more: bool
+) -> claims.Bound:
     if not more and queue.settings.fifo:  # a claim that is ending may block all groups
         for row in await tx.rows("ending_claim", queue.origin, lock="update"):
             await _advance(tx, queue, BoundClaim(*row))
             more = True
-    due_ms = await tx.next_visible_ms(queue) if places and not more else None  # else the end of a claim wakes waiters
+    due_ms = await tx.next_visible_ms(queue) if capacity and not more else None  # else the end of a claim wakes waiters
     return claims.Bound(number=number, messages=0, shards=0, more=more, next_due_ms=due_ms)
 
 
@@ -478,7 +480,7 @@ async def evict(tx: ClaimTransaction, command: claims.EvictMessage) -> SourceVie
 async def _advance(tx: ClaimTransaction, queue: QueueRow | None, claim: BoundClaim) -> None:
     """Run a slice for a claim whose row is locked."""
     if not await tx.end_slice(queue, claim):
-        await tx.run("drop_claim" if claim.source is None else "finish_claim", claim.id)
+        await tx.run("delete_claim" if claim.source is None else "finish_claim", claim.id)
 
 
 async def lose_all(tx: Transaction, queue: QueueRow) -> None:

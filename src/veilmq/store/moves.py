@@ -172,15 +172,15 @@ async def forward(tx: Transaction, command: Forward) -> list[Any]:
     for target in {target.number: target for target, *_ in movable}.values():
         here = [each for each in movable if each[0].number == target.number]
         for is_dead, run in groupby(here, itemgetter(1)):
-            _, _, places, messages, new = zip(*run, strict=True)
+            _, _, indexes, messages, new = zip(*run, strict=True)
             if is_dead:  # this also removes it from the intake
                 sent = await tx.dead_letter(intake, target, messages, new)
             else:
                 sent = await tx.store(target, new, [each.id for each in messages])
                 moved += messages
-            for place, message, stored in zip(places, messages, sent, strict=True):
+            for index, message, stored in zip(indexes, messages, sent, strict=True):
                 is_duplicate = stored.id != message.id
-                results[place] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
+                results[index] = Forwarded(id=stored.id, sequence=stored.sequence, duplicate=is_duplicate)
     if moved:
         await tx.delete(intake, moved)
     return results
@@ -194,21 +194,21 @@ async def _forwardable(
     The fields: the target, whether it is a dead letter, the index in ``results``, the message, and the new message.
     """
     receipts: dict[int, Receipt] = {}
-    for place, entry in enumerate(command.entries):
-        results[place] = errors.ReceiptInvalid()
+    for index, entry in enumerate(command.entries):
+        results[index] = errors.ReceiptInvalid()
         with suppress(errors.ReceiptInvalid):
             receipt = tx.book.read(entry.receipt)
             if receipt.queue == intake.number:
-                receipts[place] = receipt
+                receipts[index] = receipt
     leased = await tx.find_leased(intake, sorted({receipt.position for receipt in receipts.values()}))
     found = {each.seq: each for each in leased}
     movable: list[tuple[QueueRow, bool, int, StoredMessage, NewMessage]] = []
     blocked: set[str | None] = set()
     targets: dict[str, QueueRow] = {}
-    for place, receipt in receipts.items():
+    for index, receipt in receipts.items():
         message = found.get(receipt.position)
         if message is None:
-            results[place] = errors.ReceiptEnded(errors.ReceiptState.GONE)
+            results[index] = errors.ReceiptEnded(errors.ReceiptState.GONE)
             continue
         if not message.receive_count:  # a delayed message: the receipt is invalid
             continue
@@ -223,7 +223,7 @@ async def _forwardable(
             )
             if state is not errors.ReceiptState.LIVE:
                 raise errors.ReceiptEnded(state)
-            entry = command.entries[place]
+            entry = command.entries[index]
             if entry.target not in targets:
                 targets[entry.target] = await _target(tx, intake, entry.target)
             target = targets[entry.target]
@@ -231,10 +231,10 @@ async def _forwardable(
             new = forwarded_message(*sent, target.settings, entry.reasons)
             if entry.reasons is None:
                 new = replace(new, dedup_id=str(UUID(bytes=message.id)))
-            movable.append((target, entry.reasons is not None, place, message, new))
+            movable.append((target, entry.reasons is not None, index, message, new))
             del found[receipt.position]
         except errors.VeilmqError as error:
-            results[place] = error
+            results[index] = error
             if group is not None:
                 blocked.add(group)
     return movable

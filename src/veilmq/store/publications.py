@@ -89,7 +89,7 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
     tx.require_room()
     messages = _checked(command.messages, queue.settings)
     now_ms = await tx.now()
-    await tx.run("see_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
+    await tx.run("touch_writer", queue.origin, command.writer, now_ms, now_ms - _SEEN_MS)
     key = queue.origin, command.writer
     writer = await _find(tx, *key, "share") or await _add_writer(tx, *key, "share")
     if writer.has_published(command.batch):
@@ -100,7 +100,7 @@ async def stage(tx: Transaction, command: Stage) -> Staged:
         return Staged(messages=staged, again=True)
     pieces = enumerate(_pieces(messages))
     await tx.run_many("insert_piece", [(number, command.part, place, len(each), _pack(each)) for place, each in pieces])
-    await tx.run("add_to_stage", number, len(messages))
+    await tx.run("grow_stage", number, len(messages))
     return Staged(messages=staged + len(messages))
 
 
@@ -122,7 +122,9 @@ async def publish(tx: Transaction, command: Publish) -> Published:
     is_locked = False  # by another transaction
     first = await _first_pending(tx, writer) if len(stages) <= _STAGES_WITH_SLICE else None
     if first is not None and first.is_due(now_ms):
-        rows = [_Publication(*row) for row in await tx.rows("entering", writer.number, lock="update skip locked")]
+        rows = [
+            _Publication(*row) for row in await tx.rows("pending_publication", writer.number, lock="update skip locked")
+        ]
         due = [each for each in rows if each.number == first.number and each.is_due(now_ms)]
         is_locked = not due
         for each in due:
@@ -231,10 +233,10 @@ async def _add_publication(
     ``terms`` are the stages, as a text, and the maximum of messages per second.
     """
     number = await tx.value("insert_publication", origin, writer, batches[1], *terms, now_ms)
-    if await tx.rows("hand_over", number, writer, *batches):
+    if await tx.rows("assign_stages", number, writer, *batches):
         tx.schedule(PublicationStep)
     else:
-        await tx.run("end_publication", number)
+        await tx.run("delete_publication", number)
 
 
 def _text(stages: list[int]) -> str:
@@ -262,7 +264,7 @@ async def step(tx: Transaction, command: PublicationStep) -> int | None:
 
 async def _first_pending(tx: Transaction, writer: _Writer) -> _Publication | None:
     """Return the writer's first publication that still has stages."""
-    row = await tx.row("entering", writer.number)
+    row = await tx.row("pending_publication", writer.number)
     return None if row is None else _Publication(*row)
 
 
@@ -272,10 +274,12 @@ async def _advance(tx: Transaction, publication: _Publication, now_ms: int) -> N
     queue = None if ends else await tx.find_by_origin(publication.origin)
     if queue is not None:
         await _deliver(tx, publication, queue, now_ms, _PAUSE_MS)
-    elif await tx.rows("drop_pieces", number, _DROPPED_PIECES) or await tx.rows("drop_stages", number, _DROPPED_STAGES):
+    elif await tx.rows("delete_pieces", number, _DROPPED_PIECES) or await tx.rows(
+        "delete_stages", number, _DROPPED_STAGES
+    ):
         await tx.run("put_publication", number, _NO_STAGES, now_ms + _PAUSE_MS)
     else:
-        await tx.run("end_publication", number)
+        await tx.run("delete_publication", number)
 
 
 async def _deliver(tx: Transaction, publication: _Publication, queue: QueueRow, now_ms: int, pause_ms: int) -> None:

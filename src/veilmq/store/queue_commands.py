@@ -120,11 +120,11 @@ async def _in_cooldown(tx: Transaction, kind: str, name: str, pause_s: int) -> b
     return begun_at_ms is not None and await tx.now() < begun_at_ms + pause_s * SECOND_MS
 
 
-async def forget_cooldowns(tx: Transaction) -> None:
+async def delete_cooldowns(tx: Transaction) -> None:
     """Delete a slice of the expired cooldowns, for the janitor."""
     now_ms = await tx.now()
     for kind, pause_s in ((_PURGED, tx.options.purge_pause_s), (_DELETED, tx.options.queue_name_pause_s)):
-        await tx.run("forget_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
+        await tx.run("delete_cooldowns", kind, now_ms - pause_s * SECOND_MS, _FORGOTTEN_COOLDOWNS)
 
 
 @changes

@@ -1,3 +1,3 @@
-"""The stores of the conformance suite, for tests that know an engine as well."""
+"""The fixtures of the conformance suite, for tests that also use internals of a store."""
 
 from tests.store.conftest import host, kept, kept_store, model_url, pytest_collection_modifyitems, store  # noqa: F401

@@ -1,4 +1,4 @@
-"""Which calls share data, in which world: a family is a table of calls, each of which meets each."""
+"""Families of calls that share data. Each call of a family is interleaved with each other one."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,15 +11,15 @@ from tests.internals.store.interleaved import (
     NEW,
     OTHER,
     TOPIC,
+    CommandFactory,
     Family,
-    Make,
     Number,
     Sweep,
     World,
     create,
-    just,
+    fixed,
     receive,
-    sending,
+    send_command,
 )
 from tests.store.host import message
 from veilmq.core import claims, commands, topics
@@ -49,7 +49,7 @@ PAUSE_MS = PURGE_PAUSE_S * SECOND_MS
 async def with_dead_letters(world: World, jobs: str, dead: str) -> None:
     await create(world, dead)
     await create(world, jobs, dead_letter_queue=dead, receives_max=1)
-    await world.do(sending(jobs, "ax", "by"))
+    await world.do(send_command(jobs, "ax", "by"))
     for _ in range(2):
         await receive(world, jobs, timeout_s=1)
         await world.advance(2 * SECOND_MS)
@@ -69,44 +69,44 @@ async def build_queues(world: World) -> None:
     await world.do(commands.PurgeQueue(queue=JOBS))
     await world.advance(PAUSE_MS + SECOND_MS)
     await create(world, OTHER, policy="old")
-    await world.do(sending(JOBS, "a", "b", "c"))
+    await world.do(send_command(JOBS, "a", "b", "c"))
     await receive(world, JOBS, count=1)
 
 
 QUEUES = Family(
     build_queues,
     {
-        "create": just(commands.CreateQueue(queue=JOBS)),
-        "create another": just(
+        "create": fixed(commands.CreateQueue(queue=JOBS)),
+        "create another": fixed(
             commands.CreateQueue(queue=NEW, settings={"dead_letter_queue": DEAD, "receives_max": 2}, tags={"x": "1"})
         ),
-        "create otherwise": just(commands.CreateQueue(queue=NEW, settings={"delay_s": 7})),
-        "create again": just(commands.CreateQueue(queue=GONE)),
-        "delete": just(commands.DeleteQueue(queue=JOBS)),
-        "delete dead": just(commands.DeleteQueue(queue=DEAD)),
-        "delete another": just(commands.DeleteQueue(queue=NEW)),
-        "purge": just(commands.PurgeQueue(queue=JOBS)),
-        "purge dead": just(commands.PurgeQueue(queue=DEAD)),
-        "set": just(commands.SetQueue(queue=JOBS, settings={"delay_s": 5})),
-        "set rest": just(commands.SetQueue(queue=JOBS, settings={"visibility_timeout_s": 5, "retention_s": 70})),
-        "set dead": just(commands.SetQueue(queue=OTHER, settings={"dead_letter_queue": DEAD, "receives_max": 3})),
-        "set another": just(commands.SetQueue(queue=NEW, settings={"delay_s": 9})),
-        "tag another": just(commands.TagQueue(queue=NEW, tags={"a": "1"})),
-        "edit": just(commands.EditQueue(queue=JOBS, setting="policy", edit=lambda was: f"{was}x")),
-        "tag": just(commands.TagQueue(queue=JOBS, tags={"a": "1"})),
-        "tag otherwise": just(commands.TagQueue(queue=JOBS, tags={"b": "2"}, removed=("a",))),
-        "start move": just(commands.StartMove(source=DEAD)),
-        "move": just(MoveStep()),
-        "send": just(sending(JOBS, "d", "e")),
-        "receive": just(Receive(queue=JOBS, count=10)),
-        "delete message": lambda kept: Delete(queue=JOBS, receipts=(kept["a"],)),
-        "set account": just(SetAccount(account=ACCOUNT, settings=AccountSettings(logging_bucket="x"))),
-        "set account otherwise": just(SetAccount(account=ACCOUNT, settings=AccountSettings(logging_bucket="y"))),
-        "show account": just(ShowAccount(account=ACCOUNT)),
-        "show": just(commands.ShowQueue(queue=JOBS, counts=True)),
-        "list": just(commands.ListQueues(account=ACCOUNT)),
-        "list sources": just(commands.ListDeadLetterSources(queue=DEAD)),
-        "sweep": just(Sweep()),
+        "create otherwise": fixed(commands.CreateQueue(queue=NEW, settings={"delay_s": 7})),
+        "create again": fixed(commands.CreateQueue(queue=GONE)),
+        "delete": fixed(commands.DeleteQueue(queue=JOBS)),
+        "delete dead": fixed(commands.DeleteQueue(queue=DEAD)),
+        "delete another": fixed(commands.DeleteQueue(queue=NEW)),
+        "purge": fixed(commands.PurgeQueue(queue=JOBS)),
+        "purge dead": fixed(commands.PurgeQueue(queue=DEAD)),
+        "set": fixed(commands.SetQueue(queue=JOBS, settings={"delay_s": 5})),
+        "set rest": fixed(commands.SetQueue(queue=JOBS, settings={"visibility_timeout_s": 5, "retention_s": 70})),
+        "set dead": fixed(commands.SetQueue(queue=OTHER, settings={"dead_letter_queue": DEAD, "receives_max": 3})),
+        "set another": fixed(commands.SetQueue(queue=NEW, settings={"delay_s": 9})),
+        "tag another": fixed(commands.TagQueue(queue=NEW, tags={"a": "1"})),
+        "edit": fixed(commands.EditQueue(queue=JOBS, setting="policy", edit=lambda was: f"{was}x")),
+        "tag": fixed(commands.TagQueue(queue=JOBS, tags={"a": "1"})),
+        "tag otherwise": fixed(commands.TagQueue(queue=JOBS, tags={"b": "2"}, removed=("a",))),
+        "start move": fixed(commands.StartMove(source=DEAD)),
+        "move": fixed(MoveStep()),
+        "send": fixed(send_command(JOBS, "d", "e")),
+        "receive": fixed(Receive(queue=JOBS, count=10)),
+        "delete message": lambda saved: Delete(queue=JOBS, receipts=(saved["a"],)),
+        "set account": fixed(SetAccount(account=ACCOUNT, settings=AccountSettings(logging_bucket="x"))),
+        "set account otherwise": fixed(SetAccount(account=ACCOUNT, settings=AccountSettings(logging_bucket="y"))),
+        "show account": fixed(ShowAccount(account=ACCOUNT)),
+        "show": fixed(commands.ShowQueue(queue=JOBS, counts=True)),
+        "list": fixed(commands.ListQueues(account=ACCOUNT)),
+        "list sources": fixed(commands.ListDeadLetterSources(queue=DEAD)),
+        "sweep": fixed(Sweep()),
     },
 )
 
@@ -118,52 +118,52 @@ async def build_moves(world: World) -> None:
     await with_dead_letters(world, JOBS, DEAD)
     await create(world, OTHER)
     task = await world.do(commands.StartMove(source=DEAD))
-    world.kept["task"] = task.id
+    world.saved["task"] = task.id
 
 
-async def build_moves_held(world: World) -> None:
+async def build_moves_in_flight(world: World) -> None:
     await with_dead_letters(world, f"{JOBS}.fifo", f"{DEAD}.fifo")
     await create(world, f"{OTHER}.fifo")
     task = await world.do(commands.StartMove(source=f"{DEAD}.fifo", moves_per_s_max=10))
-    world.kept["task"] = task.id
+    world.saved["task"] = task.id
     await receive(world, f"{DEAD}.fifo", count=1)
 
 
-def moves(end: str) -> dict[str, Make]:
+def move_calls(end: str) -> dict[str, CommandFactory]:
     jobs, other, dead = JOBS + end, OTHER + end, DEAD + end
     return {
-        "start": just(commands.StartMove(source=dead)),
-        "start elsewhere": just(commands.StartMove(source=dead, destination=other, moves_per_s_max=10)),
-        "cancel": lambda kept: commands.CancelMove(source=dead, task=kept["task"]),
-        "move": just(MoveStep()),
-        "list moves": just(commands.ListMoves(source=dead)),
-        "purge": just(commands.PurgeQueue(queue=jobs)),
-        "delete": just(commands.DeleteQueue(queue=jobs)),
-        "purge dead": just(commands.PurgeQueue(queue=dead)),
-        "delete dead": just(commands.DeleteQueue(queue=dead)),
-        "set": just(commands.SetQueue(queue=jobs, settings={"dead_letter_queue": ""})),
-        "set dead": just(commands.SetQueue(queue=dead, settings={"delay_s": 5})),
-        "send": just(sending(jobs, "ac", "ad")),
-        "receive dead": just(Receive(queue=dead, count=1)),
-        "receive": just(Receive(queue=jobs, count=10)),
-        "open": just(claims.OpenSource(queue=dead, source="s")),
-        "sweep": just(Sweep()),
+        "start": fixed(commands.StartMove(source=dead)),
+        "start elsewhere": fixed(commands.StartMove(source=dead, destination=other, moves_per_s_max=10)),
+        "cancel": lambda saved: commands.CancelMove(source=dead, task=saved["task"]),
+        "move": fixed(MoveStep()),
+        "list moves": fixed(commands.ListMoves(source=dead)),
+        "purge": fixed(commands.PurgeQueue(queue=jobs)),
+        "delete": fixed(commands.DeleteQueue(queue=jobs)),
+        "purge dead": fixed(commands.PurgeQueue(queue=dead)),
+        "delete dead": fixed(commands.DeleteQueue(queue=dead)),
+        "set": fixed(commands.SetQueue(queue=jobs, settings={"dead_letter_queue": ""})),
+        "set dead": fixed(commands.SetQueue(queue=dead, settings={"delay_s": 5})),
+        "send": fixed(send_command(jobs, "ac", "ad")),
+        "receive dead": fixed(Receive(queue=dead, count=1)),
+        "receive": fixed(Receive(queue=jobs, count=10)),
+        "open": fixed(claims.OpenSource(queue=dead, source="s")),
+        "sweep": fixed(Sweep()),
     }
 
 
 _MOVERS = frozenset({"move", "receive dead"})
-MOVES = Family(build_moves, moves(""), takers=_MOVERS)
+MOVES = Family(build_moves, move_calls(""), takers=_MOVERS)
 MOVES_FIFO = Family(
-    build_moves_held,
+    build_moves_in_flight,
     {
-        **moves(".fifo"),
-        "delete message": lambda kept: Delete(queue=f"{DEAD}.fifo", receipts=(kept["ax"],)),
-        "forward": lambda kept: Forward(
-            queue=f"{DEAD}.fifo", entries=(ForwardEntry(receipt=kept["ax"], target=f"{OTHER}.fifo"),)
+        **move_calls(".fifo"),
+        "delete message": lambda saved: Delete(queue=f"{DEAD}.fifo", receipts=(saved["ax"],)),
+        "forward": lambda saved: Forward(
+            queue=f"{DEAD}.fifo", entries=(ForwardEntry(receipt=saved["ax"], target=f"{OTHER}.fifo"),)
         ),
     },
     takers=_MOVERS,
-    passed_over=frozenset({"set dead"}),
+    group_lockers=frozenset({"set dead"}),
 )
 
 
@@ -186,34 +186,34 @@ async def build_topics(world: World) -> None:
 TOPICS = Family(
     build_topics,
     {
-        "create": just(topics.CreateTopic(topic=TOPIC)),
-        "create another": just(topics.CreateTopic(topic=f"{TOPIC}2")),
-        "create otherwise": just(topics.CreateTopic(topic=f"{TOPIC}2", settings={"message_bytes_max": 2_000})),
-        "set": just(topics.SetTopic(topic=TOPIC, settings={"message_bytes_max": 2_000})),
-        "set rest": just(topics.SetTopic(topic=TOPIC, settings={"operations_logged": True})),
-        "set another": just(topics.SetTopic(topic=f"{TOPIC}2", settings={"operations_logged": True})),
-        "delete another": just(topics.DeleteTopic(topic=f"{TOPIC}2")),
-        "delete": just(topics.DeleteTopic(topic=TOPIC)),
-        "subscribe": just(topics.Subscribe(subscription=subscription("other", OTHER))),
-        "subscribe otherwise": just(topics.Subscribe(subscription=subscription("other", JOBS))),
-        "subscribe pushed": just(topics.Subscribe(subscription=subscription("pushed2"))),
-        "subscribe again": just(topics.Subscribe(subscription=subscription("pushed"))),
-        "change": just(
+        "create": fixed(topics.CreateTopic(topic=TOPIC)),
+        "create another": fixed(topics.CreateTopic(topic=f"{TOPIC}2")),
+        "create otherwise": fixed(topics.CreateTopic(topic=f"{TOPIC}2", settings={"message_bytes_max": 2_000})),
+        "set": fixed(topics.SetTopic(topic=TOPIC, settings={"message_bytes_max": 2_000})),
+        "set rest": fixed(topics.SetTopic(topic=TOPIC, settings={"operations_logged": True})),
+        "set another": fixed(topics.SetTopic(topic=f"{TOPIC}2", settings={"operations_logged": True})),
+        "delete another": fixed(topics.DeleteTopic(topic=f"{TOPIC}2")),
+        "delete": fixed(topics.DeleteTopic(topic=TOPIC)),
+        "subscribe": fixed(topics.Subscribe(subscription=subscription("other", OTHER))),
+        "subscribe otherwise": fixed(topics.Subscribe(subscription=subscription("other", JOBS))),
+        "subscribe pushed": fixed(topics.Subscribe(subscription=subscription("pushed2"))),
+        "subscribe again": fixed(topics.Subscribe(subscription=subscription("pushed"))),
+        "change": fixed(
             topics.SetSubscription(topic=TOPIC, name="pushed", strategy=topics.RetryStrategy.EXPONENTIAL_DECAY)
         ),
-        "unsubscribe": just(topics.Unsubscribe(topic=TOPIC, name="jobs")),
-        "unsubscribe pushed": just(topics.Unsubscribe(topic=TOPIC, name="pushed")),
-        "publish": just(
+        "unsubscribe": fixed(topics.Unsubscribe(topic=TOPIC, name="jobs")),
+        "unsubscribe pushed": fixed(topics.Unsubscribe(topic=TOPIC, name="pushed")),
+        "publish": fixed(
             topics.PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda given: message(given.subscription.name))
         ),
-        "show": just(topics.ShowTopic(topic=TOPIC)),
-        "list": just(topics.ListTopics(account=ACCOUNT)),
-        "show pushed": just(topics.ShowSubscription(topic=TOPIC, name="pushed")),
-        "list subscriptions": just(topics.ListSubscriptions(topic=TOPIC)),
-        "list pushes": just(topics.ListPushes()),
-        "delete queue": just(commands.DeleteQueue(queue=JOBS)),
-        "purge queue": just(commands.PurgeQueue(queue=JOBS)),
-        "set queue": just(commands.SetQueue(queue=JOBS, settings={"delay_s": 5})),
+        "show": fixed(topics.ShowTopic(topic=TOPIC)),
+        "list": fixed(topics.ListTopics(account=ACCOUNT)),
+        "show pushed": fixed(topics.ShowSubscription(topic=TOPIC, name="pushed")),
+        "list subscriptions": fixed(topics.ListSubscriptions(topic=TOPIC)),
+        "list pushes": fixed(topics.ListPushes()),
+        "delete queue": fixed(commands.DeleteQueue(queue=JOBS)),
+        "purge queue": fixed(commands.PurgeQueue(queue=JOBS)),
+        "set queue": fixed(commands.SetQueue(queue=JOBS, settings={"delay_s": 5})),
     },
 )
 
@@ -221,26 +221,26 @@ TOPICS = Family(
 # Forwards.
 
 
-def building_forwards(end: str) -> Callable[[World], Any]:
+def forwards_builder(end: str) -> Callable[[World], Any]:
     async def build(world: World) -> None:
         for queue in (DEAD + end, OTHER + end):
             await create(world, queue)
         await create(world, JOBS + end, dead_letter_queue=DEAD + end, receives_max=1)
-        await world.do(sending(JOBS + end, "aa", "ab", "ba"))
-        await world.do(sending(OTHER + end, "ca"))
+        await world.do(send_command(JOBS + end, "aa", "ab", "ba"))
+        await world.do(send_command(OTHER + end, "ca"))
         await receive(world, JOBS + end)
         await receive(world, OTHER + end)
 
     return build
 
 
-def forwarding(end: str) -> dict[str, Make]:
+def forward_calls(end: str) -> dict[str, CommandFactory]:
     jobs, other, dead = JOBS + end, OTHER + end, DEAD + end
 
-    def to(target: str, *bodies: str, queue: str = jobs, reasons: Mapping[str, str] | None = None) -> Make:
+    def to(target: str, *bodies: str, queue: str = jobs, reasons: Mapping[str, str] | None = None) -> CommandFactory:
         why = None if reasons is None else dict(reasons)
-        return lambda kept: Forward(
-            queue=queue, entries=tuple(ForwardEntry(receipt=kept[body], target=target, reasons=why) for body in bodies)
+        return lambda saved: Forward(
+            queue=queue, entries=tuple(ForwardEntry(receipt=saved[body], target=target, reasons=why) for body in bodies)
         )
 
     return {
@@ -249,59 +249,59 @@ def forwarding(end: str) -> dict[str, Make]:
         "forward back": to(jobs, "ca", queue=other),
         "bury": to(dead, "aa", "ba", reasons={"why": "x"}),
         "bury both ways": to(dead, "ba", "aa", reasons={}),
-        "delete message": lambda kept: Delete(queue=jobs, receipts=(kept["aa"], kept["ba"])),
-        "release message": lambda kept: ChangeVisibility(
-            queue=jobs, changes=(VisibilityChange(receipt=kept["ba"], timeout_s=0),)
+        "delete message": lambda saved: Delete(queue=jobs, receipts=(saved["aa"], saved["ba"])),
+        "release message": lambda saved: ChangeVisibility(
+            queue=jobs, changes=(VisibilityChange(receipt=saved["ba"], timeout_s=0),)
         ),
-        "receive": just(Receive(queue=jobs, count=10)),
-        "receive other": just(Receive(queue=other, count=10)),
-        "send": just(sending(other, "ba", "ac")),
-        "look": just(InspectLeases(queue=jobs)),
-        "purge": just(commands.PurgeQueue(queue=jobs)),
-        "delete": just(commands.DeleteQueue(queue=jobs)),
-        "purge other": just(commands.PurgeQueue(queue=other)),
-        "delete other": just(commands.DeleteQueue(queue=other)),
-        "set other": just(commands.SetQueue(queue=other, settings={"delay_s": 5})),
-        "delete dead": just(commands.DeleteQueue(queue=dead)),
-        "start move": just(commands.StartMove(source=dead)),
-        "move": just(MoveStep()),
-        "open": just(claims.OpenSource(queue=other, source="s")),
-        "sweep": just(Sweep()),
+        "receive": fixed(Receive(queue=jobs, count=10)),
+        "receive other": fixed(Receive(queue=other, count=10)),
+        "send": fixed(send_command(other, "ba", "ac")),
+        "look": fixed(InspectLeases(queue=jobs)),
+        "purge": fixed(commands.PurgeQueue(queue=jobs)),
+        "delete": fixed(commands.DeleteQueue(queue=jobs)),
+        "purge other": fixed(commands.PurgeQueue(queue=other)),
+        "delete other": fixed(commands.DeleteQueue(queue=other)),
+        "set other": fixed(commands.SetQueue(queue=other, settings={"delay_s": 5})),
+        "delete dead": fixed(commands.DeleteQueue(queue=dead)),
+        "start move": fixed(commands.StartMove(source=dead)),
+        "move": fixed(MoveStep()),
+        "open": fixed(claims.OpenSource(queue=other, source="s")),
+        "sweep": fixed(Sweep()),
     }
 
 
-FORWARDS = Family(building_forwards(""), forwarding(""))
-FORWARDS_FIFO = Family(building_forwards(".fifo"), forwarding(".fifo"))
+FORWARDS = Family(forwards_builder(""), forward_calls(""))
+FORWARDS_FIFO = Family(forwards_builder(".fifo"), forward_calls(".fifo"))
 
 
 # Events.
 
 
 async def build_events(world: World) -> None:
-    """Make events that are planned, one that is numbered, one that is not, and a receipt that has not ended."""
+    """Create events that are planned, one that is numbered, one that is not, and a receipt that has not ended."""
     await create(world, JOBS)
-    await world.do(sending(JOBS, "a", "b", "c", "d"))
+    await world.do(send_command(JOBS, "a", "b", "c", "d"))
     await receive(world, JOBS)
     for body in "ab":
-        await world.do(Delete(queue=JOBS, receipts=(world.kept[body],)))
+        await world.do(Delete(queue=JOBS, receipts=(world.saved[body],)))
         await world.do(Number())
     await world.do(PlanExport(events_max=1))
-    await world.do(Delete(queue=JOBS, receipts=(world.kept["c"],)))
+    await world.do(Delete(queue=JOBS, receipts=(world.saved["c"],)))
 
 
 EVENTS = Family(
     build_events,
     {
-        "plan": just(PlanExport(events_max=1)),
-        "read": just(ReadEvents(first=1, last=1, bytes_max=1_000)),
-        "forget": just(ForgetEvents(last=1)),
-        "count": just(CountEvents()),
-        "number": just(Number()),
-        "delete message": lambda kept: Delete(queue=JOBS, receipts=(kept["d"],)),
-        "purge": just(commands.PurgeQueue(queue=JOBS)),
-        "delete": just(commands.DeleteQueue(queue=JOBS)),
-        "set": just(commands.SetQueue(queue=JOBS, settings={"event_log": "off"})),
-        "sweep": just(Sweep()),
+        "plan": fixed(PlanExport(events_max=1)),
+        "read": fixed(ReadEvents(first=1, last=1, bytes_max=1_000)),
+        "forget": fixed(ForgetEvents(last=1)),
+        "count": fixed(CountEvents()),
+        "number": fixed(Number()),
+        "delete message": lambda saved: Delete(queue=JOBS, receipts=(saved["d"],)),
+        "purge": fixed(commands.PurgeQueue(queue=JOBS)),
+        "delete": fixed(commands.DeleteQueue(queue=JOBS)),
+        "set": fixed(commands.SetQueue(queue=JOBS, settings={"event_log": "off"})),
+        "sweep": fixed(Sweep()),
     },
     PostgresOptions(event_log="closed"),
 )
@@ -309,117 +309,124 @@ EVENTS = Family(
 # Claims.
 
 
-def building_claims(end: str, *, hours: int = 0) -> Callable[[World], Any]:
+def claims_builder(end: str, *, hours: int = 0) -> Callable[[World], Any]:
     async def build(world: World) -> None:
         jobs = JOBS + end
         await create(world, DEAD + end)
         await create(world, jobs, dead_letter_queue=DEAD + end, receives_max=5)
-        await world.do(sending(jobs, *"abcde", *("aa", "bb", "cc", "dd", "ee")))
+        await world.do(send_command(jobs, *"abcde", *("aa", "bb", "cc", "dd", "ee")))
         for source in ("s", "t"):
             await world.do(claims.OpenSource(queue=jobs, source=source, consumer=f"of {source}"))
         for number in (1, 2):
             await world.do(claims.Claim(queue=jobs, source="s", epoch=1, number=number, messages_max=3))
         await world.advance(hours * 3_600 * SECOND_MS)
         seen = await world.do(InspectQueue(queue=jobs, count=1))
-        world.kept["message"] = seen[0].id
+        world.saved["message"] = seen[0].id
 
     return build
 
 
-def claiming(end: str) -> dict[str, Make]:
+def claim_calls(end: str) -> dict[str, CommandFactory]:
     jobs = JOBS + end
     s: dict[str, Any] = {"queue": jobs, "source": "s"}
     current: dict[str, Any] = {**s, "epoch": 1}
     return {
-        "open": just(claims.OpenSource(**s, consumer="of s")),
-        "open another": just(claims.OpenSource(queue=jobs, source="u", consumer="of s")),
-        "take over": just(claims.OpenSource(queue=jobs, source="t", consumer="of s", takeover=True)),
-        "open newer": just(claims.OpenSource(queue=jobs, source="v", consumer="new")),
-        "open newest": just(claims.OpenSource(queue=jobs, source="w", consumer="new")),
-        "beat": just(claims.Heartbeat(**current, hold_s=900)),
-        "claim": just(claims.Claim(**current, number=2, messages_max=3)),
-        "claim next": just(claims.Claim(**current, number=3, messages_max=3)),
-        "claim otherwise": just(claims.Claim(queue=jobs, source="t", epoch=1, number=1, messages_max=3)),
-        "acknowledge": just(claims.AcknowledgeClaims(**current, number=1)),
-        "acknowledge all": just(claims.AcknowledgeClaims(**current, number=2)),
-        "read": just(claims.ReadClaim(**s, number=1)),
-        "read part": just(claims.ReadClaim(**s, number=2)),
-        "release": just(claims.ReleaseClaim(**s, number=1)),
-        "evict": lambda kept: claims.EvictMessage(**s, number=1, message=kept["message"]),
-        "close": just(claims.CloseSource(**s)),
-        "list": just(claims.ListSources(queue=jobs)),
-        "end": just(ClaimStep()),
-        "purge": just(commands.PurgeQueue(queue=jobs)),
-        "delete": just(commands.DeleteQueue(queue=jobs)),
-        "purge dead": just(commands.PurgeQueue(queue=DEAD + end)),
-        "set": just(commands.SetQueue(queue=jobs, settings={"dead_letter_queue": ""})),
-        "receive": just(Receive(queue=jobs, count=2)),
-        "sweep": just(Sweep()),
+        "open": fixed(claims.OpenSource(**s, consumer="of s")),
+        "open another": fixed(claims.OpenSource(queue=jobs, source="u", consumer="of s")),
+        "take over": fixed(claims.OpenSource(queue=jobs, source="t", consumer="of s", takeover=True)),
+        "open newer": fixed(claims.OpenSource(queue=jobs, source="v", consumer="new")),
+        "open newest": fixed(claims.OpenSource(queue=jobs, source="w", consumer="new")),
+        "beat": fixed(claims.Heartbeat(**current, hold_s=900)),
+        "claim": fixed(claims.Claim(**current, number=2, messages_max=3)),
+        "claim next": fixed(claims.Claim(**current, number=3, messages_max=3)),
+        "claim otherwise": fixed(claims.Claim(queue=jobs, source="t", epoch=1, number=1, messages_max=3)),
+        "acknowledge": fixed(claims.AcknowledgeClaims(**current, number=1)),
+        "acknowledge all": fixed(claims.AcknowledgeClaims(**current, number=2)),
+        "read": fixed(claims.ReadClaim(**s, number=1)),
+        "read part": fixed(claims.ReadClaim(**s, number=2)),
+        "release": fixed(claims.ReleaseClaim(**s, number=1)),
+        "evict": lambda saved: claims.EvictMessage(**s, number=1, message=saved["message"]),
+        "close": fixed(claims.CloseSource(**s)),
+        "list": fixed(claims.ListSources(queue=jobs)),
+        "end": fixed(ClaimStep()),
+        "purge": fixed(commands.PurgeQueue(queue=jobs)),
+        "delete": fixed(commands.DeleteQueue(queue=jobs)),
+        "purge dead": fixed(commands.PurgeQueue(queue=DEAD + end)),
+        "set": fixed(commands.SetQueue(queue=jobs, settings={"dead_letter_queue": ""})),
+        "receive": fixed(Receive(queue=jobs, count=2)),
+        "sweep": fixed(Sweep()),
     }
 
 
 _SLICED = PostgresOptions(claim_slice_rows=2)
 _TAKERS = frozenset({"claim", "claim next", "claim otherwise", "receive"})
-CLAIMS = Family(building_claims(""), claiming(""), _SLICED, _TAKERS)
-CLAIMS_FIFO = Family(building_claims(".fifo"), claiming(".fifo"), _SLICED, _TAKERS)
-CLAIMS_LATE = Family(building_claims("", hours=24), claiming(""), _SLICED, _TAKERS)
+CLAIMS = Family(claims_builder(""), claim_calls(""), _SLICED, _TAKERS)
+CLAIMS_FIFO = Family(claims_builder(".fifo"), claim_calls(".fifo"), _SLICED, _TAKERS)
+CLAIMS_LATE = Family(claims_builder("", hours=24), claim_calls(""), _SLICED, _TAKERS)
 
 
 # Publications.
 
 
-def staging(queue: str, *bodies: str, writer: str = "w", batch: int = 0, part: int = 0, attempt: str = "a") -> Stage:
+def stage_command(
+    queue: str, *bodies: str, writer: str = "w", batch: int = 0, part: int = 0, attempt: str = "a"
+) -> Stage:
     return Stage(
-        queue=queue, writer=writer, batch=batch, attempt=attempt, part=part, messages=sending(queue, *bodies).messages
+        queue=queue,
+        writer=writer,
+        batch=batch,
+        attempt=attempt,
+        part=part,
+        messages=send_command(queue, *bodies).messages,
     )
 
 
-def building_publications(end: str, *, silent: bool = False) -> Callable[[World], Any]:
-    """Return what makes a writer with two batches, of which the first is decided and enters slowly."""
+def publications_builder(end: str, *, silent: bool = False) -> Callable[[World], Any]:
+    """Return a function that creates a writer with two batches; the first one is published slowly."""
 
     async def build(world: World) -> None:
         jobs = JOBS + end
         await create(world, jobs)
-        await world.do(staging(jobs, "aa", "ab", "ba"))
-        await world.do(staging(jobs, "xx", attempt="dropped"))
-        await world.do(staging(jobs, "ac", "bb", batch=1))
+        await world.do(stage_command(jobs, "aa", "ab", "ba"))
+        await world.do(stage_command(jobs, "xx", attempt="dropped"))
+        await world.do(stage_command(jobs, "ac", "bb", batch=1))
         await world.do(Publish(queue=jobs, writer="w", batch=0, attempts=(("a", 3),), messages_per_s_max=10))
         await world.advance(WRITER_SILENCE_S * SECOND_MS if silent else SECOND_MS)
 
     return build
 
 
-def publishing(end: str) -> dict[str, Make]:
+def publication_calls(end: str) -> dict[str, CommandFactory]:
     jobs = JOBS + end
     w: dict[str, Any] = {"queue": jobs, "writer": "w"}
     return {
-        "stage": just(staging(jobs, "ad", batch=1, part=1)),
-        "stage again": just(staging(jobs, "ac", "bb", batch=1)),
-        "stage otherwise": just(staging(jobs, "ae", batch=1, attempt="b")),
-        "stage new": just(staging(jobs, "n", writer="new")),
-        "publish first": just(Publish(**w, batch=0, attempts=(("a", 3),))),
-        "publish": just(Publish(**w, batch=1, attempts=(("a", 2),))),
-        "publish both": just(Publish(**w, batch=1, attempts=(("a", 2), ("b", 1)))),
-        "publish new": just(Publish(queue=jobs, writer="new", batch=0, attempts=())),
-        "abandon": just(Abandon(**w, batch=1)),
-        "list": just(ListWriters(queue=jobs)),
-        "enter": just(PublicationStep()),
-        "purge": just(commands.PurgeQueue(queue=jobs)),
-        "delete": just(commands.DeleteQueue(queue=jobs)),
-        "set": just(commands.SetQueue(queue=jobs, settings={"message_bytes_max": 1_024})),
-        "send": just(sending(jobs, "az", "ad")),
-        "receive": just(Receive(queue=jobs, count=10)),
+        "stage": fixed(stage_command(jobs, "ad", batch=1, part=1)),
+        "stage again": fixed(stage_command(jobs, "ac", "bb", batch=1)),
+        "stage otherwise": fixed(stage_command(jobs, "ae", batch=1, attempt="b")),
+        "stage new": fixed(stage_command(jobs, "n", writer="new")),
+        "publish first": fixed(Publish(**w, batch=0, attempts=(("a", 3),))),
+        "publish": fixed(Publish(**w, batch=1, attempts=(("a", 2),))),
+        "publish both": fixed(Publish(**w, batch=1, attempts=(("a", 2), ("b", 1)))),
+        "publish new": fixed(Publish(queue=jobs, writer="new", batch=0, attempts=())),
+        "abandon": fixed(Abandon(**w, batch=1)),
+        "list": fixed(ListWriters(queue=jobs)),
+        "enter": fixed(PublicationStep()),
+        "purge": fixed(commands.PurgeQueue(queue=jobs)),
+        "delete": fixed(commands.DeleteQueue(queue=jobs)),
+        "set": fixed(commands.SetQueue(queue=jobs, settings={"message_bytes_max": 1_024})),
+        "send": fixed(send_command(jobs, "az", "ad")),
+        "receive": fixed(Receive(queue=jobs, count=10)),
     }
 
 
-PUBLICATIONS = Family(building_publications(""), publishing(""))
+PUBLICATIONS = Family(publications_builder(""), publication_calls(""))
 PUBLICATIONS_FIFO = Family(
-    building_publications(".fifo"),
-    publishing(".fifo"),
+    publications_builder(".fifo"),
+    publication_calls(".fifo"),
     takers=frozenset({"receive"}),
-    passed_over=frozenset({"publish", "publish first", "enter"}),
+    group_lockers=frozenset({"publish", "publish first", "enter"}),
 )
-PUBLICATIONS_LATE = Family(building_publications("", silent=True), publishing(""))
+PUBLICATIONS_LATE = Family(publications_builder("", silent=True), publication_calls(""))
 
 FAMILIES = {
     "queues": QUEUES,

@@ -1,11 +1,11 @@
-"""A disk that can lose its power: an apsw VFS that records what was written and what was synced.
+"""A disk that can lose power: an apsw VFS that records writes and syncs.
 
-`RecordingVFS` passes everything on to the real file system and keeps a log of it, in one order with what the test
-itself notes (`Note`: an answer was given). From that log, `Disk` makes the folder as it would be found if the power had
-gone after any entry: what was synced is there; of what was not, nothing or a random part, sector by sector.
+`RecordingVFS` delegates to the real file system and keeps a log, which also has the test's own notes in order (`Note`,
+such as a command's result). From this log, `Disk` builds the folder as a power loss after any entry would leave it:
+synced data is there; of other data, nothing or a random part, sector by sector.
 
-A deletion is not durable by itself; it is with the next sync of any file, as on file systems that keep a journal of
-their folders. Creating a file is taken as durable with its first sync.
+A deletion becomes durable with the next sync of any file, as on file systems with a journal of their directories. The
+creation of a file counts as durable with its first sync.
 """
 
 import random
@@ -20,7 +20,7 @@ SECTOR_BYTES = 512
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`data` was written to `file` at `offset`; not durable before the next `Sync` of that file."""
+    """`data` was written to `file` at `offset`; durable after the next `Sync` of that file."""
 
     file: str
     offset: int
@@ -29,7 +29,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """`file` was cut to `size`."""
+    """`file` was truncated to `size`."""
 
     file: str
     size: int
@@ -37,7 +37,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All that was done to `file` so far is durable."""
+    """All changes of `file` so far are durable."""
 
     file: str
 
@@ -51,9 +51,9 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that the test saw happen."""
+    """An event of the test."""
 
-    what: object
+    event: object
 
 
 Change = Write | Truncate | Delete
@@ -61,7 +61,7 @@ Entry = Change | Sync | Note
 
 
 class Log:
-    """What happened, in order; filled by the loop's thread and the committing one."""
+    """The entries in order, from the threads of the loop and the committer."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -76,7 +76,7 @@ class Log:
 
 
 class RecordingVFS(apsw.VFS):
-    """The default VFS, recorded. Registered under `name` until `unregister`."""
+    """The default VFS with recording, registered under `name` until `unregister`."""
 
     def __init__(self, name: str, log: Log) -> None:
         super().__init__(name, "")
@@ -107,11 +107,11 @@ class _RecordingFile(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:  # noqa: N802
         super().xSync(flags)
-        self._log.add(Sync(self._name))  # when it has returned: before that, nothing is promised
+        self._log.add(Sync(self._name))  # after it has returned: earlier, nothing is durable
 
 
 class Disk:
-    """The files as they are if the power goes after what was played."""
+    """The files as a power loss after the played entries leaves them."""
 
     def __init__(self) -> None:
         self._durable: dict[str, bytearray] = {}
@@ -130,25 +130,25 @@ class Disk:
         deletions = [index for index, change in enumerate(changes) if isinstance(change, Delete)]
         end = len(changes) if whole else deletions[-1] + 1
         for change in changes[:end]:
-            _make(self._durable, change)
+            _apply(self._durable, change)
         if changes[end:]:
             self._pending[file] = changes[end:]
 
     def lose_power(self, folder: Path, *, torn: random.Random | None) -> None:
-        """Write what is left into the new `folder`; `torn` chooses what survived unsynced, `None`: nothing did."""
+        """Write the remaining files to the new `folder`; `torn` selects unsynced changes that survive, `None` none."""
         files = {name: bytearray(content) for name, content in self._durable.items()}
         if torn is not None:
             for changes in self._pending.values():
                 for change in changes:
                     if isinstance(change, Delete) and torn.random() < 0.5:
-                        break  # the folder still has the old file: what came after it was written to another one
-                    _make_in_part(files, change, torn)
+                        break  # the directory still has the old file; later writes went to a new one
+                    _apply_in_part(files, change, torn)
         folder.mkdir(parents=True)
         for name, content in files.items():
             (folder / name).write_bytes(content)
 
 
-def _make(files: dict[str, bytearray], change: Change) -> None:
+def _apply(files: dict[str, bytearray], change: Change) -> None:
     if isinstance(change, Delete):
         files.pop(change.file, None)
         return
@@ -161,12 +161,12 @@ def _make(files: dict[str, bytearray], change: Change) -> None:
         content[change.offset : end] = change.data
 
 
-def _make_in_part(files: dict[str, bytearray], change: Change, torn: random.Random) -> None:
+def _apply_in_part(files: dict[str, bytearray], change: Change, torn: random.Random) -> None:
     if not isinstance(change, Write):
         if isinstance(change, Delete) or torn.random() < 0.5:
-            _make(files, change)
+            _apply(files, change)
         return
     for start in range(0, len(change.data), SECTOR_BYTES):
         if torn.random() < 0.5:
             sector = change.data[start : start + SECTOR_BYTES]
-            _make(files, Write(change.file, change.offset + start, sector))
+            _apply(files, Write(change.file, change.offset + start, sector))

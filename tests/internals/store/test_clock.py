@@ -1,4 +1,4 @@
-"""Store time: by the boot clock, never by steps of the wall clock, on across restarts; what is done when it is due."""
+"""Store time, which ignores steps of the wall clock and continues across restarts; a node's clock; the scheduler."""
 
 import asyncio
 import ctypes
@@ -27,7 +27,7 @@ _DAY_MS = 24 * _HOUR_MS
 
 @dataclass
 class _Machine:
-    """A machine whose clocks a test moves."""
+    """A machine with clocks that a test sets."""
 
     wall_ms: int = START_MS
     boot_ms: int = 0
@@ -43,12 +43,12 @@ class _Machine:
         )
 
     def run(self, ms: int, *, wall_ms: int | None = None) -> None:
-        """Let ``ms`` pass; the wall clock shows ``wall_ms`` of it."""
+        """Let ``ms`` pass; the wall clock advances by ``wall_ms``, if given."""
         self.boot_ms += ms
         self.wall_ms += ms if wall_ms is None else wall_ms
 
     def boot(self, down_ms: int, *, synchronised: bool) -> None:
-        """Begin another boot; the wall clock shows ``down_ms`` since the last."""
+        """Reboot; the wall clock advances by ``down_ms``."""
         self.boot_id += "'"
         self.boot_ms = 5_000
         self.wall_ms += down_ms
@@ -61,8 +61,8 @@ class _Machine:
 
 
 @pytest.mark.parametrize("step_ms", [5 * _DAY_MS, -5 * _DAY_MS, 1, 0])
-def test_store_time_follows_no_step_of_the_wall_clock(step_ms: int) -> None:
-    """And what is shown follows each that is longer than half a second."""
+def test_store_time_ignores_steps_of_the_wall_clock(step_ms: int) -> None:
+    """Shown time follows steps of more than half a second."""
     machine = _Machine()
     clock = machine.clock()
     machine.run(1_000)
@@ -72,7 +72,7 @@ def test_store_time_follows_no_step_of_the_wall_clock(step_ms: int) -> None:
     assert clock.shown_ms() == START_MS + 2_000 + (step_ms if abs(step_ms) > 500 else 0)
 
 
-def test_what_is_shown_stands_still_within_half_a_second() -> None:
+def test_shown_time_ignores_differences_up_to_half_a_second() -> None:
     machine = _Machine()
     clock = machine.clock()
     for step_ms, shown_ms in ((500, 0), (1, 501), (-500, 501), (-501, -500)):
@@ -82,7 +82,7 @@ def test_what_is_shown_stands_still_within_half_a_second() -> None:
 
 @pytest.mark.parametrize("synchronised", [True, False])
 @pytest.mark.parametrize("step_ms", [5 * _DAY_MS, -5 * _DAY_MS, 0])
-def test_a_restart_within_a_boot_does_not_ask_the_wall_clock(step_ms: int, synchronised: bool) -> None:
+def test_a_restart_without_a_reboot_ignores_the_wall_clock(step_ms: int, synchronised: bool) -> None:
     machine = _Machine(synchronised=synchronised)
     mark = machine.clock().mark()
     machine.run(2 * _HOUR_MS, wall_ms=2 * _HOUR_MS + step_ms)
@@ -92,8 +92,8 @@ def test_a_restart_within_a_boot_does_not_ask_the_wall_clock(step_ms: int, synch
     assert clock.doubt is None
 
 
-def test_without_a_mark_it_begins_at_the_wall_clock() -> None:
-    """And with one, or without, never before the newest instant that is stored."""
+def test_without_a_mark_store_time_starts_at_the_wall_clock() -> None:
+    """With a mark or without, it does not start before the newest stored instant."""
     machine = _Machine()
     assert machine.resumed(None).now_ms() == START_MS
     assert machine.resumed(None, floor_ms=START_MS + 7).now_ms() == START_MS + 7
@@ -105,12 +105,12 @@ def test_without_a_mark_it_begins_at_the_wall_clock() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "down_ms", "applied_ms"),
     [
-        pytest.param(True, True, 5 * _DAY_MS, 5 * _DAY_MS, id="what the wall clock says"),
+        pytest.param(True, True, 5 * _DAY_MS, 5 * _DAY_MS, id="synchronised"),
         *((*each, 5 * _DAY_MS, _HOUR_MS) for each in ((True, False), (False, True), (False, False))),
-        pytest.param(False, False, _HOUR_MS, _HOUR_MS, id="all of an hour"),
+        pytest.param(False, False, _HOUR_MS, _HOUR_MS, id="an hour"),
     ],
 )
-def test_another_boot_applies_an_hour_of_what_is_not_synchronised_at_both_ends(
+def test_a_reboot_applies_at_most_an_hour_unless_synchronised_before_and_after(
     before: bool, after: bool, down_ms: int, applied_ms: int
 ) -> None:
     machine = _Machine(synchronised=before)
@@ -126,8 +126,8 @@ def test_another_boot_applies_an_hour_of_what_is_not_synchronised_at_both_ends(
     assert (clock.doubt, clock.held_back_ms(), clock.trust()) == (None, 0, 0)
 
 
-def test_another_boot_with_a_clock_that_went_back_goes_on_from_the_mark() -> None:
-    """And makes up for it once the clock is synchronised, as it was before."""
+def test_after_a_reboot_a_clock_that_went_back_continues_from_the_mark() -> None:
+    """It catches up when the clock is synchronised, as it was before."""
     machine = _Machine()
     mark = machine.clock().mark()
     machine.boot(-5 * _DAY_MS, synchronised=False)
@@ -141,7 +141,7 @@ def test_another_boot_with_a_clock_that_went_back_goes_on_from_the_mark() -> Non
     assert clock.now_ms() == clock.shown_ms() == machine.wall_ms
 
 
-def test_what_is_held_back_is_applied_once_the_clock_is_synchronised_if_it_was_at_the_mark() -> None:
+def test_time_held_back_is_applied_when_the_clock_is_synchronised_if_it_was_at_the_mark() -> None:
     for before, applied_ms in ((True, 5 * _DAY_MS - _HOUR_MS), (False, 0)):
         machine = _Machine(synchronised=before)
         mark = machine.clock().mark()
@@ -152,8 +152,8 @@ def test_what_is_held_back_is_applied_once_the_clock_is_synchronised_if_it_was_a
         assert clock.now_ms() == START_MS + _HOUR_MS + applied_ms
 
 
-def test_a_doubt_outlives_restarts_and_other_boots() -> None:
-    """Each boot applies its own hour; what is right in the end is the time since the clock was last trusted."""
+def test_a_doubt_survives_restarts_and_reboots() -> None:
+    """Each reboot applies at most an hour; in the end, all time since the last trusted clock is applied."""
     machine = _Machine()
     mark = machine.clock().mark()
     for boots in range(1, 3):
@@ -169,7 +169,7 @@ def test_a_doubt_outlives_restarts_and_other_boots() -> None:
     assert clock.doubt is None
 
 
-def test_without_a_boot_id_each_restart_is_another_boot() -> None:
+def test_without_a_boot_id_each_restart_counts_as_a_reboot() -> None:
     machine = _Machine(boot_id="")
     mark = machine.clock().mark()
     machine.run(3 * _HOUR_MS)
@@ -178,64 +178,64 @@ def test_without_a_boot_id_each_restart_is_another_boot() -> None:
     assert machine.resumed(mark).now_ms() == START_MS + _HOUR_MS
 
 
-def _says(status: int, answer: int = 0) -> SimpleNamespace:
-    """Return a library whose kernel is asked for its clock."""
+def library(status: int, result: int = 0) -> SimpleNamespace:
+    """Return a C library whose ``ntp_adjtime`` returns this status."""
 
     def read(timex: Any) -> int:
         ctypes.c_int.from_buffer(timex, 40).value = status
-        return answer
+        return result
 
     return SimpleNamespace(ntp_adjtime=read)
 
 
 @pytest.mark.parametrize(
-    ("library", "synchronised"),
-    [(_says(0x2001), True), (_says(0x41), False), (_says(0, answer=-1), False), (SimpleNamespace(), False)],
-    ids=["synchronised", "not", "refused", "never asked"],
+    ("loaded", "synchronised"),
+    [(library(0x2001), True), (library(0x41), False), (library(0, result=-1), False), (SimpleNamespace(), False)],
+    ids=["synchronised", "unsynchronised", "error", "missing"],
 )
-def test_the_kernel_says_whether_its_clock_is_synchronised(
-    monkeypatch: pytest.MonkeyPatch, library: SimpleNamespace, synchronised: bool
+def test_whether_the_kernel_reports_its_clock_as_synchronised(
+    monkeypatch: pytest.MonkeyPatch, loaded: SimpleNamespace, synchronised: bool
 ) -> None:
     assert kernel_synchronised() in {True, False}, "this machine's"
-    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: loaded)
     assert kernel_synchronised() is synchronised
-    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))  # a Python that loads no libraries
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))  # a Python without dynamic loading
     assert not kernel_synchronised()
 
 
-async def test_an_alarm_rings_not_before_its_instant() -> None:
+async def test_an_alarm_does_not_fire_before_its_instant() -> None:
     clock = SystemClock()
     at_ms = clock.now_ms() + 5
-    rung: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    clock.call_at(at_ms, lambda: rung.set_result(clock.now_ms()))
-    assert await asyncio.wait_for(rung, timeout=10) >= at_ms
+    fired: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    clock.call_at(at_ms, lambda: fired.set_result(clock.now_ms()))
+    assert await asyncio.wait_for(fired, timeout=10) >= at_ms
 
 
-async def test_an_alarm_that_the_loop_wakes_early_sleeps_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one that is far looks each minute: the loop's clock stands still while the machine is suspended."""
+async def test_an_alarm_that_fires_early_is_rearmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A distant alarm reads the clock each minute, because the loop's clock stops while the machine is suspended."""
     machine = _Machine()
     armed: list[tuple[float, Callable[[], None]]] = []
     monkeypatch.setattr(asyncio.get_running_loop(), "call_later", lambda *call: armed.append(call))
-    rung: list[int] = []
-    machine.clock().call_at(START_MS + 60_001, lambda: rung.append(machine.wall_ms))
+    fired: list[int] = []
+    machine.clock().call_at(START_MS + 60_001, lambda: fired.append(machine.wall_ms))
     for ms in (60_000, 0, 1):
-        assert rung == []
+        assert fired == []
         machine.run(ms)
         armed[-1][1]()
-    assert ([s for s, _ in armed], rung) == ([60, 0.001, 0.001], [START_MS + 60_001])
+    assert ([s for s, _ in armed], fired) == ([60, 0.001, 0.001], [START_MS + 60_001])
 
 
-async def test_a_cancelled_alarm_does_not_ring() -> None:
+async def test_a_cancelled_alarm_does_not_fire() -> None:
     clock = SystemClock()
-    rung: list[str] = []
-    clock.call_at(clock.now_ms() + 1, lambda: rung.append("cancelled")).cancel()
+    fired: list[str] = []
+    clock.call_at(clock.now_ms() + 1, lambda: fired.append("cancelled")).cancel()
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     clock.call_at(clock.now_ms() + 3, lambda: done.set_result(None))
     await asyncio.wait_for(done, timeout=10)
-    assert rung == []
+    assert fired == []
 
 
-# The clock of a node, which agrees with its database's.
+# The clock of a node, which follows the database's clock.
 
 
 @pytest.fixture
@@ -243,7 +243,7 @@ def machine() -> VirtualClock:
     return VirtualClock()
 
 
-def test_it_is_the_machines_until_it_knows_better(machine: VirtualClock) -> None:
+def test_a_node_clock_starts_with_the_machines_time(machine: VirtualClock) -> None:
     clock = DatabaseClock(machine)
     assert clock.now_ms() == START_MS
     machine.advance(500)
@@ -251,8 +251,8 @@ def test_it_is_the_machines_until_it_knows_better(machine: VirtualClock) -> None
     assert clock.now_ms() == START_MS + 500
 
 
-def test_it_moves_no_further_than_it_must(machine: VirtualClock) -> None:
-    """An answer that took 100 ms leaves that much open, and a millisecond on both sides for rounding."""
+def test_a_node_clock_changes_as_little_as_necessary(machine: VirtualClock) -> None:
+    """A reply that took 100 ms leaves that uncertainty, and a millisecond on both sides for rounding."""
     clock = DatabaseClock(machine)
     machine.advance(100)
     clock.synchronize(START_MS + 5_000, sent_ms=START_MS)
@@ -265,8 +265,8 @@ def test_it_moves_no_further_than_it_must(machine: VirtualClock) -> None:
     assert clock.now_ms() == machine.now_ms() + 1
 
 
-def test_it_never_runs_backwards(machine: VirtualClock) -> None:
-    """It stands until the database has come up with it."""
+def test_a_node_clock_never_goes_back(machine: VirtualClock) -> None:
+    """It stops until the database's clock has caught up."""
     clock = DatabaseClock(machine)
     assert clock.now_ms() == START_MS
     clock.synchronize(START_MS - 1_000, sent_ms=START_MS)
@@ -275,92 +275,92 @@ def test_it_never_runs_backwards(machine: VirtualClock) -> None:
     assert clock.now_ms() == START_MS + 1_001
 
 
-def test_its_timers_ring_by_the_databases_time(machine: VirtualClock) -> None:
+def test_timers_of_a_node_use_the_time_of_the_database(machine: VirtualClock) -> None:
     clock = DatabaseClock(machine)
     clock.synchronize(START_MS + 1_001, sent_ms=START_MS)
-    rung: list[int] = []
-    clock.call_at(START_MS + 5_000, lambda: rung.append(machine.now_ms() - START_MS))
+    fired: list[int] = []
+    clock.call_at(START_MS + 5_000, lambda: fired.append(machine.now_ms() - START_MS))
     machine.advance(5_000)
-    assert rung == [4_000]
+    assert fired == [4_000]
 
 
 @pytest.mark.parametrize("ahead_ms", [-4_000, 4_000])
-def test_who_waits_looks_by_the_databases_time(postgres_url: str, ahead_ms: int) -> None:
+def test_waiters_poll_by_the_time_of_the_database(postgres_url: str, ahead_ms: int) -> None:
     with hosting_postgres(postgres_url) as host:
         host.create()
         host.engine.watch(QUEUE, lambda due_ms: due_ms)
         host.run(set_clock(host.url, host.clock.now_ms() + ahead_ms + 1_000))
         host.in_loop(lambda: host.clock.advance(1_000))
         host.run(host.engine.drain())
-        host.clock.catch_up(host.clock.now_ms() + 10_000)  # nobody looks meanwhile
+        host.clock.catch_up(host.clock.now_ms() + 10_000)  # without a poll
         assert abs(host.engine.clock.now_ms() - host.clock.now_ms() - ahead_ms) <= 1
 
 
-# The scheduler of work in the background: one slice at a time, at the instant at which it is due.
+# The scheduler of background work.
 
 
 class Work:
-    """Notes each slice that is begun, which ends when the test says so."""
+    """Records started slices, which end when the test calls them."""
 
-    def __init__(self, **how: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         self.clock = VirtualClock()
-        self.begun: list[Any] = []
-        self.scheduler = Scheduler(step=self.begun.append, clock=self.clock, **how)
+        self.started: list[Any] = []
+        self.scheduler = Scheduler(step=self.started.append, clock=self.clock, **options)
 
     def counts(self, *times_ms: int) -> list[int]:
         counts = []
         for time_ms in times_ms:
             self.clock.advance(time_ms)
-            counts.append(len(self.begun))
+            counts.append(len(self.started))
         return counts
 
 
-def test_a_slice_is_begun_when_it_is_due_and_the_next_one_when_that_is() -> None:
+def test_slices_start_when_they_are_due() -> None:
     work = Work()
     work.scheduler.schedule(100)
     assert work.counts(99, 1, 1_000) == [0, 1, 1]
-    work.begun[0](50)
+    work.started[0](50)
     assert work.counts(49, 1) == [1, 2]
-    work.begun[1](None)
+    work.started[1](None)
     assert work.counts(1_000_000) == [2]
 
 
-def test_the_earliest_instant_wins() -> None:
+def test_the_earliest_schedule_wins() -> None:
     work = Work()
     for after_ms in (100, 30, 60):
         work.scheduler.schedule(after_ms)
     assert work.counts(30, 1_000) == [1, 1]
 
 
-def test_a_look_while_a_slice_is_under_way_is_not_lost() -> None:
+def test_a_schedule_during_a_slice_is_kept() -> None:
     work = Work()
     work.scheduler.schedule(1)
     assert work.counts(1) == [1]
     work.scheduler.schedule(100)
     assert work.counts(50) == [1]
-    work.begun[0](None)
+    work.started[0](None)
     assert work.counts(49, 1) == [1, 2]
 
 
-def test_after_an_error_it_tries_again_in_a_second() -> None:
+def test_a_slice_that_fails_is_retried_after_a_second() -> None:
     work = Work()
     work.scheduler.schedule(1)
     work.counts(1)
-    work.begun[0](InternalError())
+    work.started[0](InternalError())
     assert work.counts(999, 1) == [1, 2]
 
 
-def test_slices_rest_between_each_other_and_come_now_and_then_in_any_case() -> None:
+def test_slices_are_separated_by_a_minimum_and_a_maximum_pause() -> None:
     work = Work(pause_ms_min=10, poll_ms_max=1_000)
     work.scheduler.schedule(1)
     work.counts(1)
-    work.begun[0](0)
+    work.started[0](0)
     assert work.counts(9, 1) == [1, 2]
-    work.begun[1](None)
+    work.started[1](None)
     assert work.counts(999, 1) == [2, 3]
 
 
-def test_after_the_stop_nothing_is_begun() -> None:
+def test_after_a_stop_no_slice_starts() -> None:
     work = Work()
     work.scheduler.schedule(1)
     work.scheduler.stop()
@@ -369,8 +369,8 @@ def test_after_the_stop_nothing_is_begun() -> None:
 
 
 @pytest.mark.parametrize("ahead_ms", [-300_000, 300_000])
-async def test_a_node_begins_at_the_databases_time(postgres_url: str, ahead_ms: int) -> None:
-    """Not at its machine's: a clock that came to stand later would stop all timers for that long."""
+async def test_a_node_starts_at_the_time_of_the_database(postgres_url: str, ahead_ms: int) -> None:
+    """With the machine's time, a clock that had to wait for the database would delay all timers."""
     machine = VirtualClock()
     await empty(postgres_url)
     await set_clock(postgres_url, machine.now_ms() + ahead_ms)

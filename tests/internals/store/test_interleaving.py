@@ -1,7 +1,8 @@
-"""Two calls on PostgreSQL that interleave at each statement: in the end it is as if one had followed the other.
+"""Two calls on PostgreSQL, interleaved at each statement, have the effect of one serial order.
 
-What counts are the answers, what is seen through commands, and what the doctor finds. `make test` runs some schedules
-with one switch of the pairs that matter most; `PROVE=whole` more of each pair of each family, with up to two switches.
+The tests compare the results, the state visible through commands, and the doctor's findings. `make test` runs some
+schedules with one switch of the most important pairs; `PROVE=whole` runs more of every pair of each family, with up to
+two switches.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.internals.store.interleaved import World, conserved, plain
+from tests.internals.store.interleaved import World, comparable, conserved
 from tests.internals.store.interleaved_calls import FAMILIES
 from tests.internals.store.interleaving import Driver, Run, connected, explore
 from tests.store.postgres_host import empty, making_database, prepare
@@ -23,9 +24,9 @@ from veilmq.store.transaction import Lock
 WHOLE = os.environ.get("PROVE") == "whole"
 RUNS_WHOLE = 30
 RUNS = 7
-ALL = 100
-"""More statements than a call has."""
+ALL = 100  # more statements than a call has
 
+# run by `make test`
 PAIRS = {
     "queues": "set + tag, purge + sweep, delete + purge, create another + create another, "
     "create another + create otherwise",
@@ -42,11 +43,10 @@ PAIRS = {
     "forwards": "forward + bury, forward + delete other",
     "events": "number + delete message, number + number",
 }
-"""What `make test` runs."""
 
 
 class Interleaving:
-    """Runs schedules, each on the world as it was, and compares."""
+    """Runs schedules, each on the restored data, and compares their outcomes."""
 
     def __init__(self, url: str, family: str) -> None:
         self._runner = asyncio.Runner()
@@ -65,7 +65,7 @@ class Interleaving:
     def check(
         self, *names: str, switches_max: int = 1, runs_max: int | None = None, also: Sequence[Sequence[int]] = ()
     ) -> None:
-        """Run schedules of these calls, and those of `also`; assert that each came out as one without a switch."""
+        """Run schedules of these calls, and those of `also`; assert that each outcome is that of a serial order."""
         serial: list[Any] = []
 
         async def run(schedule: Sequence[int]) -> Run:
@@ -74,17 +74,17 @@ class Interleaving:
             if len({*names}) > 1 and self._family.takers.issuperset(names):
                 outcome = conserved(outcome)
             how = f"{names} as {''.join(map(str, done.schedule))}"
-            assert not outcome["wrong"], f"{how}: {outcome['wrong']}"
-            if not done.switches(len(done.points)):
+            assert not outcome["violations"], f"{how}: {outcome['violations']}"
+            if not done.switches(len(done.choices)):
                 serial.append(outcome)
             assert outcome in serial, f"{how}: {_difference(outcome, serial)}"
-            assert not done.deadlocks, f"{how}: each waits for the other"
+            assert not done.deadlocks, f"{how}: a deadlock"
             return done
 
         async def runs() -> None:
-            if self._family.passed_over.intersection(names):
+            if self._family.group_lockers.intersection(names):
                 serial.extend(
-                    [await self._nothing_taken(names, each) for each in self._family.takers.intersection(names)]
+                    [await self._outcome_without(names, each) for each in self._family.takers.intersection(names)]
                 )
             await explore(run, switches_max=switches_max, runs_max=runs_max, seed=1)
             for schedule in also:
@@ -92,18 +92,18 @@ class Interleaving:
 
         self._runner.run(runs())
 
-    async def _nothing_taken(self, names: Sequence[str], taker: str) -> Any:
-        """Return the outcome where `taker` has passed over all that there is: that of the other call alone."""
-        place, kind = names.index(taker), type(self._world.calls[taker](self._world.kept))
+    async def _outcome_without(self, names: Sequence[str], taker: str) -> Any:
+        """Return the outcome if `taker` skips all messages: that of the other call alone."""
+        place, kind = names.index(taker), type(self._world.calls[taker](self._world.saved))
         alone = await self._driver.run(await self._world.restore([*names[:place], *names[place + 1 :]]), ())
         outcome = await self._world.outcome(alone, resting=kind)
         nothing = Received(messages=[], next_due_ms=None, receive_wait_s=0) if kind is Receive else None
-        outcome["answers"].insert(place, plain(nothing))
+        outcome["results"].insert(place, comparable(nothing))
         return outcome
 
 
 def _difference(outcome: Any, serial: list[Any]) -> str:
-    lines = [f"answers {outcome['answers']}"]
+    lines = [f"results {outcome['results']}"]
     for number, other in enumerate(serial):
         names = sorted(name for name in outcome.keys() | other.keys() if outcome.get(name) != other.get(name))
         lines += [f"{number}: {name}: {outcome.get(name)} and not {other.get(name)}" for name in names]
@@ -112,7 +112,7 @@ def _difference(outcome: Any, serial: list[Any]) -> str:
 
 @pytest.fixture(scope="module")
 def url(postgres_url: str) -> Iterator[str]:
-    """A database of this file's own: the copies of its worlds stand beside the schema."""
+    """A database for this file, because the saved data has its own schema."""
     with making_database(postgres_url) as made:
         asyncio.run(prepare(made))
         yield made
@@ -120,7 +120,7 @@ def url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def interleaving(url: str, request: pytest.FixtureRequest) -> Iterator[Interleaving]:
-    """The world of the family that the test names."""
+    """The family that the test names, with its data."""
     made = Interleaving(url, request.param)
     yield made
     made.close()
@@ -142,61 +142,63 @@ CHOSEN = (
     ],
     indirect=["interleaving"],
 )
-def test_two_calls_are_as_if_one_followed_the_other(interleaving: Interleaving, pair: tuple[str, str]) -> None:
+def test_two_interleaved_calls_have_the_outcome_of_a_serial_order(
+    interleaving: Interleaving, pair: tuple[str, str]
+) -> None:
     interleaving.check(*pair, switches_max=2 if WHOLE else 1, runs_max=RUNS_WHOLE if WHOLE else RUNS)
 
 
-# What was found.
+# Regressions.
 
 
-def after(end: int, *then: int) -> list[list[int]]:
-    """Return schedules: the first call has made fewer steps than ``end`` when those of ``then`` are made whole."""
+def schedules_after(end: int, *then: int) -> list[list[int]]:
+    """Return schedules in which the first call makes fewer than ``end`` steps before ``then`` run completely."""
     return [[0] * done + [call for each in then for call in [each] * ALL] for done in range(1, end)]
 
 
-FOUND = {
-    "a cooldown that begins anew is not forgotten with the last one": (
+# Property → the family and the calls, and the schedules that once violated it.
+REGRESSIONS = {
+    "a restarted cooldown is not deleted with the expired one": (
         "queues: purge + sweep",
         [[0] * done + [1] * 2 + [0] * ALL for done in range(1, 15)],
     ),
-    "a topic that is deleted was there, or is made anew": (
+    "a created topic exists before its deletion, or is created schedules_after it": (
         "topics: create + delete",
-        after(4, 1),
+        schedules_after(4, 1),
     ),
-    "what was published to it was for those who had subscribed, or is refused": (
+    "a message is published to the subscriptions of an existing topic, or is refused": (
         "topics: publish + delete",
-        after(4, 1),
+        schedules_after(4, 1),
     ),
-    "a queue that comes between the lock and the look-up of a change is locked or not there": (
+    "a queue created between the lock and the lookup of a change is locked or not found": (
         "queues: create another + set another + tag another",
         [[1] + [0] * ALL + [1] * 2 + [2] * more + [1] * ALL for more in (2, 3)],
     ),
-    "a task is begun before its queue is deleted, or not at all": (
+    "a task starts before its queue is deleted, or not at all": (
         "moves fifo: start elsewhere + delete dead",
-        after(6, 1),
+        schedules_after(6, 1),
     ),
-    "a claim that was acknowledged while it is read is not lost": (
+    "a claim that is acknowledged during a read is not reported as lost": (
         "claims: read part + acknowledge all",
-        after(12, 1),
+        schedules_after(12, 1),
     ),
-    "a name that was deleted meanwhile rests": (
+    "a name deleted meanwhile is in cooldown": (
         "queues: create otherwise + create another + delete another",
-        after(6, 1, 2),
+        schedules_after(6, 1, 2),
     ),
 }
-"""What holds → the calls, by their family, and the schedules in which it once did not."""
 
 
 @pytest.mark.parametrize(
     ("interleaving", "calls", "schedules"),
-    [pytest.param(*calls.split(": "), schedules, id=what) for what, (calls, schedules) in FOUND.items()],
+    [pytest.param(*calls.split(": "), schedules, id=what) for what, (calls, schedules) in REGRESSIONS.items()],
     indirect=["interleaving"],
 )
-def test_what_was_found(interleaving: Interleaving, calls: str, schedules: list[list[int]]) -> None:
+def test_past_violations_do_not_recur(interleaving: Interleaving, calls: str, schedules: list[list[int]]) -> None:
     interleaving.check(*calls.split(" + "), switches_max=0, also=schedules)
 
 
-# What the driver finds.
+# The driver.
 
 
 @pytest.mark.parametrize(("interleaving", "kind", "pair"), [
@@ -205,26 +207,26 @@ def test_what_was_found(interleaving: Interleaving, calls: str, schedules: list[
     ("claims", "sources_of_consumer", ("open", "acknowledge")),
     ("claims", "source_names", ("purge", "acknowledge all")), ("publications", "writer update", ("publish", "publish")),
     ("publications", "writer share", ("stage", "publish")), ("publications", "due_publication", ("enter", "enter")),
-    ("publications", "entering", ("publish first", "enter")),
+    ("publications", "pending_publication", ("publish first", "enter")),
     ("publications late", "silent_writers", ("enter", "publish")), ("topics", "topic", ("set", "set rest")),
     ("moves fifo", "due_move", ("move", "move")),
 ], indirect=["interleaving"])  # fmt: skip
-def test_a_lock_that_is_missing_shows(
+def test_a_missing_lock_is_detected(
     interleaving: Interleaving, kind: str, pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without this kind of lock one of the schedules comes out as no serial one does."""
+    """Without this kind of lock, one of the schedules has an outcome of no serial order."""
     without(kind, monkeypatch)
     with pytest.raises(AssertionError, match=r" as [01]+: "):
         interleaving.check(*pair)
 
 
 def without(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no lock of that name, and no row of that query (or queue, locked so) locked."""
+    """Disable a lock of that name, or the row locks of that query (or of queues, with that kind of lock)."""
     lock, find = PostgresTransaction.lock, PostgresTransaction.find
 
-    async def no_lock(tx: PostgresTransaction, wanted: str, *key: Any) -> None:
-        if wanted != kind:
-            await lock(tx, wanted, *key)
+    async def no_lock(tx: PostgresTransaction, requested: str, *key: Any) -> None:
+        if requested != kind:
+            await lock(tx, requested, *key)
 
     async def no_row(tx: PostgresTransaction, name: str, how: Lock | None = None) -> Any:
         return await find(tx, name, None if kind == f"queue {how}" else how)

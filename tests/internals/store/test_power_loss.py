@@ -1,10 +1,9 @@
-"""Power loss: whatever was written since the last sync is dropped or torn, at every single write.
+"""Power loss: after every single write, everything written since the last sync is dropped or torn.
 
-SIGKILL proves little, as the page cache survives it. Here a script of all commands runs once on a recorded disk. Then
-the disk is rebuilt as the power would have left it after each write, and opened. A batch is one transaction, so what is
-found must be, row for row, the state after the last commit that had returned by then, or after the one under way. As
-the database is the state, nothing that was acknowledged is lost, no lease is broken, no count has risen, and no order
-is another one.
+SIGKILL proves little, because the page cache survives it. Here a script of all commands runs once on a recorded disk.
+For each write, the disk is rebuilt as a power loss after it would leave it, and opened. A batch is one transaction, so
+the database must equal, row by row, the state after the last commit that had returned, or after the one in progress. As
+the database is the state, no acknowledged change, lease, receive count or order is lost.
 """
 
 import random
@@ -17,7 +16,7 @@ import apsw
 import pytest
 
 from tests.internals.store.power import Change, Disk, Log, Note, RecordingVFS, Sync, Write
-from tests.internals.store.power_script import SCENES, World
+from tests.internals.store.power_script import SCENES, Client
 from tests.store.host import HOT, RESTLESS, Host
 from veilmq.core import commands
 from veilmq.core.commands import InspectLeases, InspectQueue
@@ -30,27 +29,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SEED = 20_240_229
 OPTIONS = replace(RESTLESS, event_log="closed", vfs="recording", free_space_reserve_bytes=0)
-OF_THE_PROCESS = {"progress": "last_instant_ms, last_seq", "setting": "* FROM setting WHERE name LIKE 'account %'"}
-"""Tables of which not all is compared: the clock's mark and the secret keys are written beside the batches."""
+# Tables that are compared in part: the clock's mark and the secret keys are written outside batches.
+PARTLY_COMPARED = {"progress": "last_instant_ms, last_seq", "setting": "* FROM setting WHERE name LIKE 'account %'"}
 
 State = dict[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The commit returned that made the state of this number."""
+    """The commit that made the state of this number has returned."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A command was answered."""
+class Finished:
+    """A command got its result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rested:
-    """All was answered, and this is what anybody can see then; `receipts` are live, each with its queue."""
+class Idle:
+    """All commands have results. `seen` is the visible state; `receipts` are live, each with its queue."""
 
     now_ms: int
     seen: Any
@@ -58,23 +57,23 @@ class Rested:
 
 
 class Recording:
-    """The script of all commands, in two lives of the store."""
+    """A run of all scenes, with a restart of the store."""
 
     def __init__(self, folder: Path, log: Log) -> None:
         self.states: list[State] = [{}]
-        self.asked: set[type[commands.Command]] = set()
+        self.commands_run: set[type[commands.Command]] = set()
         self._folder = folder
         self._log = log
         clock = VirtualClock()
-        scenes = [scene(World(self._ask)) for scene in SCENES]
+        scenes = [scene(Client(self._run)) for scene in SCENES]
         for _ in range(2):
             self._host = Host(folder, options=OPTIONS, clock=clock)
             self._record_commits()
-            self._host.advance(1)  # what a start finds due
+            self._host.advance(1)  # runs the work due at the start
             for scene in scenes:
                 receipts = next(scene, {})
                 self._host.advance(1_000)
-                self._log.add(Note(Rested(self._host.clock.now_ms(), seen(self._host), receipts)))
+                self._log.add(Note(Idle(self._host.clock.now_ms(), seen(self._host), receipts)))
             self._host.close()
 
     def _record_commits(self) -> None:
@@ -83,40 +82,40 @@ class Recording:
 
         def recorded() -> None:
             commit()
-            self._note_state()
+            self._record_state()
 
         database.commit = recorded
-        self._note_state()
+        self._record_state()
 
-    def _note_state(self) -> None:
+    def _record_state(self) -> None:
         self.states.append(state(self._folder))
         self._log.add(Note(Committed(len(self.states) - 1)))
 
-    def _ask(self, *together: commands.Command, wait_ms: int = 0) -> list[Any]:
-        self.asked.update(type(each) for each in together)
+    def _run(self, *together: commands.Command, wait_ms: int = 0) -> list[Any]:
+        self.commands_run.update(type(each) for each in together)
         before, commits = len(self.states), set[int]()
 
-        def told(_: Any) -> None:
+        def finished(_: Any) -> None:
             commits.add(len(self.states) - before)
-            self._log.add(Note(Answered()))
+            self._log.add(Note(Finished()))
 
-        answers = self._host.do_together(*together, on_result=told)
-        assert commits <= {0, 1}, "a batch is one commit, so each of its commands is done whole or not at all"
+        results = self._host.do_together(*together, on_result=finished)
+        assert commits <= {0, 1}, "a batch is one commit, so each of its commands is applied completely or not at all"
         self._host.advance(wait_ms)
-        assert not [each for each in answers if isinstance(each, Exception)], answers
-        return answers
+        assert not [each for each in results if isinstance(each, Exception)], results
+        return results
 
 
 def state(folder: Path) -> State:
-    """Return all that the store in `folder` keeps, by table; the file must be sound."""
+    """Return all rows of the store in `folder` by table; asserts that the file is sound."""
     connection = apsw.Connection(str(folder / DATABASE_NAME))
     try:
         assert connection.pragma("integrity_check") == "ok"
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        found = {name: OF_THE_PROCESS.get(name, "*") for name in tables if not name.startswith("sqlite_")}
+        found = {name: PARTLY_COMPARED.get(name, "*") for name in tables if not name.startswith("sqlite_")}
         return {
-            name: list(connection.execute(f"SELECT {what}" if "FROM" in what else f"SELECT {what} FROM {name}"))
-            for name, what in found.items()
+            name: list(connection.execute(f"SELECT {rows}" if "FROM" in rows else f"SELECT {rows} FROM {name}"))
+            for name, rows in found.items()
         }
     finally:
         connection.close()
@@ -142,69 +141,69 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, Recording]:
 
 def test_the_script_has_every_command_that_changes_anything(recorded: tuple[Log, Recording]) -> None:
     _, recording = recorded
-    assert {*COLD, *HOT} - READS - {*STEPS} <= recording.asked
+    assert {*COLD, *HOT} - READS - {*STEPS} <= recording.commands_run
     assert len(recording.states) > 60
 
 
 @pytest.mark.parametrize("torn", [pytest.param(False, id="dropped"), pytest.param(True, id="torn")])
-def test_durability_when_the_power_goes(recorded: tuple[Log, Recording], tmp_path: Path, *, torn: bool) -> None:
-    """After every write: each batch that was committed is there, whole, and none is there in part."""
+def test_durability_after_a_power_loss(recorded: tuple[Log, Recording], tmp_path: Path, *, torn: bool) -> None:
+    """After every write, each committed batch is there completely, and no other one partially."""
     log, recording = recorded
-    disk, chance = Disk(), random.Random(SEED)
+    disk, rng = Disk(), random.Random(SEED)
     committed = losses = 0
     for entry in log.entries:
         disk.play(entry)
-        if isinstance(entry, Note) and isinstance(entry.what, Committed):
-            committed = entry.what.number
-        if not isinstance(entry, Change) or not committed:  # the tables are made in one transaction: sqlite/test_store
+        if isinstance(entry, Note) and isinstance(entry.event, Committed):
+            committed = entry.event.number
+        if not isinstance(entry, Change) or not committed:  # for the creation of tables see sqlite/test_store
             continue
         losses += 1
         folder = tmp_path / str(losses)
-        disk.lose_power(folder, torn=chance if torn else None)
+        disk.lose_power(folder, torn=rng if torn else None)
         assert state(folder) in recording.states[committed : committed + 2], f"after {losses} writes"
         shutil.rmtree(folder)
     assert committed == len(recording.states) - 1
     assert losses > 5 * committed
 
 
-def test_no_answer_before_its_sync_has_returned(recorded: tuple[Log, Recording]) -> None:
-    """Whenever an answer is given, nothing that was written to the log of the database is unsynced."""
+def test_no_result_is_delivered_before_its_sync_has_returned(recorded: tuple[Log, Recording]) -> None:
+    """When a result is delivered, no write to the database's log is unsynced."""
     log, _ = recorded
     wal = f"{DATABASE_NAME}-wal"
-    clean, answers = True, 0
+    clean, results = True, 0
     for entry in log.entries:
         if isinstance(entry, Write) and entry.file == wal:
             clean = False
         elif isinstance(entry, Sync) and entry.file == wal:
             clean = True
-        elif isinstance(entry, Note) and isinstance(entry.what, Answered):
-            answers += 1
-            assert clean, f"answer {answers} came before its sync"
-    assert answers > 60
+        elif isinstance(entry, Note) and isinstance(entry.event, Finished):
+            results += 1
+            assert clean, f"result {results} was delivered before its sync"
+    assert results > 60
 
 
-def test_a_store_goes_on_after_the_power_has_gone(recorded: tuple[Log, Recording], tmp_path: Path) -> None:
-    """Wherever all was answered: everything can be seen as it was, and each receipt still acts."""
+def test_a_store_continues_after_a_power_loss(recorded: tuple[Log, Recording], tmp_path: Path) -> None:
+    """Whenever all commands have results, the visible state is the same, and each receipt still acts."""
     log, _ = recorded
     disk, opened = Disk(), 0
     for entry in log.entries:
         disk.play(entry)
-        if not isinstance(entry, Note) or not isinstance(entry.what, Rested):
+        if not isinstance(entry, Note) or not isinstance(entry.event, Idle):
             continue
         opened += 1
         folder = tmp_path / str(opened)
         disk.lose_power(folder, torn=random.Random(opened))
-        host = Host(folder, options=replace(OPTIONS, vfs=None), clock=VirtualClock(entry.what.now_ms))
-        assert seen(host) == entry.what.seen
-        for receipt, queue in entry.what.receipts.items():
+        host = Host(folder, options=replace(OPTIONS, vfs=None), clock=VirtualClock(entry.event.now_ms))
+        assert seen(host) == entry.event.seen
+        for receipt, queue in entry.event.receipts.items():
             assert host.delete(receipt, queue=queue) == [ReceiptState.LIVE]
         host.check()
         host.close()
     assert opened == 2 * len(SCENES)
 
 
-def test_the_test_sees_a_store_that_does_not_sync(tmp_path: Path) -> None:
-    """The same harness on a database that is told not to sync: what was committed is lost."""
+def test_the_harness_detects_a_database_without_syncs(tmp_path: Path) -> None:
+    """A database that is configured not to sync loses a committed row."""
     log = Log()
     vfs = RecordingVFS("careless", log)
     connection = apsw.Connection(str(tmp_path / "careless.db"), vfs="careless")

@@ -1,8 +1,8 @@
-"""Publications beside a naive model, at random, with restarts: each batch once, in order, and nothing unnamed.
+"""Publications compared with a naive model at random, with restarts: each batch once, in order, without unnamed stages.
 
-The model is a list: what the queue must have in the end, in the order of the decisions and within each as it was named.
-A standard queue on which nobody receives has messages in the order in which they entered, so at any moment what has
-entered of a writer must be a beginning of what was decided for it.
+The model is a list of what the queue must contain in the end, in the order of publications and of the stages named in
+each. In a standard queue without receivers, messages are in the order in which they were published, so the messages of
+a writer in the queue are always a prefix of its list.
 """
 
 from collections import defaultdict
@@ -24,15 +24,15 @@ WRITERS = st.sampled_from(("w", "x"))
 ATTEMPTS = st.sampled_from(("a", "b", "c"))
 BATCHES = st.integers(0, 4)
 PARTS = st.integers(0, 2)
-_ENTERED = "SELECT body FROM mq.msg JOIN mq.part USING (qp) WHERE NOT retired ORDER BY seq"
-MANY = 50
+_DELIVERED = "SELECT body FROM mq.msg JOIN mq.part USING (qp) WHERE NOT retired ORDER BY seq"
+SLICES = 50
 
 Key = tuple[str, int]
 Parts = dict[int, list[str]]
 
 
 class PublicationsAndModel(ModelFrame):
-    """Each rule does the same to both and compares."""
+    """Each rule runs on both, and compares the results."""
 
     times_ms = st.sampled_from((0, 1, 10, 10, 30, 1_000))
 
@@ -40,7 +40,7 @@ class PublicationsAndModel(ModelFrame):
         super().__init__()
         self.staged: defaultdict[Key, dict[str, Parts]] = defaultdict(dict)
         self.published: dict[str, int] = {}
-        self.decided: defaultdict[str, list[str]] = defaultdict(list)
+        self.expected: defaultdict[str, list[str]] = defaultdict(list)
         self.purged: defaultdict[str, int] = defaultdict(int)
 
     @initialize()
@@ -52,7 +52,7 @@ class PublicationsAndModel(ModelFrame):
     def stage(self, writer: str, batch: int, attempt: str, part: int, count: int) -> None:
         bodies = [f"{writer}{self.bodies + number}" for number in range(count)]
         self.bodies += count
-        answer = self.live.do(
+        result = self.live.do(
             Stage(
                 queue=QUEUE,
                 writer=writer,
@@ -63,23 +63,23 @@ class PublicationsAndModel(ModelFrame):
             )
         )
         if batch <= self.published.get(writer, -1):
-            assert (answer.messages, answer.again) == (0, True)
+            assert (result.messages, result.again) == (0, True)
             return
         parts = self.staged[writer, batch].setdefault(attempt, {})
-        assert answer.again == bool(parts.get(part))
+        assert result.again == bool(parts.get(part))
         if not parts.get(part):
             parts[part] = bodies
-        assert answer.messages == sum(map(len, parts.values()))
+        assert result.messages == sum(map(len, parts.values()))
 
-    @rule(writer=WRITERS, batch=BATCHES, named=st.lists(ATTEMPTS, unique=True, max_size=3), wrong=st.booleans())
-    def publish(self, writer: str, batch: int, named: list[str], *, wrong: bool) -> None:
-        there = self.staged[writer, batch]
-        counts = {name: sum(map(len, there.get(name, {}).values())) for name in named}
-        if wrong and named:
+    @rule(writer=WRITERS, batch=BATCHES, named=st.lists(ATTEMPTS, unique=True, max_size=3), with_error=st.booleans())
+    def publish(self, writer: str, batch: int, named: list[str], *, with_error: bool) -> None:
+        attempts = self.staged[writer, batch]
+        counts = {name: sum(map(len, attempts.get(name, {}).values())) for name in named}
+        if with_error and named:
             counts[named[-1]] += 1
         command = Publish(queue=QUEUE, writer=writer, batch=batch, attempts=tuple(counts.items()))
         again = batch <= self.published.get(writer, -1)
-        if wrong and named and not again:
+        if with_error and named and not again:
             with pytest.raises(StageMissing):
                 self.live.do(command)
             return
@@ -87,8 +87,8 @@ class PublicationsAndModel(ModelFrame):
         if not again:
             self.published[writer] = batch
             for name in named:
-                parts = there.get(name, {})
-                self.decided[writer] += [body for part in sorted(parts) for body in parts[part]]
+                parts = attempts.get(name, {})
+                self.expected[writer] += [body for part in sorted(parts) for body in parts[part]]
             for key in [key for key in self.staged if key[0] == writer and key[1] <= batch]:
                 del self.staged[key]
 
@@ -99,44 +99,47 @@ class PublicationsAndModel(ModelFrame):
 
     @rule()
     def purge(self) -> None:
-        """Delete what is in the queue, and what is decided and on its way; not what is staged."""
+        """Delete the messages in the queue and of pending publications, but not unpublished stages."""
         self.live.do(commands.PurgeQueue(queue=QUEUE))
-        for writer in self.decided:
-            self.purged[writer] = len(self.decided[writer])
+        for writer in self.expected:
+            self.purged[writer] = len(self.expected[writer])
 
     @rule()
     def settle(self) -> None:
-        for _ in range(MANY):
+        for _ in range(SLICES):
             self.live.advance(10)
-        entered = self.entered()
-        for writer, bodies in self.decided.items():
-            assert entered[writer] == bodies[self.purged[writer] :]
+        delivered = self.delivered()
+        for writer, bodies in self.expected.items():
+            assert delivered[writer] == bodies[self.purged[writer] :]
 
-    def entered(self) -> dict[str, list[str]]:
+    def delivered(self) -> dict[str, list[str]]:
         found: defaultdict[str, list[str]] = defaultdict(list)
         if self.url is not None:
-            for body in cast(PostgresHost, self.live).values(_ENTERED):
+            for body in cast(PostgresHost, self.live).values(_DELIVERED):
                 found[body[0]].append(body)
             return found
-        for received in self.live.receive(100_000, timeout_s=0):  # which leaves them in their order
+        for received in self.live.receive(100_000, timeout_s=0):  # does not change their order
             found[received.body[0]].append(received.body)
         return found
 
     def compare(self) -> None:
-        """Assert that what entered is a beginning of what was decided, and that the writers are as they should be."""
-        before, entered, after = self.live.counts(), self.entered(), self.live.counts()
-        while before != after:  # a slice entered while we looked
-            before, entered, after = after, self.entered(), self.live.counts()
-        for writer, bodies in self.decided.items():
-            wanted = bodies[self.purged[writer] :]
-            assert entered[writer] == wanted[: len(entered[writer])]
-        assert after == (sum(map(len, entered.values())), 0, 0)
+        """Assert that each writer's messages are a prefix of its list, and that the writers' views are right."""
+        before, delivered, after = self.live.counts(), self.delivered(), self.live.counts()
+        while before != after:  # a slice was published meanwhile
+            before, delivered, after = after, self.delivered(), self.live.counts()
+        for writer, bodies in self.expected.items():
+            bodies_left = bodies[self.purged[writer] :]
+            assert delivered[writer] == bodies_left[: len(delivered[writer])]
+        assert after == (sum(map(len, delivered.values())), 0, 0)
         for view in self.live.do(ListWriters(queue=QUEUE)):
             assert view.batch == self.published.get(view.writer)
-            mine = [
-                parts for (writer, _), there in self.staged.items() if writer == view.writer for parts in there.values()
+            stages = [
+                parts
+                for (writer, _), attempts in self.staged.items()
+                if writer == view.writer
+                for parts in attempts.values()
             ]
-            assert view.staged == sum(len(bodies) for parts in mine for bodies in parts.values())
+            assert view.staged == sum(len(bodies) for parts in stages for bodies in parts.values())
 
 
 @pytest.mark.slow

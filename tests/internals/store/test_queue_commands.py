@@ -1,4 +1,4 @@
-"""Queues in both dialects: what follows a purge, cooldowns that are over, and what a refused command leaves alone."""
+"""Queue commands in both dialects: hooks of purge and deletion, expired cooldowns, and refused commands."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,34 +31,34 @@ PURGE, DELETE = commands.PurgeQueue(queue=QUEUE), commands.DeleteQueue(queue=QUE
 @pytest.mark.parametrize(("feature", "hook", "command"), [
     (claims, "lose_all", PURGE), (publications, "forget", DELETE), (claims, "forget_all", DELETE),
 ], ids=["purge", "deletion-writers", "deletion-claims"])  # fmt: skip
-def test_what_follows_is_part_of_a_purge_and_a_deletion(
+def test_hooks_are_part_of_the_transaction_of_a_purge_and_a_deletion(
     host: Host, monkeypatch: pytest.MonkeyPatch, feature: ModuleType, hook: str, command: commands.Command
 ) -> None:
-    """An error there undoes what was written before, the retired partition included."""
-    met: list[Any] = []
-    follow = getattr(feature, hook)
+    """An error in a hook rolls back all earlier writes, including the retired partition."""
+    calls: list[Any] = []
+    original = getattr(feature, hook)
 
     async def refuse(tx: Transaction, queue: QueueRow) -> None:
-        await follow(tx, queue)
-        met.append((queue.name, queue.partition == queue.origin))
+        await original(tx, queue)
+        calls.append((queue.name, queue.partition == queue.origin))
         await tx.run("put_setting", "hook", b"written")
         raise SettingsConflict("hook", "No.")
 
     async def read(tx: Transaction, queue: QueueRow) -> None:
-        await follow(tx, queue)
-        met.append(await tx.value("setting", "hook"))
+        await original(tx, queue)
+        calls.append(await tx.value("setting", "hook"))
 
     host.send("a")
     monkeypatch.setattr(feature, hook, refuse)
     with pytest.raises(SettingsConflict):
         host.do(command)
-    assert (met, host.counts()) == ([(QUEUE, True)], (1, 0, 0))
+    assert (calls, host.counts()) == ([(QUEUE, True)], (1, 0, 0))
     monkeypatch.setattr(feature, hook, read)
     host.do(command)
-    assert met[1:] == [None]
+    assert calls[1:] == [None]
 
 
-def test_cooldowns_that_are_over_are_forgotten(kept_store: Store) -> None:
+def test_expired_cooldowns_are_deleted(kept_store: Store) -> None:
     with kept_store.open(purge_pause_s=90, queue_name_pause_s=30) as host:
         host.create()
         host.create(DEAD)
@@ -70,7 +70,7 @@ def test_cooldowns_that_are_over_are_forgotten(kept_store: Store) -> None:
             assert host.rows("pause") == left
 
 
-def test_a_refused_command_leaves_the_counters_alone(kept_store: Store) -> None:
+def test_a_refused_command_does_not_change_the_counters(kept_store: Store) -> None:
     with kept_store.open(purge_pause_s=60) as host:
         host.create(delay_s=1)
         host.purge()
@@ -85,8 +85,8 @@ def test_a_refused_command_leaves_the_counters_alone(kept_store: Store) -> None:
         assert host.do(commands.ShowQueue(queue=QUEUE, counts=True)).counts.sent == 1
 
 
-def test_a_deletion_and_a_new_queue_of_the_name_in_one_batch(tmp_path: Path) -> None:
-    """What was sent before is gone with its totals; what follows is the new one's."""
+def test_a_queue_is_deleted_and_created_again_in_one_batch(tmp_path: Path) -> None:
+    """Earlier messages and totals are deleted; later messages belong to the new queue."""
     with on_sqlite(tmp_path / "store").open() as host:
         assert isinstance(host, Host)
         host.create()

@@ -66,7 +66,7 @@ async def sweep_all(node: Node, connection: Any) -> None:
             await _run_to_end(node, connection, name, partition, rows_max, log_args=log_args)
         await _forget_expired(node, connection, partition)
         await connection.execute(SQL["drop_part"], partition, _RETIRED_MS)
-    async for row in _rows(connection, "queues_behind"):
+    async for row in _rows(connection, "queues_after"):
         await sweep_queue(node, connection, queue_of(row, node.options.event_log))
     await connection.execute(SQL["end_outboxes"])
     await connection.execute(SQL["drop_outboxes"], _RETIRED_MS)

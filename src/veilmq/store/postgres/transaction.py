@@ -35,7 +35,7 @@ from veilmq.store.postgres.messages import insert, key_of
 from veilmq.store.postgres.node import LANE, Node
 from veilmq.store.postgres.queues import FAIR, FIFO, SQL, STANDARD, PartitionRetired, Queue, retention_ms, sql
 from veilmq.store.postgres.receives import dead_letter_args, move, properties_of, target_of
-from veilmq.store.queue_commands import forget_cooldowns
+from veilmq.store.queue_commands import delete_cooldowns
 from veilmq.store.queues import FIFO_PRIORITY
 from veilmq.store.transaction import Lock, QueueRow, Row, StoredMessage, Transaction, VisibleMessage
 
@@ -402,7 +402,7 @@ def _sent(queue: Queue, rows: list[Any]) -> list[SentMessage]:
 
 async def sweep(node: Node, connection: Any) -> None:
     """Run the janitor's work on its connection."""
-    await forget_cooldowns(PostgresTransaction(connection, node))
+    await delete_cooldowns(PostgresTransaction(connection, node))
     await sweep_all(node, connection)
 
 

@@ -60,7 +60,7 @@ WHERE qp = $1 AND source = coalesce($2, source) AND number BETWEEN $3 AND $4 AND
 -- name: finish_claim
 UPDATE claim SET is_ending = false WHERE claim_id = $1;
 
--- name: drop_claim
+-- name: delete_claim
 DELETE FROM claim WHERE claim_id = $1;
 
 -- name: detach_claims

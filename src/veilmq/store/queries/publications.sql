@@ -1,6 +1,6 @@
 -- Writers, their stages, and pending publications, whose stages are a text: '{7,9}'.
 
--- name: see_writer
+-- name: touch_writer
 -- Updates the writer's seen_at to $3, unless it is later than $4.
 UPDATE writer SET seen_at = $3 WHERE qp = $1 AND name = $2 AND seen_at <= $4;
 
@@ -42,13 +42,13 @@ RETURNING stage_id, messages, EXISTS (SELECT 1 FROM piece WHERE piece.stage_id =
 -- name: insert_piece
 INSERT INTO piece (stage_id, part, place, messages, content) VALUES ($1, $2, $3, $4, $5);
 
--- name: add_to_stage
+-- name: grow_stage
 UPDATE stage SET messages = messages + $2 WHERE stage_id = $1;
 
 -- name: stages_of
 SELECT attempt, stage_id, messages FROM stage WHERE writer_id = $1 AND batch = $2 AND publication IS NULL;
 
--- name: hand_over
+-- name: assign_stages
 -- Assigns the stages of the writer $2 for the batches from $3 to $4 to the publication $1.
 UPDATE stage SET publication = $1 WHERE writer_id = $2 AND batch BETWEEN $3 AND $4 AND publication IS NULL RETURNING 1;
 
@@ -64,23 +64,23 @@ UPDATE piece SET messages = $4, content = $5 WHERE stage_id = $1 AND part = $2 A
 -- name: delete_piece
 DELETE FROM piece WHERE stage_id = $1 AND part = $2 AND place = $3;
 
--- name: drop_pieces
+-- name: delete_pieces
 -- At most $2 pieces of the publication's stages.
 DELETE FROM piece WHERE (stage_id, part, place) IN (
     SELECT held.stage_id, held.part, held.place FROM stage JOIN piece AS held ON held.stage_id = stage.stage_id
     WHERE stage.publication = $1 LIMIT $2
 ) RETURNING 1;
 
--- name: drop_stages
+-- name: delete_stages
 DELETE FROM stage WHERE stage_id IN (SELECT stage_id FROM stage WHERE publication = $1 LIMIT $2) RETURNING 1;
 
--- name: end_publication
+-- name: delete_publication
 DELETE FROM publication WHERE number = $1;
 
 -- name: empty_publications
 UPDATE publication SET stages = '{}' WHERE qp = $1 AND stages <> '{}';
 
--- name: entering
+-- name: pending_publication
 -- The first publication of a writer that has stages left.
 SELECT number, qp, writer_id, batch, CAST(stages AS text), messages_per_s_max, next_at FROM publication
 WHERE writer_id = $1 AND stages <> '{}' ORDER BY number LIMIT 1;

@@ -6,7 +6,7 @@ SELECT name FROM queue WHERE name >= $1 AND name > $2 AND name < $3 ORDER BY nam
 -- name: count_queues
 SELECT count(*) FROM queue;
 
--- name: queues_behind
+-- name: queues_after
 -- The next queues by number.
 SELECT queue_id, name, settings, created_at, modified_at, qp, origin FROM queue WHERE queue_id > $1 ORDER BY queue_id LIMIT $2;
 
@@ -44,7 +44,7 @@ SELECT begun_at FROM pause WHERE kind = $1 AND name = $2;
 -- name: end_cooldown
 DELETE FROM pause WHERE kind = $1 AND name = $2;
 
--- name: forget_cooldowns
+-- name: delete_cooldowns
 -- At most $3 of those that began up to $2; one that restarts meanwhile stays.
 DELETE FROM pause WHERE kind = $1 AND begun_at <= $2 AND name IN (
     SELECT name FROM pause WHERE kind = $1 AND begun_at <= $2 ORDER BY begun_at LIMIT $3

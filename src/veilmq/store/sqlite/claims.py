@@ -289,13 +289,13 @@ class _Binding:
 
     def _fill_shards(self, pieces: list[tuple[int, int]]) -> _Placed:
         """Yield the taken messages in order, splitting runs where a shard is full."""
-        places = iter(pieces)
+        remaining = iter(pieces)
         shard = left = 0
         for each in self._taken:
             first, end, _, _ = each
             while first <= end:
                 if not left:
-                    shard, left = next(places)
+                    shard, left = next(remaining)
                 last = min(end, first + left - 1)
                 yield shard, first, last, each
                 left -= last - first + 1

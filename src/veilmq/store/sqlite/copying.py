@@ -387,8 +387,8 @@ class FolderTarget(copying.Target):
             log.confirm()
 
     async def add_rows(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        columns, places = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))
-        self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)
+        columns, placeholders = ", ".join(TABLES[table]), ", ".join("?" * len(TABLES[table]))
+        self._connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({placeholders})", rows)
 
     async def finish(self) -> None:
         """See ``Target``; raises ``FolderError`` if the doctor finds a fault."""

@@ -213,11 +213,11 @@ class EventLog:
 
     def _late_of_unswept(self, queue: Queue, logged: Logged, receipt: Receipt) -> Event | None:
         """Record the end of a receipt that retention or a purge has ended, before the janitor does."""
-        places = [(queue.partition, logged)] if receipt.position < queue.floor(self.now_ms) else []
+        partitions = [(queue.partition, logged)] if receipt.position < queue.floor(self.now_ms) else []
         for partition, name, ended_at_ms in self._execute(SQL["retired_parts"], (-1,)):
             if name == queue.name:
-                places.append((partition, Logged(name, 0, ended_at_ms)))
-        for partition, logged in places:
+                partitions.append((partition, Logged(name, 0, ended_at_ms)))
+        for partition, logged in partitions:
             for lease in self.find(partition, [receipt.position], fifo=queue.fifo):
                 if lease[_GENERATION] == receipt.generation and log_is_open(lease[_LOG]):
                     lease[_LOG] |= LOG_CLOSED

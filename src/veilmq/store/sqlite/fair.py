@@ -42,7 +42,7 @@ def accounts_of(session: Session, queue: Queue) -> defaultdict[int, Fairness]:
         queue.fairness = defaultdict(Fairness)
         now_ms = queue.counted_at_ms
         for lane in [lane for lane in queue.lanes if lane > GROUPED]:
-            rows = session.rows("fair_flights", queue.partition, lane, now_ms, _LEASES_READ_MAX)
+            rows = session.rows("fair_leases", queue.partition, lane, now_ms, _LEASES_READ_MAX)
             for seq, visible_at_ms, group, received_at_ms in rows:
                 queue.fairness[lane].begin_lease(seq, Lease(visible_at_ms, group, received_at_ms), now_ms)
     for account in queue.fairness.values():

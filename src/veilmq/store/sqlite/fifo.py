@@ -126,7 +126,7 @@ def _add(
 
 def admit_delayed(session: Session, queue: Queue, last: dict[int, int]) -> None:
     """Update the cursors of groups that have new messages with their own delay, given the last of each."""
-    session.run_many("admit_own", [(queue.partition, group, seq) for group, seq in last.items()])
+    session.run_many("admit_delayed", [(queue.partition, group, seq) for group, seq in last.items()])
     update_cursors(session, queue, last)
 
 

@@ -70,11 +70,11 @@ INSERT INTO ready (partition, lane, last_seq, first_seq) SELECT partition, lane,
 FROM (SELECT * FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq >= ?3 ORDER BY last_seq LIMIT 1)
 WHERE first_seq < ?3;
 
--- name: cut_ready
--- Runs that end between two messages; cut_first_ready shortens the run that continues after them.
+-- name: remove_ready_runs
+-- Runs that end between two messages; shorten_ready_run shortens the run that continues after them.
 DELETE FROM ready WHERE partition = ? AND lane = ? AND last_seq BETWEEN ? AND ?;
 
--- name: cut_first_ready
+-- name: shorten_ready_run
 UPDATE ready SET first_seq = ?3 + 1
 WHERE partition = ?1 AND lane = ?2 AND first_seq <= ?3
     AND last_seq = (SELECT min(last_seq) FROM ready WHERE partition = ?1 AND lane = ?2 AND last_seq > ?3);
@@ -135,7 +135,7 @@ FROM visibility o INDEXED BY visible_of_group CROSS JOIN message m ON m.seq = o.
 WHERE o.partition = ? AND o.lane = ? AND o.grp = ? AND o.grp IS NOT NULL AND o.visible_at <= ?
 ORDER BY o.visible_at, o.seq;
 
--- name: fair_flights
+-- name: fair_leases
 -- The leases of groups, only those that end last if there are very many.
 SELECT seq, visible_at, grp, received_at FROM visibility INDEXED BY visible
 WHERE partition = ? AND lane = ? AND visible_at > ? AND receive_count > 0 ORDER BY visible_at DESC LIMIT ?;
@@ -273,7 +273,7 @@ INSERT INTO ordered (partition, grp, seq, head_seq, floating_seq, received_to, o
 VALUES (?, ?, 0, ?3, ?3, 0, 0, 0) ON CONFLICT (partition, grp, seq) DO UPDATE SET floating_seq = excluded.floating_seq
 WHERE received_to = 0 AND floating_seq IS NULL;
 
--- name: admit_own
+-- name: admit_delayed
 -- New messages with their own delay, the last of which is ?3; the cursor needs an update.
 INSERT INTO ordered (partition, grp, seq, head_seq, received_to, own_to, in_flight) VALUES (?, ?, 0, 0, 0, ?3, 0)
 ON CONFLICT (partition, grp, seq) DO UPDATE SET own_to = excluded.own_to;
@@ -306,7 +306,7 @@ SELECT hash FROM message_group WHERE partition = ? AND number = ?;
 -- name: insert_group_number
 INSERT INTO message_group (partition, hash, number) VALUES (?, ?, ?);
 
--- name: group_numbers_behind
+-- name: group_numbers_after
 -- A slice of the numbers, and whether each group has messages.
 SELECT g.partition, g.hash, EXISTS (
     SELECT 1 FROM ordered c WHERE c.partition = g.partition AND c.grp = g.number AND c.seq = 0

@@ -296,7 +296,7 @@ class GroupNumbers:
 
         After the last slice it pauses: groups that return at once would keep it busy.
         """
-        rows = self._execute(SQL["group_numbers_behind"], (*self._swept_to, count)).fetchall()
+        rows = self._execute(SQL["group_numbers_after"], (*self._swept_to, count)).fetchall()
         deleted = [row[:2] for row in rows if not row[2]]
         for group in deleted:
             self._execute(SQL["delete_group_number"], group)

@@ -56,7 +56,7 @@ def settle(session: Session, queue: Queue, items: list[tuple[int, Settling]], re
             receipt = each[2]
             acts = receipt[4] > now_ms or not (queue.fifo or each[3].only_live)
             (tried if acts and (log is None or session.events.is_cached(receipt)) else rest).append(each)
-    freed: set[int] = set()  # groups of a FIFO queue that are to be filed anew
+    freed: set[int] = set()  # groups of a FIFO queue whose cursors need an update
     if tried:
         rest += _delete_as_received(session, queue, tried, freed)
     due = _apply_in_order(session, queue, rest, freed) if rest else []
@@ -273,9 +273,9 @@ def advance_time(session: Session, queue: Queue) -> None:
             queue.hidden_until_ms = NEVER_MS
         elif now_ms >= queue.hidden_until_ms:
             partition, since = queue.partition, (queue.counted_at_ms, now_ms)
-            places: list[Row] = [(partition,)] if queue.fifo else [(partition, lane) for lane in queue.lanes]
-            for place in places:
-                ((due, received),) = session.rows(f"{KIND[queue.fifo]}_count_due", *place, *since)
+            keys: list[Row] = [(partition,)] if queue.fifo else [(partition, lane) for lane in queue.lanes]
+            for key in keys:
+                ((due, received),) = session.rows(f"{KIND[queue.fifo]}_count_due", *key, *since)
                 queue.in_flight -= received
                 queue.delayed -= due - received
             following = ends_after(session, queue, now_ms, 1)
@@ -425,8 +425,8 @@ def move(
     now_ms = session.now_ms
     if keep_seqs:
         seqs = [row[0] for row in rows]
-        places = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
-        session.run_many("standard_move", places)
+        moves = [(source.partition, None, row[0], target.partition, row[11], row[0], now_ms) for row in rows]
+        session.run_many("standard_move", moves)
         kept = [(row[0], row[11], *content, now_ms, row[0]) for row, content in zip(rows, contents, strict=True)]
         session.run_many("renumber_message", kept)
     else:

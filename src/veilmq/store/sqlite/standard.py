@@ -446,8 +446,8 @@ def remove_runs(session: Session, partition: int, runs: Iterable[Iterable[int]],
     runs = sorted(map(tuple, runs), reverse=True)  # splits off what precedes the later runs first
     if not at_front:
         session.run_many("split_ready", [(partition, lane, first) for lane, first, _ in runs])
-    session.stage(SQL["cut_ready"], [(partition, *run) for run in runs])
-    session.stage(SQL["cut_first_ready"], [(partition, lane, last) for lane, _, last in runs])
+    session.stage(SQL["remove_ready_runs"], [(partition, *run) for run in runs])
+    session.stage(SQL["shorten_ready_run"], [(partition, lane, last) for lane, _, last in runs])
 
 
 def to_runs(rows: Iterable[tuple[Any, int]]) -> list[list[Any]]:

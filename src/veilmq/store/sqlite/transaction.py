@@ -22,7 +22,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.core.settings import QueueSettings
 from veilmq.store.cold import COLD, READS, Cold, Sweep
 from veilmq.store.events import EXPIRED_KEPT_S, Logged
-from veilmq.store.queue_commands import forget_cooldowns
+from veilmq.store.queue_commands import delete_cooldowns
 from veilmq.store.queues import NEVER_MS, SEQ_SHIFT, Queue
 from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.claims import SqliteClaims
@@ -198,9 +198,10 @@ class _Transaction(SqliteClaims):
 
     def _stored(self, queue: Queue, found: Iterable[Any]) -> list[StoredMessage]:
         query = SQL["ordered_stored" if queue.fifo else "standard_stored"]
-        places = [(queue.partition, seq, queue.delay_ms if queue.fifo else lane) for seq, lane in found]
+        parameters = [(queue.partition, seq, queue.delay_ms if queue.fifo else lane) for seq, lane in found]
         return [
-            StoredMessage._make((*row, self._session.now_ms, "")) for row in self._session.executemany(query, places)
+            StoredMessage._make((*row, self._session.now_ms, ""))
+            for row in self._session.executemany(query, parameters)
         ]
 
     def _unclaimed(self, queue: Queue, state: MessageState | None, count: int, passed_max: int) -> list[Any]:
@@ -223,14 +224,14 @@ class _Transaction(SqliteClaims):
     def _ordered(
         self, queue: Queue, floor: int, until_ms: int, scanned_max: int, count: int, *, floating: bool = False
     ) -> list[Any]:
-        place = queue.partition, floor, NEVER_MS, scanned_max
-        return self._session.rows("ordered_visible", *place, queue.delay_ms, until_ms, floating, count)
+        values = queue.partition, floor, NEVER_MS, scanned_max
+        return self._session.rows("ordered_visible", *values, queue.delay_ms, until_ms, floating, count)
 
     def _hidden(self, queue: Queue, is_received: bool, floor: int, count: int, scanned_max: int) -> list[Any]:
         """Return visible_at, seq and lane of messages in flight or delayed, including the first ``count``."""
         session, now_ms, partition = self._session, self._session.now_ms, queue.partition
         found: list[Any] = []
-        places: list[Any] = [(lane, now_ms) for lane in queue.lanes]
+        parameters: list[Any] = [(lane, now_ms) for lane in queue.lanes]
         if queue.fifo:
             if is_received:  # those counted with their groups
                 found = session.rows("ordered_in_flight", partition, now_ms, scanned_max, floor, count)
@@ -238,10 +239,10 @@ class _Transaction(SqliteClaims):
                 start = max(floor, (now_ms - queue.delay_ms + 1) << SEQ_SHIFT)
                 waiting = self._ordered(queue, start, NEVER_MS, scanned_max, count, floating=True)
                 found = [((row[0] >> SEQ_SHIFT) + queue.delay_ms, *row) for row in waiting]
-            places = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # later ones are not needed
-        for place in places:
+            parameters = [(now_ms, found[-1][0] if len(found) == count else NEVER_MS)]  # later ones are not needed
+        for values in parameters:
             found += session.rows(
-                f"{KIND[queue.fifo]}_hidden", partition, *place, scanned_max, is_received, floor, count
+                f"{KIND[queue.fifo]}_hidden", partition, *values, scanned_max, is_received, floor, count
             )
         return found
 
@@ -284,7 +285,7 @@ def sweep(session: Session, command: Sweep) -> int:
     session.database.recheck_space()
     while left > 0 and (retired := session.row("retired_parts", 1)) is not None:
         left -= _PARTITION_ROWS + _sweep_partition(session, retired, left)
-    inspected = session.rows("queues_behind", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
+    inspected = session.rows("queues_after", session.swept_to, _QUEUES_PER_SWEEP if left > 0 else 0)
     for number, name, *_ in inspected:
         queue = session.queue(name)
         messages = queue.messages
@@ -299,7 +300,7 @@ def sweep(session: Session, command: Sweep) -> int:
     session.run("old_attempts", now_ms - limits.ATTEMPT_S * limits.SECOND_MS, _ROWS_PER_SWEEP)
     named_s_max = limits.RETENTION_S.maximum + EXPIRED_KEPT_S  # a late delete may still name it
     session.run("old_renumbered", (now_ms - named_s_max * limits.SECOND_MS) << SEQ_SHIFT, _ROWS_PER_SWEEP)
-    run_to_end(forget_cooldowns(_Transaction(session)))
+    run_to_end(delete_cooldowns(_Transaction(session)))
     if session.rows("forget_accepted", now_ms - limits.DEDUPLICATION_S * limits.SECOND_MS, _ROWS_PER_SWEEP):
         session.deduplication_log.refresh_first()
     many_unread = session.deduplication_log.read(_ROWS_PER_SWEEP // 4)

@@ -1,4 +1,4 @@
-"""A store in a folder, which agrees with itself when its test has ended."""
+"""A SQLite store in a folder, checked by the doctor after each test."""
 
 from collections.abc import Iterator
 from pathlib import Path

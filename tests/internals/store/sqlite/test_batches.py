@@ -1,4 +1,4 @@
-"""Batches of the store on SQLite: their size, the order of their commands, what fails alone and what that undoes."""
+"""Batches of the SQLite store: their size, the order of their commands, and what a failure rolls back."""
 
 import asyncio
 import json
@@ -40,70 +40,71 @@ def send(*bodies: str, properties: bytes = b"") -> Send:
     return Send(queue=QUEUE, messages=tuple(new))
 
 
-def sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
+def batch_sizes(host: Host, monkeypatch: pytest.MonkeyPatch, *together: Command) -> list[int]:
+    """Return the number of commands in each batch."""
     found: list[int] = []
     run = host.engine._batch.run
 
-    def noted(entries: Any, *more: Any, **terms: Any) -> bool:
+    def record(entries: Any, *more: Any, **keywords: Any) -> bool:
         before = len(entries)
-        changed = run(entries, *more, **terms)
+        changed = run(entries, *more, **keywords)
         found.append(before - len(entries))
         return changed
 
-    monkeypatch.setattr(host.engine._batch, "run", noted)
+    monkeypatch.setattr(host.engine._batch, "run", record)
     host.do_together(*together)
     return found
 
 
-# What a batch holds.
+# The size of a batch.
 
 
-@pytest.mark.parametrize(("asked", "batches"), [
+@pytest.mark.parametrize(("commands", "batches"), [
     ([ShowQueue(queue=QUEUE)] * 3_000, [1_024, 1_024, 952]), ([send("x" * 1_000_000)] * 7, [2, 2, 2, 1]),
     ([send(properties=bytes(1_000_000))] * 7, [2, 2, 2, 1]), ([Receive(queue=QUEUE)] * 7, [2, 2, 2, 1]),
 ], ids=["commands", "bodies", "properties", "received"])  # fmt: skip
-def test_a_batch_is_bounded(
-    host: Host, monkeypatch: pytest.MonkeyPatch, asked: list[Command], batches: list[int]
+def test_the_size_of_a_batch_is_limited(
+    host: Host, monkeypatch: pytest.MonkeyPatch, commands: list[Command], batches: list[int]
 ) -> None:
-    """By its commands, by what it carries, and by what it hands out: so it is durable soon, whatever comes."""
+    """The limits are the number of commands, and the bytes written and read."""
     for number in range(7):
         host.do(send("y" * 1_000_000) if number % 2 else send(properties=bytes(1_000_000)))
-    assert sizes(host, monkeypatch, *asked) == batches
+    assert batch_sizes(host, monkeypatch, *commands) == batches
 
 
 @pytest.mark.parametrize("large", [send("x" * 1_000_000), Receive(queue=QUEUE)], ids=["sent", "received"])
-def test_large_messages_of_a_queue_let_what_is_asked_of_others_pass(host: Host, large: Command) -> None:
-    """In the batch that they fill half of; what is asked of their own queue keeps its order."""
+def test_commands_on_other_queues_overtake_large_messages(host: Host, large: Command) -> None:
+    """Large messages of a queue fill half of a batch; commands on their own queue keep their order."""
     small = "000000000000/small"
     host.create(small)
     for _ in range(6):
         host.do(send("y" * 1_000_000))
-    answered: list[str] = []
+    results: list[str] = []
     others = [Send(queue=small, messages=(message("a"),)), Receive(queue=small), ShowQueue(queue=small, counts=True)]
-    host.do_together(*[large] * 6, *others, on_result=lambda answer: answered.append(type(answer).__name__))
+    host.do_together(*[large] * 6, *others, on_result=lambda result: results.append(type(result).__name__))
     kind = "list" if isinstance(large, Send) else "Received"
-    assert answered == [kind] * 2 + ["list", "Received", "QueueView"] + [kind] * 4
+    assert results == [kind] * 2 + ["list", "Received", "QueueView"] + [kind] * 4
 
 
-# The order of its commands.
+# The order of commands.
 
 
-def test_a_delete_behind_a_receive_comes_after_it(host: Host) -> None:
-    """The receipt of a message whose lease has ended is superseded by a receive before it, and not by one behind it."""
+def test_a_delete_after_a_receive_is_applied_after_it(host: Host) -> None:
+    """A receive supersedes an expired receipt before a later delete, but not before an earlier one."""
     host.send("a")
     receipt = host.receive_one(timeout_s=1).receipt
     host.advance(1_000)
     received, states = host.do_together(Receive(queue=QUEUE), Delete(queue=QUEUE, receipts=(receipt,)))
     assert [len(received.messages), states] == [1, [ReceiptState.SUPERSEDED]]
     host.advance(30_000)
-    again = received.messages[0].receipt
-    states, late = host.do_together(Delete(queue=QUEUE, receipts=(again,)), Receive(queue=QUEUE))
+    receipt = received.messages[0].receipt
+    states, late = host.do_together(Delete(queue=QUEUE, receipts=(receipt,)), Receive(queue=QUEUE))
     assert [states, late.messages] == [[ReceiptState.EXPIRED], []]
 
 
 @pytest.mark.parametrize("timeout_s", [0, None])
-def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: Host, timeout_s: int | None) -> None:
-    """Its own timeout is 0, or that of its class of messages."""
+def test_a_receive_with_timeout_0_leaves_its_messages_to_the_next_one(host: Host, timeout_s: int | None) -> None:
+    """The timeout is the command's, or that of the messages' class."""
     classes = [{"name": f"{each}", "visibility_timeout_s": each} for each in (0, 60)]
     host.set_queue(visibility_rules=json.dumps({"version": 1, "classes": classes, "default": 0}))
     host.send("a")
@@ -111,7 +112,7 @@ def test_a_receive_that_hides_nothing_leaves_its_messages_to_the_next_one(host: 
     assert [each.receive_count for each in (*first.messages, *second.messages)] == [1, 2]
 
 
-def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
+def test_commands_of_one_batch_use_their_own_queues(host: Host) -> None:
     names = [f"000000000000/q{number}" for number in range(5)]
     for name in names:
         host.create(name)
@@ -125,15 +126,15 @@ def test_queues_of_a_batch_do_not_mix(host: Host) -> None:
     assert host.rows("message") == 0
 
 
-# What fails.
+# Failures.
 
 
-def test_a_command_that_fails_fails_alone(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others of its batch are carried out, and what it wrote before is undone."""
+def test_a_command_that_fails_does_not_affect_its_batch(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writes are rolled back; the other commands of the batch are applied."""
     store = standard.send
 
-    def failing(session: Any, queue: Any, sends: Any, answers: Any) -> Any:
-        stored = store(session, queue, sends, answers)
+    def failing(session: Any, queue: Any, sends: Any, results: Any) -> Any:
+        stored = store(session, queue, sends, results)
         if any(command.messages[-1].body == "bad" for _, command in sends):
             raise RuntimeError("a defect")
         return stored
@@ -149,8 +150,8 @@ def test_a_command_that_fails_fails_alone(host: Host, monkeypatch: pytest.Monkey
     assert host.counts() == (0, 2, 0)
 
 
-def test_a_batch_is_repeated_once_however_many_of_its_commands_fail(host: Host) -> None:
-    """Counted by a publication, whose message is made anew each time that it is applied."""
+def test_a_batch_is_repeated_once_even_if_several_commands_fail(host: Host) -> None:
+    """A publication, whose message is made each time it is applied, counts the repetitions."""
     applied: list[object] = []
 
     def make(published: object) -> NewMessage:
@@ -164,12 +165,12 @@ def test_a_batch_is_repeated_once_however_many_of_its_commands_fail(host: Host) 
     assert host.bodies(10) == ["b", "a"]
 
 
-def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
+def test_a_queue_can_be_created_and_watched_after_its_creation_was_rolled_back(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was in memory: it is made anew from the database, and who watches still does."""
+    """Caches are reloaded from the database, and watches remain."""
     finish = Session.finish
-    failures = [OSError("before the commit"), OSError("and when it was tried again")]
+    failures = [OSError("before the commit"), OSError("in the repetition")]
 
     def fail_twice(session: Session) -> None:
         if failures:
@@ -190,13 +191,13 @@ def test_a_queue_whose_creation_was_undone_can_be_created_and_watched(
     assert host.counts("a/other") == (3, 0, 0)
 
 
-def test_a_receive_has_what_was_published_before_it_in_its_batch(host: Host) -> None:
+def test_a_receive_sees_messages_published_before_it_in_the_batch(host: Host) -> None:
     publication = PublishToTopic(topic=TOPIC, size_bytes=1, make=lambda _: message("m"))
     _, received = host.do_together(publication, Receive(queue=QUEUE))
     assert [each.body for each in received.messages] == ["m"]
 
 
-def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on(host: Host) -> None:
+def test_on_a_full_disk_only_publications_of_a_batch_fail(host: Host) -> None:
     host.send("small")
     connection = host.engine._session.connection
     connection.pragma("max_page_count", connection.pragma("page_count") + 20)
@@ -206,7 +207,7 @@ def test_on_a_full_disk_publications_fail_and_the_rest_of_the_batch_goes_on(host
     assert [each.body for each in received.messages] == ["small"]
 
 
-def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(host: Host) -> None:
+def test_a_send_to_a_full_disk_with_an_open_reader_is_refused(host: Host) -> None:
     assert host.folder is not None
     connection = host.engine._session.connection
     connection.pragma("max_page_count", connection.pragma("page_count") + 10)
@@ -217,8 +218,8 @@ def test_a_full_disk_that_somebody_reads_is_refused_and_not_tried_for_ever(host:
     reader.close()
 
 
-def test_a_name_that_rests_is_refused_without_a_write(tmp_path: Path) -> None:
-    """A client that tries again and again must not have what is cached of all queues dropped each time."""
+def test_a_queue_name_in_cooldown_is_refused_without_a_write(tmp_path: Path) -> None:
+    """Retries of a client must not clear the caches of all queues."""
     with hosting(tmp_path / "store", options=EngineOptions()) as host:
         host.create()
         host.create("a/other")
@@ -229,11 +230,11 @@ def test_a_name_that_rests_is_refused_without_a_write(tmp_path: Path) -> None:
         assert host.engine._session.find(QUEUE) is cached
 
 
-# What an error of a cold command undoes.
+# The rollback of a cold command.
 
 
 class Change(Command, frozen=True, kw_only=True):
-    """Write something, then do what the test says."""
+    """Run what the test defines."""
 
 
 async def write(tx: Transaction) -> None:
@@ -243,8 +244,8 @@ async def write(tx: Transaction) -> None:
     await tx.run("put_setting", "name", b"value")
 
 
-def test_an_error_undoes_what_its_command_wrote(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What commands before and behind it in the batch wrote stays, totals and all."""
+def test_an_error_rolls_back_what_its_command_wrote(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writes of earlier and later commands in the batch remain, totals included."""
 
     async def change(tx: Transaction, command: Change) -> None:
         await write(tx)
@@ -264,7 +265,7 @@ def test_an_error_undoes_what_its_command_wrote(host: Host, monkeypatch: pytest.
     assert host.counts() == (2, 0, 0)
 
 
-def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cold_command_that_suspends_is_an_internal_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     async def change(tx: Transaction, command: Change) -> Any:
         await tx.run("put_setting", "name", b"value")
         await asyncio.sleep(0)
@@ -276,7 +277,7 @@ def test_a_cold_command_that_suspends_is_a_defect(host: Host, monkeypatch: pytes
     assert host.rows("setting WHERE name = 'name'") == 0
 
 
-# Publications: what a batch takes of them, and what is left of a damaged one.
+# Publications.
 
 
 def stage(body: str, attempt: str) -> Stage:
@@ -287,9 +288,7 @@ def publish(*attempts: str) -> Publish:
     return Publish(queue=QUEUE, writer="w", batch=0, attempts=tuple((attempt, 1) for attempt in attempts))
 
 
-def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stages_that_exceed_the_bytes_of_a_batch_are_deferred(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     session = host.engine._session
     finished = Mock(wraps=session.finish)
     monkeypatch.setattr(session, "finish", finished)
@@ -299,7 +298,7 @@ def test_what_is_staged_beyond_the_bytes_of_a_batch_is_left_to_the_next_one(
     assert finished.call_count == 3
 
 
-def test_a_stage_without_its_pieces_keeps_nothing_back(host: Host) -> None:
+def test_a_stage_without_pieces_does_not_block_its_publication(host: Host) -> None:
     host.do_together(stage("a", "a"), stage("b", "b"))
     host.engine._session.connection.execute("DELETE FROM piece WHERE stage_id = 1")
     assert not host.do(publish("a", "b")).more

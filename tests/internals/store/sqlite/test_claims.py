@@ -1,4 +1,4 @@
-"""What claims do to the tables of the store on SQLite, and what they cost."""
+"""Claims in the tables of the SQLite store, and their costs."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,8 +32,8 @@ SLICES = replace(RESTLESS, claim_slice_rows=40)
 KINDS = pytest.mark.parametrize("kind", ["fresh", "returned", "fair", "fifo"])
 
 
-def test_what_was_never_received_is_bound_by_runs(host: Host) -> None:
-    """Each of the sends is a row, and each of the shards: the messages are none."""
+def test_messages_never_received_are_bound_as_runs(host: Host) -> None:
+    """One row per send and per shard, none per message."""
     host.create()
     for _ in range(10):
         host.send(*("x" for _ in range(1_000)))
@@ -46,8 +46,8 @@ def test_what_was_never_received_is_bound_by_runs(host: Host) -> None:
 
 
 @KINDS
-def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Path, kind: str) -> None:
-    """In hundreds of steps of SQLite's machine, when another message passes it, and afterwards."""
+def test_expired_claimed_messages_do_not_slow_sweeps(tmp_path: Path, kind: str) -> None:
+    """Measured in hundreds of SQLite's virtual machine steps, when another message expires, and afterwards."""
     steps: list[int] = []
     for count in (200, 2_000):
         with hosting(tmp_path / f"{count}") as host:
@@ -68,7 +68,7 @@ def test_claimed_messages_past_their_retention_cost_sweeps_nothing(tmp_path: Pat
 @KINDS
 @pytest.mark.parametrize("end", ["purge", "drop"])
 def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, kind: str, end: str) -> None:
-    """Those of claims, and of such as were given back just then; a restart makes no difference."""
+    """Claimed messages, and those of a claim that was just released; also after a restart."""
     with hosting(tmp_path / "store", options=SLICES) as host:
         fill(host, kind, 100)
         open_source(host)
@@ -87,8 +87,8 @@ def test_messages_of_a_retired_partition_are_deleted_in_slices(tmp_path: Path, k
         assert host.rows("source") == (1 if end == "purge" else 0)
 
 
-def test_a_reader_that_is_refused_changes_nothing(host: Host) -> None:
-    """Its own hold has ended by then: that is undone, and its messages come back all the same."""
+def test_a_refused_open_changes_nothing(host: Host) -> None:
+    """The source's own hold has expired by then; that is rolled back, but its messages return later."""
     host.create()
     host.send("a", "b")
     for source, terms in (("s", {"consumer": "c", "hold_s": 100_000}), ("t", {"hold_s": 60})):
@@ -104,7 +104,7 @@ def test_a_reader_that_is_refused_changes_nothing(host: Host) -> None:
     assert host.counts() == (1, 1, 0)
 
 
-def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
+def test_a_dead_letter_found_by_a_claim_leaves_no_group(host: Host) -> None:
     host.create(DEAD)
     host.create(dead_letter_queue=DEAD, receives_max=1)
     host.put(*(message(name, group=name, dedup_id=name) for name in "ab"))
@@ -115,7 +115,7 @@ def test_a_dead_letter_of_a_claim_leaves_no_group(host: Host) -> None:
     assert host.rows("fair_group") == 1
 
 
-def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_has_few_claim_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     host.create()
     host.send(*(str(number) for number in range(3_000)))
     host.receive(3_000, timeout_s=0)
@@ -136,12 +136,8 @@ def test_a_batch_has_few_slices(host: Host, monkeypatch: pytest.MonkeyPatch) -> 
     assert batches == [3, 3]
 
 
-class Faulty(Command, frozen=True, kw_only=True):
-    """Fails."""
-
-
-def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path: Path) -> None:
-    """Messages that come back take rows, more than there is room for; the deletes make it."""
+def test_a_claim_slice_without_space_does_not_block_deletes_of_its_batch(tmp_path: Path) -> None:
+    """Returning messages needs more rows than there is space for; deletes free it."""
     with on_sqlite(tmp_path / "store").open(database_pages_max=500, free_space_reserve_bytes=0) as host:
         host.create(visibility_timeout_s=600)
         for _ in range(9):
@@ -167,7 +163,7 @@ def test_a_slice_that_finds_no_room_lets_the_deletes_of_its_batch_go_on(tmp_path
         host.check()
 
 
-def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
+def test_a_claim_shows_the_times_of_its_binding(host: Host) -> None:
     host.create()
     host.send("a")
     host.clock.step_wall(5_000)
@@ -180,7 +176,7 @@ def test_the_times_of_a_claim_are_those_of_its_binding(host: Host) -> None:
     assert host.do(claims.ReadClaim(queue=QUEUE, source="s", number=1)) == page
 
 
-def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
+def test_acknowledged_claims_are_deleted_first(tmp_path: Path) -> None:
     with hosting(tmp_path / "store", options=replace(RESTLESS, claim_slice_rows=10)) as host:
         fill(host, "returned", 100)
         for source in "st":
@@ -189,99 +185,99 @@ def test_what_is_acknowledged_goes_first(tmp_path: Path) -> None:
         host.do(claims.Claim(queue=QUEUE, source="t", epoch=1, number=1, messages_max=50))
         host.do(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
         acknowledge(host, 1, source="t")
-        back = host.counts()[0]
+        visible = host.counts()[0]
         while host.rows("claim WHERE state = 'acknowledged'"):
             host.advance(5)
-        assert host.counts()[0] == back
+        assert host.counts()[0] == visible
         settle(host)
         assert host.rows("claim WHERE is_ending") == 0
         assert [each.state for each in view(host).claims] == [ClaimState.RELEASED]
 
 
-# A slice at a time.
+# Slices.
 
 
 @pytest.fixture
-def in_rows(tmp_path: Path) -> Iterator[Host]:
-    """A store whose slices are of eight messages that are taken singly, or of forty that are deleted."""
+def sliced(tmp_path: Path) -> Iterator[Host]:
+    """A store whose slices bind eight single messages, or delete forty."""
     with hosting(tmp_path / "store", options=SLICES) as host:
         yield host
 
 
 @KINDS
 @pytest.mark.parametrize("end", ["acknowledge", "release"])
-def test_no_command_handles_more_rows_than_a_slice(in_rows: Host, kind: str, end: str) -> None:
-    """Rows, not time: slices are of so many, whatever the claim has."""
-    fill(in_rows, kind, 300)
-    open_source(in_rows)
+def test_a_command_writes_no_more_rows_than_a_slice(sliced: Host, kind: str, end: str) -> None:
+    """The limit is in rows, not time, and independent of the claim's size."""
+    fill(sliced, kind, 300)
+    open_source(sliced)
     rows = []
 
     def count(command: Command | None) -> Any:
-        before = in_rows.written()
-        answer = None
+        before = sliced.written()
+        result = None
         if command is None:
-            in_rows.advance(5)
+            sliced.advance(5)
         else:
-            answer = in_rows.do(command)
-        rows.append(in_rows.written() - before)
-        return answer
+            result = sliced.do(command)
+        rows.append(sliced.written() - before)
+        return result
 
     more = True
     while more:
         more = count(claims.Claim(queue=QUEUE, source="s", epoch=1, number=1, messages_max=300)).more
-    messages = view(in_rows).claims[0].messages
+    messages = view(sliced).claims[0].messages
     assert messages == 300
     if end == "acknowledge":
         count(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1))
-        assert in_rows.counts() == (0, 0, 0)
+        assert sliced.counts() == (0, 0, 0)
     else:
         count(claims.ReleaseClaim(queue=QUEUE, source="s", number=1))
     for _ in range(200):
         count(None)
-    assert in_rows.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
-    assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have a message, a lease and a turn
+    assert sliced.counts() == ((0, 0, 0) if end == "acknowledge" else (300, 0, 0))
+    assert max(rows) <= 3 * SLICES.claim_slice_rows + 10  # a message may have rows for body, lease and group
     assert rows[-1] == 0
 
 
-def test_a_claim_waits_for_the_groups_of_one_that_is_being_deleted(in_rows: Host) -> None:
-    """Nothing is not the answer while messages of its groups go: it helps with that, a slice at a time."""
-    in_rows.create(fifo=True)
-    in_rows.put(*(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40)))
-    open_source(in_rows)
-    assert claim_whole(in_rows, 1, 40).messages == 8
+def test_a_claim_waits_for_groups_of_a_claim_that_is_being_deleted(sliced: Host) -> None:
+    """It does not return empty while messages of its groups are being deleted, but deletes a slice of them."""
+    sliced.create(fifo=True)
+    sliced.put(*(message(str(number), group=f"g{number % 2}", dedup_id=str(number)) for number in range(40)))
+    open_source(sliced)
+    assert claim_whole(sliced, 1, 40).messages == 8
     ending = claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1)
     following = claims.Claim(queue=QUEUE, source="s", epoch=1, number=2, messages_max=40)
-    _, *bound = in_rows.do_together(ending, *[following] * 3)
+    _, *bound = sliced.do_together(ending, *[following] * 3)
     assert [(each.messages, each.more) for each in bound] == [(0, True), (4, True), (8, True)]
-    assert claim(in_rows, 2, 40).messages == 8
+    assert claim(sliced, 2, 40).messages == 8
 
 
 @pytest.mark.parametrize("received", [False, True])
-def test_slices_have_fewer_of_large_messages(in_rows: Host, *, received: bool) -> None:
-    """Reading their pages takes long, to bind what was received before, and to delete anything."""
-    in_rows.create()
+def test_slices_have_fewer_large_messages(sliced: Host, *, received: bool) -> None:
+    """Reading their pages takes long when received messages are bound, and when any are deleted."""
+    sliced.create()
     for _ in range(20):
-        in_rows.send("x" * 200_000)
+        sliced.send("x" * 200_000)
     if received:
-        while in_rows.receive(20, timeout_s=1):
-            pass  # a receive gives half of the bytes of a batch
-        in_rows.advance(1_000)
-    open_source(in_rows)
-    assert claim(in_rows, 1, 20).messages == (8 if received else 10)  # runs of one send each, and rows
-    claim_whole(in_rows, 1, 20)
+        while sliced.receive(20, timeout_s=1):
+            pass  # a receive delivers half of a batch's bytes
+        sliced.advance(1_000)
+    open_source(sliced)
+    assert claim(sliced, 1, 20).messages == (8 if received else 10)  # single messages, or runs of one send each
+    claim_whole(sliced, 1, 20)
     left: list[int] = []
 
     def count(_: object) -> None:
-        left.append(in_rows.rows("message"))
+        left.append(sliced.rows("message"))
 
-    in_rows.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), on_result=count)
+    sliced.do_together(claims.AcknowledgeClaims(queue=QUEUE, source="s", epoch=1, number=1), on_result=count)
     assert left == [17]
-    settle(in_rows)
-    assert in_rows.counts() == (0, 0, 0)
+    settle(sliced)
+    assert sliced.counts() == (0, 0, 0)
 
 
 @KINDS
-def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: str) -> None:
+def test_reading_a_page_does_not_scan_the_rest_of_the_claim(tmp_path: Path, kind: str) -> None:
     read_some = claims.ReadClaim(queue=QUEUE, source="s", number=1, messages_max=20)
     steps: list[int] = []
     for count in (200, 2_000):
@@ -291,4 +287,4 @@ def test_a_page_looks_once_at_most_at_what_is_behind_it(tmp_path: Path, kind: st
             claim_whole(host, 1, count)
             steps.append(host.steps(lambda host=host: host.do(read_some), 10))  # type: ignore[misc]
             assert len(host.do(read_some).messages) == 20
-    assert steps[1] - steps[0] < 1_800  # each lease of a group is counted once, to bound what a page looks at
+    assert steps[1] - steps[0] < 1_800  # each lease of a group is counted once, which limits the scan

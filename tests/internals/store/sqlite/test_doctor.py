@@ -1,4 +1,4 @@
-"""The doctor finds every kind of damage that it looks for, and none in a sound folder."""
+"""The doctor finds every kind of damage that it checks, and none in a sound folder."""
 
 import shutil
 from pathlib import Path
@@ -78,6 +78,7 @@ def _broken(folder: Path, damage: str) -> list[str]:
     return [finding.check for finding in examine(folder).findings if not finding.ok]
 
 
+# Damages that each check finds, in the order of the checks.
 DAMAGES = {
     "every queue has a partition, and every partition in use a queue": [
         "UPDATE queue SET qp = qp + 9",
@@ -202,7 +203,6 @@ DAMAGES = {
         "UPDATE subscription SET name = 't'",
     ],
 }
-"""What each check finds, in the order of the checks."""
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_each_damage_is_found(folder: Path, check: str, damage: str) -> None:
     assert check in _broken(folder, damage)
 
 
-def test_it_changes_nothing_and_works_beside_an_open_store(folder: Path) -> None:
+def test_the_doctor_works_beside_an_open_store_and_changes_nothing(folder: Path) -> None:
     with hosting(folder) as host:
         host.sweep()
         host.send("more", "and more")

@@ -1,4 +1,4 @@
-"""The event log of the store on SQLite: what is kept for late deletes, and what is undone, forgotten and shared."""
+"""The event log of the SQLite store: late deletes, logged receipts, batches, and the packed ``log`` of a lease."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -31,7 +31,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 # Late deletes.
 
 
-def test_a_late_delete_finds_an_expiry_that_was_seen_in_its_batch(host: Host) -> None:
+def test_a_late_delete_finds_an_expiry_recorded_in_its_batch(host: Host) -> None:
     host.send("a")
     receipt = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -40,8 +40,8 @@ def test_a_late_delete_finds_an_expiry_that_was_seen_in_its_batch(host: Host) ->
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
-def test_two_deletes_of_one_batch_are_one_end(host: Host) -> None:
-    """The second one finds a row that is not deleted in the database yet."""
+def test_two_deletes_in_one_batch_end_a_receipt_once(host: Host) -> None:
+    """The second one still finds a row in the database."""
     host.send("a")
     receipt = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -50,10 +50,10 @@ def test_two_deletes_of_one_batch_are_one_end(host: Host) -> None:
     assert outcomes(host) == [("expired", 1_000), ("late_deleted", 2_000)]
 
 
-def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention_ended(
+def test_a_late_delete_by_an_earlier_receipt_does_not_end_the_receipt_that_retention_ended(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its message is out of reach, and not swept yet."""
+    """The message is expired, and not deleted yet."""
     host.set_queue(retention_s=60)
     host.stop()
     monkeypatch.setattr(settling, "_delete_expired", lambda *_: [])
@@ -71,8 +71,8 @@ def test_a_late_delete_of_an_earlier_receipt_does_not_end_the_one_that_retention
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_purged_partition_that_is_not_swept_yet(host: Host, fifo: bool) -> None:
-    """A late delete finds its receipt there, whichever queue was purged beside it; group and all."""
+def test_a_late_delete_in_a_purged_partition_is_logged(host: Host, fifo: bool) -> None:
+    """It finds its receipt before the janitor runs, even if another queue was purged, too; the event has its group."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
     host.stop()
@@ -92,7 +92,7 @@ def test_a_purged_partition_that_is_not_swept_yet(host: Host, fifo: bool) -> Non
     assert host.rows("part") == 2
 
 
-def test_no_more_receipts_that_expired_are_kept_than_so_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_expired_receipts_is_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.store.sqlite.event_log.EXPIRED_KEPT_MAX", 2)
     host.send("a", "b", "c", "d", "e")
     receipts = [each.receipt for each in host.receive(5, timeout_s=1)]
@@ -105,22 +105,22 @@ def test_no_more_receipts_that_expired_are_kept_than_so_many(host: Host, monkeyp
     assert [outcome for outcome, _ in outcomes(host)].count("late_deleted") == 2
 
 
-# What is logged.
+# Logged receipts.
 
 
-@pytest.mark.parametrize("remembers", [False, True])
+@pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_delete_in_time_reads_no_lease(
-    host: Host, monkeypatch: pytest.MonkeyPatch, fifo: bool, remembers: bool
+def test_the_event_of_a_cached_lease_is_the_same_as_of_a_read_one(
+    host: Host, monkeypatch: pytest.MonkeyPatch, fifo: bool, is_cached: bool
 ) -> None:
-    """What its event says is remembered from the receive; where that was dropped it is read, and is the same."""
+    """A delete in time reads no lease unless the cache was cleared."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
     new = [message(body, group="g" if fifo else None, dedup_id=body, kind="x") for body in ("a", "bä", "c")]
     host.put(*new, queue=name)
     host.advance(1_000)
-    given = host.receive(3, queue=name)
-    if not remembers:
+    received = host.receive(3, queue=name)
+    if not is_cached:
         host.forget()
     read: list[int] = []
     find = event_log.EventLog.find
@@ -130,8 +130,8 @@ def test_a_delete_in_time_reads_no_lease(
         return find(log, partition, seqs, fifo=fifo)
 
     monkeypatch.setattr(event_log.EventLog, "find", counting)
-    host.delete(*[each.receipt for each in given], queue=name)
-    assert len(read) == (0 if remembers else 3)
+    host.delete(*[each.receipt for each in received], queue=name)
+    assert len(read) == (0 if is_cached else 3)
     events = events_of(host)
     assert [(each.outcome.value, each.key, each.size_bucket, each.receive_count) for each in events] == [
         ("deleted", "x", 2, 1),
@@ -139,45 +139,45 @@ def test_a_delete_in_time_reads_no_lease(
         ("deleted", "x", 2, 1),
     ]
     assert [(each.batch_size, each.batch_position, each.message_id) for each in events] == [
-        (3, place, each.id) for place, each in enumerate(given)
+        (3, place, each.id) for place, each in enumerate(received)
     ]
     assert {(each.sent_at_ms, each.received_at_ms, each.group_hash is not None) for each in events} == {
         (host.clock.now_ms() - 1_000, host.clock.now_ms(), fifo)
     }
 
 
-def test_no_more_leases_are_remembered_than_so_many(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_leases_is_limited(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_log, "_LEASES_MAX", 2)
     host.send("a", "b", "c")
-    given = host.receive(3)
+    received = host.receive(3)
     assert len(host.engine._session.events.leases) == 1
-    host.delete(*[each.receipt for each in given])
+    host.delete(*[each.receipt for each in received])
     assert outcomes(host) == [("deleted", 0)] * 3
 
 
 @pytest.mark.parametrize("end", ["deletes", "releases"])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_receipt_that_was_given_while_nothing_was_logged_has_no_event(host: Host, fifo: bool, end: str) -> None:
-    """Though its message was received before, when its queue was logged, and the end of that was never seen."""
+def test_a_receipt_issued_while_logging_was_off_has_no_event(host: Host, fifo: bool, end: str) -> None:
+    """Its message was received before, when its queue was logged, and that receipt's end was never recorded."""
     name = f"000000000000/{'b.fifo' if fifo else 'b'}"
     host.create(name, fifo=fifo)
     host.put(message("a", group="g", dedup_id="1"), queue=name)
     host.receive_one(queue=name)
     host.advance(30_000)
     host.set_queue(name, event_log="off")
-    again = host.receive_one(queue=name)
+    second = host.receive_one(queue=name)
     host.set_queue(name, event_log=None)
     if end == "deletes":
-        host.delete(again.receipt, queue=name)
+        host.delete(second.receipt, queue=name)
         assert outcomes(host) == []
         return
-    host.change(again.receipt, 0, queue=name)
+    host.change(second.receipt, 0, queue=name)
     host.delete(host.receive_one(queue=name).receipt, queue=name)
     assert outcomes(host) == [("deleted", 0)]
 
 
-def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: Host) -> None:
-    """In a FIFO queue too, where the number of a group changes when it has had no messages for a while."""
+def test_events_have_the_hash_of_the_group_name(host: Host) -> None:
+    """Also in a FIFO queue, where a group gets a new number after a while without messages."""
     name = "000000000000/b.fifo"
     host.create(name, fifo=True)
     host.create("000000000000/fair")
@@ -189,8 +189,8 @@ def test_the_group_of_a_message_is_told_by_the_hash_of_its_name(host: Host) -> N
     assert len({event.group_hash for event in events_of(host)}) == 1
 
 
-def test_large_properties_are_not_remembered() -> None:
-    """What is remembered of very many messages must not take more memory than their number says."""
+def test_keys_of_large_properties_are_not_cached() -> None:
+    """The cache limits the number of entries; this limits their size."""
     events._cached_key.cache_clear()
     for size in (10, 5_000):
         attributes = {"Type": Attribute("String", "resize"), "more": Attribute("String", "x" * size)}
@@ -201,8 +201,8 @@ def test_large_properties_are_not_remembered() -> None:
 # Batches.
 
 
-def test_events_are_shown_in_the_time_that_users_see(host: Host) -> None:
-    """As of their writing; what is kept for a late delete is time of the store."""
+def test_events_have_shown_times(host: Host) -> None:
+    """Shown times are those of the write; expired receipts are stored in store time."""
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
@@ -215,30 +215,30 @@ def test_events_are_shown_in_the_time_that_users_see(host: Host) -> None:
     assert (expired.held_ms, corrected.held_ms) == (1_000, 2_000)
 
 
-def test_a_command_that_fails_leaves_no_event(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the other commands in its batch stay, and what it wanted is done when it comes again."""
+def test_a_failed_command_leaves_no_event(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The events of other commands in its batch remain; a repeated command creates its event."""
     host.send("a", "b", "bad")
     a, b, bad = host.receive(3)
-    note = event_log.EventLog._record
+    record = event_log.EventLog._record
 
     def failing(log: Any, logged: Any, lease: list[Any], *rest: Any) -> Any:
-        event = note(log, logged, lease, *rest)
+        event = record(log, logged, lease, *rest)
         if bad.id in lease:
             raise RuntimeError("a defect")
         return event
 
     monkeypatch.setattr(event_log.EventLog, "_record", failing)
-    answers = host.do_together(*(Delete(queue=QUEUE, receipts=(each.receipt,)) for each in (a, bad, b)))
-    assert isinstance(answers[1], InternalError)
+    results = host.do_together(*(Delete(queue=QUEUE, receipts=(each.receipt,)) for each in (a, bad, b)))
+    assert isinstance(results[1], InternalError)
     assert outcomes(host) == [("deleted", 0)] * 2
-    monkeypatch.setattr(event_log.EventLog, "_record", note)
+    monkeypatch.setattr(event_log.EventLog, "_record", record)
     host.delete(bad.receipt)
     assert outcomes(host) == [("deleted", 0)] * 3
     host.check()
 
 
-def test_an_error_of_a_cold_command_leaves_the_events_before_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are written before the savepoint; a command that counts them is behind what came before it."""
+def test_an_error_of_a_cold_command_keeps_earlier_events(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are written before the savepoint, so that a later command counts them."""
 
     class Fail(Command, frozen=True, kw_only=True):
         """Fail."""
@@ -255,21 +255,21 @@ def test_an_error_of_a_cold_command_leaves_the_events_before_it(host: Host, monk
     assert len(outcomes(host)) == 2
 
 
-def test_a_nearly_full_disk_takes_no_events(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor receipts that expired, of which no late delete is told then."""
+def test_events_are_dropped_on_a_nearly_full_disk(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expired receipts are dropped, too, so late deletes are not logged."""
     host.send("a")
     late = host.receive_one(timeout_s=1).receipt
     host.advance(2_000)
     monkeypatch.setattr(host.engine._session.database, "_read_space", lambda: True)
     host.engine._session.database.check_space()
-    again = host.receive_one().receipt
+    second = host.receive_one().receipt
     host.delete(late)
-    host.delete(again)
+    host.delete(second)
     assert host.do(CountEvents()) == EventCounts(recorded=0, exported=0, dropped=2)
     assert host.rows("expired_receipt") == 0
 
 
-def test_a_queue_without_a_log_writes_none(tmp_path: Path) -> None:
+def test_a_queue_without_a_log_writes_no_events(tmp_path: Path) -> None:
     host = Host(tmp_path / "store", options=replace(LOGGED, event_log="off"))
     host.create()
     host.do(Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),)))
@@ -283,7 +283,7 @@ def test_a_queue_without_a_log_writes_none(tmp_path: Path) -> None:
     host.close()
 
 
-# What a lease keeps for the event log comes back as it was put in, and what is too much as the most.
+# The packed log of a lease; values that are too large become the maximum.
 
 
 def test_a_receive_and_its_extensions() -> None:
@@ -297,17 +297,17 @@ def test_a_receive_and_its_extensions() -> None:
     assert read_log(log | LOG_CLOSED) == (3, 10, 7, 1_234)
 
 
-def test_a_lease_that_is_not_logged_stays_so() -> None:
+def test_an_unlogged_lease_stays_unlogged() -> None:
     assert log_extended(0) == 0
     assert not log_is_open(0)
 
 
-def test_what_is_common_takes_few_bytes() -> None:
+def test_a_common_log_takes_few_bytes() -> None:
     assert log_placed(log_begun(10, 0), 9) < 1 << 18
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_too_much_is_told_as_the_most(times: int) -> None:
+def test_values_that_are_too_large_become_the_maximum(times: int) -> None:
     log = log_placed(log_begun(255 * times, ((1 << 29) - 1) * times), 255 * times)
     for _ in range(0xFFFF * times):
         log = log_extended(log)

@@ -1,6 +1,7 @@
-"""What operations and looks cost does not depend on what else is in the queue: in steps of SQLite's virtual machine.
+"""The cost of operations and inspections does not depend on other messages.
 
-Time would depend on the machine, and a scan of a hundred thousand rows hides in it behind a commit; steps do not.
+Costs are steps of SQLite's virtual machine. Durations would depend on the machine, and a commit would hide a scan of a
+hundred thousand rows; steps do neither.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ FEW, MANY = 150, 900
 
 
 def put(host: Host, count: int, groups: int = 0, delay_s: int | None = None, priority: int = 8) -> None:
-    """Send messages one after the other, a millisecond each: no two of them make a run of the ready list."""
+    """Send messages, one per millisecond, so that no two of them are a run of the ready list."""
     for number in range(count):
         group = f"g{number % groups}" if groups else None
         host.put(message("m", group=group, dedup_id=f"{host.clock.now_ms()}", delay_s=delay_s, priority=priority))
@@ -34,7 +35,7 @@ def let_return(host: Host, count: int = 10) -> None:
     for _ in range(0, count, 10):
         host.receive(10, timeout_s=1)
     host.advance(1_000)
-    host.counts()  # what has returned is counted once, however much it is
+    host.counts()  # counts the returned messages
 
 
 def waiting(host: Host, count: int) -> None:
@@ -175,8 +176,8 @@ STATES: tuple[Callable[[Host, int], None], ...] = (
 )  # fmt: skip
 
 
-def costs(host: Host) -> dict[str, int]:
-    """Return the steps of each operation, the first of which finds the queue as it was made."""
+def measure(host: Host) -> dict[str, int]:
+    """Return the steps of each operation; the first one finds the queue as it was created."""
     host.stop()
     new = message("new", group="new", dedup_id="new")
     taken = [each for _ in range(3) for each in host.receive(1, timeout_s=LONG_S)]
@@ -194,19 +195,19 @@ def costs(host: Host) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("state", STATES, ids=lambda state: state.__name__)
-def test_an_operation_costs_the_same_however_much_is_in_the_queue(
+def test_the_cost_of_an_operation_does_not_depend_on_other_messages(
     tmp_path: Path, state: Callable[[Host, int], None]
 ) -> None:
-    made: list[dict[str, int]] = []
+    measured: list[dict[str, int]] = []
     for count in (FEW, MANY):
         with hosting(tmp_path / str(count)) as host:
             state(host, count)
-            made.append(costs(host))
-    few, many = made
+            measured.append(measure(host))
+    few, many = measured
     assert {name: cost for name, cost in many.items() if cost > 1.2 * few[name] + 20} == {}
 
 
-# What a look costs, and what it does not show.
+# Inspection.
 
 
 SHOWN = 5
@@ -226,7 +227,7 @@ def send(host: Host, name: str, messages: int, *, kind: str, delay_s: int | None
 
 
 def shown(host: Host, command: Command) -> list[str]:
-    """Return the bodies that a look shows; leases have none."""
+    """Return the bodies that an inspection shows; leases have none."""
     found = host.do(command)
     return [getattr(each, "body", "") for each in (found.messages if isinstance(command, Peek) else found)]
 
@@ -235,7 +236,7 @@ def shown(host: Host, command: Command) -> list[str]:
     WHOLE, VISIBLE, IN_FLIGHT, DELAYED, LEASES, PEEK,
 ], ids=["whole", "visible", "in-flight", "delayed", "leases", "peek"])  # fmt: skip
 @KINDS
-def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command: Command, kind: str) -> None:
+def test_the_cost_of_an_inspection_does_not_depend_on_other_messages(host: Host, command: Command, kind: str) -> None:
     def steps() -> int:
         host.counts()
         assert len(shown(host, command)) == SHOWN
@@ -257,7 +258,9 @@ def test_a_look_costs_the_same_however_many_others_there_are(host: Host, command
 
 
 @KINDS
-def test_no_more_are_passed_over_than_a_look_may(host: Host, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_an_inspection_skips_a_limited_number_of_messages(
+    host: Host, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.setattr(inspection, "INSPECT_SCANNED_MAX", 7)
     host.create(fifo=kind == "fifo")
     send(host, "held", 1, kind=kind)
@@ -272,8 +275,8 @@ def test_no_more_are_passed_over_than_a_look_may(host: Host, monkeypatch: pytest
 
 
 @KINDS
-def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: Host, kind: str) -> None:
-    """A look deletes no more of it than any other command."""
+def test_messages_that_the_janitor_has_not_deleted_yet_are_not_shown(host: Host, kind: str) -> None:
+    """An inspection deletes no more of them than other commands do."""
     host.create(fifo=kind == "fifo", retention_s=60)
     for number in range(3):
         send(host, f"{number}", 1_000, kind=kind)
@@ -281,14 +284,14 @@ def test_what_the_janitor_has_not_deleted_yet_is_not_shown(host: Host, kind: str
     host.receive(500, timeout_s=0)
     host.advance(59_999)
     send(host, "fresh", SHOWN, kind=kind)
-    host.clock.advance(1)  # the janitor is not there yet
+    host.clock.advance(1)  # without running the janitor
     for command in (WHOLE, VISIBLE, PEEK):
         assert shown(host, command) == [f"fresh {number}" for number in range(SHOWN)]
     assert host.do(IN_FLIGHT) == host.do(LEASES) == []
 
 
-def test_a_dead_letter_for_which_there_is_no_room_is_shown(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a receive gives it out once more."""
+def test_a_dead_letter_that_cannot_move_for_lack_of_space_is_shown(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receive delivers it again, too."""
     dead = f"{QUEUE}-dead"
     host.create(dead)
     host.create(dead_letter_queue=dead, receives_max=1)

@@ -1,4 +1,4 @@
-"""The tables of messages on SQLite: runs and cursors of groups; what the janitor, dead letters and tasks do to them."""
+"""Tables of messages in SQLite: runs and group cursors, and the effects of the janitor, dead letters and move tasks."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,19 +20,19 @@ from veilmq.store.sqlite import fifo, settling, standard
 from veilmq.store.sqlite.transaction import HANDLERS, driven
 from veilmq.store.transaction import Transaction
 
+# tables with rows for messages
 TABLES = ("message", "ready", "visibility", "ordered", "ordered_run", "message_group", "fair_group", "claimed")
-"""Those that have rows for messages."""
 
 
 @pytest.fixture
 def idle(host: Host) -> Host:
-    """A store whose janitor does nothing by itself."""
+    """A store with the janitor stopped."""
     host.stop()
     return host
 
 
-def slices(host: Host) -> int:
-    """Sweep; return in how many slices."""
+def sweep_all(host: Host) -> int:
+    """Run the janitor until nothing is left; return the number of slices."""
     count = 1
     while host.do(Sweep()) < SECOND_MS:
         count += 1
@@ -45,7 +45,7 @@ def rows(host: Host) -> dict[str, int]:
 
 
 def filled(host: Host, kind: str, count: int, queue: str = QUEUE) -> None:
-    """Create a queue and send so many messages; `fifo` and `fair` ones to two groups."""
+    """Create a queue and send messages; those of kind `fifo` and `fair` have two groups."""
     host.create(queue, fifo=kind == "fifo", retention_s=60)
     for first in range(0, count, 100):
         numbers = range(first, min(first + 100, count))
@@ -55,8 +55,8 @@ def filled(host: Host, kind: str, count: int, queue: str = QUEUE) -> None:
 
 @pytest.mark.parametrize("kind", ["standard", "fair", "fifo"])
 @pytest.mark.parametrize("ending", ["retention", "purge", "drop"])
-def test_what_is_out_of_reach_is_deleted_in_slices(idle: Host, kind: str, ending: str) -> None:
-    """Received, delayed and claimed messages too, after a restart too; nothing is left of groups and runs either."""
+def test_unreachable_messages_are_deleted_in_slices(idle: Host, kind: str, ending: str) -> None:
+    """Received, delayed and claimed ones, too, and after a restart; no rows of groups and runs remain."""
     filled(idle, kind, 2_500)
     idle.receive(10, timeout_s=1_000)
     if kind != "fifo":
@@ -70,7 +70,7 @@ def test_what_is_out_of_reach_is_deleted_in_slices(idle: Host, kind: str, ending
         getattr(idle, ending)()
     idle.reopen()
     idle.stop()
-    assert slices(idle) <= 8, "a thousand rows each, and groups"
+    assert sweep_all(idle) <= 8, "a thousand rows each, and groups"
     assert rows(idle).pop("message", 0) <= claimed
     if not claimed:
         assert rows(idle) == {}
@@ -81,22 +81,22 @@ def test_many_purges_are_swept_in_a_few_slices(idle: Host) -> None:
     for _ in range(300):
         idle.send("x")
         idle.purge()
-    assert slices(idle) <= 10
+    assert sweep_all(idle) <= 10
     assert (rows(idle), idle.rows("part")) == ({}, 1)
 
 
-def test_drained_space_goes_back_to_the_disk(tmp_path: Path, idle: Host) -> None:
-    """But for what is kept for the next messages: 16 MiB of 60 MB."""
+def test_freed_space_is_returned_to_the_disk(tmp_path: Path, idle: Host) -> None:
+    """Except for 16 MiB of 60 MB, which are kept for new messages."""
     idle.create()
     for _ in range(60):
         idle.send(*["x" * 100_000] * 10)
     idle.purge()
-    slices(idle)
+    sweep_all(idle)
     assert (tmp_path / "store" / "store.db").stat().st_size < 20_000_000
 
 
-def test_what_is_remembered_is_forgotten_when_it_is_over(tmp_path: Path) -> None:
-    remembered = ("accepted", "attempt", "pause")
+def test_old_entries_are_deleted_on_time(tmp_path: Path) -> None:
+    tables = ("accepted", "attempt", "pause")
     options = replace(RESTLESS, purge_pause_s=60, queue_name_pause_s=120)
     with hosting(tmp_path / "store", options=options) as host:
         host.stop()
@@ -108,14 +108,14 @@ def test_what_is_remembered_is_forgotten_when_it_is_over(tmp_path: Path) -> None
         seen = []
         for wait_ms in (59_999, 1, 60_000, 179_999, 1):
             host.in_loop(lambda wait_ms=wait_ms: host.clock.advance(wait_ms))  # type: ignore[misc]
-            slices(host)
-            seen.append([host.rows(table) for table in remembered])
+            sweep_all(host)
+            seen.append([host.rows(table) for table in tables])
         assert seen == [[1, 1, 2], [1, 1, 1], [1, 1, 0], [1, 1, 0], [0, 0, 0]]
         assert host.do(commands.ShowQueue(queue=QUEUE)).queue == QUEUE
 
 
-def test_what_is_remembered_is_forgotten_as_fast_as_it_comes(tmp_path: Path) -> None:
-    """A full slice is followed by another at once: otherwise a minute may bring no more than one slice has."""
+def test_old_entries_are_deleted_as_fast_as_new_ones_arrive(tmp_path: Path) -> None:
+    """A full slice is followed by another one at once; otherwise a minute could only delete one slice."""
     with hosting(tmp_path / "store", options=RESTLESS) as host:
         host.stop()
         host.create(fifo=True)
@@ -123,59 +123,59 @@ def test_what_is_remembered_is_forgotten_as_fast_as_it_comes(tmp_path: Path) -> 
             host.put(message("x", group="g", dedup_id=f"{number}"))
             host.do(Receive(queue=QUEUE, attempt_id=f"{number}"))
         host.in_loop(lambda: host.clock.advance(300_000))
-        slices(host)
+        sweep_all(host)
         assert (host.rows("accepted"), host.rows("attempt")) == (0, 0)
 
 
-# The ready list and the cursors of groups: what is taken from the front, and what is passed over.
+# The ready list.
 
 
 @pytest.fixture
-def brief(host: Host) -> Host:
+def short_retention(host: Host) -> Host:
     host.create(retention_s=60)
     return host
 
 
-def test_messages_that_are_sent_together_are_one_row(brief: Host) -> None:
-    brief.send("a", "b", "c", "d")
-    assert (brief.rows("ready"), brief.rows("visibility")) == (1, 0)
-    assert brief.bodies(3) == ["a", "b", "c"]
-    assert (brief.rows("ready"), brief.rows("visibility")) == (1, 3)
-    assert brief.bodies(10) == ["d"]
-    assert (brief.rows("ready"), brief.rows("visibility")) == (0, 4)
+def test_messages_sent_together_are_one_row(short_retention: Host) -> None:
+    short_retention.send("a", "b", "c", "d")
+    assert (short_retention.rows("ready"), short_retention.rows("visibility")) == (1, 0)
+    assert short_retention.bodies(3) == ["a", "b", "c"]
+    assert (short_retention.rows("ready"), short_retention.rows("visibility")) == (1, 3)
+    assert short_retention.bodies(10) == ["d"]
+    assert (short_retention.rows("ready"), short_retention.rows("visibility")) == (0, 4)
 
 
-def test_priorities_have_runs_of_their_own(brief: Host) -> None:
-    brief.send("late", delay_s=1)
-    brief.send("low", priority=9)
-    brief.send("high", priority=1)
-    brief.send("low too", priority=9)
-    assert (brief.rows("ready"), brief.rows("visibility")) == (3, 1)
-    brief.reopen()
-    assert brief.bodies(10) == ["high", "low", "low too"]
+def test_each_priority_has_its_own_runs(short_retention: Host) -> None:
+    short_retention.send("late", delay_s=1)
+    short_retention.send("low", priority=9)
+    short_retention.send("high", priority=1)
+    short_retention.send("low too", priority=9)
+    assert (short_retention.rows("ready"), short_retention.rows("visibility")) == (3, 1)
+    short_retention.reopen()
+    assert short_retention.bodies(10) == ["high", "low", "low too"]
 
 
 @pytest.mark.parametrize("group", [None, "g"])
-def test_a_receive_passes_over_so_many_messages_past_their_retention(
-    brief: Host, monkeypatch: pytest.MonkeyPatch, group: str | None
+def test_a_receive_skips_a_limited_number_of_expired_messages(
+    short_retention: Host, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
-    """In a fair queue, too. While there are more it is made again at once: the others are deleted meanwhile."""
-    brief.put(*(message(f"{number}", group=group) for number in range(30)))
-    brief.receive(30, timeout_s=0)
-    brief.advance(59_000)
-    brief.send("lives")
+    """Also in a fair queue. While there are more, the receive is repeated at once; others are deleted meanwhile."""
+    short_retention.put(*(message(f"{number}", group=group) for number in range(30)))
+    short_retention.receive(30, timeout_s=0)
+    short_retention.advance(59_000)
+    short_retention.send("lives")
     monkeypatch.setattr(settling, "_DELETED_AT_ONCE", 2)
     monkeypatch.setattr(standard, "EXPIRED_SKIPPED_MAX", 10)
-    brief.stop()
-    brief.advance(1_000)
+    short_retention.stop()
+    short_retention.advance(1_000)
     receives = 1
-    while not (given := brief.bodies(10)):
-        assert brief.due_ms() == brief.clock.now_ms()
+    while not (received := short_retention.bodies(10)):
+        assert short_retention.due_ms() == short_retention.clock.now_ms()
         receives += 1
-    assert (given, receives) == (["lives"], 6)
+    assert (received, receives) == (["lives"], 6)
 
 
-def test_runs_of_a_fifo_queue_go_with_their_last_message(host: Host) -> None:
+def test_runs_of_a_fifo_queue_are_deleted_with_their_last_message(host: Host) -> None:
     host.create(fifo=True, content_deduplication=True, retention_s=60)
     for group in ("x", "y", "z"):
         messages = tuple(message(f"{group}{n}", group=group) for n in range(2))
@@ -194,11 +194,9 @@ def test_runs_of_a_fifo_queue_go_with_their_last_message(host: Host) -> None:
 # The cursors of groups.
 
 
-@pytest.mark.parametrize("passed_max", [150, 60])
-def test_groups_past_their_retention_are_passed_over(
-    host: Host, monkeypatch: pytest.MonkeyPatch, passed_max: int
-) -> None:
-    """So many in a receive, which is made again at once while there are more: the others are deleted meanwhile."""
+@pytest.mark.parametrize("skipped_max", [150, 60])
+def test_expired_groups_are_skipped(host: Host, monkeypatch: pytest.MonkeyPatch, skipped_max: int) -> None:
+    """A receive skips a limited number, and is repeated at once while there are more; others are deleted meanwhile."""
     host.create(fifo=True, retention_s=60)
     new = [message(str(number), group=str(number), dedup_id=str(number)) for number in range(150)]
     host.put(*new)
@@ -206,62 +204,62 @@ def test_groups_past_their_retention_are_passed_over(
     new = [message(f"{group} lives", group=group, dedup_id=f"living {group}") for group in ("0", "149", "z")]
     host.put(*new)
     monkeypatch.setattr(settling, "_DELETED_AT_ONCE", 4)
-    monkeypatch.setattr(fifo, "EXPIRED_SKIPPED_MAX", passed_max)
+    monkeypatch.setattr(fifo, "EXPIRED_SKIPPED_MAX", skipped_max)
     host.stop()
     host.advance(1)
-    given: list[str] = []
+    received: list[str] = []
     receives = 0
-    while len(given) < 3:
+    while len(received) < 3:
         assert host.due_ms() == host.clock.now_ms()
         shown = [each.body for each in host.do(Peek(queue=QUEUE, count=3)).messages]
-        given += host.bodies(3, timeout_s=900)
-        assert set(shown) <= set(given)
+        received += host.bodies(3, timeout_s=900)
+        assert set(shown) <= set(received)
         host.check()
         receives += 1
-    assert sorted(given) == ["0 lives", "149 lives", "z lives"]
-    assert (receives == 1) == (passed_max == 150)
+    assert sorted(received) == ["0 lives", "149 lives", "z lives"]
+    assert (receives == 1) == (skipped_max == 150)
     assert host.rows("message") > 3
     monkeypatch.undo()
     host.sweep()
     assert (host.counts(), host.rows("ordered")) == ((0, 3, 0), 6)
 
 
-def test_a_shorter_retention_wakes_for_the_groups_that_it_frees(idle: Host) -> None:
-    """A message in flight whose retention it ends blocks no group from then on."""
+def test_a_shorter_retention_wakes_waiters_of_freed_groups(idle: Host) -> None:
+    """A message in flight that it expires no longer blocks its group."""
     idle.create(fifo=True)
     idle.put(message("old", group="g", dedup_id="1"))
     idle.receive_one(timeout_s=600)
     idle.advance(61_000)
     idle.put(message("new", group="g", dedup_id="2"))
-    told = idle.watch()
+    notifications = idle.watch()
     idle.set_queue(retention_s=60)
-    assert idle.clock.now_ms() in told
+    assert idle.clock.now_ms() in notifications
     assert idle.receive_one().body == "new"
 
 
-def test_what_waits_and_what_has_returned_comes_by_visibility(brief: Host) -> None:
-    brief.send("returns at 1000", "returns at 2000")
-    assert brief.bodies(timeout_s=1) == ["returns at 1000"]
-    assert brief.bodies(timeout_s=2) == ["returns at 2000"]
+def test_new_and_returned_messages_are_received_by_visibility(short_retention: Host) -> None:
+    short_retention.send("returns at 1000", "returns at 2000")
+    assert short_retention.bodies(timeout_s=1) == ["returns at 1000"]
+    assert short_retention.bodies(timeout_s=2) == ["returns at 2000"]
     for at_ms in (500, 1_000, 1_500, 2_500):
-        brief.advance(500 if at_ms < 2_000 else 1_000)
-        brief.send(f"sent at {at_ms}")
-    brief.advance(500)
+        short_retention.advance(500 if at_ms < 2_000 else 1_000)
+        short_retention.send(f"sent at {at_ms}")
+    short_retention.advance(500)
     expected = ["sent at 500", "returns at 1000", "sent at 1000", "sent at 1500", "returns at 2000", "sent at 2500"]
     for count in range(1, 7):
-        seen = brief.do(InspectQueue(queue=QUEUE, count=count, state=MessageState.VISIBLE))
+        seen = short_retention.do(InspectQueue(queue=QUEUE, count=count, state=MessageState.VISIBLE))
         assert [each.body for each in seen] == expected[:count]
-    assert brief.bodies(10) == expected
+    assert short_retention.bodies(10) == expected
 
 
-# What move tasks and dead letters do.
+# Move tasks and dead letters.
 
 
 LONG = "x" * 300_000
 
 
 class Change(Command, frozen=True, kw_only=True):
-    """Do what the test says."""
+    """Run what the test defines."""
 
 
 @pytest.fixture
@@ -271,8 +269,8 @@ def dying(host: Host) -> Host:
     return host
 
 
-def test_any_of_the_messages_that_were_chosen_can_move(dying: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands between them keeps its place; what was never received is one row there for all that follow."""
+def test_any_of_the_selected_messages_can_move(dying: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The messages between them keep their order; consecutive ones never received are one row in the target."""
 
     async def change(tx: Transaction, command: Change) -> Any:
         source, target = await tx.queue(QUEUE), await tx.queue(OTHER)
@@ -292,10 +290,8 @@ def test_any_of_the_messages_that_were_chosen_can_move(dying: Host, monkeypatch:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_messages_past_their_retention_are_never_moved_however_many(
-    dying: Host, monkeypatch: pytest.MonkeyPatch, *, fifo: bool
-) -> None:
-    """A task waits until those are deleted, and goes on with what is behind them."""
+def test_expired_messages_are_never_moved(dying: Host, monkeypatch: pytest.MonkeyPatch, *, fifo: bool) -> None:
+    """The task waits until they are deleted, then moves the messages after them."""
     source, target = (f"000000000000/{name}" for name in ("source", "target"))
     dying.create(target, fifo=fifo)
     dying.create(source, fifo=fifo, retention_s=60)
@@ -315,7 +311,7 @@ def test_messages_past_their_retention_are_never_moved_however_many(
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(dying: Host, *, fifo: bool) -> None:
+def test_a_move_slice_in_a_full_batch_is_not_the_last(dying: Host, *, fifo: bool) -> None:
     dying.create("000000000000/busy")
     dying.send(*([LONG] * 8), queue="000000000000/busy")
     target = "000000000000/target"
@@ -328,7 +324,7 @@ def test_a_slice_that_finds_no_room_in_its_batch_is_not_the_last(dying: Host, *,
     assert finish(dying, "000000000000/source").messages_moved == 1
 
 
-def test_what_is_in_memory_can_be_dropped_between_two_slices(dying: Host) -> None:
+def test_caches_can_be_cleared_between_two_slices(dying: Host) -> None:
     dead_letter(dying, *"abcdefgh")
     dying.send("i", "j", queue=DEAD)
     start(dying, OTHER, rate=30)
@@ -339,8 +335,8 @@ def test_what_is_in_memory_can_be_dropped_between_two_slices(dying: Host) -> Non
     assert dying.bodies(20, queue=OTHER) == list("abcdefghij")
 
 
-def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(host: Host) -> None:
-    """Retention ends a lease in a FIFO queue: its group has one less in flight."""
+def test_a_dead_letter_that_arrives_when_a_lease_expires_by_retention_is_counted(host: Host) -> None:
+    """Retention ends a lease in a FIFO queue, so its group has one message less in flight."""
     pair(host, receives_max=1, fifo=True, retention_s=60)
     host.put(message("old", group="g", dedup_id="old"), queue=DEAD)
     assert len(host.receive(1, queue=DEAD, timeout_s=100)) == 1
@@ -356,8 +352,8 @@ def test_a_dead_letter_that_arrives_when_another_one_ends_in_flight_is_counted(h
     assert host.counts(DEAD) == (1, 0, 0)
 
 
-def test_groups_of_a_dead_letter_queue_know_their_first_message(dying: Host) -> None:
-    """Also behind messages that passed their retention there, or beside one that was sent at the same instant."""
+def test_groups_of_a_dead_letter_queue_have_their_first_message(dying: Host) -> None:
+    """Even after messages that have expired there, or with one of the same sending time."""
     dying.put(*(message("old", group=group) for group in "ab"), queue=DEAD)
     dying.advance(30_000)
     dying.put(*(message("dead", group=group) for group in "bc"))
@@ -369,20 +365,20 @@ def test_groups_of_a_dead_letter_queue_know_their_first_message(dying: Host) -> 
     assert dying.bodies(10, queue=DEAD) == ["dead", "dead", "new"]
 
 
-def test_the_next_slice_counts_from_the_batch_of_the_last_one(dying: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not from when that is durable: a slow sync would put each slice off a little more."""
-    answers: list[Any] = []
+def test_a_pause_counts_from_the_batch_of_the_last_slice(dying: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not count from the commit, because a slow sync would delay each slice further."""
+    callbacks: list[Any] = []
     due: list[Any] = []
 
-    def slices() -> None:
-        monkeypatch.setattr(dying.engine, "submit", lambda step, done: answers.append(done))
+    def submit_slices() -> None:
+        monkeypatch.setattr(dying.engine, "submit", lambda step, done: callbacks.append(done))
         for _ in range(4):
             dying.engine._do_slice(MoveStep(), due.append)
         monkeypatch.undo()
 
-    dying.in_loop(slices)
+    dying.in_loop(submit_slices)
     dying.advance(30)
     error = InternalError()
-    for done, answer in zip(answers, (500, 20, None, error), strict=True):
-        done(answer)
+    for done, result in zip(callbacks, (500, 20, None, error), strict=True):
+        done(result)
     assert due == [470, 0, None, error]

@@ -1,4 +1,4 @@
-"""The store on SQLite: its folder, its database, commits and where they are made, room on the disk, closing."""
+"""The SQLite store: its folder and database, commits and where they run, disk space, closing."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ from veilmq.core.messages import NewMessage
 from veilmq.store.clock import SystemClock
 from veilmq.store.port import execute
 from veilmq.store.sqlite import SqliteStore
-from veilmq.store.sqlite import database as folders
+from veilmq.store.sqlite import database as database_module
 from veilmq.store.sqlite import store as sqlite_store
 from veilmq.store.sqlite.batch import Batch
 from veilmq.store.sqlite.database import (
@@ -40,15 +40,15 @@ from veilmq.store.sqlite.store import Committer
 from veilmq.testing import VirtualClock
 
 
-def test_a_second_opening_changes_nothing(tmp_path: Path) -> None:
+def test_opening_a_database_again_changes_nothing(tmp_path: Path) -> None:
     open_connection(tmp_path, EngineOptions()).close()
     before = (tmp_path / DATABASE_NAME).read_bytes()
     open_connection(tmp_path, EngineOptions()).close()
     assert (tmp_path / DATABASE_NAME).read_bytes() == before
 
 
-def test_tables_are_made_in_one_transaction(tmp_path: Path) -> None:
-    """Wherever the power goes meanwhile, the next start has all of them or makes them."""
+def test_tables_are_created_in_one_transaction(tmp_path: Path) -> None:
+    """After a power loss at any moment, the next start finds all of them or creates them."""
     log = Log()
     vfs = RecordingVFS("making", log)
     (tmp_path / "made").mkdir()
@@ -67,15 +67,15 @@ def test_tables_are_made_in_one_transaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["newer", "older", "theirs", "no database"])
-def test_what_is_newer_older_or_not_ours_is_left_alone(tmp_path: Path, kind: str) -> None:
+def test_a_newer_older_or_foreign_database_is_refused_unchanged(tmp_path: Path, kind: str) -> None:
     path = tmp_path / DATABASE_NAME
-    wanted = "is not a veilmq database: choose another folder"
+    expected = "is not a veilmq database: choose another folder"
     version, remedy = {"newer": (99, "install a newer one"), "older": (1, "use the version that created it")}.get(
         kind, (0, "")
     )
     if version:
         open_connection(tmp_path, EngineOptions()).close()
-        wanted = f"has format {version}.*{remedy}"
+        expected = f"has format {version}.*{remedy}"
     if kind == "no database":
         path.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
     else:
@@ -83,14 +83,14 @@ def test_what_is_newer_older_or_not_ours_is_left_alone(tmp_path: Path, kind: str
         connection.execute(f"PRAGMA user_version = {version}" if version else "CREATE TABLE theirs (x)")
         connection.close()
     before = path.read_bytes()
-    with pytest.raises(FolderError, match=wanted):
+    with pytest.raises(FolderError, match=expected):
         open_connection(tmp_path, EngineOptions())
     assert path.read_bytes() == before
 
 
-def test_one_process_a_folder_and_the_lock_dies_with_its_process(tmp_path: Path) -> None:
+def test_a_folder_belongs_to_one_process_until_it_dies(tmp_path: Path) -> None:
     script = (
-        f"import sys; from pathlib import Path; from {folders.__name__} import FolderLock\n"
+        f"import sys; from pathlib import Path; from {database_module.__name__} import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -106,26 +106,26 @@ def test_one_process_a_folder_and_the_lock_dies_with_its_process(tmp_path: Path)
         pass
 
 
-def test_a_folder_is_let_go_of_whether_or_not_the_hint_for_people_can_be_removed(tmp_path: Path) -> None:
-    """On a disk that is read-only since an error, the store's own failure is what the server must end with."""
+def test_a_folder_is_unlocked_even_if_its_pid_file_cannot_be_removed(tmp_path: Path) -> None:
+    """On a disk that became read-only, the server must report the store's own failure."""
     (tmp_path / "veilmq.pid").mkdir()
     for _ in range(2):
         with pytest.raises(OSError, match="the disk"), FolderLock(tmp_path):
             raise OSError("the disk")
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(FolderError, match="cannot be made"):
         FolderLock(tmp_path / "file" / "data")
 
 
-def test_every_pragma_is_in_force(tmp_path: Path) -> None:
-    """Whatever SQLite's defaults are: a commit is one sync, and waits for it (2: FULL; of temporary tables: MEMORY)."""
+def test_every_pragma_applies(tmp_path: Path) -> None:
+    """Regardless of SQLite's defaults, a commit waits for one sync (2 is FULL, and MEMORY for temporary tables)."""
     options = EngineOptions(database_pages_max=5_000)
     connection = open_connection(tmp_path, options)
     Database(connection, tmp_path, options=options)
-    wanted = {
+    expected = {
         "journal_mode": "wal",
         "synchronous": 2,
         "journal_size_limit": 67_108_864,
@@ -134,36 +134,36 @@ def test_every_pragma_is_in_force(tmp_path: Path) -> None:
         "auto_vacuum": 2,
         "max_page_count": 5_000,
     }
-    assert {name: connection.pragma(name) for name in wanted} == wanted
+    assert {name: connection.pragma(name) for name in expected} == expected
     connection.close()
 
 
-def test_the_log_is_moved_once_when_it_is_long_and_when_pages_were_given_back(tmp_path: Path) -> None:
-    options = EngineOptions(free_space_reserve_bytes=0)  # the shortest log
+def test_a_long_log_or_freed_pages_cause_one_checkpoint(tmp_path: Path) -> None:
+    options = EngineOptions(free_space_reserve_bytes=0)  # checkpoints the log early
     connection = open_connection(tmp_path, options)
     database = Database(connection, tmp_path, options=options)
-    moving = []
+    due = []
     for number in range(200):
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("INSERT INTO setting VALUES (?, ?)", (f"{number}", bytes(20_000)))
-        moving.append(database.checkpoint_due)
+        due.append(database.checkpoint_due)
         database.commit()
-    assert True in moving
-    assert (True, True) not in pairwise(moving), "not again at the next commit"
+    assert True in due
+    assert (True, True) not in pairwise(due), "not again at the next commit"
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("DELETE FROM setting")
     database.commit()
-    moving = [database.checkpoint_due]
+    due = [database.checkpoint_due]
     connection.execute("BEGIN IMMEDIATE")
     assert database.free_pages(1, kept=0)
-    moving.append(database.checkpoint_due)
+    due.append(database.checkpoint_due)
     database.commit()
-    moving.append(database.checkpoint_due)
-    assert moving[1:] == [True, False]
+    due.append(database.checkpoint_due)
+    assert due[1:] == [True, False]
     connection.close()
 
 
-# Commits that fail, the mark of the clock, closing.
+# Failing commits, the mark of the clock, closing.
 
 
 SEND = Send(queue=QUEUE, messages=(NewMessage(body="a", size_bytes=1),))
@@ -182,12 +182,12 @@ async def together(store: SqliteStore, *commands: Command) -> list[Any]:
 
 @pytest.fixture(params=[True, False], ids=["in-place", "in-the-thread"])
 def commits_in_place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Say where commits are made but for the first one, which is made in place."""
+    """Where all commits but the first one run; the first one runs in place."""
     monkeypatch.setattr(sqlite_store, "_QUICK_S", 3_600 if request.param else 1e-9)
     return bool(request.param)
 
 
-async def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
+async def test_a_failed_sync_has_an_unknown_outcome_and_stops_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, commits_in_place: bool
 ) -> None:
     with caplog.at_level(logging.CRITICAL + 1):
@@ -199,8 +199,8 @@ async def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
             raise apsw.IOError("the sync failed")
 
         monkeypatch.setattr(Database, "commit", fail)
-        answers = await together(store, SEND, SEND)
-        assert [type(each) for each in answers] == [OutcomeUnknown] * 2
+        errors = await together(store, SEND, SEND)
+        assert [type(each) for each in errors] == [OutcomeUnknown] * 2
         assert [str(error) for error in fatal] == ["the sync failed"]
         assert store.has_failed
         with pytest.raises(OutcomeUnknown):
@@ -209,7 +209,7 @@ async def test_a_failed_sync_is_answered_unknown_and_ends_the_store(
 
 
 @pytest.mark.usefixtures("commits_in_place")
-async def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(
+async def test_a_commit_to_a_full_disk_is_rolled_back_and_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await opened(tmp_path)
@@ -229,7 +229,7 @@ async def test_a_commit_that_finds_the_disk_full_is_a_clean_refusal(
 
 
 @pytest.mark.usefixtures("commits_in_place")
-async def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
+async def test_a_failed_rollback_stops_the_store_and_fails_all_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.CRITICAL + 1):
@@ -240,25 +240,25 @@ async def test_a_way_back_that_fails_ends_the_store_and_leaves_nobody_waiting(
             raise apsw.FullError("no room")
 
         def broken(*_: object, **__: object) -> None:
-            raise apsw.IOError("and no way back")
+            raise apsw.IOError("rollback failed")
 
         monkeypatch.setattr(Database, "commit", full)
         monkeypatch.setattr(Batch, "roll_back", broken)
         with pytest.raises(OutcomeUnknown):
             await execute(store, SEND)
         assert store.has_failed
-        assert [str(error) for error in fatal] == ["and no way back"]
+        assert [str(error) for error in fatal] == ["rollback failed"]
         monkeypatch.undo()
         await store.close()
 
 
 @pytest.mark.parametrize("name", ["veilmq.lock", "store.db", "store.db-wal"])
-async def test_a_file_that_is_removed_or_replaced_ends_the_store(
+async def test_a_removed_or_replaced_file_stops_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    """What it acknowledged afterwards would be lost, or another process would have the folder too.
+    """Later writes would be lost, or another process could lock the folder.
 
-    What stays where it is does so wherever the process goes.
+    Files are still found after the process changes its directory.
     """
     with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
@@ -281,7 +281,9 @@ async def test_a_file_that_is_removed_or_replaced_ends_the_store(
 
 
 @pytest.mark.usefixtures("commits_in_place")
-async def test_no_batch_is_acknowledged_whose_folder_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_batch_is_acknowledged_after_its_folder_was_moved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.CRITICAL + 1):
         fatal: list[BaseException] = []
         store = await opened(tmp_path / "data", fatal)
@@ -293,8 +295,8 @@ async def test_no_batch_is_acknowledged_whose_folder_is_gone(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(("exists", "left_bytes"), [(False, 0), (False, 72 * 4_096), (True, 0)])
-async def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, exists: bool, left_bytes: int) -> None:
-    """Where there is no room for a first table, for the index of the log, and for the first key."""
+async def test_a_start_on_a_full_disk_reports_a_remedy(tmp_path: Path, exists: bool, left_bytes: int) -> None:
+    """There is no space for the first table, the index of the log, or the first key."""
     disk = tmp_path / "disk"
     with small_file_system(disk, size_bytes=4 * MIB):
         if exists:
@@ -308,7 +310,7 @@ async def test_a_start_on_a_full_disk_says_what_to_do(tmp_path: Path, exists: bo
             SqliteStore(disk / "data", clock=SystemClock())
 
 
-async def test_time_goes_on_from_the_mark_that_the_last_batch_and_the_end_left(tmp_path: Path) -> None:
+async def test_time_continues_from_the_mark_of_the_last_close(tmp_path: Path) -> None:
     seen = []
     for now_ms, wall_ms in ((1_000, 1_000_000), (3_000, 900_000_000), (4_000, 5)):
         wall_ns, boot_ns = partial(int, wall_ms * 1_000_000), partial(int, now_ms * 1_000_000)
@@ -319,7 +321,7 @@ async def test_time_goes_on_from_the_mark_that_the_last_batch_and_the_end_left(t
     assert seen == [1_000_000, 1_002_000, 1_003_000]
 
 
-async def test_closing_twice_takes_nothing_from_the_next_owner(tmp_path: Path) -> None:
+async def test_closing_twice_does_not_unlock_the_next_owner(tmp_path: Path) -> None:
     first = await opened(tmp_path)
     await first.close()
     second = await opened(tmp_path)
@@ -328,7 +330,7 @@ async def test_closing_twice_takes_nothing_from_the_next_owner(tmp_path: Path) -
     await second.close()
 
 
-async def test_the_store_is_private_and_its_key_lives_as_long_as_the_data(tmp_path: Path) -> None:
+async def test_files_are_private_and_the_token_key_is_stored_with_the_data(tmp_path: Path) -> None:
     keys = []
     for name in ("one", "one", "other"):
         store = await opened(tmp_path / name)
@@ -340,11 +342,11 @@ async def test_the_store_is_private_and_its_key_lives_as_long_as_the_data(tmp_pa
     assert {len(key) for key in keys} == {32}
 
 
-# Where commits are made.
+# Where commits run.
 
 
 class TimedDisk:
-    """A database and a stopwatch: each commit takes as long as it is told to."""
+    """A database and a stopwatch: each commit takes `sync_s`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -356,12 +358,11 @@ class TimedDisk:
         self.now_s += self.sync_s
         self.threads.append(threading.current_thread())
 
-    def check_space(self) -> None:
-        """Find room enough."""
+    def check_space(self) -> None: ...
 
 
 async def in_place(disk: TimedDisk, committer: Committer, done: asyncio.Queue[object], commits: int) -> int:
-    """Make so many commits; return how many were made in the event loop's thread."""
+    """Make commits; return how many ran in the event loop's thread."""
     disk.threads.clear()
     for _ in range(commits):
         committer.commit()
@@ -369,25 +370,25 @@ async def in_place(disk: TimedDisk, committer: Committer, done: asyncio.Queue[ob
     return sum(thread is threading.current_thread() for thread in disk.threads)
 
 
-async def test_the_usual_length_of_a_sync_decides() -> None:
+async def test_the_usual_duration_of_a_sync_decides_where_commits_run() -> None:
     disk, done = TimedDisk(), asyncio.Queue[object]()
     committer = Committer(cast(Database, disk), done.put_nowait, in_thread=True, stopwatch=lambda: disk.now_s)
     assert await in_place(disk, committer, done, 100) == 100
     disk.sync_s = 0.02
-    assert await in_place(disk, committer, done, 300) <= 2, "a slow disk keeps the loop for one sync in many"
+    assert await in_place(disk, committer, done, 300) <= 2, "on a slow disk, one sync in many blocks the loop"
     disk.sync_s = 0.0002
     await in_place(disk, committer, done, 3_000)
-    assert await in_place(disk, committer, done, 100) == 100, "a disk that is quick again is noticed"
+    assert await in_place(disk, committer, done, 100) == 100, "a disk that is fast again is detected"
     disk.checkpoint_due = True
-    assert await in_place(disk, committer, done, 3) == 0, "moving the log takes long, whatever the disk"
+    assert await in_place(disk, committer, done, 3) == 0, "a checkpoint takes long on any disk"
     committer.close()
 
 
-# Room on the disk: refused while it is short, taken again when there is some.
+# Disk space.
 
 
-def no_room(folder: object) -> SimpleNamespace:
-    """Stand in for a file system that is full."""
+def full_file_system(folder: object) -> SimpleNamespace:
+    """Return the `statvfs` of a full file system."""
     return SimpleNamespace(f_bavail=0, f_frsize=4_096)
 
 
@@ -399,20 +400,20 @@ def refuses(host: Host) -> bool:
     return False
 
 
-def test_a_freed_disk_takes_sends_again_though_nothing_else_commits(
+def test_sends_are_accepted_again_when_space_is_freed_without_commits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with hosting(tmp_path / "store") as host:
         host.create()
         with monkeypatch.context() as full:
-            full.setattr(os, "statvfs", no_room)
+            full.setattr(os, "statvfs", full_file_system)
             host.engine._database.check_space()
             assert refuses(host)
             assert refuses(host)
         assert not refuses(host)
 
 
-def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_read_of_the_free_space_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def fail(folder: object) -> None:
         raise OSError("gone")
 
@@ -422,8 +423,8 @@ def test_a_look_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_
         assert not refuses(host)
 
 
-def test_a_store_in_memory_is_never_short_of_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_in_memory_needs_no_disk_space(monkeypatch: pytest.MonkeyPatch) -> None:
     with hosting(None) as host, monkeypatch.context() as full:
         host.create()
-        full.setattr(os, "statvfs", no_room)
+        full.setattr(os, "statvfs", full_file_system)
         assert not refuses(host)
