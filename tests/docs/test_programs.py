@@ -1,4 +1,4 @@
-"""What the README and the pages of the clients and of `veilmq top` show is what there is: their programs run."""
+"""The programs, versions and pictures of the README and of the pages on clients and `veilmq top`."""
 
 import io
 import json
@@ -23,26 +23,28 @@ from veilmq.client import HttpQueueClient
 from veilmq.consumer.status import HandlerStatus, LeaseStatus, WorkerStatus
 from veilmq.testing import RunningServer, SystemClock
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 (CLIENT,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 COMMANDS = re.findall(r"^\$ veilmq (?!serve)(.*)", README, re.MULTILINE)
 LINES_MAX = 120
+ADDRESS = "http://127.0.0.1:9324"
 
 
 @pytest.fixture
 def veilmq_settings(tmp_path: Path) -> dict[str, Any]:
-    """Those of a server such as `make run` starts."""
+    """The settings of `make run`."""
     return {"data": tmp_path / "veilmq-data", "clock": SystemClock()}
 
 
-def _run(words: list[str], folder: Path) -> str:
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+def _run(words: list[str], folder: Path, **environment: str) -> str:
+    variables = {**os.environ, **environment}
+    done = subprocess.run(words, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_client(veilmq_url: str, tmp_path: Path) -> None:
-    program = CLIENT.replace("http://127.0.0.1:9324", veilmq_url)
+def test_the_program_of_the_readme_works(veilmq_url: str, tmp_path: Path) -> None:
+    program = CLIENT.replace(ADDRESS, veilmq_url)
     assert _run([sys.executable, "-c", program], tmp_path) == "hello\n"
 
 
@@ -50,24 +52,21 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= LINES_MAX
 
 
-def test_commands(veilmq_url: str, tmp_path: Path) -> None:
+def test_the_commands_of_the_readme_work(veilmq_url: str, tmp_path: Path) -> None:
     printed = []
+    variables, pipe = {**os.environ, "VEILMQ_ENDPOINT": veilmq_url}, subprocess.PIPE
     for command in COMMANDS:
         words = [sys.executable, "-m", "veilmq", *shlex.split(command)]
-        found = {**os.environ, "VEILMQ_ENDPOINT": veilmq_url}
-        done = run(
-            words, cwd=tmp_path, env=found, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60
-        )
+        done = run(words, cwd=tmp_path, env=variables, stdout=pipe, stderr=pipe, text=True, timeout=60)
         assert done.returncode == 0, done.stderr
         printed.append(done.stdout)
     assert [command.split()[0] for command in COMMANDS] == ["queue", "send", "receive", "queue"]
     assert "Hello, world" in printed[2]
 
 
-# The page of the clients says what the tests run: the same programs, the pinned versions, settings that suffice.
+# docs/clients.md has the programs that the tests run, the pinned versions, and the settings of clients.
 
 
-ADDRESS = "http://127.0.0.1:9324"
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^`(tests/clients/[\w./]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (COMMAND,) = re.findall(r"^\$ aws (.*)", PAGE, re.MULTILINE)
@@ -98,12 +97,12 @@ def _versions() -> dict[str, str]:
     }
 
 
-def test_versions() -> None:
+def test_the_page_has_the_tested_versions_of_clients() -> None:
     rows = re.findall(r"^\| (?!client |---)([^|]+) \| ([^|]+) \|", PAGE, re.MULTILINE)
     assert dict(rows) == _versions() | {client.title: client.version for client in CLIENTS.values()}
 
 
-def test_programs() -> None:
+def test_the_page_has_the_tested_programs() -> None:
     assert len(PROGRAMS) == 5
     for path, text in PROGRAMS:
         assert text == (ROOT / path).read_text(encoding="utf-8"), path
@@ -128,30 +127,16 @@ def _javascript() -> list[str]:
     return node("--input-type=module", "--eval", _JAVASCRIPT)
 
 
-def _run_program(words: list[str], **environment: str) -> str:
-    done = subprocess.run(
-        words,
-        cwd=JAVASCRIPT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("client", [_boto3, _cli, _javascript], ids=["boto3", "cli", "javascript"])
-def test_these_settings_suffice(client: Callable[[], list[str]]) -> None:
+def test_clients_work_with_the_settings_of_the_page(client: Callable[[], list[str]]) -> None:
     with RunningServer() as server:
         words = [word.replace(ADDRESS, server.endpoint) for word in client()]
-        _run_program(words, **{name: value.replace(ADDRESS, server.endpoint) for name, value in EXPORTS})
+        _run(words, JAVASCRIPT, **{name: value.replace(ADDRESS, server.endpoint) for name, value in EXPORTS})
         with HttpQueueClient(server.endpoint) as queues:
             assert queues.show("made").visible == 0
 
 
-# The page of the live view shows what there is to see: its picture is drawn, its fields are those of a look.
+# docs/top.md
 
 
 TEXT = (ROOT / "docs" / "top.md").read_text(encoding="utf-8")
@@ -168,20 +153,11 @@ def handling(queue: str, name: str, events: dict[str, int]) -> HandlerStatus:
 
 
 def holding(queue: str, message_id: str, held_s: float, left_s: float) -> LeaseStatus:
-    return LeaseStatus(
-        queue=queue,
-        handler="",
-        message_id=message_id,
-        attempt=1,
-        state="held",
-        left_s=left_s,
-        held_s=held_s,
-        running=True,
-        renewals=0,
-    )
+    lease: dict[str, Any] = {"queue": queue, "message_id": message_id, "held_s": held_s, "left_s": left_s}
+    return LeaseStatus(handler="", attempt=1, state="held", running=True, renewals=0, **lease)
 
 
-LOOK = Snapshot(
+SNAPSHOT = Snapshot(
     endpoint="http://127.0.0.1:9324",
     at_ms=1_769_850_000_000,
     queues=[
@@ -205,16 +181,15 @@ LOOK = Snapshot(
 )
 
 
-def test_the_picture_is_what_is_drawn() -> None:
-    console = Console(file=io.StringIO(), width=80, color_system=None, legacy_windows=False)
-    console.print(view(LOOK, width=80))
-    file = console.file
-    assert isinstance(file, io.StringIO)
+def test_the_page_shows_the_output_of_veilmq_top() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=80, color_system=None, legacy_windows=False)
+    console.print(view(SNAPSHOT, width=80))
     drawn = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
     assert f"```console\n$ veilmq top\n{drawn}\n```" in TEXT, drawn
 
 
-def test_every_field_of_a_look_is_named() -> None:
+def test_the_page_has_every_field_of_a_snapshot() -> None:
     table = TEXT.partition("## For machines")[2]
     for fields in (Snapshot, QueueRow, WorkerStatus, HandlerStatus, LeaseStatus):
         for name in fields.__struct_fields__:

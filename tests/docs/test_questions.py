@@ -1,7 +1,7 @@
-"""A newcomer's questions, each answered within two clicks of the front page; and pages for users of other libraries.
+"""Questions of newcomers have answers within two clicks of the front page; pages for users of other libraries.
 
-A click follows a link of a page, or one to a heading in the contents that the site and code hosts show beside a page.
-The sources are read, so that the menu of the site, which leads from everywhere to everywhere, does not count.
+A click follows a link of a page, or a heading in the table of contents beside it. The test reads the Markdown sources,
+so the menu of the site, which links to every page, does not count.
 """
 
 import os
@@ -66,7 +66,7 @@ def anchor(heading: str) -> str:
 
 
 def links(page: Path) -> Iterator[str]:
-    """Yield where `page` leads: a page, or a page with an anchor."""
+    """Yield the targets of links of `page`: pages, and pages with an anchor."""
     prose = _FENCE.sub("", text(page))
     for target in _LINK.findall(prose):
         path, _, place = target.partition("#")
@@ -76,7 +76,7 @@ def links(page: Path) -> Iterator[str]:
 
 
 def clicks() -> dict[str, int]:
-    """Return how far each page, and each heading, is from the front page, up to `CLICKS_MAX`."""
+    """Return the distance of pages and headings from the front page, up to `CLICKS_MAX`."""
     found = {str(FRONT): 0}
     for distance in range(1, CLICKS_MAX + 1):
         for place in [place for place, before in found.items() if before == distance - 1]:
@@ -88,7 +88,7 @@ def clicks() -> dict[str, int]:
 
 
 def section(page: Path, place: str) -> str:
-    """Return the text below the heading, its fences too, up to the next heading of the same or a higher level."""
+    """Return the text below the heading, up to the next heading of the same or a higher level."""
     heading = next(each for each in re.finditer(r"^(#+) (.+)$", text(page), re.MULTILINE) if anchor(each[2]) == place)
     rest = text(page)[heading.end() :]
     following = re.search(
@@ -98,20 +98,20 @@ def section(page: Path, place: str) -> str:
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_the_answer_is_two_clicks_away(question: str) -> None:
+def test_the_answer_to_a_question_is_two_clicks_away(question: str) -> None:
     target, answer = QUESTIONS[question]
     path, _, place = target.partition("#")
     assert answer in section(DOCS / path, place)
     assert clicks().get(f"{DOCS / path}#{place}", CLICKS_MAX + 1) <= CLICKS_MAX
 
 
-def test_the_front_page_leads_to_every_page() -> None:
+def test_every_page_is_two_clicks_away() -> None:
     found = clicks()
     pages = [page for page in DOCS.rglob("*.md") if page.parent.name != "decisions"]
     assert [page.name for page in pages if str(page) not in found] == []
 
 
-# Each page for users of another library, its veilmq side executed: the worker, what is sent to it, and its test.
+# Pages for users of other libraries: the test runs the worker, the program that sends to it, and its test.
 
 
 FOLDER = ROOT / "docs" / "coming-from"
@@ -119,14 +119,14 @@ PAGES = ("boto3", "celery", "dramatiq", "nservicebus")
 _FILE = re.compile(r"`(?P<name>[\w.]+)`:\n\n```python\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def test_each_page_is_tried() -> None:
+def test_every_page_for_users_of_another_library_is_tested() -> None:
     assert tuple(sorted(path.stem for path in FOLDER.glob("*.md"))) == PAGES
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_the_same_program(name: str, tmp_path: Path) -> None:
-    """The commands of the page are those that run; the worker prints what the page shows, and nothing is left."""
+def test_the_programs_for_users_of_another_library_work(name: str, tmp_path: Path) -> None:
+    """The worker prints what the page shows, and no message remains."""
     page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
     files = {found["name"]: found["text"] for found in _FILE.finditer(page)}
     assert [*files] == ["shop.py", "order.py", "test_shop.py"]
@@ -137,14 +137,9 @@ def test_the_same_program(name: str, tmp_path: Path) -> None:
     python = {"veilmq": [sys.executable, "-m", "veilmq"], "python": [sys.executable]}
 
     with RunningServer(clock=SystemClock()) as server, HttpQueueClient(server.endpoint) as client:
-        environment = os.environ | {
-            "PYTHONPATH": str(SRC),
-            "VEILMQ_ENDPOINT": server.endpoint,
-            "AWS_ENDPOINT_URL_SQS": server.endpoint,
-            "AWS_ACCESS_KEY_ID": "any",
-            "AWS_SECRET_ACCESS_KEY": "any",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
+        environment = os.environ | dict.fromkeys(("VEILMQ_ENDPOINT", "AWS_ENDPOINT_URL_SQS"), server.endpoint)
+        environment |= dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "any")
+        environment |= {"PYTHONPATH": str(SRC), "AWS_DEFAULT_REGION": "us-east-1"}
 
         def command(line: str) -> list[str]:
             program, *words = line.split()

@@ -1,9 +1,9 @@
-"""Each tutorial, played as a reader follows it: its files are written, its commands run, and print what it says.
+"""Run each tutorial as a reader does: write its files, run its commands, compare their output.
 
-A file is a block of Python behind a line with its name in backticks. In a console block a line with ``$`` is a command,
-and what stands below it is all that it prints; below nothing, nobody looks. Two kinds of commands are not run as they
-stand: ``pip install`` (the test's environment has it all) and those that go on (``veilmq serve``, a worker), which are
-started, for as long as the tutorial lasts, with the ports of the test's server in the place of the usual ones.
+A file is a block of Python after a line with its name in backticks. In a console block, a line with ``$`` is a command
+and the lines below it are its output; without such lines the output is not compared. ``pip install`` is skipped, as the
+test's environment has the packages. Commands that do not end (``veilmq serve``, a worker) run until the end of the
+tutorial, with free ports.
 """
 
 import contextlib
@@ -36,15 +36,11 @@ _PROGRAMS = {"python": [], "veilmq": ["-m", "veilmq"]}
 
 
 class Step(NamedTuple):
-    """A command and what it is to print."""
-
     words: list[str]
     printed: str
 
 
 class Tutorial:
-    """One page."""
-
     def __init__(self, name: str) -> None:
         page = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
         self.files = {found["name"]: found["text"] for found in _FILE.finditer(page)}
@@ -56,19 +52,19 @@ class Tutorial:
         return words
 
     @property
-    def to_play(self) -> list[Step]:
-        """Return the commands that run and end, in their order."""
+    def foreground(self) -> list[Step]:
+        """The commands that end, in order."""
         going_on = (["pip", "install"], ["veilmq", "serve"], ["celery", "--quiet"])
         return [step for step in self.steps if step.words[:2] not in going_on]
 
 
 class Stage:
-    """A folder with a tutorial's files, and the server that it has its reader start."""
+    """A folder with a tutorial's files, and the tutorial's server."""
 
     def __init__(
         self, folder: Path, served: Served | None, *, replaced: Mapping[str, str] | None = None, **environment: str
     ) -> None:
-        """`environment` comes on top of the test's; `replaced` maps what a page writes to what the test has for it."""
+        """`environment` extends the test's; `replaced` maps texts of the page to those of the test."""
         self.folder = folder
         self._served = served
         self._replaced = dict(replaced or {})
@@ -131,33 +127,33 @@ def play(stage: Stage, steps: list[Step]) -> None:
         assert not step.printed or printed == step.printed, step.words
 
 
-def test_all_are_played() -> None:
+def test_every_tutorial_is_tested() -> None:
     played = {"boto3", "celery", "smq", "pytest", "spark"}
     assert {path.stem for path in FOLDER.glob("*.md")} == played
     for name in played:
         tutorial = Tutorial(name)
-        told = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
-        assert told.count("```python") == len(tutorial.files), "each program has a name"
-        assert told.count("\n$ ") == len(tutorial.steps)
+        text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+        assert text.count("```python") == len(tutorial.files), "each program has a name"
+        assert text.count("\n$ ") == len(tutorial.steps)
 
 
 @pytest.mark.parametrize("name", ["boto3", "smq"])
-def test_ten_minutes(name: str, tmp_path: Path) -> None:
+def test_the_tutorial_of_a_client_works(name: str, tmp_path: Path) -> None:
     tutorial = Tutorial(name)
     with on_stage(tutorial, tmp_path) as stage:
-        play(stage, tutorial.to_play)
+        play(stage, tutorial.foreground)
 
 
-def test_a_test_suite(tmp_path: Path) -> None:
+def test_the_tutorial_of_pytest_works(tmp_path: Path) -> None:
     tutorial = Tutorial("pytest")
     stage = Stage(tmp_path, None)
     stage.write(tutorial)
-    (step,) = tutorial.to_play
+    (step,) = tutorial.foreground
     assert "1 passed" in stage.play(step)
 
 
 @pytest.mark.slow
-def test_celery(tmp_path: Path) -> None:
+def test_the_tutorial_of_celery_works(tmp_path: Path) -> None:
     tutorial = Tutorial("celery")
     (worker,) = [step.words for step in tutorial.steps if step.words[0] == "celery"]
     found = packages("celery_sqs")["PYTHONPATH"]
@@ -168,17 +164,17 @@ def test_celery(tmp_path: Path) -> None:
             try:
                 assert working.stderr is not None
                 order = Stage(tmp_path, None, PYTHONPATH=environment["PYTHONPATH"])
-                order.play(tutorial.to_play[0])
+                order.play(tutorial.foreground[0])
                 done = (line.partition("shipped ")[2] for line in working.stderr if "shipped " in line)
                 assert {next(done), next(done)} == {"two chairs\n", "a table\n"}
-                play(stage, tutorial.to_play[1:])
+                play(stage, tutorial.foreground[1:])
             finally:
                 working.kill()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+def test_the_tutorial_of_spark_works(s3: S3Server, bucket: str, tmp_path: Path) -> None:
     need_java()
     need((TEST_ALL / "bin" / "python").exists(), "DuckDB (make setup-test-all)")
     tutorial = Tutorial("spark")
@@ -186,10 +182,10 @@ def test_from_a_queue_to_a_bucket_and_back(s3: S3Server, bucket: str, tmp_path: 
     ours = {"s3://company": bucket, packages: f"spark.jars={jars}"}
     printed = {}
     with on_stage(tutorial, tmp_path, ours) as stage:
-        for step in tutorial.to_play:
+        for step in tutorial.foreground:
             python = str(TEST_ALL / "bin" / "python") if "question.py" in step.words else sys.executable
-            printed[" ".join(step.words[:3])] = said = stage.play(step, python=python)
-            assert not step.printed or said == step.printed, step.words
+            printed[" ".join(step.words[:3])] = output = stage.play(step, python=python)
+            assert not step.printed or output == step.printed, step.words
     assert "visibility timeout  7 s" in printed["veilmq queue show"]
     assert "jobs-class-1\n" in printed["veilmq queue list"]
     assert "jobs" in str(content((tmp_path / "report.html").read_text(encoding="utf-8")))
