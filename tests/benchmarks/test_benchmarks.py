@@ -1,4 +1,4 @@
-"""What the benchmarks make of their options, of what they measure, and of what other programs print."""
+"""The benchmarks: options, workloads, measurements, tables, and the output of wrk."""
 
 import threading
 from collections.abc import Iterator
@@ -30,8 +30,7 @@ from tests.conftest import need
 from veilmq.wire.v1 import arrow
 
 
-def test_what_options_set() -> None:
-    """A plain run goes up to a hundred thousand, a whole one to three million; a comparison takes five turns."""
+def test_options_have_defaults() -> None:
     assert settings(arguments([])).backlog_max == 100_000
     assert settings(arguments(["--whole"])).backlog_max == 3_000_000
     assert settings(arguments(["--whole", "--backlog", "5000"])).backlog_max == 5_000
@@ -48,25 +47,25 @@ def test_what_options_set() -> None:
         *(("--only waiting", "choose from"), ("--only idle --against HEAD", "choose from")),
     ],
 )
-def test_an_option_that_cannot_be_is_named(given: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_of_an_invalid_option_names_it(given: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         arguments(given.split())
     assert named in capsys.readouterr().err
 
 
-# This checkout against another commit: what is checked out, what the load looks like, and what is made of turns.
+# Comparisons with another commit.
 
 
 VARYING = {"x-amz-date", "authorization", "amz-sdk-invocation-id"}
 
 
-def test_the_ratio_is_the_median_of_the_ratios_of_the_pairs() -> None:
+def test_the_ratio_of_a_comparison_is_the_median_of_its_pairs() -> None:
     compared = Compared(row="send", workload="send", figure="requests/s", there=[100, 50, 200], here=[110, 60, 100])
     assert compared.ratio() == pytest.approx(1.1)
     assert Compared(row="send", workload="send", figure="", trouble="failed").ratio() is None
 
 
-def test_a_commit_is_checked_out_beside_this_one_and_removed_afterwards() -> None:
+def test_a_checkout_of_a_commit_is_removed_afterwards() -> None:
     need((CHECKOUT / ".git").exists(), "a checkout of git")
     with checked_out("HEAD") as path:
         assert path != CHECKOUT
@@ -76,12 +75,12 @@ def test_a_commit_is_checked_out_beside_this_one_and_removed_afterwards() -> Non
         pass
 
 
-def test_each_row_has_its_scripts() -> None:
+def test_each_workload_has_a_script() -> None:
     for comparison in WORKLOADS.values():
         assert all((SCRIPTS / f"{workload.script}.lua").exists() for workload in comparison.workloads)
 
 
-def test_requests_have_the_heads_of_an_sdk_of_which_three_headers_differ() -> None:
+def test_requests_have_the_headers_of_an_sdk_and_three_of_them_vary() -> None:
     need(wrk.installed(), "wrk (scripts/install-wrk.sh)")
     seen: list[dict[str, str]] = []
 
@@ -97,76 +96,67 @@ def test_requests_have_the_heads_of_an_sdk_of_which_three_headers_differ() -> No
             self.wfile.write(b"{}")
 
         def log_message(self, *args: object) -> None:
-            """Print nothing."""
+            pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Recorder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         load = Load(script="send", seconds=1, connections=1, environment={"BENCH_HEADS": "sdk"})
         wrk.run(load, url=f"http://127.0.0.1:{server.server_address[1]}/")
         server.shutdown()
-    assert len(seen[0]) == 11  # ten, and the length of the body
+    assert len(seen[0]) == 11  # ten of the SDK and Content-Length
     differing = {name for one in seen for name, value in one.items() if value != seen[0][name]}
     assert {"authorization", "amz-sdk-invocation-id"} <= differing <= VARYING
     assert len({one["amz-sdk-invocation-id"] for one in seen}) == len(seen)
 
 
-# Sizes of backlog, and the curve that is drawn from them.
+# Backlogs.
 
 
-@pytest.mark.parametrize(
-    ("most", "expected"),
-    [
-        *((1_000, [1_000]), (100_000, [1_000, 10_000, 100_000])),
-        (3_000_000, [1_000, 10_000, 100_000, 1_000_000, 3_000_000]),
-    ],
-)
-def test_sizes_grow_tenfold_and_end_at_the_largest(most: int, expected: list[int]) -> None:
-    assert sizes(most) == expected
+def test_the_sizes_of_backlogs_grow_tenfold_to_the_maximum() -> None:
+    assert sizes(1_000) == [1_000]
+    assert sizes(100_000) == [1_000, 10_000, 100_000]
+    assert sizes(3_000_000) == [1_000, 10_000, 100_000, 1_000_000, 3_000_000]
 
 
-def test_a_curve_is_drawn_per_kind_and_sections_without_points_are_passed_over() -> None:
+def test_each_kind_of_backlog_has_a_curve() -> None:
     point = {"kind": "waiting", "messages": 1_000, "pair_us": 80.0}
     sections = [Section(name="send", rows=()), Section(name="backlog", rows=(), raw={"points": [point]})]
     assert curves(sections) == {"waiting": [(1_000, 80.0)]}
 
 
-# The words for what a server kept.
+def test_the_verdict_of_a_crash_has_the_number_of_kept_messages() -> None:
+    for kept, text in ((0, "nothing"), (99, "99 of 100"), (100, "everything acknowledged")):
+        assert verdict(kept=kept, acknowledged=100) == text
 
 
-@pytest.mark.parametrize(("kept", "words"), [(0, "nothing"), (99, "99 of 100"), (100, "everything acknowledged")])
-def test_the_verdict_says_how_much_of_what_was_acknowledged(kept: int, words: str) -> None:
-    assert verdict(kept=kept, acknowledged=100) == words
+# Kinds of queues.
 
 
-# The kinds of queues that are measured beside the standard one.
-
-
-def test_each_kind_has_a_queue_of_its_own_and_fifo_queues_are_named_so() -> None:
+def test_the_queues_of_each_kind_have_valid_distinct_names() -> None:
     kinds = [STANDARD, *(kind for kind, _ in (*PAIRS, *LOGGED_PAIRS))]
     assert len({kind.queue(turn) for kind in kinds for turn in range(2)}) == 2 * len(kinds)
     assert all(kind.queue(0).endswith(".fifo") == ("FifoQueue" in kind.attributes) for kind in kinds)
     assert STANDARD.environment == {}, "its requests are constant"
 
 
-def test_no_two_entries_of_a_run_have_one_deduplication_id() -> None:
+def test_the_entries_of_a_run_have_distinct_deduplication_ids() -> None:
     names = [f"g{n % 3}" for n in range(25)]
     entries = [entry for start in range(0, 25, 10) for entry in _entries(names, start, "run")]
     assert [entry["MessageGroupId"] for entry in entries] == names
     assert len({entry["MessageDeduplicationId"] for entry in entries}) == 25
 
 
-# What is made of measured rates: when a ceiling is none, and by ten against one by one.
+# Rates.
 
 
 def ceiling(*, requests: int = 100_000, cores: float = 0.97) -> Measured:
-    load = LoadResult(
-        requests=requests, duration_s=1.0, p50_ms=1.0, p99_ms=1.0, errors={"status": 0}, counts={}, load_cores=1.0
-    )
+    times = {"duration_s": 1.0, "p50_ms": 1.0, "p99_ms": 1.0, "load_cores": 1.0}
+    load = LoadResult(requests=requests, errors={"status": 0}, counts={}, **times)
     return Measured(load=load, messages_per_s=0.0, server_cores=cores, rss_bytes=0, connections=64, trouble="")
 
 
 @pytest.mark.parametrize(
-    ("second", "said"),
+    ("second", "error"),
     [
         (ceiling(requests=110_000), ""),
         (ceiling(cores=0.48), "got 0.48 cores"),
@@ -174,10 +164,10 @@ def ceiling(*, requests: int = 100_000, cores: float = 0.97) -> Measured:
     ],
     ids=["alike", "without a core", "different"],
 )
-def test_a_ceiling_that_is_none_is_named(second: Measured, said: str) -> None:
+def test_a_noisy_ceiling_is_reported(second: Measured, error: str) -> None:
     found = "".join(quiet([ceiling(), second]))
-    assert said in found
-    assert bool(said) is bool(found)
+    assert error in found
+    assert bool(error) is bool(found)
 
 
 def load(**counts: int) -> LoadResult:
@@ -199,7 +189,7 @@ def load(**counts: int) -> LoadResult:
         pytest.param(CYCLE, load(receives=333, received=200, deletes=200), "came back empty", id="none for a send"),
     ],
 )
-def test_only_work_that_was_done_is_a_figure(workload: Workload, result: LoadResult, why: str | None) -> None:
+def test_only_completed_work_counts_as_a_rate(workload: Workload, result: LoadResult, why: str | None) -> None:
     found = refusal(workload, result, connections=64)
     assert found is None if why is None else why in str(found)
 
@@ -209,33 +199,29 @@ def rate(figure: str, unit: str, value: float | str) -> Section:
 
 
 @pytest.mark.parametrize(("one", "expected"), [(20_000.0, 3.0), ("failed: x", "not measured")])
-def test_by_ten_is_messages_over_messages(one: float | str, expected: float | str) -> None:
+def test_the_gain_of_batches_is_a_ratio_of_messages(one: float | str, expected: float | str) -> None:
     section = by_ten([rate("send", "requests/s", one), rate("send by ten", "messages/s", 60_000.0)])
     assert section is not None
     assert [row.values for row in section.rows] == [{"veilmq": expected}]
     assert by_ten([rate("send", "requests/s", one)]) is None
 
 
-# The workloads that are measured over SMQ.
+# Workloads over SMQ.
 
 
-def test_each_workload_of_one_protocol_has_its_counterpart_in_the_other() -> None:
+def test_each_workload_of_sqs_has_its_counterpart_in_smq() -> None:
     for sqs, smq in SMQ_PAIRS:
         assert smq.figure == f"SMQ, {sqs.figure}"
         assert smq.script == f"smq_{sqs.script}"
         assert (SCRIPTS / f"{smq.script}.lua").exists()
 
 
-# The budget that dialogues share, handles in answers, and a conversation over a socket with the ceiling.
+# Dialogues.
 
 
-def test_a_budget_is_taken_in_pieces_until_nothing_is_left() -> None:
+def test_a_budget_is_spent_and_refunded_a_limited_number_of_times() -> None:
     budget = Budget(left=25)
     assert [budget.take(10) for _ in range(4)] == [10, 10, 5, 0]
-
-
-def test_what_was_not_moved_can_be_taken_again_but_not_for_ever() -> None:
-    budget = Budget(left=0)
     budget.put_back(3)
     assert budget.take(10) == 3
     for _ in range(EMPTY_MAX - 1):
@@ -245,16 +231,16 @@ def test_what_was_not_moved_can_be_taken_again_but_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "found"),
+    ("reply", "found"),
     [
         (b'{"Messages":[{"ReceiptHandle":"one"},{"ReceiptHandle":"two"}]}', ["one", "two"]),
         (b'{"Messages":[{"ReceiptHandle": "one"},{"ReceiptHandle": "two"}]}', ["one", "two"]),
         *((empty, []) for empty in (b"{}", b"", b'{"Messages":[]}')),
     ],
 )
-def test_handles_are_found_however_the_server_spaces_its_answer(answer: bytes, found: list[str]) -> None:
-    assert handles(answer) == found
-    assert first_handle(answer) == (b"one" if found else None)
+def test_handles_are_found_in_replies_with_any_white_space(reply: bytes, found: list[str]) -> None:
+    assert handles(reply) == found
+    assert first_handle(reply) == (b"one" if found else None)
 
 
 @pytest.fixture
@@ -265,26 +251,26 @@ def ceiling_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield port
 
 
-def test_the_ceiling_answers_each_request_of_each_connection_once(ceiling_port: int) -> None:
-    answers: list[bytes] = []
+def test_the_ceiling_replies_to_each_request_of_each_connection(ceiling_port: int) -> None:
+    replies: list[bytes] = []
 
     def dialogue() -> Dialogue:
         for _ in range(5):
-            answer = yield request("SendMessage", MessageBody="x" * 70_000)
-            answers.append(answer)
+            reply = yield request("SendMessage", MessageBody="x" * 70_000)
+            replies.append(reply)
 
     assert converse(port=ceiling_port, dialogues=[dialogue() for _ in range(3)], timeout_s=30.0) > 0
-    assert answers == [b"{}"] * 15
+    assert replies == [b"{}"] * 15
 
 
-# What is counted of a Spark query's micro-batches.
+# Micro-batches of Spark.
 
 
 def _progress(rows: int, whole_ms: int, query_ms: int) -> dict[str, object]:
     return {"numInputRows": rows, "durationMs": {"triggerExecution": whole_ms, "addBatch": query_ms}}
 
 
-def test_batches_that_are_not_full_do_not_count() -> None:
+def test_only_full_batches_count() -> None:
     progress = [_progress(10, 900, 500), _progress(3, 100, 50), _progress(0, 20, 1), _progress(10, 800, 400)]
     assert _full(progress, 10) == [Batch(rows=10, whole_s=0.9, query_s=0.5), Batch(rows=10, whole_s=0.8, query_s=0.4)]
 
@@ -295,7 +281,7 @@ def test_ready_made_rows_have_the_columns_of_the_source() -> None:
     assert made.schema.names == arrow.SCHEMA.names
 
 
-# The texts of the table, and the arithmetic between its columns.
+# Tables.
 
 
 RATE = Row(
@@ -306,16 +292,13 @@ RATE = Row(
     note="a note",
 )
 LATENCY = Row(figure="send", unit="p99 ms", values={"veilmq": 4.0, "ceiling": 1.0})
-KEPT = Row(
-    figure="kept after kill -9",
-    unit="of 100",
-    values={"moto[server]": "nothing", "ministack": "not installed: no module x"},
-)
+MISSING = {"moto[server]": "nothing", "ministack": "not installed: no module x"}
+KEPT = Row(figure="kept after kill -9", unit="of 100", values=MISSING)
 SECTIONS = (Section(name="kept", rows=(KEPT,)), Section(name="send", rows=(RATE, LATENCY)))
 
 
-def test_a_rate_has_its_share_of_the_ceiling_and_its_ratio_to_each_measured_peer() -> None:
-    """A latency has neither; veilmq itself is no peer; a ceiling that was not measured has no shares."""
+def test_a_rate_has_a_share_of_the_ceiling_and_a_ratio_to_each_peer() -> None:
+    """A latency has neither, and veilmq is not a peer."""
     assert (RATE.of_ceiling(), RATE.over_peers()) == (0.4, {"moto[server]": 200.0})
     assert (LATENCY.of_ceiling(), LATENCY.over_peers()) == (None, {})
     ours = Row(figure="send", unit="requests/s", values={"veilmq": 2.0, IN_MEMORY.name: 4.0}, compare=True)
@@ -332,7 +315,7 @@ def test_a_rate_has_its_share_of_the_ceiling_and_its_ratio_to_each_measured_peer
         *(("nothing", "nothing"), ("failed: a long story", "failed")),
     ],
 )
-def test_a_cell_has_the_digits_that_it_deserves(value: float | str | None, text: str) -> None:
+def test_a_cell_has_significant_digits(value: float | str | None, text: str) -> None:
     assert cell(value) == text
 
 
@@ -340,13 +323,13 @@ def test_the_ceiling_and_veilmq_come_before_the_peers() -> None:
     assert columns(SECTIONS) == ["ceiling", "veilmq", "moto[server]", "ministack"]
 
 
-def test_a_row_is_figure_unit_values_share_and_notes() -> None:
+def test_a_row_has_a_figure_a_unit_values_a_share_and_notes() -> None:
     texts = cells(RATE, ["ceiling", "veilmq", "moto[server]"])
     assert texts == ["send", "requests/s", "50,000", "20,000", "100", "0.40", "200 × moto[server]\na note"]
     assert reasons((*SECTIONS, *SECTIONS)) == ["ministack, all: not installed: no module x"]
 
 
-def test_the_head_of_a_column_says_what_the_server_keeps_and_brackets_survive() -> None:
+def test_the_head_of_a_column_has_the_name_and_durability_of_the_server() -> None:
     console = Console(width=170)
     with console.capture() as capture:
         console.print(render(SECTIONS, title="title"))
@@ -356,18 +339,18 @@ def test_the_head_of_a_column_says_what_the_server_keeps_and_brackets_survive() 
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "text"),
     [
         ("it ended: Traceback\n  File\nImportError: x", "failed: it ended: Traceback … ImportError: x"),
         ("one line", "failed: one line"),
         ("", "failed: ValueError"),
     ],
 )
-def test_a_failure_is_told_by_its_first_and_its_last_line(error: str, told: str) -> None:
-    assert failed(ValueError(error) if error else ValueError()) == told
+def test_a_failure_is_shown_by_its_first_and_last_lines(error: str, text: str) -> None:
+    assert failed(ValueError(error) if error else ValueError()) == text
 
 
-# Reading what wrk printed.
+# The output of wrk.
 
 
 COUNTS = '"sent":10,"receives":9,"received":8,"deletes":8,"deleted":0,"short":1,"refused":0,"spent":0'
@@ -379,16 +362,16 @@ def report(*, requests: int = 300, status: int = 0, duration_us: int = 2_000_000
     return f"Running 2s test @ http://127.0.0.1:1/\n  2 threads\nBENCH {{{head},{errors},{COUNTS}}}\n"
 
 
-def test_rates_latencies_errors_and_counts_are_read_in_their_units() -> None:
+def test_the_report_of_wrk_is_converted_to_rates_latencies_and_errors() -> None:
     result = parse(report(), cpu_s=1.5)
     assert (result.requests_per_s, result.p50_ms, result.p99_ms) == (150.0, 1.5, 9.0)
     assert result.errors == {"connect": 0, "read": 1, "write": 0, "status": 0, "timeout": 0}
     assert (result.count_per_s("deletes"), result.load_cores) == (4.0, 0.75)
-    assert parse(report(requests=300, status=100), cpu_s=0.0).requests_per_s == 100.0, "a refusal is no work done"
+    assert parse(report(requests=300, status=100), cpu_s=0.0).requests_per_s == 100.0, "errors do not count"
     assert parse(report(duration_us=0), cpu_s=1.0).requests_per_s == 0.0
 
 
 @pytest.mark.parametrize("output", ["unable to connect to 127.0.0.1:1", report() + report()], ids=["none", "two"])
-def test_anything_but_one_report_is_an_error_that_shows_what_wrk_said(output: str) -> None:
+def test_output_without_exactly_one_report_is_an_error(output: str) -> None:
     with pytest.raises(LoadError, match=r"reports, expected one.*\n"):
         parse(output, cpu_s=0.0)

@@ -1,4 +1,4 @@
-"""The chart for Kubernetes and the files of compose, by their own programs; servers start with what they set."""
+"""The Helm chart and the Compose files: validated by their own programs, and used to start servers."""
 
 import json
 import sys
@@ -23,9 +23,9 @@ CHART = DEPLOY / "helm" / "veilmq"
 EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 TOOLS = ROOT / ".clients" / "charts"
 HOW = "Helm, the loader of compose and schemas (scripts/install-charts.sh)"
-CLOSING_S = 10  # enough for a store
+CLOSING_S = 10  # enough to close a store
 VERSIONS = ("1.25", "1.37")
-"""The oldest Kubernetes that the chart names, and the newest that is known."""
+"""The oldest Kubernetes that the chart supports, and the newest one."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,14 +34,13 @@ def tools() -> None:
 
 
 def templated(values: Path, *options: str) -> list[dict[str, Any]]:
-    """Return what the chart makes of ``values``."""
+    """Return the resources of the chart with ``values``."""
     options = ("--kube-version", VERSIONS[-1], *options)
     made = run(TOOLS / "helm", "template", "demo", CHART, "--values", values, *options)
     return [each for each in yaml.safe_load_all(made) if each is not None]
 
 
 def pod(resources: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the specification of the pods."""
     (found,) = [each["spec"]["template"]["spec"] for each in resources if each["kind"] in {"StatefulSet", "Deployment"}]
     assert isinstance(found, dict)
     return found
@@ -51,26 +50,25 @@ example = pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: path.stem
 
 
 @example
-def test_helm_finds_nothing_to_complain_of(values: Path) -> None:
+def test_helm_lints_the_chart(values: Path) -> None:
     assert "0 chart(s) failed" in run(TOOLS / "helm", "lint", "--strict", CHART, "--values", values)
 
 
 @example
-def test_resources_are_what_kubernetes_takes(values: Path, tmp_path: Path) -> None:
-    """By its own schemas, in which a misspelt member is an error."""
+def test_resources_match_the_schemas_of_kubernetes(values: Path, tmp_path: Path) -> None:
     resources = [each for each in templated(values) if each["kind"] != "ServiceMonitor"]
     file = tmp_path / "resources.yaml"
     file.write_text(yaml.safe_dump_all(resources), encoding="utf-8")
     versions = [f"--kubernetes-version={version}" for version in VERSIONS]
     program = f"import sys; sys.path.append({str(TOOLS / 'schemas')!r}); "
     program += "from kubernetes_validate.__main__ import main; sys.exit(main())"
-    told = run(sys.executable, "-c", program, "--strict", *versions, file)
-    assert told.count("passed for resource") == len(resources) * len(VERSIONS)
+    output = run(sys.executable, "-c", program, "--strict", *versions, file)
+    assert output.count("passed for resource") == len(resources) * len(VERSIONS)
 
 
 @example
-def test_a_monitor_is_what_its_operator_takes(values: Path) -> None:
-    """By the schema of its definition, with which Kubernetes drops misspelt members without a word: here they fail."""
+def test_a_service_monitor_matches_the_schema_of_its_operator(values: Path) -> None:
+    """Unknown members are errors here; Kubernetes drops them silently."""
     text = (TOOLS / "operator" / "monitoring.coreos.com_servicemonitors.yaml").read_text(encoding="utf-8")
     (version,) = yaml.safe_load(text)["spec"]["versions"]
     validator = Draft202012Validator(closed(version["schema"]["openAPIV3Schema"]))
@@ -81,7 +79,7 @@ def test_a_monitor_is_what_its_operator_takes(values: Path) -> None:
 
 
 def closed(schema: Any) -> Any:
-    """Return ``schema`` with members refused that it does not name."""
+    """Return ``schema`` without additional properties."""
     if isinstance(schema, list):
         return [closed(each) for each in schema]
     if not isinstance(schema, dict):
@@ -92,7 +90,7 @@ def closed(schema: Any) -> Any:
     return found
 
 
-def test_examples_have_every_kind_of_resource() -> None:
+def test_the_examples_cover_every_kind_of_resource() -> None:
     found = {values.stem: [each["kind"] for each in templated(values)] for values in EXAMPLES}
     always = ["PodDisruptionBudget", "Service", "Service"]
     assert found == {
@@ -103,8 +101,7 @@ def test_examples_have_every_kind_of_resource() -> None:
 
 
 @example
-def test_services_and_monitors_find_the_pods(values: Path) -> None:
-    """Their selectors are labels of the pods, and the ports that they name are there."""
+def test_services_and_monitors_select_the_pods_and_their_ports(values: Path) -> None:
     resources = templated(values)
     (workload,) = [each for each in resources if each["kind"] in {"StatefulSet", "Deployment"}]
     labels = workload["spec"]["template"]["metadata"]["labels"].items()
@@ -124,7 +121,7 @@ def test_services_and_monitors_find_the_pods(values: Path) -> None:
 
 @example
 def test_a_server_starts_with_the_variables_of_its_pod(values: Path, tmp_path: Path) -> None:
-    """With keys and certificates of the test in place of the mounted ones, and a folder in place of a database."""
+    """The test replaces mounted keys and certificates, and uses a data folder instead of a database."""
     container = pod(templated(values))["containers"][0]
     given = {each["name"]: each.get("value") for each in container["env"]}
     assert (given.pop("VEILMQ_STORE", "") is None) == ("postgres" in values.stem)
@@ -149,16 +146,16 @@ def test_a_server_starts_with_the_variables_of_its_pod(values: Path, tmp_path: P
     [
         ('postgres.existingSecrets="veilmq"', "existingSecrets"),
         ("settings.port=1", "port"),
-        ("settings.admin_port=1", "admin_port"),  # the notes of the chart name it
+        ("settings.admin_port=1", "admin_port"),
         ("settings.drain_s_max=0.5", "drain_s_max"),
     ],
 )
-def test_a_value_that_is_misspelt_or_the_charts_own_or_no_setting_is_refused(value: str, named: str) -> None:
+def test_invalid_values_of_the_chart_are_refused(value: str, named: str) -> None:
     with pytest.raises(Failed, match=f"values don't meet the specifications[^$]*{named}"):
         templated(EXAMPLES[0], "--set-json", value)
 
 
-def test_several_pods_on_one_volume_are_refused() -> None:
+def test_several_pods_require_a_database() -> None:
     volume, postgres = (CHART / "ci" / f"{name}-values.yaml" for name in ("volume", "postgres"))
     with pytest.raises(Failed, match=r"replicas needs postgres\.existingSecret: only one pod"):
         templated(volume, "--set", "postgres.replicas=2")
@@ -168,15 +165,15 @@ def test_several_pods_on_one_volume_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("given", "drain_s"), [((), 20), (("--set", "settings.drain_s_max=3600"), 3_600)])
-def test_a_pod_is_not_killed_while_it_drains(given: tuple[str, ...], drain_s: int) -> None:
+def test_the_grace_period_of_a_pod_covers_its_drain(given: tuple[str, ...], drain_s: int) -> None:
     made = pod(templated(CHART / "values.yaml", *given))
     stops_s = int(made["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1])
     assert made["terminationGracePeriodSeconds"] >= stops_s + drain_s + CLOSING_S
 
 
 @pytest.mark.parametrize("name", ["single.yaml", "postgres.yaml"])
-def test_compose_loads_its_files(name: str) -> None:
-    """The loader is that of `docker compose`; what a service builds or mounts is there."""
+def test_docker_compose_loads_its_files(name: str) -> None:
+    """The build contexts and mounted files exist."""
     loaded = json.loads(run(TOOLS / "compose", "-no-interpolation", "-format", "json", name, cwd=COMPOSE))
     for service in loaded["services"].values():
         assert service["restart"] == "unless-stopped"

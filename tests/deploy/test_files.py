@@ -1,4 +1,4 @@
-"""The files of deploy/ for a machine, for compose and for Prometheus: each is started or evaluated by what reads it."""
+"""The files of deploy/ for systemd, Compose, Prometheus and Grafana: started or validated by their own programs."""
 
 import json
 import os
@@ -35,11 +35,11 @@ PLACES = os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin"
 EXPOSURE_MAX = 3.0
 
 
-# The image's environment, and what compose adds to it: a server starts with it, so that each variable is a setting.
+# The environment of the image and of Compose.
 
 
 def image_environment() -> dict[str, str]:
-    """Return the settings that the image has, as its Containerfile writes them."""
+    """Return the settings in the Containerfile."""
     return dict(re.findall(r"(VEILMQ_\w+)=(\S+)", (DEPLOY / "Containerfile").read_text(encoding="utf-8")))
 
 
@@ -50,7 +50,7 @@ def composed(name: str) -> dict[str, Any]:
 
 @contextmanager
 def served(log: Path, *options: str, **environment: str) -> Iterator[Served]:
-    """Run a server with free ports in place of the usual ones."""
+    """Run a server on free ports."""
     server = Served("--metrics-port", "0", *options, log=log)
     server.environment = environment
     with server:
@@ -58,7 +58,7 @@ def served(log: Path, *options: str, **environment: str) -> Iterator[Served]:
 
 
 def monitoring(server: Served) -> str:
-    """Return the address that ``server`` prints for its health and metrics."""
+    """Return the endpoint for health and metrics that ``server`` prints."""
     printed = re.compile(r"only health and metrics are at http://[\d.]+:(\d+)\n")
     wait_until(lambda: printed.search(server.log.read_text(encoding="utf-8")))
     port = printed.findall(server.log.read_text(encoding="utf-8"))[-1]
@@ -66,7 +66,7 @@ def monitoring(server: Served) -> str:
 
 
 def test_a_server_starts_with_the_settings_of_the_image(tmp_path: Path) -> None:
-    """Its ports are the ones that the image and the single server of compose publish."""
+    """Its ports are those that the image exposes and the Compose file publishes."""
     environment = image_environment()
     (service,) = composed("single.yaml")["services"].values()
     assert "environment" not in service
@@ -78,10 +78,10 @@ def test_a_server_starts_with_the_settings_of_the_image(tmp_path: Path) -> None:
     assert service["ports"] == ["127.0.0.1:9324:9324", f"127.0.0.1:{environment['VEILMQ_METRICS_PORT']}:9326"]
 
 
-def test_nodes_of_compose_serve_one_store_behind_the_balancer(
+def test_the_balancer_of_compose_fails_over_between_nodes(
     new_database: str, start_node: StartNode, tmp_path: Path
 ) -> None:
-    """With the balancer's own file, but for addresses; also when a node has gone."""
+    """It runs with its own configuration file, except for addresses."""
     haproxy = shutil.which("haproxy", path=PLACES)
     need(haproxy, "HAProxy (scripts/install-haproxy.sh)")
     assert haproxy is not None
@@ -116,7 +116,7 @@ def test_nodes_of_compose_serve_one_store_behind_the_balancer(
 
 
 def status(url: str) -> int:
-    """Return the status of a GET; 0 where nothing answers."""
+    """Return the status of a GET, or 0 without a reply."""
     try:
         return urllib3.request("GET", url, retries=False).status
     except urllib3.exceptions.HTTPError:
@@ -128,7 +128,7 @@ def status(url: str) -> int:
 
 @pytest.fixture
 def unit(tmp_path: Path) -> Path:
-    """Return a copy of the unit that starts the program of this environment."""
+    """A copy of the unit that starts the program of this environment."""
     need(shutil.which("systemd-analyze"), f"systemd-analyze {HOW}")
     text = UNIT.read_text(encoding="utf-8")
     assert text.count("/opt/veilmq/bin/veilmq") == 1
@@ -137,13 +137,10 @@ def unit(tmp_path: Path) -> Path:
     return copy
 
 
-def test_the_unit_is_one_that_systemd_takes(unit: Path) -> None:
+def test_the_unit_is_valid_and_confined(unit: Path) -> None:
     assert run("systemd-analyze", "verify", "--man=no", unit, with_errors=True) == ""
-
-
-def test_the_unit_is_closed(unit: Path) -> None:
-    told = run("systemd-analyze", "security", "--no-pager", "--offline=yes", unit)
-    (exposure,) = re.findall(r"Overall exposure level for veilmq\.service: ([\d.]+)", told)
+    output = run("systemd-analyze", "security", "--no-pager", "--offline=yes", unit)
+    (exposure,) = re.findall(r"Overall exposure level for veilmq\.service: ([\d.]+)", output)
     assert float(exposure) <= EXPOSURE_MAX
 
 
@@ -151,14 +148,13 @@ def test_a_server_starts_with_the_settings_of_the_service(tmp_path: Path) -> Non
     config = DEPLOY / "systemd" / "veilmq.toml"
     with served(tmp_path / "log", "--config", str(config), "--data", str(tmp_path / "data")) as server:
         assert urllib3.request("GET", monitoring(server) + "/health/ready").status == 200
-    known = set(
-        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "settings.md").read_text(encoding="utf-8"), re.MULTILINE)
-    )
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     suggested = set(re.findall(r"^# (\w+) = ", config.read_text(encoding="utf-8"), re.MULTILINE))
     assert suggested == {"store", "host", "credentials"} <= known
 
 
-# Alerts and the dashboard: valid, and of metrics that servers have.
+# Alerts and the dashboard.
 
 
 def promtool() -> str:
@@ -169,13 +165,12 @@ def promtool() -> str:
 
 
 def alerts() -> dict[str, str]:
-    """Return the expression of each alert."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
 def panels() -> list[str]:
-    """Return the expressions of the dashboard, as Grafana sends them with a choice of everything."""
+    """Return the expressions of the dashboard as Grafana sends them if all variables are "All"."""
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     found = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     variables = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*", "$queue": ".*"}
@@ -186,22 +181,21 @@ def panels() -> list[str]:
     return found
 
 
-def test_each_alert_fires_at_what_it_is_about() -> None:
+def test_each_alert_is_valid_tested_and_documented() -> None:
     assert "SUCCESS" in run(promtool(), "check", "rules", RULES)
     assert "SUCCESS" in run(promtool(), "test", "rules", RULES_TEST.name, cwd=RULES_TEST.parent)
     tested, page = RULES_TEST.read_text(encoding="utf-8"), (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     assert [name for name in alerts() if name not in tested or f"`{name}`" not in page] == []
 
 
-def test_panels_are_queries(tmp_path: Path) -> None:
+def test_the_queries_of_panels_are_valid(tmp_path: Path) -> None:
     rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(panels())]
     file = tmp_path / "panels.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}), encoding="utf-8")
     assert f"{len(rules)} rules found" in run(promtool(), "check", "rules", file)
 
 
-def test_panels_lie_beside_each_other() -> None:
-    """No two cover the same cell of the page, and each has its number."""
+def test_panels_do_not_overlap() -> None:
     board = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     places = [panel["gridPos"] for panel in board["panels"]]
     cells = [
@@ -216,7 +210,7 @@ def test_panels_lie_beside_each_other() -> None:
 
 
 def scraped(server: RunningServer) -> tuple[set[str], set[str]]:
-    """Return the names of all samples that ``server`` gives after some traffic, and of their labels."""
+    """Return the names and labels of all metrics of ``server`` after some traffic."""
     server.queue("dead")
     jobs = server.queue("jobs", dead_letter_queue="dead", receives_max=3)
     with HttpQueueClient(server.endpoint) as client:
@@ -227,15 +221,15 @@ def scraped(server: RunningServer) -> tuple[set[str], set[str]]:
         (f"claims/{queue}/open", {"source": "s"}),
         (f"publications/{queue}/stage?writer=w&batch=0&attempt=a&part=0", {"messages": [{"body": "b"}]}),
     ):
-        asked = urllib3.request("POST", f"{server.endpoint}/v1/{path}", body=json.dumps(body))
-        assert asked.status == 200, asked.data
+        reply = urllib3.request("POST", f"{server.endpoint}/v1/{path}", body=json.dumps(body))
+        assert reply.status == 200, reply.data
     text = urllib3.request("GET", f"{server.bound.metrics_endpoint}/metrics").data.decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {sample.name for sample in samples}, {label for sample in samples for label in sample.labels}
 
 
-def test_every_metric_that_is_named_is_one_of_a_server(tmp_path: Path, new_database: str) -> None:
-    """On a data folder or on a database; ``up`` and the labels of a target are Prometheus' own."""
+def test_alerts_and_panels_use_existing_metrics_and_labels(tmp_path: Path, new_database: str) -> None:
+    """Those of a server on either store, and those that Prometheus adds."""
     names, labels = {"up"}, {"job", "instance", "namespace"}
     for settings in ({"data": tmp_path}, {"store": new_database}):
         with RunningServer(clock=SystemClock(), metrics_port=0, **settings) as server:

@@ -1,7 +1,7 @@
-"""The image of deploy/Containerfile, built without a registry, and ways to run it: as a container, or in a namespace.
+"""The image of deploy/Containerfile, built without a registry, and run as a container or in namespaces.
 
-Its base is made of Debian's packages (scripts/install-image.sh), its wheels are downloaded beforehand, and what is
-built lies in a folder of the test's own. A running server has a network of its own, which clients enter.
+Its base consists of Debian packages (scripts/install-image.sh); the test downloads wheels beforehand and builds in a
+temporary folder. A running server has its own network namespace, which clients enter.
 """
 
 import contextlib
@@ -46,8 +46,6 @@ def is_possible() -> bool:
 
 
 class Image:
-    """The image, built in ``folder``."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         places = {"graphroot": folder / "storage", "runroot": folder / "run"}
@@ -66,7 +64,7 @@ class Image:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
         (extras,) = re.findall("^ARG EXTRAS=(.*)", CONTAINERFILE.read_text(encoding="utf-8"), re.MULTILINE)
-        built = project["project"]["optional-dependencies"]["hocon"]  # the one that has no wheel, and needs no compiler
+        built = project["project"]["optional-dependencies"]["hocon"]  # has no wheel, and needs no compiler
         run(*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels, *built)
         pip += ["download", "--quiet", "--only-binary", ":all:", "--find-links", str(wheels), "--dest", str(wheels)]
         run(*pip, "--python-version", PYTHON_OF_BASE, *project["build-system"]["requires"], f"{ROOT}[{extras}]")
@@ -78,14 +76,13 @@ class Image:
         run(*build, variables=self.environment)
 
     def compressed_bytes(self) -> int:
-        """Return the size of the image as a registry has it."""
         archive = self._folder / "image.oci"
         run("buildah", "push", "--quiet", NAME, f"oci-archive:{archive}", variables=self.environment)
         return archive.stat().st_size
 
     @contextlib.contextmanager
     def unpacked(self) -> Iterator[Path]:
-        """Give the folder that is the root of the image."""
+        """Mount the root file system of the image; yield its folder."""
         container = run("buildah", "from", NAME, variables=self.environment).strip()
         try:
             yield Path(run("buildah", "mount", container, variables=self.environment).strip())
@@ -94,56 +91,49 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True)
-class Inside:
-    """A running server; ``pid`` is that of its process, seen from the machine."""
+class ServerProcess:
+    """A running server; ``pid`` is its process id on the host."""
 
     pid: int
 
     def call(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of the image beside the server, as its user."""
+        """Run a command of the image in the server's namespaces, as its user."""
         enter = ["nsenter", "--target", str(self.pid), "--mount", "--pid", "--net", "--root", f"--setgid={USER}"]
-        environment = dict(
-            each.split("=", 1) for each in Path(f"/proc/{self.pid}/environ").read_text().split("\0") if each
-        )
-        return subprocess.run(
-            [*enter, f"--setuid={USER}", *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        lines = Path(f"/proc/{self.pid}/environ").read_text().split("\0")
+        environment = dict(line.split("=", 1) for line in lines if line)
+        command = [*enter, f"--setuid={USER}", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     def client(self, program: str, **keys: str) -> str:
-        """Run a program of this machine in the server's network; return what it printed."""
+        """Run a Python program of the host in the server's network; return its output."""
         return run("nsenter", "--target", str(self.pid), "--net", sys.executable, "-c", program, variables=keys)
 
     def status(self, name: str) -> str:
-        """Return a line of the process's status: ``Uid``, ``CapEff``, …"""
+        """Return a value of /proc/<pid>/status, such as ``Uid`` or ``CapEff``."""
         lines = Path(f"/proc/{self.pid}/status").read_text(encoding="utf-8").splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith(f"{name}:"))
 
     def root_options(self) -> list[str]:
-        """Return the options with which its root is mounted."""
+        """Return the mount options of the root file system."""
         mounts = Path(f"/proc/{self.pid}/mountinfo").read_text(encoding="utf-8").splitlines()
         return next(mount.split()[5].split(",") for mount in reversed(mounts) if mount.split()[4] == "/")
 
 
 class Containers:
-    """Runs containers of an image with podman, with a read-only root and without any privilege."""
+    """Run containers with podman, with a read-only root and without privileges."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self._prefix: list[str] = []
-        # podman asks for more than some machines let even root have.
+        # The defaults of podman exceed the limits of some hosts.
         self._options = ["--ulimit=nofile=8192:8192", "--ulimit=nproc=1024:1024"]
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[str]:
-        """Find out how containers start here; give why they do not, or nothing.
+        """Prepare the host; yield the error of a test container, which is empty on success.
 
-        Runtimes refuse a machine that has cgroups of both versions. There they run without, where they do not see those
-        of the second version: in a mount namespace of their own.
+        Runtimes refuse a host with cgroups of both versions. There, containers run without cgroups, in a mount
+        namespace from which version 2 is unmounted.
         """
         problem = self._problem()
         with contextlib.ExitStack() as held:
@@ -168,21 +158,20 @@ class Containers:
         return ""
 
     def podman(self, *words: str) -> str:
-        """Run podman."""
         return run(*self._prefix, "podman", *words, variables=self._image.environment)
 
     @contextlib.contextmanager
-    def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[Inside]:
-        """Start the image with ``settings`` and files beside its data, as `docker run` would; stop it at the end."""
+    def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[ServerProcess]:
+        """Start the image with ``settings`` and mounted files, as `docker run` does; stop it at the end."""
         options = ["--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"]
         options += [f"--volume={data}:{DATA}", *(f"--volume={file}:{place}:ro" for file, place in mounts.items())]
         options += [f"--env={name}={value}" for name, value in settings.items()]
         name = self.podman("run", "--detach", "--network=none", *self._options, *options, NAME).strip()
         try:
-            inside = Inside(int(self.podman("inspect", "--format={{.State.Pid}}", name)))
-            wait_until(lambda: is_healthy(self._image, inside), what="it does not become healthy")
+            process = ServerProcess(int(self.podman("inspect", "--format={{.State.Pid}}", name)))
+            wait_until(lambda: is_healthy(self._image, process), what="it does not become healthy")
             self.podman("healthcheck", "run", name)
-            yield inside
+            yield process
             self.podman("stop", "--time=30", name)
             assert self.podman("inspect", "--format={{.State.ExitCode}}", name).strip() == "0"
         finally:
@@ -190,7 +179,7 @@ class Containers:
 
 
 class Namespaces:
-    """Runs the image unpacked, in namespaces of its own, where a machine lets no containers start."""
+    """Run the unpacked image in separate namespaces, for hosts on which containers cannot start."""
 
     SCRIPT = """
         set -e
@@ -210,7 +199,7 @@ class Namespaces:
         self._image = image
 
     @contextlib.contextmanager
-    def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[Inside]:
+    def running(self, data: Path, settings: Environment, mounts: Mapping[Path, str]) -> Iterator[ServerProcess]:
         """Start the image as ``Containers.running`` does."""
         config = self._image.config
         environment = {**dict(each.split("=", 1) for each in config["Env"]), **settings}
@@ -224,21 +213,18 @@ class Namespaces:
                 try:
                     children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
                     wait_until(children.read_text, what="it does not start")
-                    inside = Inside(int(children.read_text()))
-                    wait_until(lambda: is_healthy(self._image, inside), what="it does not become healthy")
-                    yield inside
-                    os.kill(inside.pid, signal.SIGTERM)
+                    process = ServerProcess(int(children.read_text()))
+                    wait_until(lambda: is_healthy(self._image, process), what="it does not become healthy")
+                    yield process
+                    os.kill(process.pid, signal.SIGTERM)
                     assert started.wait(30) == 0
                 finally:
                     started.kill()
 
 
-def is_healthy(image: Image, inside: Inside) -> bool:
-    """Return whether the image's own check of its health passes."""
-    return inside.call(*image.health).returncode == 0
-
-
-# The image is built and serves.
+def is_healthy(image: Image, process: ServerProcess) -> bool:
+    """Return whether the image's health check passes."""
+    return process.call(*image.health).returncode == 0
 
 
 pytestmark = [EVERYTHING, pytest.mark.timeout(1_800), pytest.mark.xdist_group("image")]
@@ -262,7 +248,7 @@ for message in sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]:
 ANY = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any"}
 COMPILERS = ("cc", "gcc", "c++", "ld", "as", "make", "rustc", "/opt/veilmq/bin/pip")
 
-Way = Containers | Namespaces
+Runtime = Containers | Namespaces
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +258,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 
 @pytest.fixture(scope="module", params=["container", "namespace"])
-def way(image: Image, request: pytest.FixtureRequest) -> Iterator[Way]:
+def runtime(image: Image, request: pytest.FixtureRequest) -> Iterator[Runtime]:
     if request.param == "namespace":
         yield Namespaces(image)
         return
@@ -291,61 +277,61 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_it_is_small(image: Image) -> None:
+def test_the_image_is_small(image: Image) -> None:
     size = image.compressed_bytes()
     sys.stdout.write(f"compressed: {size / 1e6:.0f} MB\n")
     assert size <= COMPRESSED_BYTES_MAX
 
 
-def test_it_starts_as_a_user_that_is_not_root_and_keeps_data_in_a_volume(image: Image) -> None:
+def test_the_image_has_a_non_root_user_and_a_volume(image: Image) -> None:
     assert image.config["User"] == f"{USER}:{USER}"
     assert set(image.config["Volumes"]) == {DATA}
     assert set(image.config["ExposedPorts"]) == {"9324/tcp", "9325/tcp", "9326/tcp"}
     assert (image.config["Entrypoint"], image.config["Cmd"]) == (["veilmq"], ["serve"])
 
 
-def test_a_message_goes_through_it_and_outlives_it(way: Way, data: Path) -> None:
-    """Without any option; its root is read-only, and it has no privilege."""
-    with way.running(data, {}, {}) as inside:
-        inside.client(SEND, **ANY)
-        assert set(inside.status("Uid").split()) == {str(USER)}
-        assert set(inside.status("CapEff")) == {"0"}
-        assert inside.status("NoNewPrivs") == "1"
-        assert "ro" in inside.root_options()
+def test_messages_survive_a_restart_of_an_unprivileged_container(runtime: Runtime, data: Path) -> None:
+    """Its root file system is read-only."""
+    with runtime.running(data, {}, {}) as process:
+        process.client(SEND, **ANY)
+        assert set(process.status("Uid").split()) == {str(USER)}
+        assert set(process.status("CapEff")) == {"0"}
+        assert process.status("NoNewPrivs") == "1"
+        assert "ro" in process.root_options()
         for place in ("/", "/srv", "/tmp", "/opt/veilmq"):
-            refused = inside.call("touch", f"{place}/written")
+            refused = process.call("touch", f"{place}/written")
             assert "Read-only file system" in refused.stderr, place
-        assert inside.call("veilmq", "queue", "list").stdout.split() == ["orders"]
-        found = [inside.call("sh", "-c", f"command -v {program}").stdout for program in COMPILERS]
+        assert process.call("veilmq", "queue", "list").stdout.split() == ["orders"]
+        found = [process.call("sh", "-c", f"command -v {program}").stdout for program in COMPILERS]
         assert found == [""] * len(COMPILERS)
-    with way.running(data, {}, {}) as inside:
-        assert inside.client(RECEIVE, **ANY) == "hello\n"
+    with runtime.running(data, {}, {}) as process:
+        assert process.client(RECEIVE, **ANY) == "hello\n"
 
 
-def test_with_credentials_requests_must_be_signed(way: Way, data: Path, tmp_path: Path) -> None:
-    """The file is root's, for the group of the server: a secret as it is mounted."""
+def test_with_credentials_requests_must_be_signed(runtime: Runtime, data: Path, tmp_path: Path) -> None:
+    """The file belongs to root and is readable for the server's group, like a mounted secret."""
     keys = written(tmp_path / "keys.toml")
     shutil.chown(keys, 0, USER)
     keys.chmod(0o440)
-    with way.running(data, {"VEILMQ_CREDENTIALS": KEYS}, {keys: KEYS}) as inside:
+    with runtime.running(data, {"VEILMQ_CREDENTIALS": KEYS}, {keys: KEYS}) as process:
         with pytest.raises(Failed, match="InvalidClientTokenId"):
-            inside.client(SEND, **ANY)
+            process.client(SEND, **ANY)
         signed = {"AWS_ACCESS_KEY_ID": "AKIDOWNER", "AWS_SECRET_ACCESS_KEY": SECRETS["AKIDOWNER"]}
-        inside.client(SEND, **signed)
-        assert inside.client(RECEIVE, **signed) == "hello\n"
+        process.client(SEND, **signed)
+        assert process.client(RECEIVE, **signed) == "hello\n"
 
 
-def test_extras_work(way: Way, data: Path, tmp_path: Path) -> None:
-    """What was cut out of pyarrow is not needed for Parquet and buckets; ElasticMQ's file is read; asyncpg is there."""
+def test_the_image_has_the_extras(runtime: Runtime, data: Path, tmp_path: Path) -> None:
+    """Parquet and S3 work with the reduced pyarrow; HOCON and asyncpg are installed."""
     queues = tmp_path / "queues.conf"
     queues.write_text("queues { invoices { delay = 5 seconds } }", encoding="utf-8")
     settings = {"VEILMQ_EVENTS_TO": DATA + "/events", "VEILMQ_QUEUES_FILE": "/srv/queues.conf"}
-    with way.running(data, settings, {queues: "/srv/queues.conf"}) as inside:
-        assert inside.call("veilmq", "queue", "list").stdout.split() == ["invoices"]
-        inside.client(SEND + RECEIVE.removeprefix(CLIENT), **ANY)
+    with runtime.running(data, settings, {queues: "/srv/queues.conf"}) as process:
+        assert process.call("veilmq", "queue", "list").stdout.split() == ["invoices"]
+        process.client(SEND + RECEIVE.removeprefix(CLIENT), **ANY)
         modules = "pyarrow.parquet, pyarrow.fs, pyarrow.compute, pyarrow.dataset, asyncpg, cryptography.x509"
-        assert inside.call("python3", "-c", f"import {modules}; pyarrow.fs.S3FileSystem").stderr == ""
-        flushed = inside.client(
+        assert process.call("python3", "-c", f"import {modules}; pyarrow.fs.S3FileSystem").stderr == ""
+        flushed = process.client(
             "import urllib.request as http; print(http.urlopen('http://127.0.0.1:9325/events/flush', b'').status)"
         )
         assert flushed == "200\n"
