@@ -1,7 +1,7 @@
-"""Tests of behaviour know what users have: a socket, a command, Spark, a documented class, a store's port.
+"""Tests of behaviour import only what users have: clients, commands, Spark, documented classes, a store's port.
 
-A test that knows a private module lives in `tests/internals/<package>`: whoever rebuilds the inside rewrites those, and
-no others. Fixtures (`conftest.py`) and the files of `HARNESS` open what the tests run on, and may know it.
+Tests that import private modules are in `tests/internals/<package>`, so that a change of the implementation changes no
+other tests. Fixtures (`conftest.py`) and the files in `HARNESS` start servers and stores, and may import them.
 """
 
 import ast
@@ -16,16 +16,16 @@ PUBLIC = (
     "pyspark_veilmq",
     "pytest_veilmq",
     "veilmq.client",
-    "veilmq.core",  # what a store takes and answers: commands, results, errors, settings, limits
+    "veilmq.core",  # the port of a store: commands, results, errors, settings, limits
     "veilmq.pipeline.archive",
     "veilmq.pipeline.event_log",
     "veilmq.pipeline.cells",
     "veilmq.spark.retries",
     "veilmq.spark.snapshots",
-    "veilmq.wire.sqs.actions",  # with the errors, the tables of docs/protocols/sqs.md
+    "veilmq.wire.sqs.actions",  # the source of tables in docs/protocols/sqs.md
     "veilmq.wire.sqs.errors",
-    "veilmq.wire.v1",  # the rows and routes of our own API, of which OpenAPI is made
-    # and what these packages export or document as the place of something: docs/consumer.md, docs/testing.md
+    "veilmq.wire.v1",  # the source of the OpenAPI description
+    # documented in docs/consumer.md and docs/testing.md
     "veilmq.consumer.renewal_policies",
     "veilmq.consumer.records",
     "veilmq.testing.faults",
@@ -33,9 +33,8 @@ PUBLIC = (
     "veilmq.testing.clocks",
 )
 EXPORTING = ("veilmq.consumer", "veilmq.testing")
-"""Packages whose `__all__` is public, and their modules are not."""
+"""Packages with a public `__all__` and private modules."""
 ELSEWHERE = tuple(f"tests/{folder}/" for folder in ("internals", "tidy", "docs", "benchmarks"))
-"""Internals, and what is about this tree: its rules, pages and benchmarks."""
 HARNESS = {
     "tests/cli/every_command.py",
     "tests/console/every_page.py",
@@ -60,7 +59,7 @@ def is_public(name: str) -> bool:
 
 
 def crossings(source: Module) -> Iterator[str]:
-    """Yield each import in `source` of what is not public, or of a test that is not."""
+    """Yield each import in `source` of a private module, or of a test in tests/internals."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -69,8 +68,8 @@ def crossings(source: Module) -> Iterator[str]:
         else:
             continue
         for name in names:
-            ours = name.partition(".")[0] in {"veilmq", "pytest_veilmq", "pyspark_veilmq"}
-            if name.startswith("tests.internals") or (ours and not is_public(name)):
+            is_veilmq = name.partition(".")[0] in {"veilmq", "pytest_veilmq", "pyspark_veilmq"}
+            if name.startswith("tests.internals") or (is_veilmq and not is_public(name)):
                 yield f"{source.path}:{node.lineno}: {name}"
 
 
@@ -82,26 +81,21 @@ def behaviour() -> list[Module]:
     ]
 
 
-def test_behaviour_knows_nothing_private() -> None:
-    """What needs a private module goes into tests/internals, what opens a store or a server for others into HARNESS."""
+def test_tests_of_behaviour_import_no_private_modules() -> None:
+    """Move such a test to tests/internals; add a helper that starts a store or a server to HARNESS."""
     found = {source.path: list(crossings(source)) for source in behaviour()}
     assert [line for path, lines in found.items() if path not in HARNESS for line in lines] == []
-    assert [path for path in sorted(HARNESS) if not found.get(path)] == [], (
-        "knows nothing private: take it out of HARNESS"
-    )
-
-
-def test_the_fixtures_know_what_their_users_know() -> None:
-    """They are another distribution, and go with each version of veilmq that their own metadata allows."""
-    assert [line for source in modules(under=TESTS.parent / "packages") for line in crossings(source)] == []
-
-
-def test_a_harness_is_no_test() -> None:
-    """It opens what tests run on; a test in it would not be held to the border."""
+    needless = [path for path in sorted(HARNESS) if not found.get(path)]
+    assert needless == [], "imports no private modules: remove it from HARNESS"
     assert [path for path in HARNESS if path.rpartition("/")[2].startswith("test_")] == []
 
 
-def test_internals_are_of_a_package() -> None:
+def test_pytest_veilmq_imports_no_private_modules() -> None:
+    """It is another distribution, which works with a range of versions of veilmq."""
+    assert [line for source in modules(under=TESTS.parent / "packages") for line in crossings(source)] == []
+
+
+def test_each_folder_of_internals_has_the_name_of_a_package() -> None:
     known = {folder.name for folder in (TESTS.parent / "src" / "veilmq").iterdir()}
     beside = {folder.name for folder in TESTS.iterdir()}
     folders = {folder.name for folder in (TESTS / "internals").iterdir() if folder.is_dir() and folder.name[0] != "_"}
@@ -121,5 +115,5 @@ def test_internals_are_of_a_package() -> None:
         ("from tests.internals.wire import asking", True),
     ],
 )
-def test_the_border_is_seen(text: str, *, crosses: bool) -> None:
+def test_the_rule_finds_private_imports(text: str, *, crosses: bool) -> None:
     assert bool(list(crossings(module(text)))) is crosses

@@ -1,4 +1,4 @@
-"""Rules of the code, each with the reason at its head."""
+"""Rules of the code, with their reasons."""
 
 import ast
 import os
@@ -32,12 +32,12 @@ SQL_READERS = re.compile(
 
 
 def aliases(tree: ast.Module) -> dict[str, str]:
-    """Return name → full name of what `tree` imports from the modules that hold clocks."""
+    """Return name → full name of imports from the modules with clocks."""
     return {name: full for name, full in imported(tree).items() if full.partition(".")[0] in READERS}
 
 
 def python_readings(source: Module) -> Iterator[str]:
-    """Yield each place in `source` that names a function which reads a clock, called or handed on."""
+    """Yield each reference in `source` to a function that reads a clock."""
     tree = source.tree
     known = aliases(tree)
     for node in ast.walk(tree):
@@ -47,7 +47,7 @@ def python_readings(source: Module) -> Iterator[str]:
         full = ".".join(filter(None, [known.get(first), rest]))
         home, _, reader = full.rpartition(".")
         if first in known and reader in READERS.get(home.partition(".")[0], ()):
-            yield f"{source.path}:{node.lineno}: reads {full}; take now_ms, or ask the Clock"
+            yield f"{source.path}:{node.lineno}: reads {full}; take now_ms, or use the Clock"
 
 
 def sql_readings(source: Module) -> Iterator[str]:
@@ -62,7 +62,7 @@ def file_readings(query: Module) -> Iterator[str]:
             yield f"{query.path}:{line}: SQL reads {match[0]}; bind now_ms"
 
 
-def test_rules_stores_and_consumers_read_no_clock() -> None:
+def test_core_stores_and_consumers_read_no_clock() -> None:
     found: list[str] = []
     for part in TIMELESS:
         for source in modules(under=SRC / "veilmq" / part):
@@ -79,17 +79,16 @@ def test_rules_stores_and_consumers_read_no_clock() -> None:
     ["strftime('%s', 'now')", "CURRENT_TIMESTAMP", "select now()", "unixepoch()", "clock_timestamp()"],
     ids=["strftime", "current", "now", "unixepoch", "postgres"],
 )
-def test_the_rule_sees_a_clock_read_in_sql(text: str) -> None:
+def test_the_rule_finds_a_clock_in_sql(text: str) -> None:
     assert len(list(sql_readings(module(f'QUERY = "{text}"')))) == 1
     assert len(list(file_readings(module(text, path="made_up.sql")))) == 1
     assert list(sql_readings(module(f'"""Says {text}."""'))) == []
 
 
-# Every public name is documented: modules, classes, functions and methods of src.
+# Every public module, class, function and method of src has a docstring.
 #
-# Public is what no leading underscore hides, all the way up. Left out: nested functions; special methods, setters,
-# overloads and overrides, methods that a base class documents and handlers of commands, whose meaning is stated
-# elsewhere; errors whose `text` states theirs; requests and results of SQS, whose name is their action's.
+# Exempt are nested functions; special methods, setters, overloads, overrides, methods that a base class documents and
+# handlers of commands, which are documented elsewhere; errors with a `text`; requests and results of SQS actions.
 
 
 SHAPES = {"Shape", "QueueRequest", "MessageToSend"}
@@ -101,7 +100,7 @@ def is_public(name: str) -> bool:
 
 
 def is_stated_elsewhere(node: Definition) -> bool:
-    """Return whether a decorator says that another definition documents `node`, or its `text` or its name does."""
+    """Return whether `node` is exempt by a decorator, its `text` or its name."""
     if isinstance(node, ast.ClassDef):
         is_shape = any(ast.unparse(base).rpartition(".")[2] in SHAPES for base in node.bases)
         has_text = any(ast.unparse(line).startswith("text = ") for line in node.body)
@@ -111,7 +110,6 @@ def is_stated_elsewhere(node: Definition) -> bool:
 
 @cache
 def classes() -> dict[str, list[ast.ClassDef]]:
-    """Return the classes of src by their names."""
     found: dict[str, list[ast.ClassDef]] = {}
     for node in (each for source in modules(under=SRC) for each in ast.walk(source.tree)):
         if isinstance(node, ast.ClassDef):
@@ -120,7 +118,7 @@ def classes() -> dict[str, list[ast.ClassDef]]:
 
 
 def stated_by_bases(node: ast.Module | ast.ClassDef) -> set[str]:
-    """Return the names of the methods that the bases of `node` document, or theirs."""
+    """Return the names of methods that the bases of `node` document, at any depth."""
     stated: set[str] = set()
     for base in node.bases if isinstance(node, ast.ClassDef) else []:
         for each in classes().get(ast.unparse(base).rpartition(".")[2], []):
@@ -130,7 +128,7 @@ def stated_by_bases(node: ast.Module | ast.ClassDef) -> set[str]:
 
 
 def public(node: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, Definition]]:
-    """Yield (dotted name, definition) of what is public in `node`: under `if` and `try`, not in functions."""
+    """Yield (dotted name, definition) of public definitions in `node`, also under `if` and `try`."""
     stated = stated_by_bases(node)
     todo: list[ast.AST] = list(ast.iter_child_nodes(node))
     while todo:
@@ -154,7 +152,7 @@ def undocumented(source: Module) -> Iterator[str]:
         return
     tree = source.tree
     if not ast.get_docstring(tree):
-        yield f"{source.path}: the module says nothing about itself"
+        yield f"{source.path}: the module has no docstring"
     for name, node in public(tree):
         if not ast.get_docstring(node):
             kind = "function" if isinstance(node, Function) else "class"
@@ -162,33 +160,23 @@ def undocumented(source: Module) -> Iterator[str]:
 
 
 def test_public_names_are_documented() -> None:
-    found: list[str] = []
-    for source in shipped():
-        found += undocumented(source)
-    assert found == []
+    assert [line for source in shipped() for line in undocumented(source)] == []
 
 
-# Imports run one way, as the contracts of pyproject.toml say; a new package finds its place in them.
+# Imports obey the contracts in pyproject.toml, which name every package.
 
 
 LINT = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
 
 
 def lint_imports(*, source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run import-linter in `folder`, which holds a pyproject.toml, on the package below `source`."""
-    return subprocess.run(
-        [sys.executable, "-c", LINT, "--no-cache"],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """Run import-linter in `folder`, which has a pyproject.toml, on the package in `source`."""
+    command, variables = [sys.executable, "-c", LINT, "--no-cache"], os.environ | {"PYTHONPATH": str(source)}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
 
 def made_up_package(folder: Path, files: dict[str, str]) -> Path:
-    """Write a package `veilmq` with `files` (path → text) and our contracts into `folder`."""
+    """Write a package `veilmq` with `files` (path → text) and the contracts into `folder`."""
     shutil.copy(ROOT / "pyproject.toml", folder)
     named = ("core", "consumer", "store", "events")
     needed = {"__init__.py": "", "../pytest_veilmq/__init__.py": ""} | {f"{part}/__init__.py": "" for part in named}
@@ -199,59 +187,57 @@ def made_up_package(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def test_the_contracts_are_kept() -> None:
+def test_imports_obey_the_contracts() -> None:
     done = lint_imports(source=SRC, folder=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "said"),
+    ("path", "text", "error"),
     [
-        ("server/__init__.py", "import veilmq.wire, socket\n", ""),  # downwards: kept
+        ("server/__init__.py", "import veilmq.wire, socket\n", ""),
         ("wire/__init__.py", "import veilmq.store\n", "veilmq.wire is not allowed to import veilmq.store"),
         ("core/leak.py", "import socket\n", "veilmq.core is not allowed to import socket"),
         ("consumer/leak.py", "import veilmq.store\n", "veilmq.consumer is not allowed to import veilmq.store"),
-        ("misc/__init__.py", "", "veilmq.misc"),  # has no place
+        ("misc/__init__.py", "", "veilmq.misc"),  # in no contract
     ],
 )
-def test_a_contract_is_broken_by_one_file(tmp_path: Path, path: str, text: str, said: str) -> None:
+def test_the_contracts_find_a_wrong_import(tmp_path: Path, path: str, text: str, error: str) -> None:
     files = {"wire/__init__.py": "import veilmq.core\n", path: text}
     done = lint_imports(source=tmp_path, folder=made_up_package(tmp_path, files))
-    assert (done.returncode, said in done.stdout) == (1 if said else 0, True), done.stdout + done.stderr
+    assert (done.returncode, error in done.stdout) == (1 if error else 0, True), done.stdout + done.stderr
 
 
-# One noun, one file: no module is a drawer for what found no name.
+# Modules have the name of a topic.
 
 
-DRAWERS = {"common", "helper", "helpers", "misc", "util", "utilities", "utils"}
+CATCH_ALLS = {"common", "helper", "helpers", "misc", "util", "utilities", "utils"}
 CODE = ("src", "packages", "tests", "benchmarks", "examples")
 
 
-def is_drawer(path: str) -> bool:
-    """Return whether a part of `path`, a Python file from the root, names a drawer."""
-    return any(part.strip("_") in DRAWERS for part in path.removesuffix(".py").split("/"))
+def is_catch_all(path: str) -> bool:
+    return any(part.strip("_") in CATCH_ALLS for part in path.removesuffix(".py").split("/"))
 
 
-def test_no_module_is_a_drawer() -> None:
+def test_no_module_is_a_catch_all() -> None:
     files = [file.relative_to(ROOT).as_posix() for folder in CODE for file in (ROOT / folder).rglob("*.py")]
     assert files
-    assert [path for path in files if is_drawer(path)] == []
+    assert [path for path in files if is_catch_all(path)] == []
 
 
 @pytest.mark.parametrize("path", ["src/veilmq/utils.py", "tests/helpers/clock.py", "src/veilmq/core/_common.py"])
-def test_the_rule_sees_a_drawer(path: str) -> None:
-    assert is_drawer(path)
-    assert not is_drawer("src/veilmq/core/receipts.py")
+def test_the_rule_finds_a_catch_all(path: str) -> None:
+    assert is_catch_all(path)
+    assert not is_catch_all("src/veilmq/core/receipts.py")
 
 
-# No test sleeps to see whether something is due: the clock is virtual.
+# Tests do not sleep: they move a virtual clock.
 #
-# What may sleep: the proofs, which run real load for real seconds, handlers on an event loop whose time is virtual,
-# and the files listed here with their reason. `asyncio.sleep(0)` only yields to the loop and is free.
+# Exempt are the proofs, which run real load, and the files in ALLOWED. `asyncio.sleep(0)` only yields to the loop.
 
 
 PROOFS = ("tests/proofs/", "tests/internals/proofs/")
-ALLOWED: dict[str, str] = {  # path → why nothing but real time will do, or how the time is virtual
+ALLOWED: dict[str, str] = {
     "tests/consumer/test_policies.py": "handlers sleep in a bench's time",
     "tests/internals/testing/test_consumer_bench.py": "its handlers sleep in the bench's time",
 }
@@ -269,7 +255,7 @@ def imported(tree: ast.Module) -> dict[str, str]:
 
 
 def only_yields(name: str, call: ast.Call) -> bool:
-    """Return whether `call` of the sleeper `name` is the literal sleep of 0 that lets an event loop turn."""
+    """Return whether `call` is an asynchronous sleep of a literal 0."""
     delay = call.args[0] if call.args else None
     return name != "time.sleep" and isinstance(delay, ast.Constant) and delay.value == 0
 
@@ -289,16 +275,15 @@ def sleeps(source: Module) -> Iterator[str]:
 def test_no_test_sleeps() -> None:
     found = {source.path: list(sleeps(source)) for source in modules(under=TESTS) if not source.path.startswith(PROOFS)}
     assert [line for path, lines in found.items() if path not in ALLOWED for line in lines] == []
-    assert [path for path in ALLOWED if not found.get(path)] == [], "no longer sleeps: take it out of ALLOWED"
+    assert [path for path in ALLOWED if not found.get(path)] == [], "no longer sleeps: remove it from ALLOWED"
 
 
-# One vocabulary inside: the words of the protocols stop at the wire.
+# Protocol names appear only in wire/ and in the packages for users of SQS and SMQ: cli/, client/ and console/.
 #
-# Inside it is `visible_at_ms`, `receipt`, `delay_s`; the names that SQS and SMQ give to these appear in wire/, and in
-# the parts that face people who know them (cli/, client/, console/). Documentation may name them anywhere.
+# Elsewhere it is `visible_at_ms`, `receipt` and `delay_s`. Comments and docstrings may have protocol names.
 
 
-FACING_OUTSIDE = ("src/veilmq/wire/", "src/veilmq/cli/", "src/veilmq/client/", "src/veilmq/console/")
+USER_INTERFACES = ("src/veilmq/wire/", "src/veilmq/cli/", "src/veilmq/client/", "src/veilmq/console/")
 
 SQS = """ApproximateFirstReceiveTimestamp ApproximateNumberOfMessages ApproximateReceiveCount BinaryValue DelaySeconds
     KmsMasterKeyId MaxNumberOfMessages MaxReceiveCount MaximumMessageSize MD5Of MessageAttributes? MessageBody
@@ -311,23 +296,20 @@ FOREIGN = re.compile("|".join([*SQS.split(), *SMQ.split()]), re.IGNORECASE)
 
 
 def foreign(source: Module) -> Iterator[str]:
-    """Yield each identifier and each string of `source` that holds a word of a protocol."""
+    """Yield each identifier and string of `source` with a name of a protocol."""
     for line, text in words(source.tree):
         for match in FOREIGN.finditer(text):
-            yield f"{source.path}:{line}: {match[0]} belongs to wire/; use the word of core"
+            yield f"{source.path}:{line}: {match[0]} belongs to wire/; use the name of core"
 
 
-def test_foreign_words_stop_at_the_wire() -> None:
-    found: list[str] = []
-    for source in shipped():
-        if not source.path.startswith(FACING_OUTSIDE):
-            found += foreign(source)
+def test_protocol_names_appear_only_in_wire_and_user_interfaces() -> None:
+    found = [line for each in shipped() if not each.path.startswith(USER_INTERFACES) for line in foreign(each)]
     for query in queries(under=SRC):
         found += [f"{query.path}: {match[0]} belongs to wire/" for match in FOREIGN.finditer(query.text)]
     assert found == []
 
 
-# Each rule sees what breaks it, once, and lets the rest pass.
+# Tests of the rules.
 
 
 Rule = Callable[[Module], Iterator[str]]
@@ -386,12 +368,12 @@ KEPT: dict[Rule, str] = {
 
 
 @pytest.mark.parametrize(("rule", "text"), [(rule, text) for rule, texts in BROKEN.items() for text in texts])
-def test_a_rule_sees_what_breaks_it(rule: Rule, text: str) -> None:
+def test_a_rule_finds_a_violation(rule: Rule, text: str) -> None:
     assert len(list(rule(module(text)))) == 1
 
 
 @pytest.mark.parametrize("rule", KEPT)
-def test_a_rule_lets_the_rest_pass(rule: Rule) -> None:
+def test_a_rule_accepts_valid_code(rule: Rule) -> None:
     assert list(rule(module(KEPT[rule]))) == []
 
 

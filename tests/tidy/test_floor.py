@@ -1,4 +1,4 @@
-"""Serial tests run alone, the others beside each other, and who waits to be alone is not passed for ever."""
+"""Serial tests run alone, other tests concurrently; a waiting serial test is not starved."""
 
 import fcntl
 import threading
@@ -11,7 +11,7 @@ from tests.conftest import floor, need
 
 
 def is_free(lock: Path, kind: int) -> bool:
-    """Return whether somebody else could take the lock file in the way of `kind` at this moment."""
+    """Return whether a lock of `kind` could be acquired now."""
     with lock.open("a") as file:
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -22,19 +22,19 @@ def is_free(lock: Path, kind: int) -> bool:
 
 
 def test_a_group_has_one_worker(request: pytest.FixtureRequest) -> None:
-    """The name of a group ends the ids of its tests: by that pytest-xdist gives them to one worker."""
+    """pytest-xdist assigns tests to a worker by the group name at the end of their ids."""
     if hasattr(request.config, "workerinput"):
         grouped = [item.nodeid for item in request.session.items if item.get_closest_marker("xdist_group")]
         assert [name for name in grouped if "@" not in name] == []
 
 
-def test_ordinary_tests_share_the_floor(tmp_path: Path) -> None:
+def test_other_tests_share_the_lock(tmp_path: Path) -> None:
     with floor(tmp_path, alone=False), floor(tmp_path, alone=False):
         assert is_free(tmp_path / "floor", fcntl.LOCK_SH)
         assert not is_free(tmp_path / "floor", fcntl.LOCK_EX)
 
 
-def test_a_serial_test_has_the_floor_to_itself(tmp_path: Path) -> None:
+def test_a_serial_test_holds_the_lock_exclusively(tmp_path: Path) -> None:
     def fail() -> None:
         with floor(tmp_path, alone=True):
             assert not is_free(tmp_path / "floor", fcntl.LOCK_SH)
@@ -45,8 +45,7 @@ def test_a_serial_test_has_the_floor_to_itself(tmp_path: Path) -> None:
     assert is_free(tmp_path / "floor", fcntl.LOCK_EX)
 
 
-def test_a_waiting_serial_test_closes_the_gate(tmp_path: Path) -> None:
-    """While a serial test waits for those on the floor to end, no new one enters."""
+def test_no_test_starts_while_a_serial_test_waits(tmp_path: Path) -> None:
     alone = threading.Event()
 
     def run_alone() -> None:
@@ -58,13 +57,10 @@ def test_a_waiting_serial_test_closes_the_gate(tmp_path: Path) -> None:
         waiting.start()
         deadline = time.monotonic() + 10
         while is_free(tmp_path / "gate", fcntl.LOCK_SH):
-            assert time.monotonic() < deadline, "the serial test did not come to the gate"
+            assert time.monotonic() < deadline, "the serial test did not take the gate"
         assert not alone.is_set()
     waiting.join(timeout=10)
     assert alone.is_set()
-
-
-# A service that is missing skips a test on a laptop and fails it in CI.
 
 
 @pytest.mark.parametrize("ci", ["", "0", "false", "true"])

@@ -1,4 +1,4 @@
-"""The checks of a release that need nothing built: they hold for every commit, so that a release is no surprise."""
+"""Checks of a release that need no build; they hold for every commit."""
 
 import re
 from pathlib import Path
@@ -14,20 +14,18 @@ KIT = {"version": "0.3.0", "dependencies": ["pytest>=8", "veilmq[server]>=0.3.0,
 CHANGELOG = "## [Unreleased]\n\n### Added\n\n- A.\n\n## [0.3.0] - 2027-01-31\n\n## [0.2.0] - 2027-01-01\n"
 
 
-def test_the_distributions_agree() -> None:
-    """And what has a version of its own has the fields that a registry shows; the fixtures have a short description."""
+def test_the_distributions_have_consistent_complete_metadata() -> None:
     metadata = {name: project(folder) for name, folder in DISTRIBUTIONS.items()}
     assert disagreements(metadata, f"## [{metadata['veilmq']['version']}] - 2026-01-01") == []
     for name, fields in metadata.items():
         assert fields["name"] == name
-        assert {"authors", "classifiers", "description", "keywords", "license", "readme", "requires-python"} <= set(
-            fields
-        )
+        assert fields.keys() >= {"authors", "classifiers", "description", "keywords"}
+        assert fields.keys() >= {"license", "readme", "requires-python"}
     assert len((ROOT / DISTRIBUTIONS["pytest-veilmq"] / "README.md").read_text().splitlines()) <= 40
 
 
 @pytest.mark.parametrize(
-    ("kit", "changelog", "said"),
+    ("kit", "changelog", "errors"),
     [
         pytest.param(KIT, CHANGELOG, [], id="ready"),
         pytest.param(KIT | {"version": "0.2.9"}, CHANGELOG, ["pytest-veilmq is 0.2.9"], id="versions"),
@@ -37,13 +35,13 @@ def test_the_distributions_agree() -> None:
         pytest.param(KIT, CHANGELOG.replace("## [0.3.0]", "## [0.3.1]"), ['write "## [0.3.0] -'], id="newer"),
     ],
 )
-def test_what_disagrees_is_named(kit: dict[str, object], changelog: str, said: list[str]) -> None:
+def test_inconsistent_metadata_is_reported(kit: dict[str, object], changelog: str, errors: list[str]) -> None:
     found = disagreements({"veilmq": MAIN, "pytest-veilmq": kit}, changelog)
-    assert len(found) == len(said)
-    assert all(words in each for words, each in zip(said, found, strict=True))
+    assert len(found) == len(errors)
+    assert all(words in each for words, each in zip(errors, found, strict=True))
 
 
-def test_another_byte_is_another_build(tmp_path: Path) -> None:
+def test_digests_compare_builds(tmp_path: Path) -> None:
     for folder, content in (("first", b"a"), ("second", b"a"), ("third", b"b")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "veilmq-0.3.0.tar.gz").write_bytes(content)
@@ -57,6 +55,6 @@ def test_the_suite_of_the_release_passes(pytester: pytest.Pytester) -> None:
     pytester.runpytest("-Werror").assert_outcomes(passed=1)
 
 
-def test_every_check_is_on_the_page() -> None:
+def test_the_page_has_every_check() -> None:
     page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| ([\w (),]+) \| ", page, re.MULTILINE)[1:] == [name for name, _ in CHECKS]

@@ -1,4 +1,4 @@
-"""Rules of what is committed beside code."""
+"""Rules for other committed files."""
 
 import ast
 import re
@@ -22,13 +22,11 @@ PINS = [*(ROOT / "tests/clients/python").glob("*.txt"), *(ROOT / "tests").glob("
 ROW = re.compile(r"^\| (?P<file>[\w.-]+) \|.*, (?P<licence>[\w.-]+) \| (?P<sha256>[0-9a-f]{64}) \|$", re.MULTILINE)
 
 
-def test_all_assets_together_are_small() -> None:
-    """Not compressed, which they are not on the way either."""
-    assert sum(len(asset.body) for asset in ASSETS.values()) <= BYTES_MAX
+def test_the_assets_of_the_console_are_small() -> None:
+    assert sum(len(asset.body) for asset in ASSETS.values()) <= BYTES_MAX  # sent without compression
 
 
-def test_files_of_others_are_as_they_were_published() -> None:
-    """Each has a row with its digest and a licence that lies beside it, and nothing else is there."""
+def test_vendored_files_are_unmodified_and_have_licences() -> None:
     rows = list(ROW.finditer((VENDOR / "README.md").read_text(encoding="utf-8")))
     assert {row["file"] for row in rows} == {path.name for path in VENDOR.glob("*") if path.suffix in {".css", ".js"}}
     for row in rows:
@@ -37,7 +35,7 @@ def test_files_of_others_are_as_they_were_published() -> None:
 
 
 def marked(pattern: str, flags: int = 0) -> list[str]:
-    """Return what of the templates fits a pattern, with its file."""
+    """Return the matches of a pattern in the templates, with their files."""
     return [
         f"{path.name}: {match[0].strip()}"
         for path in sorted(TEMPLATES.rglob("*.html"))
@@ -45,19 +43,19 @@ def marked(pattern: str, flags: int = 0) -> list[str]:
     ]
 
 
-def test_what_scrolls_by_itself_is_reached_by_keys() -> None:
-    """And has a name: axe sees it only where it is too narrow for what is in it."""
+def test_scrolling_elements_have_a_name_and_keyboard_focus() -> None:
+    """axe checks them only where the content is wider than the element."""
     scrolling = marked(r"<\w+ class=\"scroll[^>]*>")
     assert [each for each in scrolling if not ('tabindex="0"' in each and "aria-label" in each)] == []
 
 
-def test_no_page_has_scripts_or_styles_of_its_own() -> None:
-    """The policy of the pages would not let them run."""
+def test_templates_have_no_inline_scripts_or_styles() -> None:
+    """The content security policy forbids them."""
     wrong = r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=|\bhx-on|javascript:|\|\s*safe\b"
     assert marked(wrong, re.IGNORECASE) == []
 
 
-def test_pins_of_other_packages_name_no_registry() -> None:
+def test_pinned_packages_have_no_registry_urls() -> None:
     assert PINS
     for pins in PINS:
         text = pins.read_text(encoding="utf-8")
@@ -65,15 +63,12 @@ def test_pins_of_other_packages_name_no_registry() -> None:
         assert '"resolved"' not in text, pins
 
 
-# The Makefile names tests that are there.
-
-
 TARGET = re.compile(r"^([a-z-]+):", re.MULTILINE)
 PATH = re.compile(r"\btests/[a-z_/]+(?:\.py)?")
 
 
-def test_each_test_that_a_target_runs_is_there() -> None:
-    """pytest runs nothing at all where one of its paths is missing."""
+def test_the_test_paths_of_the_makefile_exist() -> None:
+    """pytest runs no tests at all if one of its paths is missing."""
     targets = TARGET.findall((ROOT / "Makefile").read_text())
     assert {"test", "test-fast", "prove-crash"} <= set(targets)
     shown = subprocess.run(["make", "--dry-run", *targets], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -83,21 +78,13 @@ def test_each_test_that_a_target_runs_is_there() -> None:
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
 
 
-# What is committed stands on its own: it names no machine, no workplace and no tool at hand.
+# Committed files contain no paths or tools of the machines on which they were written.
 #
-# Words are compared by their digests, and paths are put together here, as this file is committed too.
+# The rule compares digests of words and assembles paths, as this file is committed too.
 
 
 PLACES = re.compile(
-    "|".join(
-        [
-            rf"(?<![\w.~-])/{'work'}/(?:main|shared)\b",
-            rf"(?<![\w.~-])/{'tmp'}/w\b",
-            rf"(?<![\w.~-])/{'root'}/\.",
-            rf"\b{'pypi'}\.org\b",
-            rf"\b{'python'}hosted\.org\b",
-        ]
-    )
+    rf"(?<![\w.~-])/(?:{'work'}/(?:main|shared)\b|{'tmp'}/w\b|{'root'}/\.)|\b(?:{'pypi'}|{'python'}hosted)\.org\b"
 )
 WORD = re.compile(r"[a-z]+")
 
@@ -106,25 +93,21 @@ def digest(word: str) -> str:
     return sha256(word.encode()).hexdigest()[:16]
 
 
-FORBIDDEN = frozenset(
-    re.findall(
-        r"\w{16}",
-        "053ea4804ef1bb33 3ea125d0bff386e6 487b91042c7cf27a 57de4cf40144bdf7 60965168ce762e94 7d3194f79e645c42 "
-        "c70eca6b0f88f44d c857d09db23e6822 de2187af3fb01170",
-    )
-)
+DIGESTS = """053ea4804ef1bb33 3ea125d0bff386e6 487b91042c7cf27a 57de4cf40144bdf7 60965168ce762e94 7d3194f79e645c42
+    c70eca6b0f88f44d c857d09db23e6822 de2187af3fb01170"""
+FORBIDDEN = frozenset(DIGESTS.split())
 
 
 def names(path: str, text: str, *, forbidden: Collection[str] = FORBIDDEN) -> Iterator[str]:
     for match in PLACES.finditer(text):
         line = text.count("\n", 0, match.start()) + 1
-        yield f"{path}:{line}: names {match[0]}"
+        yield f"{path}:{line}: contains {match[0]}"
     for word in sorted(set(WORD.findall(text.lower()))):
         if digest(word) in forbidden:
-            yield f"{path}: names {word}"
+            yield f"{path}: contains {word}"
 
 
-def test_tracked_files_name_no_workplace() -> None:
+def test_tracked_files_contain_no_local_paths_or_tools() -> None:
     need(shutil.which("git") and (ROOT / ".git").exists(), "git and a clone of the repository, for the tracked files")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
     found: list[str] = []
@@ -133,7 +116,7 @@ def test_tracked_files_name_no_workplace() -> None:
         if file.is_symlink():
             found += names(path, str(file.readlink()))
         elif file.is_file() and b"\0" not in (content := file.read_bytes()):
-            found += names(path, content.decode("utf-8", errors="replace"))  # three letters are in any archive
+            found += names(path, content.decode("utf-8", errors="replace"))
     assert found == []
 
 
@@ -148,42 +131,43 @@ def test_tracked_files_name_no_workplace() -> None:
     ],
     ids=["checkout", "scratch", "registry", "files", "tool"],
 )
-def test_the_rule_sees_a_workplace(text: str) -> None:
+def test_the_rule_finds_a_local_path_or_tool(text: str) -> None:
     assert len(list(names("made_up.md", text, forbidden={digest("madeupium")}))) == 1
 
 
-def test_the_rule_lets_ordinary_paths_pass() -> None:
+def test_the_rule_accepts_ordinary_paths() -> None:
     assert list(names("made_up.md", "/tmp/work src/work/main.py ./work/ https://example.org/work/main")) == []
 
 
-# Cold features are written once: what they ask by name has one text for both dialects, but for a few that are listed.
+# Cold features share the text of their queries between both dialects, except for those in TWO_TEXTS.
 #
-# Locks are no part of this: SQLite needs none, so they stand in the port. Nor is what a dialect does behind the port,
-# with messages that stand in other tables in each.
+# The rule covers neither locks, which are in the port as SQLite needs none, nor the queries behind the port on messages,
+# whose tables differ.
 
 
-ASKING = {"many", "row", "rows", "run", "value"}
+QUERY_METHODS = {"many", "row", "rows", "run", "value"}
 """The methods of a transaction that take the name of a query."""
 TWO_TEXTS = {
-    "event_state": "the last number is in the last batch of SQLite, whose row every batch of commands would write",
-    "find_claimed": "claims have runs of messages on SQLite",
+    "event_state": "SQLite derives the last number from the last batch, to save a write per batch of commands",
+    "find_claimed": "claims consist of runs of messages on SQLite",
     "insert_publication": "stages are an array on PostgreSQL",
     "put_publication": "stages are an array on PostgreSQL",
-    "queue_sources": "SQLite finds them by an index of a generated column",
+    "queue_sources": "SQLite has an index of a generated column",
 }
 SHARE_MIN = 0.6
 DIALECTS = ("veilmq.store.sqlite", "veilmq.store.postgres")
 
 
-def asked() -> set[str]:
+def cold_queries() -> set[str]:
+    """Return the names of the queries that the cold features use."""
     return {
         str(call.args[0].value)
         for source in modules(under=SRC / "veilmq" / "store")
-        if source.path.count("/") == 3  # without the dialects
+        if source.path.count("/") == 3  # excludes the dialects
         for call in ast.walk(source.tree)
         if isinstance(call, ast.Call)
         and isinstance(call.func, ast.Attribute)
-        and call.func.attr in ASKING
+        and call.func.attr in QUERY_METHODS
         and call.args
         and isinstance(call.args[0], ast.Constant)
     }
@@ -194,12 +178,8 @@ def of_dialect(package: str) -> set[str]:
     return {name for entry in entries for name in load(package, entry)}
 
 
-def test_cold_features_ask_with_one_text() -> None:
-    one, two = set(shared()), asked() - set(shared())
+def test_cold_features_share_the_text_of_their_queries() -> None:
+    one, two = set(shared()), cold_queries() - set(shared())
     assert two == set(TWO_TEXTS)
     assert len(one) >= SHARE_MIN * len(one | two), f"{len(one)} have one text, {len(two)} have two"
-
-
-def test_no_dialect_has_a_text_beside_the_shared_one() -> None:
-    """It would be used in place of it, or by nothing."""
     assert {package: of_dialect(package) & set(shared()) for package in DIALECTS} == {each: set() for each in DIALECTS}

@@ -1,6 +1,6 @@
-"""The files that the house rules look at, and the syntax tree of each.
+"""The files that the rules check, and their syntax trees.
 
-A rule is a function from a `Module` to the findings in it: its self-test hands it a made-up module.
+A rule is a function from a `Module` to its violations; tests of rules pass made-up modules.
 """
 
 import ast
@@ -29,13 +29,12 @@ class Module:
 
 
 def modules(*, under: Path) -> Iterator[Module]:
-    """Yield every Python file below the folder `under`, in order."""
     for file in sorted(under.rglob("*.py")):
         yield Module(path=file.relative_to(ROOT).as_posix(), text=file.read_text(encoding="utf-8"))
 
 
 def shipped() -> Iterator[Module]:
-    """Yield every Python file of the distributions, in order."""
+    """Yield every Python file of the distributions."""
     for folder in (SRC, ROOT / "packages"):
         yield from modules(under=folder)
 
@@ -47,14 +46,14 @@ def queries(*, under: Path) -> Iterator[Module]:
 
 
 def docstrings(tree: ast.Module) -> set[int]:
-    """Return the `id` of every string in `tree` that stands alone as a statement: documentation, not data."""
+    """Return the `id` of every string in `tree` that is a statement."""
     return {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
 
 def words(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of every identifier, string and bytes constant in `tree` but the docstrings."""
+    """Yield (line, text) of every identifier, string and bytes constant in `tree`, except docstrings."""
     documentation = docstrings(tree)
     line = 1
     for node in ast.walk(tree):
