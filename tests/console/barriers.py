@@ -1,4 +1,4 @@
-"""What a browser says of a page: barriers, what the keyboard reaches, errors and requests elsewhere."""
+"""Checks of pages in a browser: accessibility, keyboard use, errors and requests to other hosts."""
 
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,16 @@ _RUN = "() => axe.run(document, {resultTypes: ['violations'], preload: false}).t
 
 
 def barriers(page: Page) -> list[str]:
-    """Return the serious and critical findings in ``page`` as it stands, of all rules that axe has."""
+    """Return the serious and critical violations in ``page`` of all rules of axe."""
     need(AXE.exists(), "axe-core (scripts/install-browser.sh)")
     if not page.evaluate(_IS_THERE):
-        page.evaluate(AXE.read_text(encoding="utf-8"))  # by the debugger: the page's own policy lets no such script in
+        page.evaluate(AXE.read_text(encoding="utf-8"))  # through the debugger, as the page's policy forbids scripts
     found: list[dict[str, Any]] = page.evaluate(_RUN)
     return [f"{each['id']}: {_where(node)}" for each in found if each["impact"] in GRAVE for node in each["nodes"]]
 
 
 def _where(node: dict[str, Any]) -> str:
     return f"{' '.join(map(str, node['target']))}: {node['failureSummary']}"
-
-
-# Uses a page without a mouse: tabs to what has a role and a name, and sees that the focus shows it.
 
 
 STEPS_MAX = 200
@@ -41,7 +38,7 @@ _LOOK = """target => {
 
 
 class Keyboard:
-    """The keys of one page. ``unseen`` has what had the focus and did not show it."""
+    """Use a page by keyboard. ``unseen`` has the elements without a visible focus."""
 
     def __init__(self, page: Page) -> None:
         self._page = page
@@ -58,7 +55,7 @@ class Keyboard:
         self._page.keyboard.press(key)
 
     def choose(self, radio: Locator) -> None:
-        """Go to the group of ``radio``, and with the arrows to it."""
+        """Tab to the group of ``radio`` and select it with the arrow keys."""
         group = self._page.locator(f"input[type=radio][name='{radio.get_attribute('name')}']")
         chosen = group.and_(self._page.locator(":checked"))
         self.go_to(chosen if chosen.count() else group.first)
@@ -82,38 +79,35 @@ class Keyboard:
         return False
 
 
-# Looks on while a page is used, and remembers what no page of ours may do.
-#
-# Those are: an error in a script, a breach of the Content-Security-Policy, a request to another host, an answer of
-# 500 or more, a file of the page that is not there. What the server refuses in words (4xx to a form or an address) is
-# no fault.
-
-
 _REFUSED = "Failed to load resource: the server responded with a status of 4"
 _FORMS = {"document", "fetch", "xhr", "eventsource"}
 
 
 class Watch:
-    """The faults of one browser context, which is told of at ``origin`` alone."""
+    """Collect the faults of a browser context.
+
+    Faults are script errors, violations of the Content-Security-Policy, requests to hosts other than ``origin``,
+    missing files of a page, and statuses of 500 or more. A status 4xx of a form or an address is not a fault.
+    """
 
     def __init__(self, context: BrowserContext, *, origin: str) -> None:
         self.faults: list[str] = []
         self._host = urlsplit(origin).netloc
-        context.on("console", self._said)
+        context.on("console", self._on_console)
         context.on("weberror", lambda error: self.faults.append(f"uncaught: {error.error}"))
-        context.on("request", self._asked)
-        context.on("response", self._answered)
+        context.on("request", self._on_request)
+        context.on("response", self._on_response)
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"} and not message.text.startswith(_REFUSED):
             self.faults.append(f"console {message.type}: {message.text} ({message.location})")
 
-    def _asked(self, request: Request) -> None:
+    def _on_request(self, request: Request) -> None:
         address = urlsplit(request.url)
         if address.scheme not in {"about", "data", "blob"} and address.netloc != self._host:
-            self.faults.append(f"another host was asked: {request.url}")
+            self.faults.append(f"request to another host: {request.url}")
 
-    def _answered(self, response: Response) -> None:
+    def _on_response(self, response: Response) -> None:
         kind = response.request.resource_type
         if response.status >= 500 or (response.status >= 400 and kind not in _FORMS):
             self.faults.append(f"{response.status} for {kind} {response.url}")

@@ -1,7 +1,6 @@
-"""Where this machine has Chromium, or a browser made of it; run as a program, it says so or fails.
+"""Find Chromium or a browser based on it; as a program, exit with 1 if there is none.
 
-``CHROMIUM`` names another one. Nothing but the standard library is imported: scripts/install-browser.sh asks before
-there are tests.
+``CHROMIUM`` selects another one. scripts/install-browser.sh runs this file, so it imports only the standard library.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A real Chromium, one for the whole session, and a page of it that the tests of a module share, which is looked on at.
+"""A real Chromium for the whole session, and a watched page that the tests of a module share.
 
-To open a page in a context of its own costs two seconds of a processor, to go on to the next address a fifth of one.
+A page in a new context costs two seconds of CPU time, a navigation of an open page a fifth of a second.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ FLAGS = [
     "--disable-gpu",
     "--disable-quic",
     "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # pages that ask elsewhere find nobody
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no external hosts
     "--no-first-run",
     "--no-sandbox",  # build machines run as root
 ]
@@ -36,14 +36,13 @@ Visit = Callable[..., Page]
 
 @pytest.fixture
 def visitor(server: RunningServer) -> Iterator[Visitor]:
-    """Somebody at the console of a module's ``server``, without a browser."""
+    """A client of the console of ``server`` without a browser."""
     with Visitor(server) as someone:
         yield someone
 
 
 @pytest.fixture
 def queues(client: HttpQueueClient) -> HttpQueueClient:
-    """A client of a module's ``server``."""
     return client
 
 
@@ -62,7 +61,7 @@ def launched() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page of the console of ``server``, in a context of its own; ``watch`` looks on."""
+    """A page of the console of ``server`` in a separate context; ``watch`` collects its faults."""
 
     def __init__(self, browser: Browser, server: RunningServer, **options: Any) -> None:
         self.context = browser.new_context(base_url=server.admin_endpoint, **options)
@@ -70,22 +69,22 @@ class Tab:
         self.watch = Watch(self.context, origin=server.admin_endpoint)
         self.page = self.context.new_page()
 
-    def begin_anew(self) -> None:
-        """Forget what another test has left: cookies, size and light."""
+    def reset(self) -> None:
+        """Reset what another test may have changed: cookies, size and colour scheme."""
         self.context.clear_cookies()
         self.page.set_viewport_size(SIZE)
         self.page.emulate_media(color_scheme="light")
 
     def end(self) -> list[str]:
-        """Return the faults up to now, and forget them; what the page has said until then has arrived."""
-        self.page.evaluate("0")
+        """Return the faults up to now, and clear them."""
+        self.page.evaluate("0")  # events of the page arrive before the result
         faults, self.watch.faults = self.watch.faults, []
         return faults
 
 
 @contextmanager
 def seen(whole_browser: Browser) -> Iterator[None]:
-    """Have Playwright's event loop be that of this thread for a while: other tests run one of their own."""
+    """Make Playwright's event loop the running one of this thread, where other tests run their own loops."""
     asyncio._set_running_loop(whole_browser._impl_obj._loop)
     try:
         yield
@@ -95,7 +94,7 @@ def seen(whole_browser: Browser) -> Iterator[None]:
 
 @pytest.fixture
 def browser(whole_browser: Browser) -> Iterator[Browser]:
-    """The browser; contexts that a test opens end with it."""
+    """The browser; the contexts that a test opens are closed at its end."""
     kept = whole_browser.contexts
     with seen(whole_browser):
         yield whole_browser
@@ -106,7 +105,6 @@ def browser(whole_browser: Browser) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def empty(whole_browser: Browser) -> Iterator[Page]:
-    """A page of nothing; ``blank`` is what tests ask for."""
     with seen(whole_browser):
         page = whole_browser.new_page()
     yield page
@@ -116,13 +114,13 @@ def empty(whole_browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def blank(browser: Browser, empty: Page) -> Page:
-    """The page that tests of a module share which have no server."""
+    """An empty page without a server, shared by the tests of a module."""
     return empty
 
 
 @pytest.fixture(scope="module")
 def tab(whole_browser: Browser, server: RunningServer) -> Iterator[Tab]:
-    """The page that the tests of a module share, which has one ``server``."""
+    """A page of the module's ``server``, shared by the tests of the module."""
     with seen(whole_browser):
         opened = Tab(whole_browser, server)
     yield opened
@@ -132,9 +130,9 @@ def tab(whole_browser: Browser, server: RunningServer) -> Iterator[Tab]:
 
 @pytest.fixture
 def visit(browser: Browser, server: RunningServer, tab: Tab) -> Iterator[Visit]:
-    """Give a call that opens the console of ``server`` at a path, as a visitor of its own; no page may do wrong.
+    """Return a function that opens a path of the console in a new session; a fault of any page fails the test.
 
-    Keywords are Playwright's of a context: ``color_scheme``, ``viewport``, ``java_script_enabled``.
+    Its keyword arguments are those of a Playwright context: ``color_scheme``, ``viewport``, ``java_script_enabled``.
     """
     with visiting(browser, server, tab) as open_at:
         yield open_at
@@ -142,15 +140,15 @@ def visit(browser: Browser, server: RunningServer, tab: Tab) -> Iterator[Visit]:
 
 @pytest.fixture
 def page(visit: Visit) -> Page:
-    """The first page of the console, as somebody sees it whom nobody asks who he is."""
+    """The first page of the console, without a sign-in."""
     return visit()
 
 
 @contextmanager
 def visiting(browser: Browser, server: RunningServer, tab: Tab | None = None) -> Iterator[Visit]:
-    """Yield a call that opens the console of ``server``, and look whether any page did wrong when it ends well.
+    """Yield a function that opens a path of the console; at the end, assert that no page has faults.
 
-    The first visit that wants nothing special is in ``tab``.
+    The first visit without options uses ``tab``.
     """
     tabs: list[Tab] = []
     faults: list[str] = []
@@ -159,7 +157,7 @@ def visiting(browser: Browser, server: RunningServer, tab: Tab | None = None) ->
         if tab is None or tab in tabs or options:
             tabs.append(Tab(browser, server, **options))
         else:
-            tab.begin_anew()
+            tab.reset()
             tabs.append(tab)
         page = tabs[-1].page
         page.goto(path)
@@ -176,7 +174,7 @@ def visiting(browser: Browser, server: RunningServer, tab: Tab | None = None) ->
 
 
 def _hidden() -> asyncio.AbstractEventLoop:
-    """Take this thread's running event loop out of sight: other tests run one of their own. Return it."""
+    """Unset this thread's running event loop, as other tests run their own; return it."""
     loop = asyncio.get_running_loop()
     asyncio._set_running_loop(None)
     return loop

@@ -1,17 +1,17 @@
-"""The address of every page of the console that is looked at, found by the table of pages itself."""
+"""The addresses of all pages of the console, from its table of pages."""
 
 import re
 
 from veilmq.console.pages import PAGES
 
 ACCOUNT = "000000000000"
-UNSEEN = {"/console/logout", "/console/live"}  # only sends on; a stream
+UNSEEN = {"/console/logout", "/console/live"}  # a redirect; a stream
 
 
 def addresses(queue: str, **values: str) -> dict[str, str]:
-    """Return the addresses of all pages by a short name each; those of a queue are ``queue``'s.
+    """Return short name → address of all pages, those of a queue for ``queue``.
 
-    ``values`` are those of parameters of a path beside account and name.
+    ``values`` has parameters of paths other than account and name.
     """
     filled = {"account": ACCOUNT, "name": queue, **values}
     paths = dict.fromkeys(page.path for page in PAGES if page.path not in UNSEEN)

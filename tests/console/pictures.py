@@ -1,4 +1,4 @@
-"""Pictures of every page, and the scene that they are taken of: `python -m tests.console.pictures`."""
+"""Screenshots of every page, and the queues that they show: `python -m tests.console.pictures` writes their page."""
 
 import os
 from collections.abc import Callable
@@ -33,7 +33,7 @@ OFTEN = 3
 
 
 def places() -> dict[str, str]:
-    """Return the addresses of all pages, each of a queue on which it has something to show."""
+    """Return the addresses of all pages, each with a queue that has content for it."""
     claims = {
         "claims-queue": CLAIMS,
         "claims-queue-release": f"{CLAIMS}/release?source=spark-clicks&number=2",
@@ -47,7 +47,7 @@ def places() -> dict[str, str]:
 
 
 def staged(server: RunningServer, client: HttpQueueClient) -> None:
-    """Put queues into ``server`` in which something goes on; takes five minutes of its clock."""
+    """Create queues in use on ``server``; advances its clock by five minutes."""
     _make_queues(client)
     _hold_for_a_while(server, client)
     _let_orders_fail(server, client)
@@ -61,9 +61,9 @@ def staged(server: RunningServer, client: HttpQueueClient) -> None:
 
 
 def go_on(server: RunningServer, client: HttpQueueClient, seen: Callable[[str, str], None]) -> None:
-    """Let leases of orders end in each way that there is, for whoever looks on.
+    """End leases of orders in every way.
 
-    ``seen`` is called with a message's id and what its bar must be by then, and returns when it is.
+    ``seen`` is called with the id of a message and the expected state of its bar, and returns once the page shows it.
     """
     taken = [client.receive("orders", count=1, timeout_s=timeout_s, wait_s=0)[0] for timeout_s in (8, 40, 50, 60)]
     expiring, deleted, returned, extended = taken
@@ -98,7 +98,7 @@ def _make_queues(client: HttpQueueClient) -> None:
 
 
 def _hold_for_a_while(server: RunningServer, client: HttpQueueClient) -> None:
-    """Give the event log something to tell: most messages are held shortly, a few longer than the timeout."""
+    """Fill the event log: most messages are held for a short time, a few longer than the timeout."""
     for short in range(4):
         held_s = HELD_S[: 10 + 3 * short] if short < 3 else HELD_S
         for begin in range(0, len(held_s), 10):
@@ -123,9 +123,9 @@ def _let_orders_fail(server: RunningServer, client: HttpQueueClient) -> None:
 
 
 def _work_on_orders(server: RunningServer, client: HttpQueueClient, watching: Visitor) -> None:
-    """Let some leases be renewed, some end, some be returned, and the messages of most be deleted.
+    """Delete most messages; renew, release and let expire the leases of the others.
 
-    What is counted while somebody is ``watching`` becomes the history of the queues.
+    Each listing by ``watching`` adds to the history of the queues.
     """
     for begin in range(0, 60, 10):
         client.send_batch("orders", [_order(number) for number in range(begin, begin + 10)])
@@ -174,10 +174,10 @@ def _order(number: int) -> NewMessage:
     return NewMessage(body=body, attributes=_KIND)
 
 
-# The pictures of the documentation: every page of the console in light and dark, wide and narrow.
+# The screenshots of the documentation: every page of the console, light and dark, wide and narrow.
 #
-# ``make screenshots`` has the tests of the pages keep what they see in ``docs/console``. Run as a program, this
-# module writes the page of the documentation that shows them.
+# ``make screenshots`` makes the tests of pages save screenshots to ``docs/console``. As a program, this module writes
+# the page that shows them.
 
 
 WIDE, NARROW = 1280, 390

@@ -1,4 +1,4 @@
-"""Accounts, policies and the audit log in the console: no secrets, and what was changed, for those who may see it."""
+"""The pages of accounts, policies and the audit log: no secrets, and only what the user may see."""
 
 import json
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 def read(server: RunningServer, key: str, query: str = "") -> str:
-    """Return what the holder of ``key`` reads."""
+    """Return the text of the page for the user of ``key``."""
     with Visitor(server, key=key) as visitor:
         seen = visitor.get(f"/console/accounts{query}")
     assert seen.status == 200
@@ -53,49 +53,43 @@ def read(server: RunningServer, key: str, query: str = "") -> str:
     return seen.text
 
 
-def test_an_account_sees_its_own_keys_and_no_secret(server: RunningServer) -> None:
+def test_an_account_sees_only_its_own_keys_and_no_secrets(server: RunningServer) -> None:
     seen = read(server, "AKIDOWNER")
     assert "AKIDOWNER the account itself (root) for programs and people never" in seen
     assert "AKIDCAROL carol for programs and people never" in seen
     assert "AKIDFRIEND" not in seen
     for secret in (*SECRETS.values(), TOKEN):
         assert secret not in seen
-
-
-def test_keys_that_end_say_when(server: RunningServer) -> None:
     seen = read(server, "AKIDFRIEND")
     assert "ASIDBOB bob temporary, with a session token 2100-01-01T00:00:00Z" in seen
     assert "AKIDENDED dave for programs and people has expired , 2001-01-01T00:00:00Z" in seen
 
 
-def test_policies_are_told_in_words(server: RunningServer) -> None:
+def test_policies_are_described_in_words(server: RunningServer) -> None:
     seen = read(server, "AKIDOWNER")
     allowed = "sqs:SendMessage, sqs:GetQueueAttributes, if aws:SourceIp is in 127.0.0.0/8"
     assert f"friends: Allowed to {FRIEND}: {allowed}" in seen
     assert f"Denied to arn:aws:iam::{OWNER}:user/carol: sqs:PurgeQueue" in seen
     assert "plain No policy: its account may do everything, others nothing. You may do everything here." in seen
-
-
-def test_what_one_may_do_oneself_is_told(server: RunningServer) -> None:
     assert "You may not: PurgeQueue." in read(server, "AKIDCAROL", "?search=orders")
     assert "You may: GetQueueAttributes, SendMessage." in read(server, "AKIDFRIEND", f"?search={OWNER}/orders")
 
 
-def test_what_one_may_not_see_is_not_shown(server: RunningServer) -> None:
+def test_the_page_hides_policies_of_other_accounts(server: RunningServer) -> None:
     assert "There is no queue" in read(server, "AKIDFRIEND")
     for queue in (f"{OWNER}/plain", f"{OWNER}/nothing", "<b>/x"):
         seen = read(server, "AKIDFRIEND", f"?search={queue}")
         assert "You may not see its policy, or there is no such queue." in seen
 
 
-def test_where_nobody_is_asked_there_are_no_keys() -> None:
+def test_without_credentials_the_page_has_no_keys() -> None:
     with RunningServer() as running, Visitor(running) as visitor:
         seen = visitor.get("/console/accounts").text
     assert "Authentication is off" in seen
     assert "There is no queue yet" in seen
 
 
-# The audit log: what was changed here, for those whom it concerns.
+# The audit log.
 
 
 QUEUE = f"/console/queues/{OWNER}/orders"
@@ -117,7 +111,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 
 
 def audit(audited: RunningServer, key: str, query: str = "") -> str:
-    """Return what the holder of ``key`` reads."""
+    """Return the text of the audit log for the user of ``key``."""
     with Visitor(audited, key=key) as visitor:
         seen = visitor.get(f"/console/audit{query}")
     assert seen.status == 200
@@ -126,18 +120,16 @@ def audit(audited: RunningServer, key: str, query: str = "") -> str:
 
 
 def called(audited: RunningServer, path: str, **fields: Any) -> int:
-    """Call the API of the admin port as the owner; return the status."""
+    """Send a request to the admin API as the owner; return the status."""
     headers = urllib3.make_headers(basic_auth=f"AKIDOWNER:{SECRETS['AKIDOWNER']}")
     return urllib3.request("POST", f"{audited.admin_endpoint}/api/{path}", json=fields, headers=headers).status
 
 
-def test_a_change_is_told_with_who_and_before_and_after(audited: RunningServer) -> None:
+def test_the_log_has_changes_with_their_user_and_values(audited: RunningServer) -> None:
+    """The server's account sees all changes, others only those of their account."""
     seen = audit(audited, "AKIDOWNER")
     for words in (f"arn:aws:iam::{OWNER}:user/carol 127.0.0.1", "visibility_timeout_s: 30 → 45", "done", "elsewhere"):
-        assert words in seen, "the server's own account sees all"
-
-
-def test_others_see_what_concerns_them(audited: RunningServer) -> None:
+        assert words in seen
     carol = audit(audited, "AKIDCAROL")
     assert "visibility_timeout_s" in carol
     assert "elsewhere" not in carol
@@ -146,7 +138,7 @@ def test_others_see_what_concerns_them(audited: RunningServer) -> None:
     assert "carol 127" not in friend
 
 
-def test_who_may_not_see_a_queues_settings_does_not_see_them_here(audited: RunningServer) -> None:
+def test_the_log_hides_settings_that_the_user_may_not_see(audited: RunningServer) -> None:
     deny = {"Effect": "Deny", "Principal": {"AWS": f"arn:aws:iam::{OWNER}:user/carol"}, "Action": "sqs:GetQueue*"}
     policy = json.dumps({"Version": "2012-10-17", "Statement": [deny]})
     client(audited).create_queue(QueueName="private", Attributes={"Policy": policy})
@@ -156,21 +148,21 @@ def test_who_may_not_see_a_queues_settings_does_not_see_them_here(audited: Runni
     assert ("private" in carol, "4321" in carol, "30 → 45" in carol) == (True, False, True)
 
 
-def test_the_end_of_a_move_is_seen_by_all_of_the_account(audited: RunningServer) -> None:
-    """It names the task and no queue."""
+def test_the_whole_account_sees_a_cancelled_move(audited: RunningServer) -> None:
+    """The entry has the task but no queue."""
     assert called(audited, "sqs/CancelMessageMoveTask", TaskHandle="none") == 400
     assert "CancelMessageMoveTask" in audit(audited, "AKIDCAROL")
     assert "CancelMessageMoveTask" not in audit(audited, "AKIDFRIEND")
 
 
-def test_one_searches_by_queue_and_by_who(audited: RunningServer) -> None:
+def test_the_log_is_searched_by_queue_and_by_user(audited: RunningServer) -> None:
     assert "elsewhere" not in audit(audited, "AKIDOWNER", "?queue=ord")
     assert "visibility_timeout_s" in audit(audited, "AKIDOWNER", "?queue=ORD&who=carol")
     assert "Nothing was changed that fits." in audit(audited, "AKIDOWNER", f"?queue=orders&who={FRIEND}")
     assert "Nothing was changed that fits." in audit(audited, "AKIDOWNER", "?queue=%3Cscript%3E")
 
 
-def test_markup_in_a_change_stays_text(audited: RunningServer) -> None:
+def test_markup_in_a_change_is_escaped(audited: RunningServer) -> None:
     tags = {"<b>team</b>": "<script>x</script>"}
     assert called(audited, "sqs/TagQueue", QueueUrl=f"http://localhost/{OWNER}/orders", Tags=tags) == 400
     with Visitor(audited, key="AKIDOWNER") as visitor:
@@ -180,7 +172,7 @@ def test_markup_in_a_change_stays_text(audited: RunningServer) -> None:
     assert "<b>" not in seen.html
 
 
-def test_a_log_without_a_file_says_so() -> None:
+def test_the_page_of_a_log_in_memory_explains_that() -> None:
     with RunningServer() as running, Visitor(running) as visitor:
         seen = visitor.get("/console/audit").text
         assert "keeps the last thousand lines in memory" in seen

@@ -1,4 +1,4 @@
-"""The console in a real browser: by keys alone, while one types, without scripts, and while something moves."""
+"""The console in a real browser: by keyboard, with search as you type, without scripts, and with live updates."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,6 @@ _NUMBERS = count()
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """A server, for queues with a name of their own in each test."""
     with RunningServer() as running:
         yield running
 
@@ -34,13 +33,13 @@ def sqs(server: RunningServer) -> Any:
 
 @pytest.fixture
 def orders() -> str:
-    """The name of a queue that is not there yet; none of another test begins with it."""
+    """The name of a missing queue, with a unique prefix."""
     return f"orders{next(_NUMBERS)}-"
 
 
 @pytest.fixture
 def jobs(queues: HttpQueueClient) -> str:
-    """The name of a queue with a timeout of half a minute, which no other test has."""
+    """The name of a new queue with a visibility timeout of 30 seconds."""
     name = f"jobs{next(_NUMBERS)}-"
     queues.create_queue(name, {"visibility_timeout_s": 30})
     return name
@@ -62,12 +61,11 @@ def counts(queues: HttpQueueClient, name: str) -> tuple[int, int]:
 
 
 def place(name: str) -> str:
-    """Return the address of the page of a queue."""
     return f"/console/queues/000000000000/{name}"
 
 
-def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -> None:
-    """Tab and Enter lead everywhere, what has the focus shows it; a wrong value keeps the form and says the range."""
+def test_a_queue_is_created_and_deleted_by_keyboard(page: Page, sqs: Any, orders: str) -> None:
+    """The focus is visible; an invalid value keeps the form and shows the valid range."""
     keyboard = Keyboard(page)
     keyboard.press(page.get_by_role("link", name="New queue").first)
     expect(page.get_by_role("heading", level=1)).to_have_text("New queue")
@@ -94,7 +92,7 @@ def test_keys_alone_make_and_delete_a_queue(page: Page, sqs: Any, orders: str) -
     assert keyboard.unseen == []
 
 
-def test_keys_alone_send_receive_and_delete(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
+def test_messages_are_sent_received_and_deleted_by_keyboard(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
     page = visit()
     keyboard = Keyboard(page)
     keyboard.press(page.get_by_role("link", name=jobs, exact=True))
@@ -121,8 +119,8 @@ def test_keys_alone_send_receive_and_delete(visit: Visit, queues: HttpQueueClien
     assert keyboard.unseen == []
 
 
-def test_typing_searches(page: Page, server: RunningServer, orders: str) -> None:
-    """The list follows without another page, the address too; and the field keeps the focus."""
+def test_typing_filters_the_list(page: Page, server: RunningServer, orders: str) -> None:
+    """List and address change without a navigation, and the field keeps the focus."""
     for name in (orders, f"{orders}dead", "letters"):
         server.queue(name)
     page.goto("/")
@@ -136,7 +134,7 @@ def test_typing_searches(page: Page, server: RunningServer, orders: str) -> None
     expect(page.get_by_role("link", name=re.compile(f"^{orders}"))).to_have_count(2)
 
 
-def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
+def test_the_first_tab_skips_the_menu(page: Page) -> None:
     skip = page.get_by_role("link", name="Skip to the content")
     page.keyboard.press("Tab")
     expect(skip).to_be_focused()
@@ -145,8 +143,8 @@ def test_the_first_tab_leads_past_the_menu(page: Page) -> None:
     expect(page.get_by_role("main")).to_be_focused()
 
 
-def test_everything_is_read_without_scripts(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
-    """And a form works; leases are a drawing, and a table for whoever cannot see it."""
+def test_the_console_works_without_scripts(visit: Visit, queues: HttpQueueClient, jobs: str) -> None:
+    """Leases are a drawing and a table, and forms work."""
     queues.send(jobs, "one")
     (held,) = queues.receive(jobs)
     page = visit("/", java_script_enabled=False)
@@ -163,11 +161,11 @@ def test_everything_is_read_without_scripts(visit: Visit, queues: HttpQueueClien
     assert queues.show(jobs).settings.visibility_timeout_s == 12
 
 
-# What moves by itself on open pages: figures, leases as bars, moves.
+# Live updates.
 
 
 def connected(page: Page) -> Page:
-    """Return ``page`` once it is told what happens."""
+    """Return ``page`` once its event stream is connected."""
     expect(page.locator("html")).to_have_attribute("data-live", "on")
     return page
 
@@ -178,10 +176,10 @@ def end_of(bar: Locator) -> float:
     return place + width
 
 
-def test_a_received_message_is_a_bar_until_its_timeout_ends(
+def test_a_lease_is_a_bar_until_its_timeout_ends(
     visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
 ) -> None:
-    """It appears without a reload, a renewal moves its end, and it ends when the timeout does: by the queue's clock."""
+    """It appears without a reload, a renewal moves its end, and it ends by the server's clock."""
     queues.send(jobs, "m")
     page = connected(visit(place(jobs)))
     bars = page.locator("svg.leases .bar")
@@ -208,10 +206,10 @@ def test_a_received_message_is_a_bar_until_its_timeout_ends(
     expect(bars).to_have_count(0)
 
 
-def test_a_list_moves_where_something_happened(
+def test_counts_in_the_list_change_without_a_reload(
     visit: Visit, server: RunningServer, queues: HttpQueueClient, jobs: str
 ) -> None:
-    """Without a reload, and also after another page of it was exchanged for the first."""
+    """Also after a search has replaced the list."""
     queues.create_queue("other")
     page = connected(visit("/console/queues"))
     cell = page.locator(f'tr[data-queue="{jobs}"] [data-figure="visible"]')
@@ -227,7 +225,9 @@ def test_a_list_moves_where_something_happened(
     expect(cell).to_have_text("2")
 
 
-def test_a_move_goes_on_before_ones_eyes(visit: Visit, server: RunningServer, queues: HttpQueueClient) -> None:
+def test_the_progress_of_a_move_changes_without_a_reload(
+    visit: Visit, server: RunningServer, queues: HttpQueueClient
+) -> None:
     queues.create_queue("ended")
     queues.create_queue("failing", {"visibility_timeout_s": 1, "dead_letter_queue": "ended", "receives_max": 1})
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Claims in the console: who reads what, and what an operator ends, each with the queue's name typed."""
+"""The pages of claims: sources, claims and writers, and the changes of an operator, confirmed by the queue's name."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ PAGE = "/console/claims/000000000000/jobs"
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server with a queue of three messages, two of them in the claim of a stream."""
+    """A server with a queue of three messages, two of them in a claim."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("dead")
         client.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
@@ -30,13 +30,13 @@ def server() -> Iterator[RunningServer]:
 
 
 def change(visitor: Visitor, verb: str, *, confirmation: str = "jobs", **fields: str) -> Seen:
-    """Open the form of ``verb``, as its link does, fill in the queue's name and send it."""
+    """Open the form of ``verb``, fill in the queue's name and submit it."""
     query = "&".join(f"{name}={value}" for name, value in fields.items())
     form = form_of(visitor.get(f"{PAGE}/{verb}?{query}").html, f"{PAGE}/{verb}")
     return visitor.send(f"{PAGE}/{verb}", {**form, "confirmation": confirmation})
 
 
-def test_the_list_has_the_queues_with_readers(visitor: Visitor) -> None:
+def test_the_list_has_the_queues_with_sources(visitor: Visitor) -> None:
     seen = visitor.get("/console/claims")
     assert (seen.status, "idle" in seen.text) == (200, False)
     assert "jobs daily report s-1 alive 1 2" in seen.text
@@ -45,7 +45,7 @@ def test_the_list_has_the_queues_with_readers(visitor: Visitor) -> None:
     assert visitor.get("/console/claims?search=%3Cb%3E").status == 200
 
 
-def test_a_queue_has_its_sources_with_their_claims(server: RunningServer, visitor: Visitor) -> None:
+def test_the_page_of_a_queue_has_its_sources_and_claims(server: RunningServer, visitor: Visitor) -> None:
     seen = visitor.get(PAGE)
     assert "daily report s-1" in seen.text
     assert "Reader alive Acknowledged 0 of 1 Epoch 1" in seen.text
@@ -57,7 +57,7 @@ def test_a_queue_has_its_sources_with_their_claims(server: RunningServer, visito
     assert "lost" in visitor.get(PAGE).text
 
 
-def test_writers_are_told_too(server: RunningServer, visitor: Visitor) -> None:
+def test_the_pages_have_writers(server: RunningServer, visitor: Visitor) -> None:
     assert "This queue has no writers" in visitor.get(PAGE).text
     with Publications(server.endpoint, URL.format(server.endpoint)) as jobs:
         jobs.stage("w-1", batch=7, attempt="a", part=0, messages=[OutgoingRow(body="x"), OutgoingRow(body="y")])
@@ -65,7 +65,7 @@ def test_writers_are_told_too(server: RunningServer, visitor: Visitor) -> None:
     assert "jobs writes w-1 – – 2 staged" in visitor.get("/console/claims").text
 
 
-def test_releasing_gives_the_messages_back(server: RunningServer, visitor: Visitor) -> None:
+def test_releasing_a_claim_makes_its_messages_visible(server: RunningServer, visitor: Visitor) -> None:
     seen = change(visitor, "release", source="s-1", number="1")
     assert (seen.status, seen.path) == (200, f"{PAGE}?done=claim-released")
     assert "The claim was released" in seen.text
@@ -75,9 +75,7 @@ def test_releasing_gives_the_messages_back(server: RunningServer, visitor: Visit
 
 
 @pytest.mark.parametrize(("verb", "number"), [("release", "1"), ("evict", "1"), ("close", "")])
-def test_nothing_happens_without_the_queues_name(
-    server: RunningServer, visitor: Visitor, verb: str, number: str
-) -> None:
+def test_changes_require_the_name_of_the_queue(server: RunningServer, visitor: Visitor, verb: str, number: str) -> None:
     seen = change(visitor, verb, confirmation="job", source="s-1", number=number)
     assert seen.status == 422
     assert "so nothing was changed" in seen.text
@@ -86,7 +84,7 @@ def test_nothing_happens_without_the_queues_name(
         assert [claim.messages for claim in source.claims] == [2]
 
 
-def test_evicting_moves_a_message_to_the_dead_letters(server: RunningServer, visitor: Visitor) -> None:
+def test_evicting_a_message_moves_it_to_the_dead_letter_queue(server: RunningServer, visitor: Visitor) -> None:
     form = visitor.get(f"{PAGE}/evict?source=s-1&number=1")
     assert "<script>a2</script>" in form.text
     assert "<script>a2" not in form.html
@@ -95,28 +93,24 @@ def test_evicting_moves_a_message_to_the_dead_letters(server: RunningServer, vis
     assert "The message was moved out of the claim" in seen.text
     with HttpQueueClient(server.endpoint) as client:
         assert client.show("dead").visible == 1
+    invalid = change(visitor, "evict", source="s-1", number="1", message="nothing")
+    assert (invalid.status, "Id of the message" in invalid.text) == (400, True)
 
 
-def test_what_is_no_message_is_said_beside_the_form(visitor: Visitor) -> None:
-    seen = change(visitor, "evict", source="s-1", number="1", message="nothing")
-    assert seen.status == 400
-    assert "Id of the message" in seen.text
-
-
-def test_closing_forgets_a_source(server: RunningServer, visitor: Visitor) -> None:
+def test_closing_deletes_a_source(server: RunningServer, visitor: Visitor) -> None:
     assert "The source was closed" in change(visitor, "close", source="s-1").text
     assert "This queue has no sources" in visitor.get(PAGE).text
 
 
 @pytest.mark.parametrize("path", ["release?source=s-2&number=1", "evict?source=s-2&number=1", "close?source=%3Cb%3E"])
-def test_a_source_that_is_gone_is_said(visitor: Visitor, path: str) -> None:
+def test_a_missing_source_is_an_error(visitor: Visitor, path: str) -> None:
     seen = visitor.get(f"{PAGE}/{path}")
     assert "There is no source of this name" in seen.text
     assert "<b>" not in seen.html
 
 
 @pytest.mark.parametrize("number", ["", "x", "-1", "9" * 40, "٣"])
-def test_a_number_that_is_none_changes_nothing(visitor: Visitor, number: str) -> None:
+def test_an_invalid_number_is_refused(visitor: Visitor, number: str) -> None:
     token = form_of(visitor.get(f"{PAGE}/release?source=s-1&number=1").html, f"{PAGE}/release")["csrf"]
     fields = {"csrf": token, "confirmation": "jobs", "source": "s-1", "number": number}
     assert visitor.send(f"{PAGE}/release", fields).status == 422

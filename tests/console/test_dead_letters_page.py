@@ -1,4 +1,4 @@
-"""Dead letters in the console: where they are, their way back to its end on virtual time, and all moves at a glance."""
+"""The pages of dead letters and moves: sources and targets, starting, progress, cancelling and permissions."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def cancel(visitor: Visitor, page: Seen) -> Seen:
     return visitor.post(at("orders-dead"), at=page.path, do="cancel", handle=unescape(handle[1]))
 
 
-def test_both_ends_are_told(server: RunningServer, visitor: Visitor) -> None:
+def test_the_pages_of_source_and_dead_letter_queue_link_to_each_other(server: RunningServer, visitor: Visitor) -> None:
     failed(server, 2)
     source = visitor.get(at("orders"))
     assert "received 1 time and comes back is a dead letter" in source.text
@@ -55,7 +55,7 @@ def test_both_ends_are_told(server: RunningServer, visitor: Visitor) -> None:
     assert "Visible 2" in dead.text
 
 
-def test_a_queue_of_neither_kind_says_so(server: RunningServer, visitor: Visitor) -> None:
+def test_the_pages_of_a_queue_without_dead_letters_explain_that(server: RunningServer, visitor: Visitor) -> None:
     server.queue("plain")
     seen = visitor.get(at("plain")).text
     assert "It has no dead-letter queue" in seen
@@ -64,7 +64,7 @@ def test_a_queue_of_neither_kind_says_so(server: RunningServer, visitor: Visitor
     assert "No queue of this account names another one" in visitor.get(MOVES).text
 
 
-def test_a_move_goes_to_its_end_and_its_progress_is_seen(server: RunningServer, visitor: Visitor) -> None:
+def test_a_move_shows_its_progress_until_it_completes(server: RunningServer, visitor: Visitor) -> None:
     queue, dead = failed(server, 30)
     begun = start(visitor, "orders-dead", rate="5")
     assert begun.path.endswith("?done=move-started")
@@ -82,7 +82,7 @@ def test_a_move_goes_to_its_end_and_its_progress_is_seen(server: RunningServer, 
     assert (queue.counts.visible, dead.counts.visible) == (30, 0)
 
 
-def test_a_move_to_one_queue_as_fast_as_it_goes(server: RunningServer, visitor: Visitor) -> None:
+def test_a_move_may_have_a_destination_and_no_rate(server: RunningServer, visitor: Visitor) -> None:
     _, dead = failed(server, 300)
     target = server.queue("inspection")
     assert "inspection" in start(visitor, "orders-dead", destination="inspection").text
@@ -92,7 +92,7 @@ def test_a_move_to_one_queue_as_fast_as_it_goes(server: RunningServer, visitor: 
 
 
 @pytest.mark.parametrize("page", [at("orders-dead"), MOVES])
-def test_a_move_is_cancelled_and_what_is_moved_stays_moved(server: RunningServer, visitor: Visitor, page: str) -> None:
+def test_a_cancelled_move_keeps_the_moved_messages(server: RunningServer, visitor: Visitor, page: str) -> None:
     queue, dead = failed(server, 30)
     start(visitor, "orders-dead", rate="5")
     server.advance(seconds=2)
@@ -103,7 +103,7 @@ def test_a_move_is_cancelled_and_what_is_moved_stays_moved(server: RunningServer
     assert f"cancelled {moved} of 30" in visitor.get(MOVES).text
 
 
-def test_a_move_that_has_ended_meanwhile_is_not_cancelled(server: RunningServer, visitor: Visitor) -> None:
+def test_cancelling_a_completed_move_is_an_error(server: RunningServer, visitor: Visitor) -> None:
     failed(server, 3)
     page = start(visitor, "orders-dead", rate="1")
     server.advance(seconds=10)
@@ -111,7 +111,7 @@ def test_a_move_that_has_ended_meanwhile_is_not_cancelled(server: RunningServer,
     assert (seen.status, "Task does not exist." in seen.text) == (404, True)
 
 
-def test_why_a_move_failed_is_told(server: RunningServer, visitor: Visitor) -> None:
+def test_a_failed_move_has_a_reason(server: RunningServer, visitor: Visitor) -> None:
     _, dead = failed(server, 0)
     boto.client(server.endpoint).send_message(QueueUrl=dead.url, MessageBody="sent directly")
     start(visitor, "orders-dead")
@@ -120,7 +120,7 @@ def test_why_a_move_failed_is_told(server: RunningServer, visitor: Visitor) -> N
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "error"),
     [
         ({"rate": "0"}, "This must be 1 to 500 messages a second."),
         ({"rate": "501"}, "This must be 1 to 500 messages a second."),
@@ -131,27 +131,27 @@ def test_why_a_move_failed_is_told(server: RunningServer, visitor: Visitor) -> N
         ({"destination": "other.fifo"}, "has another type"),
     ],
 )
-def test_what_cannot_be_starts_nothing(
-    server: RunningServer, visitor: Visitor, fields: dict[str, str], said: str
+def test_invalid_fields_start_no_move(
+    server: RunningServer, visitor: Visitor, fields: dict[str, str], error: str
 ) -> None:
     server.queue("other.fifo")
     _, dead = failed(server, 1)
     seen = start(visitor, "orders-dead", **fields)
-    assert (seen.status, said in seen.text) == (422, True)
+    assert (seen.status, error in seen.text) == (422, True)
     assert SCRIPT not in seen.html
     assert unescape(seen.html).count(next(iter(fields.values()))) >= 1
     server.advance(seconds=5)
     assert (dead.counts.visible, "Latest moves" in visitor.get(at("orders-dead")).text) == (1, False)
 
 
-def test_one_move_at_a_time(server: RunningServer, visitor: Visitor) -> None:
+def test_a_queue_has_one_move_at_a_time(server: RunningServer, visitor: Visitor) -> None:
     failed(server, 10)
     start(visitor, "orders-dead", rate="1")
     seen = start(visitor, "orders-dead")
     assert (seen.status, "There is already a task running" in seen.text) == (400, True)
 
 
-def test_all_moves_are_at_a_glance_those_that_run_first(server: RunningServer, visitor: Visitor) -> None:
+def test_the_page_of_moves_has_running_moves_first(server: RunningServer, visitor: Visitor) -> None:
     for name in ("a", "b"):
         failed(server, 5, name=name)
     start(visitor, "a-dead", rate="1")
@@ -162,8 +162,8 @@ def test_all_moves_are_at_a_glance_those_that_run_first(server: RunningServer, v
     assert text.index("a-dead") < text.index("running") < text.index("b-dead") < text.index("completed")
 
 
-def test_whoever_may_only_see_starts_nothing(tmp_path: Path) -> None:
-    """The moves themselves are the owner's, whatever a policy says."""
+def test_only_the_owner_sees_and_starts_moves(tmp_path: Path) -> None:
+    """Whatever a policy allows."""
     with RunningServer(credentials=written(tmp_path / "credentials.toml"), account=OWNER, region=REGION) as running:
         owner = client(running)
         policy = json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "sqs:Get*"}]})

@@ -1,4 +1,4 @@
-"""The stream of an open page over a real socket: counts, leases and moves as they move, for those who may see them."""
+"""The event stream of an open page over a real socket: counts, leases and moves, and permissions."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +17,8 @@ from veilmq.testing import RunningServer
 PATIENCE_S = 60.0
 
 
-class Watching:
-    """An open page: its events in their order."""
+class EventStream:
+    """The events of an open page."""
 
     def __init__(self, server: RunningServer, *, cookies: dict[str, str] | None = None, **query: str) -> None:
         self._http = urllib3.PoolManager()
@@ -49,8 +49,8 @@ class Watching:
     def next(self, event: str) -> dict[str, Any]:
         for line in self._lines:
             if line == f"event: {event}":
-                told: dict[str, Any] = msgspec.json.decode(next(self._lines).removeprefix("data: "))
-                return told
+                data: dict[str, Any] = msgspec.json.decode(next(self._lines).removeprefix("data: "))
+                return data
         raise AssertionError(f"the stream ended before an event {event}")
 
     @property
@@ -64,20 +64,21 @@ def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]
         yield running
 
 
-def test_a_list_is_told_what_changed_in_its_queues(server: RunningServer, queues: HttpQueueClient) -> None:
+def test_the_stream_of_a_list_has_the_changed_counts_of_its_queues(
+    server: RunningServer, queues: HttpQueueClient
+) -> None:
     for name in ("a", "b", "c"):
         queues.create_queue(name)
-    with Watching(server, counts="a,b,none") as page:
-        told = page.next("counts")
-        assert (told["whole"], set(told["set"]), told["set"]["a"]["visible"]) == (True, {"a", "b"}, "0")
+    with EventStream(server, counts="a,b,none") as page:
+        first = page.next("counts")
+        assert (first["whole"], set(first["set"]), first["set"]["a"]["visible"]) == (True, {"a", "b"}, "0")
         server.advance(1_000)
-        assert page.next("counts")["set"]["a"]["sent"] == "0.0", "rates need two looks"
+        assert page.next("counts")["set"]["a"]["sent"] == "0.0", "rates need two counts"
         queues.send("b", "m")
         queues.send("c", "m")
         server.advance(1_000)
-        told = page.next("counts")
-        assert told["set"].keys() == {"b"}
-        assert told["set"]["b"]["visible"] == "1"
+        changed = page.next("counts")["set"]
+        assert (changed.keys(), changed["b"]["visible"]) == ({"b"}, "1")
         queues.delete_queue("a")
         server.advance(1_000)
         assert page.next("counts")["gone"] == ["a"]
@@ -85,11 +86,11 @@ def test_a_list_is_told_what_changed_in_its_queues(server: RunningServer, queues
         assert "default-src 'none'" in page.reply.headers["content-security-policy"]
 
 
-def test_a_lease_is_a_bar_that_moves_and_ends(server: RunningServer, queues: HttpQueueClient) -> None:
+def test_the_stream_of_a_queue_has_renewed_and_expired_leases(server: RunningServer, queues: HttpQueueClient) -> None:
     queues.create_queue("jobs", {"visibility_timeout_s": 30})
     for body in ("m", "n"):
         queues.send("jobs", body)
-    with Watching(server, leases="000000000000/jobs") as page:
+    with EventStream(server, leases="000000000000/jobs") as page:
         assert page.next("leases")["set"] == {}
         (held,) = queues.receive("jobs")
         server.advance(1_000)
@@ -103,24 +104,22 @@ def test_a_lease_is_a_bar_that_moves_and_ends(server: RunningServer, queues: Htt
         assert renewed["figures"]["in_flight"] == "1"
         for _ in range(59):
             server.advance(1_000)
-        while key not in (told := page.next("leases"))["set"] or "expired" not in told["set"][key]:
+        while key not in (last := page.next("leases"))["set"] or "expired" not in last["set"][key]:
             pass
-        assert told["figures"]["visible"] == "2"
+        assert last["figures"]["visible"] == "2"
 
 
-def endings(told: dict[str, Any]) -> list[str]:
-    """Return how the leases ended whose bars have changed."""
-    return sorted(word for bar in told["set"].values() for word in ("deleted", "returned") if f'"bar {word}"' in bar)
+def endings(data: dict[str, Any]) -> list[str]:
+    """Return the states of the changed bars of ended leases."""
+    return sorted(word for bar in data["set"].values() for word in ("deleted", "returned") if f'"bar {word}"' in bar)
 
 
-def test_each_of_those_that_ended_together_is_told_by_its_message(
-    server: RunningServer, queues: HttpQueueClient
-) -> None:
-    """A purge is no release, though it counts no deletions."""
+def test_the_stream_distinguishes_deleted_and_returned_messages(server: RunningServer, queues: HttpQueueClient) -> None:
+    """Purged messages are deleted, though no delete is counted."""
     queues.create_queue("jobs")
     for body in ("m", "n", "o"):
         queues.send("jobs", body)
-    with Watching(server, leases="000000000000/jobs") as page:
+    with EventStream(server, leases="000000000000/jobs") as page:
         page.next("leases")
         first, second, _ = queues.receive("jobs", count=3)
         server.advance(1_000)
@@ -134,7 +133,7 @@ def test_each_of_those_that_ended_together_is_told_by_its_message(
         assert endings(page.next("leases")) == ["deleted"]
 
 
-def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueClient) -> None:
+def test_the_stream_has_the_progress_of_moves(server: RunningServer, queues: HttpQueueClient) -> None:
     queues.create_queue("dead")
     queues.create_queue("jobs", {"visibility_timeout_s": 1, "dead_letter_queue": "dead", "receives_max": 1})
     for _ in range(5):
@@ -142,7 +141,7 @@ def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueCl
     queues.receive("jobs", count=5)
     server.advance(1_000)
     queues.receive("jobs", count=5)
-    with Watching(server, moves="000000000000/dead") as page:
+    with EventStream(server, moves="000000000000/dead") as page:
         assert page.next("moves")["set"] == {}
         queues.start_move("dead", moves_per_s_max=1)
         for _ in range(6):
@@ -153,29 +152,29 @@ def test_a_move_is_told_as_it_goes_on(server: RunningServer, queues: HttpQueueCl
             pass
 
 
-def test_nothing_asked_is_a_mistake(server: RunningServer) -> None:
+def test_a_stream_without_a_subject_is_a_bad_request(server: RunningServer) -> None:
     assert Visitor(server).get("/console/live").status == 400
 
 
-def test_an_open_page_does_not_hold_up_the_end(server: RunningServer, queues: HttpQueueClient) -> None:
+def test_shutdown_ends_open_streams(server: RunningServer, queues: HttpQueueClient) -> None:
     queues.create_queue("a")
-    with Watching(server, counts="a") as page:
+    with EventStream(server, counts="a") as page:
         page.next("counts")
         server.stop()
         assert page.is_over
 
 
-def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
+def test_permissions_are_checked_for_every_event(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         owner = client(server)
         url = owner.create_queue(QueueName="jobs")["QueueUrl"]
         owner.send_message(QueueUrl=url, MessageBody="m")
         carol = Visitor(server, key="AKIDCAROL")
         friend = Visitor(server, key="AKIDFRIEND")
-        with Watching(server, cookies=friend.cookies, leases=f"{OWNER}/jobs") as page:
+        with EventStream(server, cookies=friend.cookies, leases=f"{OWNER}/jobs") as page:
             assert "AccessDenied" not in page.next("over")["why"]
             assert page.is_over
-        with Watching(server, cookies=carol.cookies, leases=f"{OWNER}/jobs") as page:
+        with EventStream(server, cookies=carol.cookies, leases=f"{OWNER}/jobs") as page:
             assert page.next("leases")["figures"]["visible"] == "1"
             arn = f"arn:aws:iam::{OWNER}:user/carol"
             denial = {"Effect": "Deny", "Principal": {"AWS": arn}, "Action": "sqs:*"}
@@ -183,16 +182,16 @@ def test_rights_decide_at_every_tick(tmp_path: Path) -> None:
             server.advance(1_000)
             assert page.next("over")["why"]
             assert page.is_over
-        with Watching(server, leases=f"{OWNER}/jobs") as page:
+        with EventStream(server, leases=f"{OWNER}/jobs") as page:
             assert page.reply.status == 303
 
 
-def test_a_key_that_is_withdrawn_ends_its_pages(tmp_path: Path) -> None:
+def test_a_removed_key_ends_its_streams(tmp_path: Path) -> None:
     keys = written(tmp_path / "keys.toml")
     with RunningServer(credentials=keys, region=REGION) as server:
         client(server).create_queue(QueueName="jobs")
         carol = Visitor(server, key="AKIDCAROL")
-        with Watching(server, cookies=carol.cookies, counts="jobs") as page:
+        with EventStream(server, cookies=carol.cookies, counts="jobs") as page:
             page.next("counts")
             text = keys.read_text(encoding="utf-8")
             keys.write_text(text.replace("AKIDCAROL", "AKIDANOTHER"), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Messages in the console, over real sockets: a look changes nothing, a button does what it says or says why not."""
+"""The pages of messages over real sockets: inspection, receives, changes with receipts, and sends."""
 
 import json
 import re
@@ -24,7 +24,6 @@ _RECEIPT = re.compile(r'name="receipt\.([^"]+)" value="([^"]+)"')
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
     with RunningServer() as running:
         yield running
 
@@ -56,7 +55,7 @@ def act(
     confirmed: bool = False,
     leases: list[str] | None = None,
 ) -> Seen:
-    """Tick the messages of ``leases`` (all that can be), and press the button."""
+    """Select the messages of ``leases`` (by default all), and submit the action ``do``."""
     receipts = {unescape(lease): unescape(receipt) for lease, receipt in _RECEIPT.findall(page.html)}
     ticked = _CHOICE.findall(page.html) if leases is None else leases
     form = {f"receipt.{lease}": receipt for lease, receipt in receipts.items()}
@@ -74,7 +73,7 @@ def press(visitor: Visitor, path: str, fields: dict[str, str]) -> Seen:
     return visitor.post(path, **fields)
 
 
-def test_a_look_receives_nothing(server: RunningServer, visitor: Visitor) -> None:
+def test_the_page_receives_no_messages(server: RunningServer, visitor: Visitor) -> None:
     queue = filled(server, "looked-at", "one", "two")
     for query in ("", "state=next", "state=visible", "state=in-flight", "state=delayed", "body=hex"):
         assert visitor.get(at("looked-at", query)).status == 200
@@ -82,14 +81,14 @@ def test_a_look_receives_nothing(server: RunningServer, visitor: Visitor) -> Non
 
 
 @pytest.mark.parametrize("query", ["body=xml&state=nowhere&count=7&whole=x&mine=a.b..c&came=<i>-1.gone-x", "count=-1"])
-def test_an_address_that_says_nothing_is_passed_over(server: RunningServer, visitor: Visitor, query: str) -> None:
+def test_unknown_query_parameters_are_ignored(server: RunningServer, visitor: Visitor, query: str) -> None:
     filled(server, "strange", "here")
     seen = visitor.get(at("strange", query))
     assert seen.status == 200
     assert "<i>" not in seen.html
 
 
-def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+def test_messages_are_listed_by_state(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
     queue = filled(server, "states", "held")
     sqs.receive_message(QueueUrl=queue.url, VisibilityTimeout=77)
     sqs.send_message(QueueUrl=queue.url, MessageBody="waiting", DelaySeconds=100)
@@ -100,12 +99,12 @@ def test_each_state_shows_its_own(server: RunningServer, visitor: Visitor, sqs: 
     ] == [("visible", "ready"), ("in-flight", "held"), ("delayed", "waiting")]
     assert "1 min 17 s left" in shown["in-flight"]
     assert "1 min 40 s left" in shown["delayed"]
-    assert "held" in visitor.get(at("states", "state=in_flight")).text  # as the API has it
+    assert "held" in visitor.get(at("states", "state=in_flight")).text  # the name in the API
     everything = visitor.get(at("states")).text
     assert all(body in everything for body in ("ready", "held", "waiting"))
 
 
-def test_whatever_is_in_a_message_is_text(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+def test_markup_in_a_message_is_escaped(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
     queue = server.queue("hostile.fifo")
     tight = "<svg/onload=alert(1)>"
     sqs.send_message(
@@ -127,14 +126,14 @@ def test_whatever_is_in_a_message_is_text(server: RunningServer, visitor: Visito
         assert "70 74 3e 00 ff" in seen.text  # the end of the binary one
 
 
-def test_bodies_are_shown_in_three_ways(server: RunningServer, visitor: Visitor) -> None:
+def test_bodies_are_shown_as_text_json_or_hex(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "ways", '{"a":[1,"🐘"]}')
     assert '{"a":[1,"🐘"]}' in visitor.get(at("ways")).text
     assert '\n{\n  "a": [\n    1,\n    "🐘"\n  ]\n}' in unescape(visitor.get(at("ways", "body=json")).html)
     assert "f0 9f 90 98" in visitor.get(at("ways", "body=hex")).text
 
 
-def test_a_long_body_is_cut_and_seen_whole_by_itself(server: RunningServer, visitor: Visitor) -> None:
+def test_a_long_body_is_truncated_and_has_its_own_page(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "long", "x" * 300_000 + "the end", "short")
     seen = visitor.get(at("long"))
     assert "300,007 bytes" in seen.text
@@ -147,7 +146,7 @@ def test_a_long_body_is_cut_and_seen_whole_by_itself(server: RunningServer, visi
     assert visitor.get(unescape(link[1]) + "0").status == 200
 
 
-def test_the_deepest_and_the_longest_json_are_shown(server: RunningServer, visitor: Visitor) -> None:
+def test_json_that_is_too_deep_or_too_long_is_shown_as_text(server: RunningServer, visitor: Visitor) -> None:
     deepest = "[" * 400_000 + "]" * 400_000
     queue = filled(server, "deep", deepest, "[" * 30_000 + "]" * 30_000, "9" * 5_000)
     seen = visitor.get(at("deep", "body=json"))
@@ -158,7 +157,7 @@ def test_the_deepest_and_the_longest_json_are_shown(server: RunningServer, visit
     assert deepest in whole.html
 
 
-def test_more_than_a_page_is_said(server: RunningServer, visitor: Visitor) -> None:
+def test_a_page_with_some_of_the_messages_says_so(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "many", *map(str, range(21)))
     assert "These are 20 of 21" in visitor.get(at("many")).text
     assert "There may be more" in visitor.get(at("many", "state=next")).text
@@ -166,30 +165,25 @@ def test_more_than_a_page_is_said(server: RunningServer, visitor: Visitor) -> No
         text = visitor.get(at("many", whole)).text
         assert "These are" not in text
         assert "There may be" not in text
-
-
-def test_long_bodies_end_a_page_early_and_that_is_said(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "heavy", *["[1]" + " " * 65_000] * 70)
     assert re.search(r"These are 6\d of 70", visitor.get(at("heavy", "body=json&count=100")).text)
 
 
-def test_receiving_shows_what_was_received_and_a_reload_receives_nothing(
-    server: RunningServer, visitor: Visitor
-) -> None:
+def test_a_reload_after_a_receive_receives_no_more_messages(server: RunningServer, visitor: Visitor) -> None:
     queue = filled(server, "received", "one", "two", "three")
     seen = receive(visitor, "received", count="2", timeout="45")
     assert "Received: 2." in seen.text
     assert seen.text.count("received by you") == 2
     assert "45 s left" in seen.text
     (receipt, _) = [message.receipt for message in queue.messages(MessageState.IN_FLIGHT)] or (None, None)
-    assert receipt is None  # a look by itself tells none
+    assert receipt is None  # inspection returns no receipts by default
     assert all(value not in seen.path for _, value in _RECEIPT.findall(seen.html))
     visitor.get(seen.path)
     assert queue.counts.in_flight == 2
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "error"),
     [
         ({"count": "11"}, "This must be 1 to 10 messages."),
         ({"count": ""}, "This must be a whole number, 1 to 10 messages."),
@@ -197,19 +191,17 @@ def test_receiving_shows_what_was_received_and_a_reload_receives_nothing(
         ({"timeout": SCRIPT}, "This must be a whole number, 0 to 43,200 seconds."),
     ],
 )
-def test_a_wrong_number_receives_nothing(
-    server: RunningServer, visitor: Visitor, fields: dict[str, str], said: str
+def test_an_invalid_number_receives_no_messages(
+    server: RunningServer, visitor: Visitor, fields: dict[str, str], error: str
 ) -> None:
     queue = filled(server, "wrong", "x")
     seen = receive(visitor, "wrong", **fields)
-    assert (seen.status, said in seen.text, queue.counts.in_flight) == (422, True, 0)
+    assert (seen.status, error in seen.text, queue.counts.in_flight) == (422, True, 0)
     assert SCRIPT not in seen.html
 
 
-def test_more_in_flight_than_a_page_shows_hides_nothing_that_was_received(
-    server: RunningServer, visitor: Visitor, sqs: Any
-) -> None:
-    """Those of others end first, so they fill the list."""
+def test_received_messages_are_shown_among_many_in_flight(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+    """The leases of other consumers end earlier, and would fill the list."""
     queue = filled(server, "busy", *map(str, range(23)))
     for _ in range(2):
         sqs.receive_message(QueueUrl=queue.url, MaxNumberOfMessages=10, VisibilityTimeout=10)
@@ -221,7 +213,9 @@ def test_more_in_flight_than_a_page_shows_hides_nothing_that_was_received(
     assert queue.counts.in_flight == 20
 
 
-def test_what_a_receipt_allows(server: RunningServer, visitor: Visitor) -> None:
+def test_messages_are_deleted_released_moved_and_extended_with_their_receipts(
+    server: RunningServer, visitor: Visitor
+) -> None:
     queue = filled(server, "allowed", *"abcd")
     target = server.queue("elsewhere")
     page = receive(visitor, "allowed", timeout="30")
@@ -235,7 +229,7 @@ def test_what_a_receipt_allows(server: RunningServer, visitor: Visitor) -> None:
     assert (queue.counts.visible, queue.counts.in_flight, target.counts.visible) == (1, 1, 1)
 
 
-def test_many_are_done_at_once(server: RunningServer, visitor: Visitor) -> None:
+def test_an_action_may_have_many_messages(server: RunningServer, visitor: Visitor) -> None:
     queue = filled(server, "at-once", *map(str, range(20)))
     for _ in range(2):
         receive(visitor, "at-once")
@@ -244,9 +238,7 @@ def test_many_are_done_at_once(server: RunningServer, visitor: Visitor) -> None:
     assert queue.counts.in_flight == 0
 
 
-def test_what_others_hold_is_taken_only_when_that_is_confirmed(
-    server: RunningServer, visitor: Visitor, sqs: Any
-) -> None:
+def test_an_action_on_leases_of_others_requires_confirmation(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
     queue = filled(server, "theirs", "x")
     sqs.receive_message(QueueUrl=queue.url)
     page = visitor.get(at("theirs"))
@@ -259,7 +251,7 @@ def test_what_others_hold_is_taken_only_when_that_is_confirmed(
 
 
 @pytest.mark.parametrize(
-    ("do", "fields", "said"),
+    ("do", "fields", "error"),
     [
         ("extend", {"seconds": "0"}, "This must be 1 to 43,200 seconds."),
         ("extend", {"seconds": ""}, "This must be a whole number"),
@@ -271,8 +263,8 @@ def test_what_others_hold_is_taken_only_when_that_is_confirmed(
         ("explode", {}, "Choose an action."),
     ],
 )
-def test_a_form_that_cannot_be_taken_does_nothing(
-    server: RunningServer, visitor: Visitor, do: str, fields: dict[str, str], said: str
+def test_an_invalid_action_changes_no_messages(
+    server: RunningServer, visitor: Visitor, do: str, fields: dict[str, str], error: str
 ) -> None:
     server.queue("other.fifo")
     name = f"refusing-{do}-{'-'.join(map(str, map(len, fields.values())))}"
@@ -280,12 +272,12 @@ def test_a_form_that_cannot_be_taken_does_nothing(
     page = receive(visitor, name, timeout="60")
     before = queue.messages()
     seen = act(visitor, page, do, fields)
-    assert (seen.status, said in seen.text) == (422, True), seen.text
+    assert (seen.status, error in seen.text) == (422, True), seen.text
     assert queue.messages() == before
-    assert seen.html.count(" checked") >= 1  # what was ticked stays so
+    assert seen.html.count(" checked") >= 1  # the selection is kept
 
 
-def test_nothing_received_and_nothing_ticked_is_said(server: RunningServer, visitor: Visitor) -> None:
+def test_the_page_reports_an_empty_receive_and_an_empty_selection(server: RunningServer, visitor: Visitor) -> None:
     server.queue("empty", receive_wait_s=20)
     assert "Nothing was received" in receive(visitor, "empty").text
     filled(server, "unticked", "x")
@@ -293,7 +285,7 @@ def test_nothing_received_and_nothing_ticked_is_said(server: RunningServer, visi
     assert (seen.status, "Select messages first." in seen.text) == (422, True)
 
 
-def test_what_became_of_a_receipt_that_ended_is_told(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
+def test_an_action_reports_the_fate_of_ended_receipts(server: RunningServer, visitor: Visitor, sqs: Any) -> None:
     queue = filled(server, "ended", "x", "y")
     page = receive(visitor, "ended", timeout="5")
     server.advance(seconds=6)
@@ -311,7 +303,7 @@ def test_what_became_of_a_receipt_that_ended_is_told(server: RunningServer, visi
         assert "as it is no longer in the queue: 1." in act(visitor, page, do, leases=leases[:1]).text, do
 
 
-def test_a_fifo_queue_tells_of_an_ended_receipt_too(server: RunningServer, visitor: Visitor) -> None:
+def test_an_action_on_a_fifo_queue_reports_ended_receipts(server: RunningServer, visitor: Visitor) -> None:
     queue = filled(server, "ended.fifo", "x", content_deduplication=True)
     page = receive(visitor, "ended.fifo", timeout="5")
     server.advance(seconds=6)
@@ -320,7 +312,7 @@ def test_a_fifo_queue_tells_of_an_ended_receipt_too(server: RunningServer, visit
     assert queue.counts.visible == 1
 
 
-def test_a_group_waits_for_its_message_and_a_look_says_so(server: RunningServer, visitor: Visitor) -> None:
+def test_the_page_of_next_messages_omits_blocked_groups(server: RunningServer, visitor: Visitor) -> None:
     queue = filled(server, "order.fifo", "earlier", "later", content_deduplication=True)
     assert "later" in visitor.get(at("order.fifo", "state=next")).text
     page = receive(visitor, "order.fifo", count="1")
@@ -331,7 +323,7 @@ def test_a_group_waits_for_its_message_and_a_look_says_so(server: RunningServer,
     assert queue.counts.visible == 1
 
 
-def test_no_lease_goes_beyond_the_wall(server: RunningServer, visitor: Visitor) -> None:
+def test_no_lease_is_extended_beyond_twelve_hours(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "wall", "x")
     page = receive(visitor, "wall", timeout="43200")
     server.advance(seconds=1)
@@ -339,7 +331,7 @@ def test_no_lease_goes_beyond_the_wall(server: RunningServer, visitor: Visitor) 
     assert "Not extended, as it would be held for more than 43,200 seconds since its receive: 1." in seen.text
 
 
-def test_a_forged_receipt_is_told(server: RunningServer, visitor: Visitor) -> None:
+def test_a_forged_receipt_is_reported(server: RunningServer, visitor: Visitor) -> None:
     filled(server, "forged", "x")
     for do in ("delete", "release"):
         form = {"do": do, "chosen.a_1": "yes", "receipt.a_1": SCRIPT, "confirmed": "yes"}
@@ -364,9 +356,7 @@ def shared(tmp_path: Path) -> Iterator[tuple[RunningServer, Any, str]]:
         yield running, owner, url
 
 
-def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
-    shared: tuple[RunningServer, Any, str],
-) -> None:
+def test_a_user_who_may_receive_sees_only_own_receipts(shared: tuple[RunningServer, Any, str]) -> None:
     running, owner, url = shared
     owner.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy("ReceiveMessage", "DeleteMessage")})
     owner.receive_message(QueueUrl=url)
@@ -384,11 +374,11 @@ def test_whoever_may_receive_acts_on_his_own_and_sees_no_receipts_of_others(
         denied = act(friend, rest, "release", leases=leases[1:])
         assert denied.status == 403
         assert "Deleted: 1." in act(friend, denied, "delete", leases=leases[1:]).text
-    told = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-    assert (told["ApproximateNumberOfMessages"], told["ApproximateNumberOfMessagesNotVisible"]) == ("0", "1")
+    found = owner.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
+    assert (found["ApproximateNumberOfMessages"], found["ApproximateNumberOfMessagesNotVisible"]) == ("0", "1")
 
 
-# Sending in the console: what was typed arrives as it was typed, and stays in the form where it cannot be taken.
+# Sends.
 
 
 def send(visitor: Visitor, queue: str, fields: dict[str, str], account: str = ACCOUNT) -> Seen:
@@ -401,7 +391,7 @@ def received(server: RunningServer, url: str) -> dict[str, Any]:
     return dict(message)
 
 
-def test_a_message_arrives_as_it_was_typed(server: RunningServer, visitor: Visitor) -> None:
+def test_a_message_is_sent_as_it_was_entered(server: RunningServer, visitor: Visitor) -> None:
     queue = server.queue("plain")
     fields = {
         "body": "\r\nhello <b>\r\n🐘 &amp; ",
@@ -413,10 +403,8 @@ def test_a_message_arrives_as_it_was_typed(server: RunningServer, visitor: Visit
         "attribute.7.value": b64encode(b"\0\xff").decode(),
     }
     seen = send(visitor, "plain", fields)
-    assert (seen.path, "The message is stored." in seen.text) == (
-        f"/console/queues/{ACCOUNT}/plain/messages?done=sent",
-        True,
-    )
+    assert seen.path == f"/console/queues/{ACCOUNT}/plain/messages?done=sent"
+    assert "The message is stored." in seen.text
     message = received(server, queue.url)
     assert message["Body"] == "\nhello <b>\n🐘 &amp; "
     assert message["MessageAttributes"] == {
@@ -425,29 +413,25 @@ def test_a_message_arrives_as_it_was_typed(server: RunningServer, visitor: Visit
     }
 
 
-def test_a_delay_delays(server: RunningServer, visitor: Visitor) -> None:
-    queue = server.queue("later")
-    send(visitor, "later", {"body": "x", "delay": "900"})
-    assert queue.counts.delayed == 1
-
-
-def test_groups_and_ids_go_along(server: RunningServer, visitor: Visitor) -> None:
-    fifo, fair = server.queue("groups.fifo"), server.queue("fair")
+def test_a_message_is_sent_with_its_delay_group_and_deduplication_id(server: RunningServer, visitor: Visitor) -> None:
+    fifo, fair, later = (server.queue(name) for name in ("groups.fifo", "fair", "later"))
     for _ in range(2):
         send(visitor, "groups.fifo", {"body": "x", "group": "g", "deduplication_id": "d"})
     send(visitor, "fair", {"body": "x", "group": "tenant", "deduplication_id": ""})
-    told = received(server, fifo.url)["Attributes"]
-    assert (told["MessageGroupId"], told["MessageDeduplicationId"]) == ("g", "d")
+    send(visitor, "later", {"body": "x", "delay": "900"})
+    found = received(server, fifo.url)["Attributes"]
+    assert (found["MessageGroupId"], found["MessageDeduplicationId"]) == ("g", "d")
     assert received(server, fair.url)["Attributes"]["MessageGroupId"] == "tenant"
+    assert later.counts.delayed == 1
 
 
 def attribute(number: int = 1, **parts: str) -> dict[str, str]:
-    """Return the fields of a message with such an attribute in that row."""
+    """Return the fields of a message with an attribute in row ``number``."""
     return {"body": "x"} | {f"attribute.{number}.{part}": text for part, text in parts.items()}
 
 
 @pytest.mark.parametrize(
-    ("queue", "fields", "said"),
+    ("queue", "fields", "error"),
     [
         ("refusing", {"body": ""}, "A message has a body"),
         ("refusing", {"body": "x\x0by"}, "Invalid binary character &#39;#xB&#39;"),
@@ -465,20 +449,20 @@ def attribute(number: int = 1, **parts: str) -> dict[str, str]:
         ("refusing", attribute(0, name="n", value="1") | attribute(name="n"), "Another row has this name"),
     ],
 )
-def test_what_cannot_be_sent_stays_in_the_form(
-    server: RunningServer, visitor: Visitor, queue: str, fields: dict[str, str], said: str
+def test_an_invalid_message_stays_in_the_form(
+    server: RunningServer, visitor: Visitor, queue: str, fields: dict[str, str], error: str
 ) -> None:
     there = server.queue(queue, **({} if queue.endswith(".fifo") else {"message_bytes_max": 1024}))
     seen = send(visitor, queue, fields)
     assert seen.status in {400, 422}
-    assert said in seen.html
+    assert error in seen.html
     assert seen.html.count('class="problem"') >= 1
     for value in fields.values():
         assert value in unescape(seen.html)
     assert there.messages() == []
 
 
-def test_whoever_may_not_send_keeps_what_he_typed(shared: tuple[RunningServer, Any, str]) -> None:
+def test_a_message_stays_in_the_form_if_the_user_may_not_send(shared: tuple[RunningServer, Any, str]) -> None:
     with Visitor(shared[0], key="AKIDFRIEND") as friend:
         seen = send(friend, "shared", {"body": "long thought"}, account=OWNER)
     assert (seen.status, "long thought" in seen.text) == (403, True)

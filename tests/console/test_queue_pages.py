@@ -1,4 +1,4 @@
-"""The page of one queue: figures, settings in words, where it is, and who may see it."""
+"""The pages of one queue: counts, settings, addresses, permissions, and creating, changing and deleting it."""
 
 import json
 import re
@@ -19,14 +19,13 @@ ACCOUNT = "000000000000"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    """One server; each test has queues of its own."""
     with RunningServer() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with accounts, and a queue with a message, whose settings and tags the friend of its owner sees."""
+    """A server with accounts, and a queue with a message, whose settings another account may see."""
     keys = written(tmp_path_factory.mktemp("keys") / "keys.toml")
     with RunningServer(credentials=keys, region=REGION) as running:
         sqs = client(running)
@@ -43,9 +42,7 @@ def path_of(name: str, page: str = "") -> str:
     return f"/console/queues/{ACCOUNT}/{name}{page}"
 
 
-def test_it_says_how_many_messages_are_in_which_state(
-    server: RunningServer, visitor: Visitor, queues: HttpQueueClient
-) -> None:
+def test_the_page_has_counts_and_rates(server: RunningServer, visitor: Visitor, queues: HttpQueueClient) -> None:
     queues.create_queue("counted")
     for number in range(3):
         queues.send("counted", f"m{number}")
@@ -59,23 +56,22 @@ def test_it_says_how_many_messages_are_in_which_state(
     assert "Visible 3 In flight 1 Delayed 1 Oldest 10 s Sent/s 0.1 Received/s 0.0 Deleted/s 0.0" in seen.text
 
 
-def test_settings_are_in_words_with_their_units(visitor: Visitor, queues: HttpQueueClient) -> None:
-    queues.create_queue("told", {"visibility_timeout_s": 5_400, "delay_s": 1}, tags={"team": "a + b"})
-    text = visitor.get(path_of("told")).text
+def test_the_page_has_settings_with_their_units(visitor: Visitor, queues: HttpQueueClient) -> None:
+    queues.create_queue("shown", {"visibility_timeout_s": 5_400, "delay_s": 1}, tags={"team": "a + b"})
+    text = visitor.get(path_of("shown")).text
     for words in ("Visibility timeout 5,400 seconds (1 h 30 min)", "Delay 1 second ", "Kind standard", "team a + b"):
         assert words in text
     assert "Deduplication scope" not in text
 
 
-def test_it_says_where_programs_reach_it(server: RunningServer, visitor: Visitor) -> None:
-    """Under the port of the queues, not that of the console."""
+def test_the_page_has_the_addresses_of_the_queue(server: RunningServer, visitor: Visitor) -> None:
     url = server.queue("reached").url
     text = visitor.get(path_of("reached")).text
     assert f"URL (SQS) {url} ARN arn:aws:sqs:us-east-1:{ACCOUNT}:reached" in text
     assert f"Name (SMQ) reached URL (SMQ) {server.endpoint}/queues/reached" in text
 
 
-def test_dead_letters_lead_both_ways(server: RunningServer, visitor: Visitor) -> None:
+def test_source_and_dead_letter_queue_link_to_each_other(server: RunningServer, visitor: Visitor) -> None:
     server.queue("failed")
     server.queue("source", dead_letter_queue="failed", receives_max=3)
     assert f'<a href="{path_of("failed")}">failed</a>' in visitor.get(path_of("source")).html
@@ -86,14 +82,14 @@ def test_dead_letters_lead_both_ways(server: RunningServer, visitor: Visitor) ->
     assert f'href="{path_of("source")}"' in seen.html
 
 
-def test_the_page_that_is_shown_is_marked_in_the_way_about(server: RunningServer, visitor: Visitor) -> None:
+def test_the_navigation_marks_the_current_page(server: RunningServer, visitor: Visitor) -> None:
     server.queue("about")
     for page in ("", "/edit", "/purge", "/delete"):
         target = path_of("about", page)
         assert f'<a href="{target}" aria-current="page">' in visitor.get(target).html
 
 
-def test_who_may_see_a_queue_but_not_what_names_it_sees_the_rest(theirs: RunningServer) -> None:
+def test_the_page_hides_only_what_the_user_may_not_see(theirs: RunningServer) -> None:
     with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = friend.get(f"/console/queues/{OWNER}/jobs")
     assert seen.status == 200
@@ -101,7 +97,7 @@ def test_who_may_see_a_queue_but_not_what_names_it_sees_the_rest(theirs: Running
     assert re.search("Visible 1 In flight 0 Delayed 0 Oldest .* Sent/s – ", seen.text), seen.text[:600]
 
 
-# Creating queues and changing them, over real sockets: what is typed is there, and an error changes nothing.
+# Creating and changing queues.
 
 
 NEW = "/console/queues/new"
@@ -109,7 +105,7 @@ SCRIPT = "<script>alert(1)</script>"
 
 
 def fill(visitor: Visitor, path: str, **typed: str) -> Seen:
-    """Open the form at ``path``, type over some of its fields (``__`` stands for a dot) and send it."""
+    """Open the form at ``path``, change some fields (``__`` stands for a dot) and submit it."""
     form = form_of(visitor.get(path).html, path)
     given = {name.replace("__", "."): text for name, text in typed.items()}
     assert given.keys() <= form.keys()
@@ -125,68 +121,35 @@ def is_there(server: RunningServer, name: str) -> bool:
     return any(url.endswith(f"/{name}") for url in client(server).list_queues().get("QueueUrls", ()))
 
 
-def test_a_queue_is_made_as_it_was_filled_in(server: RunningServer, visitor: Visitor) -> None:
+def test_a_queue_is_created_with_the_entered_settings(server: RunningServer, visitor: Visitor) -> None:
     seen = fill(visitor, NEW, name="made", visibility_timeout_s="45", tag__0__key="team", tag__0__value="a")
     assert (seen.status, seen.path) == (200, path_of("made", "?done=created"))
     assert "The queue was created." in seen.text
     assert settings_of(server, "made") == QueueSettings(visibility_timeout_s=45, tags={"team": "a"})
 
 
-def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor) -> None:
+def test_every_setting_has_a_field(server: RunningServer, visitor: Visitor) -> None:
     fill(visitor, NEW, name="all-failed", fifo="yes")
     policy = json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage"}]}, indent=1)
     rules = '{"version": 1, "classes": [{"name": "slow", "visibility_timeout_s": 600}], "default": 0}'
-    typed = {
-        "visibility_timeout_s": "43200",
-        "delay_s": "604800",
-        "retention_s": "1209600",
-        "receive_wait_s": "30",
-        "visibility_rules": rules,
-        "fifo": "yes",
-        "content_deduplication": "yes",
-        "deduplication_scope": "group",
-        "throughput_limit": "group",
-        "dead_letter_queue": "all-failed",
-        "receives_max": "1000",
-        "redrive_permission": "listed",
-        "redrive_sources": "one\ntwo",
-        "message_bytes_max": "1024",
-        "in_flight_max": "7",
-        "receives_per_s_max": "1000000",
-        "policy": policy,
-        "managed_encryption": "no",
-        "kms_key": "alias/key",
-        "kms_data_key_reuse_s": "60",
-        "event_log": "closed",
-        "smq_base64": "yes",
-        "operations_logged": "yes",
-    }
+    same: dict[str, Any] = {"deduplication_scope": "group", "throughput_limit": "group", "event_log": "closed"}
+    same |= {"visibility_rules": rules, "policy": policy, "redrive_permission": "listed", "kms_key": "alias/key"}
+    numbers: dict[str, Any] = {"visibility_timeout_s": 43_200, "delay_s": 604_800, "retention_s": 1_209_600}
+    numbers |= {"receive_wait_s": 30, "receives_max": 1_000, "message_bytes_max": 1_024, "in_flight_max": 7}
+    numbers |= {"receives_per_s_max": 1_000_000, "kms_data_key_reuse_s": 60}
+    switches: dict[str, Any] = dict.fromkeys(("fifo", "content_deduplication", "smq_base64", "operations_logged"), True)
+    switches |= {"managed_encryption": False}
+    names = {"dead_letter_queue": "all-failed", "redrive_sources": "one\ntwo"}
+    typed = {**same, **names} | {name: str(number) for name, number in numbers.items()}
+    typed |= {name: "yes" if on else "no" for name, on in switches.items()}
     seen = fill(visitor, NEW, name="all", **typed)
     assert seen.status == 200, seen.text
     assert settings_of(server, "all") == QueueSettings(
-        visibility_timeout_s=43_200,
-        delay_s=604_800,
-        retention_s=1_209_600,
-        receive_wait_s=30,
-        visibility_rules=rules,
-        fifo=True,
-        content_deduplication=True,
-        deduplication_scope="group",
-        throughput_limit="group",
+        **same,
+        **numbers,
+        **switches,
         dead_letter_queue=f"{ACCOUNT}/all-failed",
-        receives_max=1_000,
-        redrive_permission="listed",
         redrive_sources=(f"{ACCOUNT}/one", f"{ACCOUNT}/two"),
-        message_bytes_max=1_024,
-        in_flight_max=7,
-        receives_per_s_max=1_000_000,
-        policy=policy,
-        managed_encryption=False,
-        kms_key="alias/key",
-        kms_data_key_reuse_s=60,
-        event_log="closed",
-        smq_base64=True,
-        operations_logged=True,
     )
     assert "all-failed" in seen.html
     assert fill(visitor, path_of("all", "/edit")).path.endswith("?done=unchanged")
@@ -198,7 +161,7 @@ def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor)
 
 
 @pytest.mark.parametrize(
-    ("field", "typed", "said"),
+    ("field", "typed", "error"),
     [
         ("visibility_timeout_s", "43201", "This must be 0 to 43,200 seconds."),
         ("visibility_timeout_s", "soon", "This must be a whole number, 0 to 43,200 seconds."),
@@ -215,14 +178,14 @@ def test_every_setting_can_be_filled_in(server: RunningServer, visitor: Visitor)
         ("tag.0.key", "<b>", "A tag's key has 1 to 128 characters"),
     ],
 )
-def test_what_cannot_be_stays_in_the_form(
-    server: RunningServer, visitor: Visitor, field: str, typed: str, said: str
+def test_an_invalid_setting_stays_in_the_form(
+    server: RunningServer, visitor: Visitor, field: str, typed: str, error: str
 ) -> None:
     form = form_of(visitor.get(NEW).html, NEW) | {"name": "wrong", "delay_s": "77", field: typed}
     seen = visitor.send(NEW, form)
     assert seen.status in {400, 422}
-    assert said in seen.text
-    assert seen.text.index("Not saved. Please fix:") < seen.text.index(said)
+    assert error in seen.text
+    assert seen.text.index("Not saved. Please fix:") < seen.text.index(error)
     assert 'aria-invalid="true"' in seen.html or 'id="tags-problem"' in seen.html
     again = form_of(seen.html, NEW)
     assert (again["delay_s"], again[field]) == ("77", typed)
@@ -230,21 +193,17 @@ def test_what_cannot_be_stays_in_the_form(
     assert not is_there(server, form["name"] or "wrong")
 
 
-def test_errors_of_several_fields_are_told_at_once(visitor: Visitor) -> None:
+def test_every_invalid_field_has_an_error(visitor: Visitor) -> None:
     seen = fill(visitor, NEW, name="several", delay_s="-1", retention_s="1", tag__0__value="no key")
-    for said in ("0 to 604,800", "60 to 1,209,600", "A value needs a key"):
-        assert said in seen.text
+    for error in ("0 to 604,800", "60 to 1,209,600", "A value needs a key"):
+        assert error in seen.text
     for field in ("delay_s", "retention_s", "tags"):
         assert f'href="#{field}"' in seen.html
-
-
-def test_a_dead_letter_queue_that_is_not_there_is_said_beside_its_field(visitor: Visitor) -> None:
     seen = fill(visitor, NEW, name="lost", dead_letter_queue="nowhere", receives_max="2")
-    assert seen.status == 400
-    assert 'id="dead_letter_queue-problem"' in seen.html
+    assert (seen.status, 'id="dead_letter_queue-problem"' in seen.html) == (400, True)
 
 
-def test_a_name_is_given_once(server: RunningServer, visitor: Visitor) -> None:
+def test_an_existing_name_is_an_error(server: RunningServer, visitor: Visitor) -> None:
     fill(visitor, NEW, name="twice", delay_s="1")
     for typed in ({}, {"delay_s": "2"}):
         seen = fill(visitor, NEW, name="twice", **typed)
@@ -253,7 +212,7 @@ def test_a_name_is_given_once(server: RunningServer, visitor: Visitor) -> None:
     assert settings_of(server, "twice").delay_s == 1
 
 
-def test_only_what_was_changed_is_sent(server: RunningServer, visitor: Visitor) -> None:
+def test_a_form_changes_only_its_changed_fields(server: RunningServer, visitor: Visitor) -> None:
     fill(visitor, NEW, name="shared")
     path = path_of("shared", "/edit")
     first, second = (form_of(visitor.get(path).html, path) for _ in range(2))
@@ -268,14 +227,14 @@ def test_only_what_was_changed_is_sent(server: RunningServer, visitor: Visitor) 
     assert settings_of(server, "shared") == QueueSettings(visibility_timeout_s=60, delay_s=5)
 
 
-def test_tags_are_set_and_removed(server: RunningServer, visitor: Visitor) -> None:
+def test_tags_are_changed_and_removed(server: RunningServer, visitor: Visitor) -> None:
     fill(visitor, NEW, name="tagged", tag__0__key="a", tag__0__value="1", tag__1__key="b", tag__1__value="2")
     typed = {"tag__0__value": "3", "tag__1__key": "", "tag__1__value": "", "tag__2__key": "c=d", "tag__2__value": "e"}
     fill(visitor, path_of("tagged", "/edit"), **typed)
     assert settings_of(server, "tagged").tags == {"a": "3", "c=d": "e"}
 
 
-def test_a_wrong_value_changes_nothing(server: RunningServer, visitor: Visitor) -> None:
+def test_an_invalid_value_changes_no_setting(server: RunningServer, visitor: Visitor) -> None:
     fill(visitor, NEW, name="kept")
     for typed in ({"receive_wait_s": "31"}, {"receives_max": "2"}, {"tag__0__key": "aws:x"}):
         seen = fill(visitor, path_of("kept", "/edit"), delay_s="9", **typed)
@@ -284,7 +243,7 @@ def test_a_wrong_value_changes_nothing(server: RunningServer, visitor: Visitor) 
     assert settings_of(server, "kept") == QueueSettings()
 
 
-def test_markup_stays_text(visitor: Visitor) -> None:
+def test_markup_in_settings_is_escaped(visitor: Visitor) -> None:
     policy = json.dumps({"Id": f'"{SCRIPT}', "Statement": {"Effect": "Allow", "Principal": "*", "Action": "sqs:*"}})
     assert fill(visitor, NEW, name="marked", policy=policy).status == 200
     page, form = visitor.get(path_of("marked")), visitor.get(path_of("marked", "/edit"))
@@ -293,8 +252,7 @@ def test_markup_stays_text(visitor: Visitor) -> None:
     assert form_of(form.html, path_of("marked", "/edit"))["policy"] == policy
 
 
-def test_whoever_may_only_see_changes_nothing(theirs: RunningServer) -> None:
-    """The form is there, and says that it was refused; nothing is lost of what was typed."""
+def test_a_forbidden_change_stays_in_the_form(theirs: RunningServer) -> None:
     path = f"/console/queues/{OWNER}/jobs/edit"
     with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = fill(friend, path, delay_s="9")
@@ -314,10 +272,10 @@ def attribute(server: RunningServer, name: str) -> str:
     return str(found[name])
 
 
-# Purging and deleting by a page: what is lost is said before, and only the typed name does it.
+# Purging and deleting queues, which require the queue's name.
 
 
-def test_a_purge_deletes_all_messages(visitor: Visitor, queues: HttpQueueClient) -> None:
+def test_the_page_purges_a_queue(visitor: Visitor, queues: HttpQueueClient) -> None:
     path = with_messages(queues, "purged")
     assert "Visible 2" in visitor.get(f"{path}/purge").text
     seen = visitor.post(f"{path}/purge", confirmation=" purged ")
@@ -329,21 +287,23 @@ def test_a_purge_deletes_all_messages(visitor: Visitor, queues: HttpQueueClient)
 
 
 def with_messages(queues: HttpQueueClient, name: str) -> str:
-    """Make a queue of two messages and return the path of its page."""
+    """Create a queue with two messages; return the path of its page."""
     queues.create_queue(name)
     queues.send(name, "a")
     queues.send(name, "b")
     return path_of(name)
 
 
-def test_a_queue_is_deleted(visitor: Visitor, queues: HttpQueueClient) -> None:
+def test_the_page_deletes_a_queue(visitor: Visitor, queues: HttpQueueClient) -> None:
     path = with_messages(queues, "deleted")
     assert visitor.post(f"{path}/delete", confirmation="deleted").path == "/console/queues?done=deleted"
     assert visitor.get(path).status == visitor.get(f"{path}/delete").status == 404
 
 
 @pytest.mark.parametrize("action", ["purge", "delete"])
-def test_without_the_name_nothing_is_deleted(visitor: Visitor, queues: HttpQueueClient, action: str) -> None:
+def test_purging_and_deleting_require_the_name_of_the_queue(
+    visitor: Visitor, queues: HttpQueueClient, action: str
+) -> None:
     path = with_messages(queues, f"kept-{action}")
     for typed in (None, "", "Kept", path.removeprefix("/console"), "<script>"):
         fields: dict[str, Any] = {} if typed is None else {"confirmation": typed}
@@ -355,7 +315,7 @@ def test_without_the_name_nothing_is_deleted(visitor: Visitor, queues: HttpQueue
 
 
 @pytest.mark.parametrize("action", ["purge", "delete"])
-def test_whoever_may_only_see_deletes_nothing(theirs: RunningServer, action: str) -> None:
+def test_purging_and_deleting_need_their_permissions(theirs: RunningServer, action: str) -> None:
     with Visitor(theirs, key="AKIDFRIEND") as friend:
         seen = friend.post(f"/console/queues/{OWNER}/jobs/{action}", confirmation="jobs")
     assert (seen.status, f"sqs:{action}queue" in seen.text) == (403, True)

@@ -1,4 +1,4 @@
-"""The list of queues: searched, sorted, a page at a time, and of those alone that one may see."""
+"""The list of queues: search, order, pages, counts and permissions."""
 
 import json
 import re
@@ -18,7 +18,7 @@ ACCOUNT = "000000000000"
 
 @pytest.fixture(scope="module")
 def many() -> Iterator[RunningServer]:
-    """A server with 120 queues, the first of them with ever more messages."""
+    """A server with 120 queues; the first four have 0 to 3 messages."""
     with RunningServer() as running, HttpQueueClient(running.endpoint) as queues:
         for number in range(120):
             running.queue(f"q-{number:03}")
@@ -43,7 +43,7 @@ def figures(seen: Seen, queue: str) -> dict[str, str]:
     return {name: text.strip() for name, text in re.findall(r'data-figure="(\w+)">([^<]*)<', row)}
 
 
-def test_a_page_has_fifty(visitor: Visitor) -> None:
+def test_a_page_has_fifty_queues(visitor: Visitor) -> None:
     seen = visitor.get(LIST)
     assert names(seen) == [f"q-{number:03}" for number in range(50)]
     assert "1 to 50 of 120 queues." in seen.text
@@ -52,7 +52,7 @@ def test_a_page_has_fifty(visitor: Visitor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "first", "count", "said"),
+    ("query", "first", "count", "text"),
     [
         ("page=3", "q-100", 20, "101 to 120 of 120"),
         ("page=2&size=100", "q-100", 20, "101 to 120 of 120"),
@@ -63,23 +63,21 @@ def test_a_page_has_fifty(visitor: Visitor) -> None:
         ("search=Q-01&size=25", "q-010", 10, "1 to 10 of 10"),
     ],
 )
-def test_it_is_paged_and_searched(visitor: Visitor, query: str, first: str, count: int, said: str) -> None:
+def test_the_list_is_paged_and_searched(visitor: Visitor, query: str, first: str, count: int, text: str) -> None:
     seen = visitor.get(f"{LIST}?{query}")
     assert (names(seen)[0], len(names(seen))) == (first, count)
-    assert said in seen.text
+    assert text in seen.text
 
 
-def test_it_is_sorted_by_what_is_in_queues(visitor: Visitor) -> None:
+def test_the_list_is_sorted_by_counts(visitor: Visitor) -> None:
     seen = visitor.get(f"{LIST}?sort=visible&descending=true")
     assert names(seen)[:3] == ["q-003", "q-002", "q-001"]
     assert figures(seen, "q-003")["visible"] == "3"
-    assert re.search(
-        r'aria-sort="descending" class="number"><a href="/console/queues\?sort=visible">Visible', seen.html
-    )
+    assert 'aria-sort="descending" class="number"><a href="/console/queues?sort=visible">Visible' in seen.html
     assert seen.html.count('aria-sort="none"') == 7
 
 
-def test_while_one_types_the_table_alone_is_exchanged(visitor: Visitor) -> None:
+def test_a_request_of_htmx_gets_only_the_table(visitor: Visitor) -> None:
     part = visitor.get(f"{LIST}?search=q-003&size=50&sort=name&descending=false", **{"HX-Request": "true"})
     assert part.html.lstrip().startswith('<div id="queues">')
     assert names(part) == ["q-003"]
@@ -87,14 +85,14 @@ def test_while_one_types_the_table_alone_is_exchanged(visitor: Visitor) -> None:
     assert "<!doctype html>" in whole.html
 
 
-def test_a_search_in_vain_says_so_and_stays_text(visitor: Visitor) -> None:
+def test_an_empty_search_result_escapes_the_search(visitor: Visitor) -> None:
     seen = visitor.get(f"{LIST}?search=%3Cscript%3E%22'")
     assert "No queue has “<script>\"'” in its name." in seen.text
     assert '<script>"' not in seen.html
     assert 'value="&lt;script&gt;&#34;&#39;"' in seen.html
 
 
-def test_it_says_how_queues_move(server: RunningServer) -> None:
+def test_the_list_has_counts_rates_and_a_history(server: RunningServer) -> None:
     server.queue("jobs.fifo")
     with HttpQueueClient(server.endpoint) as queues, Visitor(server) as visitor:
         server.queue("jobs", visibility_timeout_s=600)
@@ -109,20 +107,13 @@ def test_it_says_how_queues_move(server: RunningServer) -> None:
         queues.delete("jobs", queues.receive("jobs", count=10)[0].receipt)
         server.advance(10_000)
         seen = visitor.get(LIST)
-    assert figures(seen, "jobs") == {
-        "visible": "10",
-        "in_flight": "9",
-        "delayed": "1",
-        "oldest": "10 s",
-        "sent": "2.0",
-        "received": "1.0",
-        "deleted": "0.1",
-        "history": "",
-    }
+    counts = {"visible": "10", "in_flight": "9", "delayed": "1", "oldest": "10 s"}
+    rates = {"sent": "2.0", "received": "1.0", "deleted": "0.1"}
+    assert figures(seen, "jobs") == {**counts, **rates, "history": ""}
     assert 'aria-label="From 0 to 10 in the last 10 s"' in seen.html
 
 
-def test_without_queues_it_says_how_to_begin(server: RunningServer) -> None:
+def test_the_empty_list_explains_how_to_create_a_queue(server: RunningServer) -> None:
     with Visitor(server) as visitor:
         seen = visitor.get(LIST)
     assert "There are no queues yet." in seen.text
@@ -130,7 +121,7 @@ def test_without_queues_it_says_how_to_begin(server: RunningServer) -> None:
     assert 'href="/console/queues/new"' in seen.html
 
 
-def test_one_sees_the_queues_of_ones_account_and_no_more_than_policies_allow(tmp_path: Path) -> None:
+def test_the_list_has_the_queues_of_the_account_and_the_counts_that_policies_allow(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         denied = {"Effect": "Deny", "Principal": "*", "Action": "sqs:GetQueueAttributes"}
         policy = json.dumps({"Statement": [denied]})

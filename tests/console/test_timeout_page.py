@@ -1,4 +1,4 @@
-"""Holding times and the recommended timeout on the page of a queue, and applying it where it fits, nowhere else."""
+"""Processing times and the recommended visibility timeout on the page of a queue, and applying it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +16,10 @@ from veilmq.testing import RunningServer
 QUEUE = "/console/queues/000000000000/jobs"
 
 
-def advice(folder: Path, *, queue: str = "000000000000/jobs", **fields: Any) -> None:
-    """Write a recommendation as ``veilmq pipeline tune`` does, for a queue as a whole and for a key of it."""
-    row = {
-        "queue": queue,
-        "current_s": 30,
-        "recommended_s": 75,
-        "explore_s": None,
-        "change": True,
-        "confidence": "high",
-        "reason": "5 % of the messages took longer.",
-    } | fields
+def recommend(folder: Path, *, queue: str = "000000000000/jobs", **fields: Any) -> None:
+    """Write recommendations as ``veilmq pipeline tune`` does, for a queue and for one of its keys."""
+    row = {"queue": queue, "current_s": 30, "recommended_s": 75, "explore_s": None, "change": True}
+    row |= {"confidence": "high", "reason": "5 % of the messages took longer."} | fields
     rows = [{**row, "key": "slow", "recommended_s": 999}, {**row, "key": None}]
     folder.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(rows), folder / "part-0.snappy.parquet")
@@ -49,8 +42,8 @@ def apply(server: RunningServer, recommended_s: str = "75") -> Seen:
         return visitor.post(QUEUE, at="/console/queues/new", recommended_s=recommended_s)
 
 
-def test_what_was_held_is_drawn_with_the_timeouts(server: RunningServer, tmp_path: Path) -> None:
-    advice(tmp_path / "recommendations")
+def test_the_page_draws_processing_times_and_timeouts(server: RunningServer, tmp_path: Path) -> None:
+    recommend(tmp_path / "recommendations")
     with HttpQueueClient(server.endpoint) as queues:
         for _ in range(3):
             queues.send("jobs", "m")
@@ -69,7 +62,7 @@ def test_what_was_held_is_drawn_with_the_timeouts(server: RunningServer, tmp_pat
 
 
 def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> None:
-    advice(tmp_path / "recommendations")
+    recommend(tmp_path / "recommendations")
     assert "The recommended timeout was set" in apply(server).text
     assert timeout_s(server) == 75
     again = apply(server)
@@ -87,16 +80,16 @@ def test_a_recommendation_is_applied(server: RunningServer, tmp_path: Path) -> N
         ({"queue": "000000000000/other"}, "There is no recommendation for this queue"),
     ],
 )
-def test_what_does_not_fit_is_not_applied(
+def test_an_outdated_or_missing_recommendation_is_not_applied(
     server: RunningServer, tmp_path: Path, fields: dict[str, Any], why: str
 ) -> None:
-    advice(tmp_path / "recommendations", **fields)
+    recommend(tmp_path / "recommendations", **fields)
     refused = apply(server)
     assert (refused.status, why in refused.text) == (409, True)
     assert timeout_s(server) == 30
 
 
-def test_what_is_missing_is_said() -> None:
+def test_the_page_names_the_settings_for_recommendations() -> None:
     with RunningServer() as server, Visitor(server) as visitor:
         server.queue("jobs")
         text = visitor.get(QUEUE).text
@@ -104,8 +97,8 @@ def test_what_is_missing_is_said() -> None:
         assert "--recommendations" in text
 
 
-def test_who_may_not_change_the_queue_applies_nothing(tmp_path: Path) -> None:
-    advice(tmp_path, queue=f"{OWNER}/jobs")
+def test_applying_a_recommendation_needs_permission(tmp_path: Path) -> None:
+    recommend(tmp_path, queue=f"{OWNER}/jobs")
     carol, page = f"arn:aws:iam::{OWNER}:user/carol", f"/console/queues/{OWNER}/jobs"
     denial = {"Effect": "Deny", "Principal": {"AWS": carol}, "Action": "sqs:SetQueueAttributes"}
     keys = written(tmp_path / "keys.toml")

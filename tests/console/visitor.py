@@ -1,7 +1,4 @@
-"""A browser without scripts, for tests of single pages: it keeps cookies, follows redirects and sends forms back.
-
-What only a real browser can show (scripts, layout, policies) is in the tests that use one.
-"""
+"""An HTTP client for tests of single pages: it keeps cookies, follows redirects and submits forms, without scripts."""
 
 import re
 from html import unescape
@@ -20,7 +17,7 @@ _REDIRECTS_MAX = 5
 
 
 class Seen(NamedTuple):
-    """A page: ``headers`` by lower-case name, ``html`` as it came, ``path`` where redirects ended."""
+    """A page: ``headers`` have names in lower case, ``path`` is the address after redirects."""
 
     status: int
     headers: dict[str, str]
@@ -29,12 +26,12 @@ class Seen(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return what a person reads, on one line."""
+        """The visible text, on one line."""
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
 
 
 class Visitor:
-    """Someone at the console of ``server``, signed in with the ``key`` of that id of the credentials file, if any."""
+    """A client of the console of ``server``; it signs in with the ``key`` of the credentials file, if there is one."""
 
     def __init__(self, server: RunningServer | str, *, key: str | None = None) -> None:
         endpoint = server if isinstance(server, str) else server.admin_endpoint
@@ -55,14 +52,14 @@ class Visitor:
         return self._follow("GET", path, None, headers)
 
     def post(self, path: str, *, at: str = "", **fields: str) -> Seen:
-        """Fill in the form of the page ``at`` (that of ``path`` itself without it) and send it to ``path``."""
+        """Fill in the form of the page ``at`` (by default ``path``) and submit it to ``path``."""
         form = self.get(at or path)
         found = _INPUT.search(form.html)
         assert found is not None, f"no form at {form.path}: {form.text}"
         return self._follow("POST", path, {"csrf": unescape(found[1]), **fields}, {})
 
     def send(self, path: str, fields: dict[str, str], **headers: str) -> Seen:
-        """Send fields to ``path`` as they are, without a token of their own."""
+        """Submit fields to ``path`` without adding a CSRF token."""
         return self._follow("POST", path, fields, headers)
 
     def _follow(self, method: str, path: str, fields: dict[str, str] | None, headers: dict[str, str]) -> Seen:
@@ -76,12 +73,12 @@ class Visitor:
     def _once(self, method: str, path: str, fields: dict[str, str] | None, headers: dict[str, str]) -> Seen:
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         body = None if fields is None else urlencode(fields)
-        told = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie, **headers}
-        reply = self._http.request(method, self._endpoint + path, body=body, headers=told, retries=False)
+        sent = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie, **headers}
+        reply = self._http.request(method, self._endpoint + path, body=body, headers=sent, retries=False)
         for line in reply.headers.getlist("set-cookie"):
             self._keep(line)
-        heard = {name.lower(): value for name, value in reply.headers.items()}
-        return Seen(reply.status, heard, reply.data.decode(), path)
+        received = {name.lower(): value for name, value in reply.headers.items()}
+        return Seen(reply.status, received, reply.data.decode(), path)
 
     def _keep(self, line: str) -> None:
         for name, morsel in SimpleCookie(line).items():
@@ -91,11 +88,8 @@ class Visitor:
                 self.cookies[name] = morsel.value
 
 
-# The forms of a page, as a browser without scripts would send them back.
-
-
 class _Forms(HTMLParser):
-    """Gathers the fields of each form, by its ``action``."""
+    """Collect the fields of each form by its ``action``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,15 +120,14 @@ class _Forms(HTMLParser):
             self._text.append(data)
 
     def handle_endtag(self, tag: str) -> None:
-        """Take a long text: the first line end in it is none of it, and those of HTTP go over the wire."""
-        if tag == "textarea":
+        if tag == "textarea":  # HTML ignores a first line end; forms are sent with CRLF
             text = "".join(self._text).removeprefix("\n").replace("\r\n", "\n")
             self.forms[self._action][self._area] = text.replace("\n", "\r\n")
             self._area = ""
 
 
 def form_of(html: str, action: str) -> dict[str, str]:
-    """Return the fields of the form of ``html`` that goes to ``action``, as they are filled in."""
+    """Return the fields of the form with this ``action``, with their values."""
     parser = _Forms()
     parser.feed(html)
     parser.close()

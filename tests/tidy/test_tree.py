@@ -141,8 +141,7 @@ def test_the_rule_accepts_ordinary_paths() -> None:
 
 # Cold features share the text of their queries between both dialects, except for those in TWO_TEXTS.
 #
-# The rule covers neither locks, which are in the port as SQLite needs none, nor the queries behind the port on messages,
-# whose tables differ.
+# The rule excludes locks, which are in the port as SQLite needs none, and queries on messages, whose tables differ.
 
 
 QUERY_METHODS = {"many", "row", "rows", "run", "value"}

@@ -16,7 +16,7 @@ from tests.console.barriers import Keyboard, barriers
 from tests.console.conftest import PATIENCE_MS, Visit, visiting
 from tests.console.every_page import ACCOUNT
 from tests.console.pictures import HEIGHT, NARROW, SCHEMES, WIDE, go_on, keep, places, staged
-from tests.console.test_timeout_page import advice
+from tests.console.test_timeout_page import recommend
 from tests.pipeline.made_report import KEYS, QUEUES, content, made_queues
 from tests.server.keys import FRIEND, OWNER, REGION, SECRETS, client, written
 from veilmq.client import HttpQueueClient
@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     It works in its own folder, so that pictures of its settings name no folder of this machine.
     """
     with contextlib.chdir(tmp_path_factory.mktemp("shop")):
-        advice(Path("tuned"), queue=f"{ACCOUNT}/orders", current_s=45, recommended_s=75, reason=REASON)
+        recommend(Path("tuned"), queue=f"{ACCOUNT}/orders", current_s=45, recommended_s=75, reason=REASON)
         with RunningServer(events_to="events", recommendations=Path("tuned")) as running:
             with HttpQueueClient(running.endpoint) as queues:
                 staged(running, queues)

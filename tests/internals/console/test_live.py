@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from tests.console.test_live_page import PATIENCE_S, Watching
+from tests.console.test_live_page import PATIENCE_S, EventStream
 from veilmq.client import HttpQueueClient
 from veilmq.console import live
 from veilmq.console.api_client import ApiClient, ApiError
@@ -206,5 +206,5 @@ def test_head_opens_no_stream(server: RunningServer, client: HttpQueueClient, mo
     with create_connection((address.hostname, address.port), timeout=PATIENCE_S) as connection:
         connection.sendall(b"HEAD /console/live?counts=a HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert connection.recv(4_096).startswith(b"HTTP/1.1 200 ")
-        with Watching(server, counts="a") as page:
+        with EventStream(server, counts="a") as page:
             assert page.reply.status == 200

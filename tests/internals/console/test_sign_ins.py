@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.console.test_live_page import Watching
+from tests.console.test_live_page import EventStream
 from tests.console.visitor import Visitor
 from tests.server.keys import OWNER, REGION, client, written
 from veilmq.console import sign_ins
@@ -188,8 +188,8 @@ def test_sign_out_ends_the_streams_of_the_session(server: RunningServer) -> None
     with (
         Visitor(server, key=KEY) as visitor,
         Visitor(server, key=KEY) as other,
-        Watching(server, cookies=dict(visitor.cookies), counts="orders") as page,
-        Watching(server, cookies=dict(other.cookies), counts="orders") as stays,
+        EventStream(server, cookies=dict(visitor.cookies), counts="orders") as page,
+        EventStream(server, cookies=dict(other.cookies), counts="orders") as stays,
     ):
         page.next("counts")
         stays.next("counts")
