@@ -2,15 +2,21 @@
 
 import itertools
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
 
 from tests.small_disk import MIB, small_file_system
 from tests.store.host import QUEUE, Host, fill, message
+from tests.store.model_frame import ModelFrame, one_of, run_model
 from tests.store.postgres_host import on_sqlite
 from veilmq.core import commands
-from veilmq.core.errors import ReceiptState, StoreFull
+from veilmq.core.commands import Receive, ReceivedMessage, SendOptions, VisibilityChange
+from veilmq.core.errors import LeaseTooLong, ReceiptState, StoreFull
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
 
@@ -66,6 +72,7 @@ def test_punctuality(host: Host, delay_s: int, timeout_s: int) -> None:
 
 
 def test_staleness(host: Host) -> None:
+    """A superseded receipt changes nothing."""
     host.create()
     host.send("a")
     old = host.receive_one(timeout_s=0)
@@ -149,6 +156,198 @@ def test_mortality(kept: Host, receives_max: int, *, fifo: bool) -> None:
     arrived = kept.receive(10, queue=dead)
     assert sorted(each.body for each in arrived) == bodies
     assert {(each.receive_count, each.source) for each in arrived} == {(receives_max + 1, QUEUE)}
+
+
+OWN_TIMEOUT_S = 30
+RETENTION_S = 1_209_600
+TERMS = SendOptions(receipts=True, dedup_id_optional=True, all_or_nothing=True)
+TWELVE_HOURS_MS = 43_200_000
+
+
+@dataclass(eq=False)
+class KnownMessage:
+    """A message as far as clients know it from replies."""
+
+    id: bytes
+    group: str | None
+    sent_at_ms: int
+    hidden_until_ms: int
+    received_at_ms: int = 0
+    receives: int = 0
+    is_deleted: bool = False
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A receipt, and the number of the receive that issued it."""
+
+    text: str
+    of: KnownMessage = field(repr=False)
+    receive: int
+
+
+class TwoProtocols(ModelFrame):
+    """Clients of SQS and SMQ on one queue: a message has at most one live lease.
+
+    After every step each receipt is tested by a change that is always refused because its lease would be too long.
+    The properties are those that the SMQ reference names at the end of its section 11.
+    """
+
+    times_ms = st.sampled_from((0, 1, 999, 1_000, 29_999, 30_000, 30_000, TWELVE_HOURS_MS))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[KnownMessage] = []
+        self.issued: list[Issued] = []
+        self.kind = ""
+
+    @initialize(kind=st.sampled_from(("plain", "fair", "fifo")))
+    def open(self, kind: str) -> None:
+        self.open_host()
+        self.kind = kind
+        self.live.create(visibility_timeout_s=OWN_TIMEOUT_S, retention_s=RETENTION_S, fifo=kind == "fifo")
+
+    @rule(
+        delay_s=st.sampled_from((0, 0, 1, 30, 604_800)), priority=st.integers(1, 16), group=st.sampled_from(("g", "h"))
+    )
+    def send(self, delay_s: int, priority: int, group: str) -> None:
+        where = None if self.kind == "plain" else group
+        (sent,) = self.live.put(message("x", delay_s=delay_s, priority=priority, group=where), options=TERMS)
+        known = KnownMessage(sent.id, where, self.now_ms, self.now_ms + delay_s * 1_000)
+        self.messages.append(known)
+        assert (sent.receipt is not None) is bool(delay_s)
+        if sent.receipt is not None:
+            self.issued.append(Issued(sent.receipt, known, 0))
+
+    @rule(count=st.integers(1, 4), timeout_s=st.sampled_from((0, 0, 1, 30)))
+    def receive_by_sqs(self, count: int, timeout_s: int) -> None:
+        self.take(count, timeout_s)
+
+    @rule(count=st.integers(1, 4))
+    def receive_by_smq(self, count: int) -> None:
+        self.take(count, None)
+
+    def take(self, count: int, timeout_s: int | None) -> None:
+        """Receive; each returned message was not leased, and each missing one is leased or behind its group."""
+        got: list[ReceivedMessage] = self.live.do(Receive(queue=QUEUE, count=count, timeout_s=timeout_s)).messages
+        busy = {known.group for known in self.held() if known.receives}
+        for each in got:
+            (known,) = [known for known in self.messages if known.id == each.id]
+            assert not known.is_deleted, "a deleted message was delivered"
+            assert known.hidden_until_ms <= self.now_ms, "a leased or delayed message was delivered"
+            self.lease(known, each, OWN_TIMEOUT_S if timeout_s is None else timeout_s)
+        if len(got) < count:
+            left = [known for known in self.present() if known.hidden_until_ms <= self.now_ms]
+            came = {each.id for each in got}
+            missed = [
+                known for known in left if known.id not in came and not (self.kind == "fifo" and known.group in busy)
+            ]
+            assert not missed, "a visible message was not delivered"
+
+    def lease(self, known: KnownMessage, got: ReceivedMessage, timeout_s: int) -> None:
+        known.receives += 1
+        assert got.receive_count == known.receives, "the receive count is not the number of receives"
+        assert got.visible_at_ms == self.now_ms + timeout_s * 1_000
+        known.hidden_until_ms = got.visible_at_ms
+        known.received_at_ms = self.now_ms
+        self.issued.append(Issued(got.receipt, known, known.receives))
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), timeout_s=st.sampled_from((0, 1, 30, 43_200)))
+    def change_by_sqs(self, data: st.DataObject, timeout_s: int) -> None:
+        issued = one_of(data, self.issued)
+        answer = self.live.change(issued.text, timeout_s)
+        known = issued.of
+        if isinstance(answer, LeaseTooLong):
+            assert known.receives, "a message that was never received has no lease"
+            assert self.now_ms + timeout_s * 1_000 > known.received_at_ms + TWELVE_HOURS_MS
+            return
+        self.check_state(issued, answer.state, lenient=False)
+        if answer.visible_at_ms is not None:
+            assert answer.state in self.acting(by_smq=False)
+            self.move(known, answer.visible_at_ms, timeout_s)
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), timeout_s=st.sampled_from((1, 30, 43_200)), lenient=st.booleans())
+    def change_by_smq(self, data: st.DataObject, timeout_s: int, *, lenient: bool) -> None:
+        """Change by a live receipt; it returns a new one, which supersedes the old one."""
+        issued = one_of(data, self.issued)
+        answer = self.live.change(
+            issued.text, timeout_s, bounded=False, only_live=True, any_epoch=lenient, renew_receipt=True
+        )
+        self.check_state(issued, answer.state, lenient=lenient)
+        assert (answer.receipt is not None) is (answer.state is ReceiptState.LIVE)
+        if answer.receipt is not None:
+            assert answer.receipt != issued.text
+            self.move(issued.of, answer.visible_at_ms, timeout_s)
+            self.issued.append(Issued(answer.receipt, issued.of, issued.receive))
+
+    def move(self, known: KnownMessage, visible_at_ms: int, timeout_s: int) -> None:
+        assert visible_at_ms == self.now_ms + timeout_s * 1_000
+        known.hidden_until_ms = visible_at_ms
+
+    @precondition(lambda self: self.issued)
+    @rule(data=st.data(), by_smq=st.booleans(), lenient=st.booleans())
+    def delete(self, data: st.DataObject, *, by_smq: bool, lenient: bool) -> None:
+        issued = one_of(data, self.issued)
+        lenient = by_smq and lenient
+        (state,) = self.live.delete(issued.text, only_live=by_smq, any_epoch=lenient)
+        self.check_state(issued, state, lenient=lenient)
+        if state in self.acting(by_smq=by_smq):
+            issued.of.is_deleted = True
+
+    def acting(self, *, by_smq: bool) -> tuple[ReceiptState, ...]:
+        if by_smq or self.kind == "fifo":
+            return (ReceiptState.LIVE,)
+        return ReceiptState.LIVE, ReceiptState.EXPIRED
+
+    def check_state(self, issued: Issued, state: ReceiptState, *, lenient: bool) -> None:
+        known = issued.of
+        if known.is_deleted:
+            assert state is ReceiptState.GONE
+        elif issued.receive != known.receives:
+            assert state is ReceiptState.SUPERSEDED
+        else:
+            latest = [each for each in self.issued if each.of is known][-1]
+            if issued is latest or lenient:
+                held = known.hidden_until_ms > self.now_ms
+                assert state is (ReceiptState.LIVE if held else ReceiptState.EXPIRED)
+            else:
+                assert state is ReceiptState.SUPERSEDED
+
+    def present(self) -> list[KnownMessage]:
+        for known in self.messages:
+            known.is_deleted = known.is_deleted or known.sent_at_ms + RETENTION_S * 1_000 <= self.now_ms
+        return [known for known in self.messages if not known.is_deleted]
+
+    def held(self) -> list[KnownMessage]:
+        return [known for known in self.present() if known.hidden_until_ms > self.now_ms]
+
+    def compare(self) -> None:
+        """Assert that each hidden message has one live receipt and no other has any, and compare the counters."""
+        held = self.held()
+        strict = self.live_receipts(lenient=False)
+        assert sorted(id(issued.of) for issued in strict) == sorted(id(known) for known in held), "two leases, or none"
+        lenient = self.live_receipts(lenient=True)
+        assert {issued.text for issued in strict} <= {issued.text for issued in lenient}
+        assert all(issued.receive == issued.of.receives for issued in lenient), "lenient across receives"
+        assert {id(issued.of) for issued in lenient} == {id(known) for known in held}
+        in_flight = len([known for known in held if known.receives])
+        assert self.live.counts() == (len(self.present()) - len(held), in_flight, len(held) - in_flight)
+
+    def live_receipts(self, *, lenient: bool) -> list[Issued]:
+        changes = tuple(VisibilityChange(receipt=issued.text, timeout_s=1) for issued in self.issued)
+        probe = commands.ChangeVisibility(
+            queue=QUEUE, changes=changes, only_live=True, any_epoch=lenient, lease_s_max=-1
+        )
+        answers: list[Any] = self.live.do(probe)
+        return [issued for issued, answer in zip(self.issued, answers, strict=True) if isinstance(answer, LeaseTooLong)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_random_calls_by_two_protocols_give_at_most_one_live_lease() -> None:
+    run_model(TwoProtocols, examples=30, steps=50)
 
 
 def drain(host: Host, sent: list[str]) -> None:
