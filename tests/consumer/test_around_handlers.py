@@ -80,9 +80,7 @@ async def test_results_of_startup_functions_are_injected_by_type(bench: Workbenc
     assert calls == ["connect", "warm", "cool True", "close ['a1', 'b in a thread, spare']"]
 
 
-async def test_messages_are_received_after_the_start_and_handled_before_the_shutdown(
-    bench: Workbench,
-) -> None:
+async def test_messages_are_handled_between_start_and_shutdown(bench: Workbench) -> None:
     app = bench.consumer("orders")
     order: list[str] = []
 
@@ -156,9 +154,7 @@ def test_a_program_whose_start_fails_exits_with_code_1(bench: Workbench, caplog:
     assert "no database here" in caplog.text
 
 
-async def test_a_failing_shutdown_function_does_not_stop_the_others(
-    bench: Workbench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_shutdown_function_stops_no_other(bench: Workbench, caplog: pytest.LogCaptureFixture) -> None:
     app = bench.consumer("orders")
     app.handler(wait=WAIT)(acting.act_async)
     calls: list[str] = []
@@ -447,9 +443,7 @@ async def test_middleware_wraps_each_call_in_order(bench: Workbench, pool: str) 
     ],
     ids=["reject", "later", "error", "nothing"],
 )
-async def test_the_result_of_a_middleware_is_that_of_the_handler(
-    bench: Workbench, end: Exception | None, counted: str
-) -> None:
+async def test_a_middleware_decides_the_result(bench: Workbench, end: Exception | None, counted: str) -> None:
     """It need not call the handler."""
     app = bench.consumer("orders")
 

@@ -83,9 +83,7 @@ async def test_a_message_done_by_another_worker_is_deleted_unhandled(bench: Work
     assert bench.counts("orders") == (0, 0)
 
 
-async def test_work_in_progress_elsewhere_is_retried_when_its_record_ends(
-    bench: Workbench, store: ObservedStore
-) -> None:
+async def test_work_in_progress_elsewhere_is_retried_after_its_record(bench: Workbench, store: ObservedStore) -> None:
     """These retries do not count towards the limit of attempts."""
     job = Job()
     job.go_on.set()

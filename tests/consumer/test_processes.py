@@ -128,7 +128,7 @@ def test_a_signal_stops_each_process_after_its_work(
     assert (status.visible, status.in_flight) == (0, 0)
 
 
-def test_a_second_signal_abandons_running_handlers(
+def test_a_second_signal_abandons_handlers(
     tmp_path: Path, pipe: Path, server: RunningServer, client: HttpQueueClient
 ) -> None:
     with working(tmp_path, server, "--processes", "2") as worker:
@@ -142,9 +142,7 @@ def test_a_second_signal_abandons_running_handlers(
     assert client.show("work").visible == 1
 
 
-def test_a_killed_process_is_restarted_while_the_others_go_on(
-    tmp_path: Path, server: RunningServer, client: HttpQueueClient
-) -> None:
+def test_a_killed_process_is_restarted(tmp_path: Path, server: RunningServer, client: HttpQueueClient) -> None:
     with working(tmp_path, server, "--processes", "2") as worker:
         pids = started(worker, 2)
         os.kill(pids["1"], signal.SIGKILL)

@@ -485,9 +485,7 @@ def run(
 
 
 @pytest.mark.parametrize("suffix", ["", ".fifo"])
-def test_a_redrive_returns_a_rejected_message_to_its_queue(
-    server: RunningServer, client: HttpQueueClient, suffix: str
-) -> None:
+def test_a_redrive_returns_a_rejected_message(server: RunningServer, client: HttpQueueClient, suffix: str) -> None:
     work, dead = f"work{suffix}", f"dead{suffix}"
     group, dedup_id = ("g", "d") if suffix else (None, None)
     sent = client.send(work, "a", attributes=OWN, group=group, dedup_id=dedup_id)
@@ -521,9 +519,7 @@ def test_the_reason_is_added_to_ten_attributes(server: RunningServer, client: Ht
     assert letter.attributes == TEN | {"veilmq-reason": Attribute("String", REASON)}
 
 
-def test_a_rejected_message_ignores_the_delay_of_the_dead_letter_queue(
-    server: RunningServer, client: HttpQueueClient
-) -> None:
+def test_a_rejected_message_ignores_delays_of_queues(server: RunningServer, client: HttpQueueClient) -> None:
     client.set("dead", {"delay_s": 600})
     client.send("work", "a")
     run(server, "work", reject=True, until=lambda: client.show("dead").visible)

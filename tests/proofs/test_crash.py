@@ -246,9 +246,7 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600 if WHOLE else 900)
-def test_no_acknowledged_change_is_lost_in_crashes(
-    deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_crashes_lose_no_change(deployment: Deployment, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(deployment)
     with capsys.disabled():
         run.kill()

@@ -120,7 +120,7 @@ def served(pair: Pair, tmp_path: Path, durability: str) -> Iterator[Served]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("durability", ["strict", pytest.param("standard", marks=EVERYTHING)])
-def test_a_failover_loses_no_acknowledged_send(
+def test_a_failover_loses_no_send(
     pair: Pair, served: Served, durability: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load, producer = Load(), Producer()

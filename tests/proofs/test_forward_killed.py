@@ -202,9 +202,7 @@ def test_each_message_is_forwarded_if_the_forwarder_is_killed(
         check(client, producers.sent, suffix, once=once)
 
 
-def test_each_message_is_forwarded_once_if_a_forwarder_and_the_server_are_killed(
-    server: ServedFolder, tmp_path: Path
-) -> None:
+def test_each_message_is_forwarded_once_if_the_server_is_killed_too(server: ServedFolder, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     rules = tmp_path / "routes.toml"
     rules.write_text(RULES.format(".fifo"))

@@ -100,7 +100,7 @@ def test_each_message_arrives_once_if_the_server_is_killed(spark: SparkSession, 
 
 @EVERYTHING
 @pytest.mark.usefixtures("spark")  # for its marks and its Java
-def test_each_message_arrives_once_if_a_task_is_retried(
+def test_messages_arrive_once_if_a_task_is_retried(
     client: HttpQueueClient, server: RunningServer, tmp_path: Path
 ) -> None:
     sent = send(client, QUEUE, MESSAGES)

@@ -309,7 +309,7 @@ class CopyingFifo(Copying, test_model.FifoAndModel):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kinds", [(PostgresHost, Host), (Host,)], ids=["database", "folder"])
 @pytest.mark.parametrize("machine", [CopyingStandard, CopyingFifo], ids=["standard", "fifo"])
-def test_random_commands_behave_equally_on_copies(
+def test_random_commands_work_on_copies(
     machine: type[Copying], kinds: tuple[type[Host], ...], postgres_url: str
 ) -> None:
     options = {"database": postgres_url, "kinds": kinds}

@@ -167,7 +167,7 @@ def test_a_receipt_expires_at_the_end_of_retention(host: Host) -> None:
 
 
 @pytest.mark.parametrize("end", [commands.PurgeQueue, commands.DeleteQueue])
-def test_the_janitor_logs_receipts_of_purged_messages(
+def test_the_janitor_logs_receipts_of_a_purge(
     host: Host, end: type[commands.PurgeQueue | commands.DeleteQueue]
 ) -> None:
     host.send(*"abc")

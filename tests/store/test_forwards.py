@@ -404,7 +404,7 @@ _STEPS = st.one_of(
 
 
 @pytest.mark.parametrize("names", [(QUEUE, FAST, SLOW), (FIFO, FIFO_FAST, FIFO_SLOW)], ids=["standard", "fifo"])
-def test_random_forwards_keep_each_message_in_exactly_one_queue(
+def test_random_forwards_keep_each_message_once(
     tmp_path_factory: pytest.TempPathFactory, names: tuple[str, ...]
 ) -> None:
     @settings(max_examples=40, deadline=None)

@@ -78,7 +78,7 @@ def ready(host: Host) -> Host:
     (QUEUE, message("x" * 1_025), errors.MessageTooLong), (FIFO, message("x", dedup_id="x"), errors.GroupMissing),
     (FIFO, message("x", group="g"), errors.DeduplicationIdMissing),
 ], ids=["size", "group", "deduplication-id"])  # fmt: skip
-def test_a_stage_with_an_unsendable_message_is_refused(
+def test_a_stage_with_an_invalid_message_is_refused(
     ready: Host, queue: str, new: NewMessage, reason: type[Exception]
 ) -> None:
     ready.set_queue(message_bytes_max=1_024)

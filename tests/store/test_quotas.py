@@ -180,9 +180,7 @@ def test_the_default_in_flight_limits_are_those_of_sqs() -> None:
 @pytest.mark.parametrize(("fifo", "quota_whole", "waiting_whole"), [
     (False, 120_000, 2_000_000), (True, 20_000, 200_000),
 ], ids=["standard", "fifo"])  # fmt: skip
-def test_the_in_flight_limit_is_exact_at_full_size(
-    tmp_path: Path, *, fifo: bool, quota_whole: int, waiting_whole: int
-) -> None:
+def test_the_limit_is_exact_at_full_size(tmp_path: Path, *, fifo: bool, quota_whole: int, waiting_whole: int) -> None:
     """With `PROVE=whole` the limit is the default, and two million messages wait; otherwise it is 3,000.
 
     Fewer wait in a FIFO queue, where each has a deduplication id to store.

@@ -8,50 +8,16 @@ import pytest
 
 from tests.store.host import QUEUE, Host, fill, hosting, message
 from tests.store.postgres_host import on_sqlite
-from veilmq.core import commands
-from veilmq.core.errors import (
-    GroupMissing,
-    MessageTooLong,
-    QueueNotFound,
-    ReceiptState,
-    StoreFull,
-    SubscriptionExists,
-    SubscriptionNotFound,
-    TooManySubscriptions,
-    TopicExists,
-    TopicNotFound,
-)
+from veilmq.core import commands, errors, topics
 from veilmq.core.limits import SMQ_SUBSCRIPTIONS_MAX
 from veilmq.core.messages import NewMessage
 from veilmq.core.settings import SettingValue
-from veilmq.core.topics import (
-    PUSHES,
-    CreateTopic,
-    DeleteTopic,
-    ListPushes,
-    ListSubscriptions,
-    ListTopics,
-    Notification,
-    PublishedMessage,
-    PublishToTopic,
-    RetryStrategy,
-    SetSubscription,
-    SetTopic,
-    ShowSubscription,
-    ShowTopic,
-    Subscribe,
-    Subscription,
-    TopicSettings,
-    TopicView,
-    Unsubscribe,
-    push_queue,
-)
 
 TOPIC = "000000000000/news"
 OTHER = "000000000000/copies"
 FIFO = "000000000000/jobs.fifo"
 URL = "https://hook.example/in"
-PUSHED = push_queue(TOPIC, "pushed")
+PUSHED = topics.push_queue(TOPIC, "pushed")
 DAY_MS = 86_400_000
 
 
@@ -67,63 +33,65 @@ def create_topic_and_queues(host: Host) -> Host:
     return host
 
 
-def create(host: Host, name: str = TOPIC, **settings: SettingValue) -> TopicView:
-    view: TopicView = host.do(CreateTopic(topic=name, settings=settings))
+def create(host: Host, name: str = TOPIC, **settings: SettingValue) -> topics.TopicView:
+    view: topics.TopicView = host.do(topics.CreateTopic(topic=name, settings=settings))
     return view
 
 
-def to_queue(name: str, queue: str = QUEUE, **others: Any) -> Subscription:
-    return Subscription(topic=TOPIC, name=name, endpoint=f"to {queue}", queue=queue, **others)
+def to_queue(name: str, queue: str = QUEUE, **others: Any) -> topics.Subscription:
+    return topics.Subscription(topic=TOPIC, name=name, endpoint=f"to {queue}", queue=queue, **others)
 
 
-def to_url(name: str = "pushed", **others: Any) -> Subscription:
-    return Subscription(topic=TOPIC, name=name, endpoint=URL, push_url=URL, **others)
+def to_url(name: str = "pushed", **others: Any) -> topics.Subscription:
+    return topics.Subscription(topic=TOPIC, name=name, endpoint=URL, push_url=URL, **others)
 
 
-def subscribe(host: Host, *subscriptions: Subscription) -> None:
+def subscribe(host: Host, *subscriptions: topics.Subscription) -> None:
     for each in subscriptions:
-        assert host.do(Subscribe(subscription=each)).is_new
+        assert host.do(topics.Subscribe(subscription=each)).is_new
 
 
 def publishing(
-    body: str = "hello", *, tag: str = "", make: Callable[[Notification], NewMessage] | None = None
-) -> PublishToTopic:
+    body: str = "hello", *, tag: str = "", make: Callable[[topics.Notification], NewMessage] | None = None
+) -> topics.PublishToTopic:
     """Return the command that publishes ``body``; by default each copy starts with the name of its subscription."""
 
-    def named(notification: Notification) -> NewMessage:
+    def named(notification: topics.Notification) -> NewMessage:
         return message(f"{notification.subscription.name}: {body}")
 
-    return PublishToTopic(topic=TOPIC, size_bytes=len(body), make=make or named, tag=tag)
+    return topics.PublishToTopic(topic=TOPIC, size_bytes=len(body), make=make or named, tag=tag)
 
 
-def publish(host: Host, body: str = "hello", **others: Any) -> PublishedMessage:
-    answer: PublishedMessage = host.do(publishing(body, **others))
+def publish(host: Host, body: str = "hello", **others: Any) -> topics.PublishedMessage:
+    answer: topics.PublishedMessage = host.do(publishing(body, **others))
     return answer
 
 
 def subscription_names(host: Host, **wanted: Any) -> tuple[list[str], bool]:
-    page = host.do(ListSubscriptions(topic=TOPIC, **wanted))
+    page = host.do(topics.ListSubscriptions(topic=TOPIC, **wanted))
     return [each.subscription.name for each in page.subscriptions], page.more
 
 
 def test_creating_a_topic_again_needs_equal_settings(host: Host) -> None:
     view = create(host, message_bytes_max=2_048)
-    settings = TopicSettings(message_bytes_max=2_048)
+    settings = topics.TopicSettings(message_bytes_max=2_048)
     now_ms = host.clock.now_ms()
-    assert view == TopicView(topic=TOPIC, settings=settings, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True)
+    assert view == topics.TopicView(
+        topic=TOPIC, settings=settings, created_at_ms=now_ms, modified_at_ms=now_ms, is_new=True
+    )
     host.advance(5)
     assert not create(host).is_new
     assert not create(host, message_bytes_max=2_048).is_new
-    with pytest.raises(TopicExists, match="another operations_logged"):
+    with pytest.raises(errors.TopicExists, match="another operations_logged"):
         create(host, operations_logged=True)
 
 
 def test_changing_topic_settings_updates_the_modification_time(host: Host) -> None:
     create(host)
     host.advance(5)
-    host.do(SetTopic(topic=TOPIC, settings={"operations_logged": True}))
-    view = host.do(ShowTopic(topic=TOPIC))
-    assert view.settings == TopicSettings(operations_logged=True)
+    host.do(topics.SetTopic(topic=TOPIC, settings={"operations_logged": True}))
+    view = host.do(topics.ShowTopic(topic=TOPIC))
+    assert view.settings == topics.TopicSettings(operations_logged=True)
     assert view.modified_at_ms == view.created_at_ms + 5
 
 
@@ -131,51 +99,53 @@ def test_topics_are_listed_by_account_prefix_and_page(host: Host) -> None:
     for name in ("a1", "b", "a2", "a3"):
         create(host, f"000000000000/{name}")
     create(host, "111111111111/a4")
-    page = host.do(ListTopics(account="000000000000", prefix="a", after="a1", count=1))
+    page = host.do(topics.ListTopics(account="000000000000", prefix="a", after="a1", count=1))
     assert ([each.topic for each in page.topics], page.more) == (["000000000000/a2"], True)
-    page = host.do(ListTopics(account="000000000000"))
+    page = host.do(topics.ListTopics(account="000000000000"))
     assert ([each.topic for each in page.topics], page.more) == (
         [f"000000000000/{name}" for name in ("a1", "a2", "a3", "b")],
         False,
     )
 
 
-@pytest.mark.parametrize("command", [
-    SetTopic(topic=TOPIC, settings={}), DeleteTopic(topic=TOPIC), ShowTopic(topic=TOPIC),
-    Subscribe(subscription=to_url()), SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF),
-    Unsubscribe(topic=TOPIC, name="x"), ShowSubscription(topic=TOPIC, name="x"), ListSubscriptions(topic=TOPIC),
-    publishing(),
-], ids=lambda command: type(command).__name__)  # fmt: skip
+OF_TOPICS = [
+    topics.SetTopic(topic=TOPIC, settings={}), topics.DeleteTopic(topic=TOPIC), topics.ShowTopic(topic=TOPIC),
+    topics.Subscribe(subscription=to_url()), topics.ListSubscriptions(topic=TOPIC), publishing(),
+]  # fmt: skip
+OF_SUBSCRIPTIONS = [
+    topics.SetSubscription(topic=TOPIC, name="x", strategy=topics.RetryStrategy.BACKOFF),
+    topics.Unsubscribe(topic=TOPIC, name="x"), topics.ShowSubscription(topic=TOPIC, name="x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [*OF_TOPICS, *OF_SUBSCRIPTIONS], ids=lambda command: type(command).__name__)
 def test_commands_on_a_missing_topic_fail(host: Host, command: commands.Command) -> None:
-    with pytest.raises(TopicNotFound, match="000000000000/news does not exist"):
+    with pytest.raises(errors.TopicNotFound, match="000000000000/news does not exist"):
         host.do(command)
 
 
-@pytest.mark.parametrize("command", [
-    SetSubscription(topic=TOPIC, name="x", strategy=RetryStrategy.BACKOFF), Unsubscribe(topic=TOPIC, name="x"),
-    ShowSubscription(topic=TOPIC, name="x"),
-], ids=lambda command: type(command).__name__)  # fmt: skip
+@pytest.mark.parametrize("command", OF_SUBSCRIPTIONS, ids=lambda command: type(command).__name__)
 def test_commands_on_a_missing_subscription_fail(topic: Host, command: commands.Command) -> None:
-    with pytest.raises(SubscriptionNotFound, match="has no subscription x"):
+    with pytest.raises(errors.SubscriptionNotFound, match="has no subscription x"):
         topic.do(command)
 
 
 def test_creating_a_subscription_again_needs_equal_settings(topic: Host) -> None:
     subscribe(topic, to_queue("s", filter_tag="red"))
     topic.advance(5)
-    again = topic.do(Subscribe(subscription=to_queue("s", filter_tag="red")))
+    again = topic.do(topics.Subscribe(subscription=to_queue("s", filter_tag="red")))
     assert not again.is_new
-    assert again == topic.do(ShowSubscription(topic=TOPIC, name="s"))
-    with pytest.raises(SubscriptionExists, match="another filter_tag"):
-        topic.do(Subscribe(subscription=to_queue("s")))
+    assert again == topic.do(topics.ShowSubscription(topic=TOPIC, name="s"))
+    with pytest.raises(errors.SubscriptionExists, match="another filter_tag"):
+        topic.do(topics.Subscribe(subscription=to_queue("s")))
 
 
 def test_only_the_retry_strategy_of_a_subscription_changes(topic: Host) -> None:
     subscribe(topic, to_url())
     topic.advance(5)
-    topic.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
-    view = topic.do(ShowSubscription(topic=TOPIC, name="pushed"))
-    assert view.subscription == to_url(strategy=RetryStrategy.EXPONENTIAL_DECAY)
+    topic.do(topics.SetSubscription(topic=TOPIC, name="pushed", strategy=topics.RetryStrategy.EXPONENTIAL_DECAY))
+    view = topic.do(topics.ShowSubscription(topic=TOPIC, name="pushed"))
+    assert view.subscription == to_url(strategy=topics.RetryStrategy.EXPONENTIAL_DECAY)
     assert view.modified_at_ms == view.created_at_ms + 5
 
 
@@ -187,15 +157,15 @@ def test_subscriptions_are_listed_by_prefix_and_page(topic: Host) -> None:
 
 
 def test_a_missing_queue_cannot_be_subscribed(topic: Host) -> None:
-    with pytest.raises(QueueNotFound):
-        topic.do(Subscribe(subscription=to_queue("s", "000000000000/nowhere")))
+    with pytest.raises(errors.QueueNotFound):
+        topic.do(topics.Subscribe(subscription=to_queue("s", "000000000000/nowhere")))
     assert subscription_names(topic) == ([], False)
 
 
 def test_a_topic_has_a_limit_of_subscriptions(topic: Host) -> None:
     subscribe(topic, *(to_queue(f"s{number}") for number in range(SMQ_SUBSCRIPTIONS_MAX)))
-    with pytest.raises(TooManySubscriptions, match=f"may have {SMQ_SUBSCRIPTIONS_MAX} subscriptions"):
-        topic.do(Subscribe(subscription=to_queue("one-more")))
+    with pytest.raises(errors.TooManySubscriptions, match=f"may have {SMQ_SUBSCRIPTIONS_MAX} subscriptions"):
+        topic.do(topics.Subscribe(subscription=to_queue("one-more")))
 
 
 def test_every_subscribed_queue_gets_the_message_with_one_id(topic: Host) -> None:
@@ -209,14 +179,16 @@ def test_every_subscribed_queue_gets_the_message_with_one_id(topic: Host) -> Non
 
 def test_each_copy_is_made_from_its_notification(topic: Host) -> None:
     subscribe(topic, to_queue("s"))
-    made: list[Notification] = []
+    made: list[topics.Notification] = []
 
-    def make(notification: Notification) -> NewMessage:
+    def make(notification: topics.Notification) -> NewMessage:
         made.append(notification)
         return message("x")
 
     published = publish(topic, make=make)
-    assert made == [Notification(subscription=to_queue("s"), id=published.id, published_at_ms=topic.clock.now_ms())]
+    assert made == [
+        topics.Notification(subscription=to_queue("s"), id=published.id, published_at_ms=topic.clock.now_ms())
+    ]
 
 
 def test_a_subscription_filter_passes_equal_tags(topic: Host) -> None:
@@ -228,9 +200,9 @@ def test_a_subscription_filter_passes_equal_tags(topic: Host) -> None:
 
 
 def test_messages_over_the_size_limit_of_the_topic_are_refused(topic: Host) -> None:
-    topic.do(SetTopic(topic=TOPIC, settings={"message_bytes_max": 1_024}))
+    topic.do(topics.SetTopic(topic=TOPIC, settings={"message_bytes_max": 1_024}))
     assert publish(topic, "x" * 1_024).deliveries == 0
-    with pytest.raises(MessageTooLong):
+    with pytest.raises(errors.MessageTooLong):
         publish(topic, "x" * 1_025)
 
 
@@ -271,9 +243,9 @@ def test_a_missing_or_refusing_queue_does_not_affect_other_subscriptions(topic: 
     published = publish(topic, "x" * 1_024)
     assert published.deliveries == 1
     assert [(name, type(why)) for name, why in published.undeliverable] == [
-        ("gone", QueueNotFound),
-        ("groupless", GroupMissing),
-        ("small", MessageTooLong),
+        ("gone", errors.QueueNotFound),
+        ("groupless", errors.GroupMissing),
+        ("small", errors.MessageTooLong),
     ]
     assert topic.receive_one().body == "fine: " + "x" * 1_024
     topic.create(OTHER)
@@ -283,7 +255,7 @@ def test_a_missing_or_refusing_queue_does_not_affect_other_subscriptions(topic: 
 def test_a_publication_is_rolled_back_if_making_a_copy_fails(topic: Host) -> None:
     subscribe(topic, to_queue("a"), to_queue("b", OTHER), to_url())
 
-    def make(notification: Notification) -> NewMessage:
+    def make(notification: topics.Notification) -> NewMessage:
         if notification.subscription.name == "pushed":
             raise ZeroDivisionError
         return message("x")
@@ -300,12 +272,12 @@ def test_a_full_store_refuses_a_publication_for_all_queues(tmp_path: Path) -> No
         subscribe(host, to_queue("a"), to_queue("b", OTHER))
         fill(host)
         before = host.counts(QUEUE)[0], host.counts(OTHER)[0]
-        with pytest.raises(StoreFull):
+        with pytest.raises(errors.StoreFull):
             publish(host, "x" * 1_000)
-        with pytest.raises(StoreFull):
-            host.do(CreateTopic(topic="000000000000/more"))
-        with pytest.raises(StoreFull):
-            host.do(Subscribe(subscription=to_url()))
+        with pytest.raises(errors.StoreFull):
+            host.do(topics.CreateTopic(topic="000000000000/more"))
+        with pytest.raises(errors.StoreFull):
+            host.do(topics.Subscribe(subscription=to_url()))
         assert (host.counts(QUEUE)[0], host.counts(OTHER)[0]) == before
 
 
@@ -322,30 +294,32 @@ def test_undelivered_pushes_are_counted_for_a_day(topic: Host) -> None:
     publish(topic)
     publish(topic)
     (first,) = topic.receive(queue=PUSHED)
-    assert topic.do(ShowTopic(topic=TOPIC)).messages == 2
-    assert topic.delete(first.receipt, queue=PUSHED) == [ReceiptState.LIVE]
-    assert topic.do(ListTopics(account="000000000000")).topics[0].messages == 1
+    assert topic.do(topics.ShowTopic(topic=TOPIC)).messages == 2
+    assert topic.delete(first.receipt, queue=PUSHED) == [errors.ReceiptState.LIVE]
+    assert topic.do(topics.ListTopics(account="000000000000")).topics[0].messages == 1
     topic.advance(DAY_MS)
-    assert topic.do(ShowTopic(topic=TOPIC)).messages == 0
+    assert topic.do(topics.ShowTopic(topic=TOPIC)).messages == 0
 
 
 def test_watchers_of_pushes_are_notified_of_every_change(topic: Host) -> None:
-    lists: list[list[Subscription]] = []
-    topic.engine.watch(PUSHES, lambda _: topic.engine.submit(ListPushes(), lists.append))
+    lists: list[list[topics.Subscription]] = []
+    topic.engine.watch(topics.PUSHES, lambda _: topic.engine.submit(topics.ListPushes(), lists.append))
     subscribe(topic, to_queue("s"))
     assert lists == []
     subscribe(topic, to_url())
-    topic.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
-    topic.do(Unsubscribe(topic=TOPIC, name="pushed"))
-    changed = to_url(strategy=RetryStrategy.EXPONENTIAL_DECAY)
+    topic.do(topics.SetSubscription(topic=TOPIC, name="pushed", strategy=topics.RetryStrategy.EXPONENTIAL_DECAY))
+    topic.do(topics.Unsubscribe(topic=TOPIC, name="pushed"))
+    changed = to_url(strategy=topics.RetryStrategy.EXPONENTIAL_DECAY)
     assert lists == [[to_url()], [changed], []]
-    topic.engine.unwatch(PUSHES)
+    topic.engine.unwatch(topics.PUSHES)
     subscribe(topic, to_url())
-    assert topic.do(ListPushes()) == [to_url()]
+    assert topic.do(topics.ListPushes()) == [to_url()]
 
 
 @pytest.mark.parametrize(
-    "end", [Unsubscribe(topic=TOPIC, name="pushed"), DeleteTopic(topic=TOPIC)], ids=["unsubscribe", "delete"]
+    "end",
+    [topics.Unsubscribe(topic=TOPIC, name="pushed"), topics.DeleteTopic(topic=TOPIC)],
+    ids=["unsubscribe", "delete"],
 )
 def test_undelivered_pushes_are_deleted_with_the_subscription(topic: Host, end: commands.Command) -> None:
     subscribe(topic, to_url(), to_queue("s"))
@@ -353,7 +327,7 @@ def test_undelivered_pushes_are_deleted_with_the_subscription(topic: Host, end: 
     woken = topic.watch(PUSHED)
     topic.do(end)
     assert woken == [topic.clock.now_ms()]
-    with pytest.raises(QueueNotFound):
+    with pytest.raises(errors.QueueNotFound):
         topic.receive(queue=PUSHED)
     assert topic.receive_one().body == "s: hello"
     create(topic)
@@ -367,14 +341,14 @@ def test_topics_survive_restarts_and_crashes(kept: Host) -> None:
     create_topic_and_queues(kept)
     create(kept, "000000000000/logged", operations_logged=True)
     subscribe(kept, to_url(filter_tag="x"), to_queue("s"))
-    kept.do(SetSubscription(topic=TOPIC, name="pushed", strategy=RetryStrategy.EXPONENTIAL_DECAY))
+    kept.do(topics.SetSubscription(topic=TOPIC, name="pushed", strategy=topics.RetryStrategy.EXPONENTIAL_DECAY))
     published = publish(kept, tag="x")
 
     def seen() -> list[Any]:
         return [
-            kept.do(ListTopics(account="000000000000")),
-            kept.do(ListSubscriptions(topic=TOPIC)),
-            kept.do(ListPushes()),
+            kept.do(topics.ListTopics(account="000000000000")),
+            kept.do(topics.ListSubscriptions(topic=TOPIC)),
+            kept.do(topics.ListPushes()),
             kept.counts(QUEUE),
             kept.counts(PUSHED),
         ]
@@ -385,28 +359,28 @@ def test_topics_survive_restarts_and_crashes(kept: Host) -> None:
     kept.crash()
     assert seen() == before
     assert kept.receive_one(queue=PUSHED).id == published.id
-    kept.do(DeleteTopic(topic=TOPIC))
+    kept.do(topics.DeleteTopic(topic=TOPIC))
     kept.crash()
-    assert kept.do(ListPushes()) == []
+    assert kept.do(topics.ListPushes()) == []
     kept.check()
 
 
 def test_a_rolled_back_batch_is_applied_again_without_the_failing_command(tmp_path: Path) -> None:
-    def fail(_: Notification) -> NewMessage:
+    def fail(_: topics.Notification) -> NewMessage:
         raise ZeroDivisionError
 
     with hosting(tmp_path / "store") as host:
         create_topic_and_queues(host)
         created, subscribed, failed, published = host.do_together(
-            CreateTopic(topic="000000000000/more"),
-            Subscribe(subscription=to_url()),
+            topics.CreateTopic(topic="000000000000/more"),
+            topics.Subscribe(subscription=to_url()),
             publishing(make=fail),
             publishing(),
         )
         assert (created.is_new, subscribed.is_new, type(failed).__name__) == (True, True, "InternalError")
         assert published.deliveries == 1
         host.reopen()
-        assert [each.topic for each in host.do(ListTopics(account="000000000000")).topics] == [
+        assert [each.topic for each in host.do(topics.ListTopics(account="000000000000")).topics] == [
             "000000000000/more",
             TOPIC,
         ]

@@ -46,9 +46,7 @@ def test_a_story_runs_on_the_engine(story: Story, store: str, place: Callable[[s
 @pytest.mark.parametrize(
     ("story", "protocol", "store"), [_case(story, *pair) for story in STORIES for pair in [*SERVED, *OTHERS]]
 )
-def test_a_story_runs_over_its_protocol(
-    story: Story, protocol: str, store: str, serve: Callable[..., RunningServer]
-) -> None:
+def test_a_story_runs_over_http(story: Story, protocol: str, store: str, serve: Callable[..., RunningServer]) -> None:
     server = serve(store, **dict(story.server))
     play(story, SqsRunner(server) if protocol == "http" else SmqRunner(server, story))
 

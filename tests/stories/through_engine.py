@@ -8,16 +8,8 @@ import pytest
 from tests.store.host import Host, hosting, message
 from tests.store.postgres_host import hosting_postgres
 from tests.stories.story import Action, Counts, ReceivedItem, Runner, Settings, StoryState
-from veilmq.core import commands
+from veilmq.core import commands, errors
 from veilmq.core.commands import LeaseChange, Received, Timer
-from veilmq.core.errors import (
-    LeaseTooLong,
-    PurgeInProgress,
-    QueueDeletedRecently,
-    QueueNotFound,
-    ReceiptInvalid,
-    ReceiptState,
-)
 from veilmq.store.postgres import PostgresOptions
 from veilmq.store.sqlite.database import EngineOptions
 
@@ -88,7 +80,7 @@ class EngineRunner(Runner):
 
     def run_queue(self, action: Action) -> None:
         if action.too_soon:
-            with pytest.raises(QueueDeletedRecently):
+            with pytest.raises(errors.QueueDeletedRecently):
                 self._host.create(full(action.queue), **settings(action.settings))
             return
         self._host.create(full(action.queue), **settings(action.settings))
@@ -124,7 +116,7 @@ class EngineRunner(Runner):
         self._host.advance(action.time_ms)
 
     def run_purge(self, action: Action) -> None:
-        with pytest.raises(PurgeInProgress) if action.too_soon else nullcontext():
+        with pytest.raises(errors.PurgeInProgress) if action.too_soon else nullcontext():
             self._host.do(commands.PurgeQueue(queue=full(action.queue)))
 
     def run_drop(self, action: Action) -> None:
@@ -145,7 +137,7 @@ class EngineRunner(Runner):
             return
         del self._waiters[action.poll]
         if action.without == "no queue":
-            assert isinstance(answer, QueueNotFound)
+            assert isinstance(answer, errors.QueueNotFound)
         else:
             assert answer is not None, "no answer yet"
             self._state.check(self._polled[action.poll], action.items, self._got(answer))
@@ -176,13 +168,13 @@ def settings(given: Settings) -> Settings:
 
 def state(answer: object) -> str:
     match answer:
-        case ReceiptState():
+        case errors.ReceiptState():
             return answer.value
         case LeaseChange():
             return answer.state.value
-        case ReceiptInvalid():
+        case errors.ReceiptInvalid():
             return "invalid"
-        case LeaseTooLong():
+        case errors.LeaseTooLong():
             return "too long"
         case _:
             raise AssertionError(answer)

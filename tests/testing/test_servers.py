@@ -113,17 +113,6 @@ def test_a_stop_completes_polls_and_can_be_repeated(veilmq_server: RunningServer
 
 pytest_plugins = ["pytester"]
 
-CLOCK = """
-    def test_a_lease_ends(veilmq_server, veilmq_boto3):
-        url = veilmq_server.queue("jobs").url
-        veilmq_boto3.send_message(QueueUrl=url, MessageBody="hello")
-        veilmq_boto3.receive_message(QueueUrl=url)
-        veilmq_server.advance(seconds=29.999)
-        assert "Messages" not in veilmq_boto3.receive_message(QueueUrl=url)
-        veilmq_server.advance(1)
-        assert veilmq_boto3.receive_message(QueueUrl=url)["Messages"][0]["Body"] == "hello"
-"""
-
 FRESH = """
     import pytest
 
@@ -318,14 +307,13 @@ def test_unused_modules_are_not_imported_at_the_start(pytester: pytest.Pytester)
 @pytest.mark.slow
 def test_suites_of_users_pass_without_warnings(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
-        test_clock=CLOCK,
         test_fresh=FRESH,
         test_environment=ENVIRONMENT,
         test_poll=POLL,
         test_settings=SETTINGS,
         test_faults=FAULTS,
     )
-    pytester.runpytest("-Werror").assert_outcomes(passed=13)
+    pytester.runpytest("-Werror").assert_outcomes(passed=12)
 
 
 @pytest.mark.slow
