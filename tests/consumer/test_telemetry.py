@@ -112,37 +112,32 @@ def collecting() -> Iterator[Collector]:
         collector.shutdown()
 
 
+def worker(folder: Path, server: RunningServer, collector_port: int, **environment: str) -> subprocess.Popen[str]:
+    need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
+    (folder / "shop.py").write_text(SHOP, encoding="utf-8")
+    command = [sys.executable, "-m", "veilmq", "worker", "shop:app", "--opentelemetry"]
+    environment |= {"PYTHONPATH": str(SRC), "VEILMQ_ENDPOINT": server.endpoint}
+    environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{collector_port}"
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=os.environ | environment, stdout=pipe, stderr=pipe, text=True)
+
+
 @pytest.mark.slow
 def test_spans_and_metrics_are_exported_before_the_end(tmp_path: Path) -> None:
     """A message that a handler sends is linked to the span of the handler."""
-    need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
-    metrics_service: Any = importlib.import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
-    trace_service: Any = importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
-    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     with RunningServer(clock=SystemClock()) as server, collecting() as collector:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "veilmq", "worker", "shop:app", "--opentelemetry"],
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(SRC),
-                "VEILMQ_ENDPOINT": server.endpoint,
-                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
-                "OTEL_SERVICE_NAME": "shop",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with worker, HttpQueueClient(server.endpoint) as client:
+        shop = worker(tmp_path, server, collector.server_port, OTEL_SERVICE_NAME="shop")
+        with shop, HttpQueueClient(server.endpoint) as client:
             server.wait_until(lambda: server.parked == 2)
             client.send("orders", "x")
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "billed\n"
+            assert shop.stdout is not None
+            assert shop.stdout.readline() == "billed\n"
             server.wait_until(lambda: not client.show("invoices").in_flight)
-            worker.send_signal(signal.SIGTERM)
-            _, log = worker.communicate(timeout=60)
-            assert worker.returncode == 0, log
+            shop.send_signal(signal.SIGTERM)
+            _, log = shop.communicate(timeout=60)
+            assert shop.returncode == 0, log
+    metrics_service: Any = importlib.import_module("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    trace_service: Any = importlib.import_module("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
     resources = [
         resource
         for request in collector.bodies("/v1/traces", trace_service.ExportTraceServiceRequest)
@@ -154,10 +149,7 @@ def test_spans_and_metrics_are_exported_before_the_end(tmp_path: Path) -> None:
     }
     assert [link.span_id for link in spans["process invoices"].links] == [spans["process orders"].span_id]
     acked = [
-        (
-            {each.key: each.value.string_value for each in point.attributes}["queue"],
-            point.as_int,
-        )
+        ({each.key: each.value.string_value for each in point.attributes}["queue"], point.as_int)
         for request in collector.bodies("/v1/metrics", metrics_service.ExportMetricsServiceRequest)
         for each in request.resource_metrics
         for scope in each.scope_metrics
@@ -171,26 +163,15 @@ def test_spans_and_metrics_are_exported_before_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_collector_that_does_not_answer_does_not_delay_the_end(tmp_path: Path) -> None:
-    need(importlib.util.find_spec("google.protobuf"), "opentelemetry-exporter-otlp-proto-http (make setup)")
-    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
     with RunningServer(clock=SystemClock()) as server, socket.create_server(("127.0.0.1", 0)) as mute:
-        environment = {
-            "PYTHONPATH": str(SRC),
-            "VEILMQ_ENDPOINT": server.endpoint,
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{mute.getsockname()[1]}",
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "600",
-        }
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "veilmq", "worker", "shop:app", "--opentelemetry"],
-            cwd=tmp_path,
-            env=os.environ | environment,
-        )
+        shop = worker(tmp_path, server, mute.getsockname()[1], OTEL_EXPORTER_OTLP_TIMEOUT="600")
         try:
             server.wait_until(lambda: server.parked == 2)
-            worker.send_signal(signal.SIGTERM)
-            assert worker.wait(60) == 0
+            shop.send_signal(signal.SIGTERM)
+            shop.communicate(timeout=60)
+            assert shop.returncode == 0
         finally:
-            worker.kill()
+            shop.kill()
 
 
 @pytest.mark.parametrize("module", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http.trace_exporter"])

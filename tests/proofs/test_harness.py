@@ -47,10 +47,6 @@ def test_an_unanswered_request_may_or_may_not_have_happened(ledger: Ledger) -> N
     assert ledger.settle({"a", "b"}) == []
 
 
-def test_a_lost_message_is_a_violation(ledger: Ledger) -> None:
-    assert "lost" in ledger.settle(set())[0]
-
-
 def test_a_delivery_after_a_delete_is_a_violation(ledger: Ledger) -> None:
     held = receive(ledger, 10, 1)
     ledger.delete_requested(held)
@@ -119,9 +115,11 @@ def test_a_wrong_receive_count_is_a_violation(ledger: Ledger, counts: tuple[int,
     assert len(ledger.settle({"a"})) == 1
 
 
-def test_a_message_that_was_never_sent_is_a_violation(ledger: Ledger) -> None:
+def test_a_message_that_was_never_sent_or_is_lost_is_a_violation(ledger: Ledger) -> None:
     receive(ledger, 10, 1, body="ghost")
-    assert "never sent" in ledger.settle({"a"})[0]
+    unsent, lost = ledger.settle(set())
+    assert "never sent" in unsent
+    assert "lost" in lost
 
 
 def test_a_correct_order_has_no_violation() -> None:
@@ -137,18 +135,14 @@ def test_a_correct_order_has_no_violation() -> None:
     assert order.violations == []
 
 
-def test_a_message_before_an_undeleted_one_is_a_violation() -> None:
+def test_a_message_before_an_undeleted_one_or_behind_a_later_one_is_a_violation() -> None:
     order = GroupOrder()
     order.delivered([("a", 0), ("b", 0)])
     order.delete_requested("b", 0)
     order.delivered([("a", 1)])
     assert order.violations == ["1 of a was delivered before 0"]
-
-
-def test_a_message_behind_a_later_one_is_a_violation() -> None:
-    order = GroupOrder()
-    order.delivered([("a", 1), ("a", 0)])
-    assert len(order.violations) == 2
+    order.delivered([("c", 1), ("c", 0)])
+    assert len(order.violations) == 3
 
 
 GIVEN = "import os, sys; print(os.getcwd(), dict(os.environ), sys.argv, sys.stdin.read()); sys.exit('complaint')"
