@@ -161,7 +161,7 @@ def server_on_postgres(postgres_url: str) -> "Iterator[RunningServer]":
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> "Callable[[str], dict[str, Any]]":
+def store_settings(request: pytest.FixtureRequest, tmp_path: Path) -> "Callable[[str], dict[str, Any]]":
     """Return a function that returns the settings of a `RunningServer` on an empty "memory", "folder" or "postgres"."""
 
     def settings(store: str) -> dict[str, Any]:

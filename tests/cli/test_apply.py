@@ -98,9 +98,9 @@ aws { region = us-west-2, accountId = 000000000000 }
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(
-    request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[RunningServer]:
-    with RunningServer(**place(request.param)) as running:
+    with RunningServer(**store_settings(request.param)) as running:
         monkeypatch.setenv("VEILMQ_ENDPOINT", running.endpoint)
         yield running
 

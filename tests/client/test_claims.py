@@ -177,9 +177,11 @@ MANY = 3_000
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def publishing(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+def publishing(
+    request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]
+) -> Iterator[RunningServer]:
     """Give a server with the queue `jobs`."""
-    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
+    with RunningServer(**store_settings(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("jobs")
         yield running
 

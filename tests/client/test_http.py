@@ -17,9 +17,9 @@ from veilmq.testing import RunningServer
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """Run a server whose clock the test moves."""
-    with RunningServer(**place(request.param)) as running:
+    with RunningServer(**store_settings(request.param)) as running:
         yield running
 
 

@@ -11,9 +11,9 @@ from veilmq.testing import RunningServer
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def veilmq_settings(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+def veilmq_settings(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """What the server keeps its messages in: whoever has a client sees no difference."""
-    return place(request.param)
+    return store_settings(request.param)
 
 
 @pytest.fixture

@@ -59,8 +59,8 @@ class EventStream:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    with RunningServer(**place(request.param)) as running:
+def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    with RunningServer(**store_settings(request.param)) as running:
         yield running
 
 

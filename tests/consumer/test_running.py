@@ -450,8 +450,8 @@ TEN = {f"a{number}": Attribute("String", "x") for number in range(10)}
 
 
 @pytest.fixture(params=["folder", "postgres"])
-def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
+def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    with RunningServer(**store_settings(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         for suffix, settings in (("", {}), (".fifo", {"fifo": True})):
             client.create_queue(f"dead{suffix}", settings)
             client.create_queue(f"work{suffix}", {**settings, "dead_letter_queue": f"dead{suffix}", "receives_max": 9})

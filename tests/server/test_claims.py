@@ -26,8 +26,8 @@ PATH = "/v1/claims/000000000000/jobs"
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queues:
+def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    with RunningServer(**store_settings(request.param)) as running, HttpQueueClient(running.endpoint) as queues:
         queues.create_queue("dead")
         queues.create_queue("jobs", {"dead_letter_queue": "dead", "receives_max": 5})
         for body in ("a", "b", "c"):

@@ -192,9 +192,11 @@ def test_retention_deletes_messages_when_they_are_due(database: Stepping, node: 
 
 
 @pytest.mark.parametrize("store", ["memory", "postgres"])
-def test_a_lower_delay_of_a_fifo_queue_wakes_long_polls(store: str, place: Callable[[str], dict[str, Any]]) -> None:
+def test_a_lower_delay_of_a_fifo_queue_wakes_long_polls(
+    store: str, store_settings: Callable[[str], dict[str, Any]]
+) -> None:
     """The delay applies to waiting messages too."""
-    with RunningServer(**place(store)) as server, HttpQueueClient(server.endpoint) as client:
+    with RunningServer(**store_settings(store)) as server, HttpQueueClient(server.endpoint) as client:
         server.queue("orders.fifo", fifo=True, delay_s=900)
         client.send("orders.fifo", "a1", group="a", dedup_id="1")
         with ThreadPoolExecutor(1) as pool:

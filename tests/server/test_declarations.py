@@ -43,11 +43,11 @@ def counted(caplog: pytest.LogCaptureFixture) -> str:
 
 @pytest.mark.parametrize("store", ["folder", "postgres"])
 def test_a_server_creates_and_updates_declared_queues_at_startup(
-    store: str, place: Callable[[str], dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    store: str, store_settings: Callable[[str], dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It keeps messages, undeclared settings and undeclared queues."""
     caplog.set_level(logging.INFO, "veilmq.server.declarations")
-    where = place(store)
+    where = store_settings(store)
     file = declared(tmp_path / "queues.toml", FIRST)
     with RunningServer(**where, queues_file=file) as server, HttpQueueClient(server.endpoint) as client:
         assert client.list_queues() == ["failed", "jobs"]

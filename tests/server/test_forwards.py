@@ -23,9 +23,9 @@ Api = TypeVar("Api", Forwards, Publications)
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
     """A server with the queues ``jobs`` and ``fast``."""
-    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
+    with RunningServer(**store_settings(request.param)) as running, HttpQueueClient(running.endpoint) as queue:
         queue.create_queue("jobs")
         queue.create_queue("fast")
         yield running

@@ -199,13 +199,17 @@ def test_a_long_poll_may_be_the_first_request_on_a_queue(server: RunningServer, 
 @pytest.mark.parametrize("store", ["memory", "postgres"])
 @pytest.mark.parametrize("reason", ["policy", "key", "policy of another node"])
 def test_a_parked_poll_needs_permission_when_a_message_arrives(
-    place: Callable[[str], dict[str, Any]], tmp_path: Path, store: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    store_settings: Callable[[str], dict[str, Any]],
+    tmp_path: Path,
+    store: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A changed policy or a removed key ends it, and the message goes to another poll."""
     if reason == "policy of another node":
         monkeypatch.setattr("veilmq.server.permissions.FRESH_S", 0.0)
     keys = written(tmp_path / "keys.toml")
-    with RunningServer(**place(store), credentials=keys, region=REGION) as server:
+    with RunningServer(**store_settings(store), credentials=keys, region=REGION) as server:
         owner, friend = client(server), client(server, "AKIDFRIEND")
         url = str(owner.create_queue(QueueName="jobs")["QueueUrl"])
         set_policy(owner, url, statement(Action="sqs:ReceiveMessage"))
@@ -376,9 +380,13 @@ class Moving:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def moving(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]], tmp_path: Path) -> Iterator[Moving]:
+def moving(
+    request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> Iterator[Moving]:
     credentials = written(tmp_path / "credentials.toml")
-    with RunningServer(credentials=credentials, account=OWNER, region=REGION, **place(request.param)) as server:
+    with RunningServer(
+        credentials=credentials, account=OWNER, region=REGION, **store_settings(request.param)
+    ) as server:
         yield Moving(server)
 
 

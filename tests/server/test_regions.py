@@ -45,8 +45,8 @@ def bodies(queues: Any, url: str) -> list[str]:
 
 
 @STORES
-def test_each_region_has_its_own_queues(store: str, place: Callable[[str], dict[str, Any]]) -> None:
-    with RunningServer(regions="by-request", **place(store)) as server:
+def test_each_region_has_its_own_queues(store: str, store_settings: Callable[[str], dict[str, Any]]) -> None:
+    with RunningServer(regions="by-request", **store_settings(store)) as server:
         here, there = sqs(server), sqs(server, OTHER)
         urls = [queues.create_queue(QueueName="orders")["QueueUrl"] for queues in (here, there)]
         paths = [url.removeprefix(server.endpoint) for url in urls]
@@ -88,10 +88,10 @@ def test_the_region_of_a_queue_url_overrides_that_of_the_signature(server: Runni
 
 @STORES
 def test_dead_letters_and_moves_stay_in_their_region(
-    store: str, place: Callable[[str], dict[str, Any]], tmp_path: Path
+    store: str, store_settings: Callable[[str], dict[str, Any]], tmp_path: Path
 ) -> None:
     """ARNs of another region are refused; the event log has the region of each queue."""
-    with RunningServer(regions="by-request", events_to=str(tmp_path / "events"), **place(store)) as server:
+    with RunningServer(regions="by-request", events_to=str(tmp_path / "events"), **store_settings(store)) as server:
         _dead_letters_and_moves(server)
         assert urllib3.request("POST", f"{server.admin_endpoint}/events/flush").status == 200
     rows = dataset.dataset(tmp_path / "events", partitioning="hive").to_table().to_pylist()

@@ -47,7 +47,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def kept_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def durable_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return _on_postgres(request) if request.param == "postgres" else on_sqlite(tmp_path / "store")
 
 
@@ -58,7 +58,7 @@ def host(store: Store) -> Iterator[Host]:
 
 
 @pytest.fixture(params=["sqlite", "postgres", "shards"])
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
     store = on_sqlite(tmp_path / "store") if request.param == "sqlite" else _on_postgres(request)
     with store.open() as opened:
         yield opened

@@ -265,17 +265,17 @@ def test_sources_with_open_claims_and_the_latest_ones_are_listed(jobs: Host) -> 
     assert listed == ["s", "a", "b"]
 
 
-def test_a_silent_source_is_deleted_after_two_weeks(kept: Host) -> None:
-    kept.create(retention_s=1_209_600)
-    open_source(kept)
-    kept.send("a")
-    claim(kept, 1)
-    acknowledge(kept, 1)
-    kept.advance(limits.SOURCE_SILENCE_S * 1_000 - 1)
-    kept.reopen()
-    assert view(kept).acknowledged == 1
-    kept.advance(1)
-    assert kept.do(claims.ListSources(queue=QUEUE)) == []
+def test_a_silent_source_is_deleted_after_two_weeks(durable: Host) -> None:
+    durable.create(retention_s=1_209_600)
+    open_source(durable)
+    durable.send("a")
+    claim(durable, 1)
+    acknowledge(durable, 1)
+    durable.advance(limits.SOURCE_SILENCE_S * 1_000 - 1)
+    durable.reopen()
+    assert view(durable).acknowledged == 1
+    durable.advance(1)
+    assert durable.do(claims.ListSources(queue=QUEUE)) == []
 
 
 def test_a_queue_has_a_limit_of_claimed_messages(store: Store) -> None:
@@ -320,20 +320,20 @@ def test_a_claim_skips_expired_messages(host: Host, kind: str) -> None:
     assert bodies(read(host)) == ["young"]
 
 
-def test_a_claimed_group_stays_blocked_after_an_eviction(kept: Host) -> None:
-    kept.create(DEAD, fifo=True)
-    kept.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
-    open_source(kept)
-    kept.send_to_groups("a1", "a2")
-    claim(kept, 1, 2)
-    evicted = read(kept)[0].id
-    kept.advance(60_000)
-    kept.send_to_groups("a3")
-    kept.crash()
-    kept.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
-    assert kept.receive(10) == []
-    acknowledge(kept, 1)
-    assert bodies(kept.receive(10)) == ["a3"]
+def test_a_claimed_group_stays_blocked_after_an_eviction(durable: Host) -> None:
+    durable.create(DEAD, fifo=True)
+    durable.create(fifo=True, retention_s=60, dead_letter_queue=DEAD, receives_max=5)
+    open_source(durable)
+    durable.send_to_groups("a1", "a2")
+    claim(durable, 1, 2)
+    evicted = read(durable)[0].id
+    durable.advance(60_000)
+    durable.send_to_groups("a3")
+    durable.crash()
+    durable.do(claims.EvictMessage(queue=QUEUE, source="s", number=1, message=evicted))
+    assert durable.receive(10) == []
+    acknowledge(durable, 1)
+    assert bodies(durable.receive(10)) == ["a3"]
 
 
 def test_a_receipt_from_before_a_claim_forwards_nothing(jobs: Host) -> None:
@@ -433,23 +433,23 @@ def test_evicting_needs_a_dead_letter_queue(jobs: Host) -> None:
     assert len(read(jobs)) == 4
 
 
-def test_claimed_dead_letters_outlive_their_retention(kept: Host) -> None:
-    kept.create(DEAD, retention_s=120)
-    kept.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
-    kept.send("a", "b", "c", queue="000000000000/first")
-    kept.advance(60_000)
-    kept.receive(3, queue="000000000000/first", timeout_s=0)
-    kept.receive(3, queue="000000000000/first")
-    kept.do(claims.OpenSource(queue=DEAD, source="s"))
-    bound = kept.do(claims.Claim(queue=DEAD, source="s", epoch=1, number=1, messages_max=2))
+def test_claimed_dead_letters_outlive_their_retention(durable: Host) -> None:
+    durable.create(DEAD, retention_s=120)
+    durable.create("000000000000/first", dead_letter_queue=DEAD, receives_max=1)
+    durable.send("a", "b", "c", queue="000000000000/first")
+    durable.advance(60_000)
+    durable.receive(3, queue="000000000000/first", timeout_s=0)
+    durable.receive(3, queue="000000000000/first")
+    durable.do(claims.OpenSource(queue=DEAD, source="s"))
+    bound = durable.do(claims.Claim(queue=DEAD, source="s", epoch=1, number=1, messages_max=2))
     assert bound.messages == 2
-    kept.advance(60_000)
-    settle(kept)
-    assert kept.counts(DEAD) == (0, 2, 0)
-    page = kept.do(claims.ReadClaim(queue=DEAD, source="s", number=1))
+    durable.advance(60_000)
+    settle(durable)
+    assert durable.counts(DEAD) == (0, 2, 0)
+    page = durable.do(claims.ReadClaim(queue=DEAD, source="s", number=1))
     assert [(each.body, each.receive_count) for each in page.messages] == [("a", 2), ("b", 2)]
-    kept.do(claims.CloseSource(queue=DEAD, source="s"))
-    assert kept.counts(DEAD) == (0, 0, 0)
+    durable.do(claims.CloseSource(queue=DEAD, source="s"))
+    assert durable.counts(DEAD) == (0, 0, 0)
 
 
 def test_a_move_skips_claimed_messages(host: Host) -> None:
@@ -486,8 +486,8 @@ def test_each_group_of_a_fair_queue_is_in_one_shard_in_order(host: Host) -> None
 
 
 @pytest.fixture
-def sliced(kept_store: Store, request: pytest.FixtureRequest) -> Iterator[Host]:
-    with kept_store.open(claim_slice_rows=8 if "postgres" in stores_of(request.node) else 40) as opened:
+def sliced(durable_store: Store, request: pytest.FixtureRequest) -> Iterator[Host]:
+    with durable_store.open(claim_slice_rows=8 if "postgres" in stores_of(request.node) else 40) as opened:
         yield opened
 
 

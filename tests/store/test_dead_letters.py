@@ -123,28 +123,28 @@ def test_other_settings_can_change_while_the_dead_letter_queue_is_deleted(host: 
     host.set_queue(dead_letter_queue="", receives_max=0)
 
 
-def test_the_sources_of_a_dead_letter_queue_are_listed(kept: Host) -> None:
-    kept.create(DEAD)
+def test_the_sources_of_a_dead_letter_queue_are_listed(durable: Host) -> None:
+    durable.create(DEAD)
     names = [f"000000000000/source-{number}" for number in range(5)]
     for name in reversed(names):
-        kept.create(name, dead_letter_queue=DEAD, receives_max=3)
-    kept.create(QUEUE)
-    kept.set_queue(names[1], dead_letter_queue="", receives_max=0)
-    kept.set_queue(dead_letter_queue=DEAD, receives_max=1)
-    kept.drop(names[3])
+        durable.create(name, dead_letter_queue=DEAD, receives_max=3)
+    durable.create(QUEUE)
+    durable.set_queue(names[1], dead_letter_queue="", receives_max=0)
+    durable.set_queue(dead_letter_queue=DEAD, receives_max=1)
+    durable.drop(names[3])
     left = [QUEUE, names[0], names[2], names[4]]
     for _ in range(2):
-        page = kept.do(commands.ListDeadLetterSources(queue=DEAD))
+        page = durable.do(commands.ListDeadLetterSources(queue=DEAD))
         assert (page.names, page.more) == (left, False)
-        page = kept.do(commands.ListDeadLetterSources(queue=DEAD, count=3))
+        page = durable.do(commands.ListDeadLetterSources(queue=DEAD, count=3))
         assert (page.names, page.more) == (left[:3], True)
-        page = kept.do(commands.ListDeadLetterSources(queue=DEAD, count=3, after=left[2]))
+        page = durable.do(commands.ListDeadLetterSources(queue=DEAD, count=3, after=left[2]))
         assert (page.names, page.more) == (left[3:], False)
-        kept.reopen()
-    kept.drop(DEAD)
+        durable.reopen()
+    durable.drop(DEAD)
     with pytest.raises(QueueNotFound):
-        kept.do(commands.ListDeadLetterSources(queue=DEAD))
-    assert kept.do(commands.ListDeadLetterSources(queue=QUEUE)).names == []
+        durable.do(commands.ListDeadLetterSources(queue=DEAD))
+    assert durable.do(commands.ListDeadLetterSources(queue=QUEUE)).names == []
 
 
 def test_a_lower_receive_limit_applies_to_present_messages(host: Host) -> None:
@@ -206,19 +206,19 @@ def test_a_receive_wakes_the_dead_letter_queue_once(host: Host) -> None:
     assert len(woken) == 1
 
 
-def test_a_dead_letter_of_a_standard_queue_keeps_its_fields(kept: Host) -> None:
-    pair(kept, receives_max=2)
-    (sent,) = kept.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
-    sent_at_ms = kept.clock.now_ms()
-    kept.advance(5)
-    receive_repeatedly(kept, 2)
-    assert bodies(kept) == []
+def test_a_dead_letter_of_a_standard_queue_keeps_its_fields(durable: Host) -> None:
+    pair(durable, receives_max=2)
+    (sent,) = durable.put(NewMessage(body="a", size_bytes=1, properties=b"opaque", priority=3))
+    sent_at_ms = durable.clock.now_ms()
+    durable.advance(5)
+    receive_repeatedly(durable, 2)
+    assert bodies(durable) == []
     for count in (3, 4):
-        got = kept.receive_one(queue=DEAD, timeout_s=0)
+        got = durable.receive_one(queue=DEAD, timeout_s=0)
         assert (got.id, got.body, got.properties, got.priority) == (sent.id, "a", b"opaque", 3)
         assert (got.sent_at_ms, got.first_received_at_ms) == (sent_at_ms, sent_at_ms + 5)
         assert (got.receive_count, got.source) == (count, QUEUE)
-        kept.crash()
+        durable.crash()
 
 
 @pytest.mark.parametrize("folder", ["memory", "folder"])
@@ -251,14 +251,14 @@ def test_a_receive_that_fills_the_store_runs_again_without_dead_lettering(tmp_pa
 
 
 @pytest.mark.differs_on_postgres("reads the folder of the store")
-def test_the_janitor_deletes_expired_dead_letters(kept: Host) -> None:
-    pair(kept, receives_max=1, retention_s=60)
-    kept.send(*(str(number) for number in range(150)))
-    receive_repeatedly(kept, 3)
-    assert kept.counts(DEAD) == (150, 0, 0)
-    kept.advance(60_000)
-    assert kept.folder is not None
-    assert kept.rows("message") == 0
+def test_the_janitor_deletes_expired_dead_letters(durable: Host) -> None:
+    pair(durable, receives_max=1, retention_s=60)
+    durable.send(*(str(number) for number in range(150)))
+    receive_repeatedly(durable, 3)
+    assert durable.counts(DEAD) == (150, 0, 0)
+    durable.advance(60_000)
+    assert durable.folder is not None
+    assert durable.rows("message") == 0
 
 
 def test_many_dead_letters_that_expire_together_are_never_delivered(host: Host) -> None:
@@ -437,34 +437,34 @@ def test_a_fifo_message_without_a_source_fails_the_move_and_blocks_nothing(order
     assert take(ordered, DEAD) == ["a1", "a2"]
 
 
-def test_fifo_dead_letters_and_moves_survive_crashes(kept: Host) -> None:
-    pair(kept, receives_max=1, fifo=True)
+def test_fifo_dead_letters_and_moves_survive_crashes(durable: Host) -> None:
+    pair(durable, receives_max=1, fifo=True)
     bodies = [f"{group}{number}" for number in range(3) for group in "abc"]
-    kept.send_to_groups(*bodies)
-    take(kept)
-    kept.crash()
-    take(kept)
-    kept.crash()
-    assert (kept.counts(), kept.counts(DEAD)) == ((0, 0, 0), (9, 0, 0))
-    start(kept, rate=10)
-    assert latest(kept).messages_to_move == 9
-    while latest(kept).status is MoveStatus.RUNNING:
-        run(kept, 100)
-        kept.crash()
-        moved = latest(kept).messages_moved
-        assert (sum(kept.counts()), sum(kept.counts(DEAD))) == (moved, 9 - moved)
-        kept.check()
-    assert (latest(kept).status, latest(kept).messages_moved) == (MoveStatus.COMPLETED, 9)
-    found = [each for _ in range(3) for each in take(kept, timeout_s=600)]
+    durable.send_to_groups(*bodies)
+    take(durable)
+    durable.crash()
+    take(durable)
+    durable.crash()
+    assert (durable.counts(), durable.counts(DEAD)) == ((0, 0, 0), (9, 0, 0))
+    start(durable, rate=10)
+    assert latest(durable).messages_to_move == 9
+    while latest(durable).status is MoveStatus.RUNNING:
+        run(durable, 100)
+        durable.crash()
+        moved = latest(durable).messages_moved
+        assert (sum(durable.counts()), sum(durable.counts(DEAD))) == (moved, 9 - moved)
+        durable.check()
+    assert (latest(durable).status, latest(durable).messages_moved) == (MoveStatus.COMPLETED, 9)
+    found = [each for _ in range(3) for each in take(durable, timeout_s=600)]
     assert groups(found) == groups(sorted(bodies))
 
 
-def test_a_purge_of_the_dead_letter_queue_deletes_dead_letters(kept: Host) -> None:
-    pair(kept, receives_max=1)
-    kept.send("a", "b")
-    receive_repeatedly(kept, 2)
-    assert kept.counts(DEAD) == (2, 0, 0)
-    kept.purge(DEAD)
-    assert kept.counts(DEAD) == (0, 0, 0)
-    kept.reopen()
-    assert kept.counts(DEAD) == (0, 0, 0)
+def test_a_purge_of_the_dead_letter_queue_deletes_dead_letters(durable: Host) -> None:
+    pair(durable, receives_max=1)
+    durable.send("a", "b")
+    receive_repeatedly(durable, 2)
+    assert durable.counts(DEAD) == (2, 0, 0)
+    durable.purge(DEAD)
+    assert durable.counts(DEAD) == (0, 0, 0)
+    durable.reopen()
+    assert durable.counts(DEAD) == (0, 0, 0)

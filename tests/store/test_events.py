@@ -44,8 +44,8 @@ def host(store: Store) -> Iterator[Host]:
 
 
 @pytest.fixture
-def kept(kept_store: Store) -> Iterator[Host]:
-    with kept_store.open(event_log="closed") as opened:
+def durable(durable_store: Store) -> Iterator[Host]:
+    with durable_store.open(event_log="closed") as opened:
         opened.create()
         yield opened
 
@@ -165,17 +165,17 @@ def test_the_janitor_logs_receipts_of_a_purge(
 
 
 @pytest.mark.parametrize("restart", ["reopen", "crash"])
-def test_receipts_of_purged_messages_are_logged_after_a_restart(kept: Host, restart: str) -> None:
-    kept.send("a", "b")
-    late = kept.receive(2)[0].receipt
-    kept.advance(10_000)
-    kept.purge()
-    kept.delete(late)
-    getattr(kept, restart)()
-    kept.advance(5_000)
-    kept.sweep()
-    kept.delete(late)
-    assert sorted(outcomes(kept)) == [("expired", 10_000), ("expired", 10_000), ("late_deleted", 10_000)]
+def test_receipts_of_purged_messages_are_logged_after_a_restart(durable: Host, restart: str) -> None:
+    durable.send("a", "b")
+    late = durable.receive(2)[0].receipt
+    durable.advance(10_000)
+    durable.purge()
+    durable.delete(late)
+    getattr(durable, restart)()
+    durable.advance(5_000)
+    durable.sweep()
+    durable.delete(late)
+    assert sorted(outcomes(durable)) == [("expired", 10_000), ("expired", 10_000), ("late_deleted", 10_000)]
 
 
 def test_a_renewed_receipt_has_one_end(host: Host) -> None:
@@ -235,13 +235,13 @@ def test_concurrent_receives_are_separate_batches(host: Host, queue: str, *, is_
     assert [(event.batch_size, event.batch_position) for event in events_of(host)] == [(2, 0), (2, 1), (1, 0)]
 
 
-def test_an_event_is_complete_after_a_crash(kept: Host) -> None:
-    kept.put(NewMessage(body="abc", size_bytes=3, properties=with_type("x")))
-    receipt = kept.receive_one().receipt
-    kept.change(receipt, 50)
-    kept.crash()
-    kept.delete(receipt)
-    (event,) = events_of(kept)
+def test_an_event_is_complete_after_a_crash(durable: Host) -> None:
+    durable.put(NewMessage(body="abc", size_bytes=3, properties=with_type("x")))
+    receipt = durable.receive_one().receipt
+    durable.change(receipt, 50)
+    durable.crash()
+    durable.delete(receipt)
+    (event,) = events_of(durable)
     assert (event.key, event.size_bucket, event.extensions, event.batch_size) == ("x", 4, 1, 1)
 
 
@@ -293,20 +293,20 @@ def cycle(host: Host, messages: int) -> None:
         host.delete(host.receive_one().receipt)
 
 
-def test_a_planned_range_is_fixed_until_it_is_deleted(kept: Host) -> None:
-    cycle(kept, 3)
-    assert plan(kept, 2) == (1, 2)
-    cycle(kept, 2)
-    kept.crash()
-    assert plan(kept, 100) == (1, 2)
-    kept.do(ForgetEvents(last=2))
-    assert plan(kept, 100) == (3, 5)
-    kept.reopen()
-    kept.do(ForgetEvents(last=5))
-    assert kept.do(PlanExport(events_max=100)) is None
-    cycle(kept, 1)
-    kept.reopen()
-    assert [number for number, _ in numbered(kept)] == [6]
+def test_a_planned_range_is_fixed_until_it_is_deleted(durable: Host) -> None:
+    cycle(durable, 3)
+    assert plan(durable, 2) == (1, 2)
+    cycle(durable, 2)
+    durable.crash()
+    assert plan(durable, 100) == (1, 2)
+    durable.do(ForgetEvents(last=2))
+    assert plan(durable, 100) == (3, 5)
+    durable.reopen()
+    durable.do(ForgetEvents(last=5))
+    assert durable.do(PlanExport(events_max=100)) is None
+    cycle(durable, 1)
+    durable.reopen()
+    assert [number for number, _ in numbered(durable)] == [6]
 
 
 @pytest.mark.differs_on_postgres("events numbered together are one batch")
@@ -340,8 +340,8 @@ def test_events_of_one_batch_of_commands_are_one_row(host: Host) -> None:
     assert len(page.batches) == 1
 
 
-def test_new_events_are_dropped_while_too_many_are_waiting(kept_store: Store) -> None:
-    with kept_store.open(event_log="closed", events_waiting_max=3) as host:
+def test_new_events_are_dropped_while_too_many_are_waiting(durable_store: Store) -> None:
+    with durable_store.open(event_log="closed", events_waiting_max=3) as host:
         host.create()
         cycle(host, 5)
         assert host.do(CountEvents()) == EventCounts(recorded=3, exported=0, dropped=2)

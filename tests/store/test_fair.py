@@ -21,8 +21,8 @@ NOISY, QUIET = "noisy", "quiet"
 
 
 @pytest.fixture
-def host(kept_store: Store) -> Iterator[Host]:
-    with kept_store.open() as opened:
+def host(durable_store: Store) -> Iterator[Host]:
+    with durable_store.open() as opened:
         opened.create()
         yield opened
 
@@ -43,12 +43,12 @@ def bodies(host: Host, count: int = 1) -> list[str]:
     return host.bodies(count, timeout_s=3_600)
 
 
-def test_a_fair_queue_at_its_in_flight_limit_works_after_a_restart(kept: Host) -> None:
-    kept.create(in_flight_max=1)
-    send(kept, NOISY, "n0", "n1")
-    kept.receive(1, timeout_s=3_600)
-    kept.reopen()
-    assert bodies(kept) == []
+def test_a_fair_queue_at_its_in_flight_limit_works_after_a_restart(durable: Host) -> None:
+    durable.create(in_flight_max=1)
+    send(durable, NOISY, "n0", "n1")
+    durable.receive(1, timeout_s=3_600)
+    durable.reopen()
+    assert bodies(durable) == []
 
 
 def test_processing_time_decays_from_the_end_of_the_lease(host: Host) -> None:

@@ -275,11 +275,11 @@ def calls(work: Callable[[], object]) -> int:
     return count
 
 
-def test_a_lower_delay_makes_all_messages_visible_after_a_crash(kept: Host) -> None:
-    kept.create(fifo=True, delay_s=900)
-    crowd(kept, 1_000)
-    kept.set_queue(delay_s=0)
-    kept.crash()
-    kept.sweep()
-    got = [each.body for _ in range(100) for each in receive(kept, timeout_s=900)]
+def test_a_lower_delay_makes_all_messages_visible_after_a_crash(durable: Host) -> None:
+    durable.create(fifo=True, delay_s=900)
+    crowd(durable, 1_000)
+    durable.set_queue(delay_s=0)
+    durable.crash()
+    durable.sweep()
+    got = [each.body for _ in range(100) for each in receive(durable, timeout_s=900)]
     assert sorted(got) == sorted(f"m{at}" for at in range(1_000))

@@ -415,14 +415,14 @@ def test_duplicates_and_repeated_receive_attempts_are_counted_once(host: Host) -
     assert totals(host) == (2, 1, 0, 0)
 
 
-def test_totals_start_at_zero_with_the_process(kept: Host) -> None:
-    kept.create()
-    kept.send("a", "b")
-    kept.reopen()
-    assert totals(kept) == (0, 0, 0, 0)
-    kept.send("c")
-    kept.delete(kept.receive(1)[0].receipt)
-    assert totals(kept) == (1, 1, 1, 0)
+def test_totals_start_at_zero_with_the_process(durable: Host) -> None:
+    durable.create()
+    durable.send("a", "b")
+    durable.reopen()
+    assert totals(durable) == (0, 0, 0, 0)
+    durable.send("c")
+    durable.delete(durable.receive(1)[0].receipt)
+    assert totals(durable) == (1, 1, 1, 0)
 
 
 @KINDS

@@ -87,73 +87,73 @@ def test_staleness(host: Host) -> None:
 
 
 @pytest.mark.parametrize("delete_first", [False, True])
-def test_order(kept: Host, *, delete_first: bool) -> None:
+def test_order(durable: Host, *, delete_first: bool) -> None:
     """Each group is delivered in send order, and nothing of it while a message is in flight, over crashes too."""
-    kept.create(fifo=True)
+    durable.create(fifo=True)
     bodies = [f"{group}{number}" for number in range(6) for group in "abc"]
-    kept.put(*[NewMessage(body=body, size_bytes=2, group=body[0], dedup_id=body) for body in bodies])
+    durable.put(*[NewMessage(body=body, size_bytes=2, group=body[0], dedup_id=body) for body in bodies])
     deleted: list[str] = []
-    while sum(kept.counts()):
-        got = kept.receive(2, timeout_s=1)
-        kept.crash()
+    while sum(durable.counts()):
+        got = durable.receive(2, timeout_s=1)
+        durable.crash()
         blocked = {each.body[0] for each in got}
-        others = kept.receive(20, timeout_s=1)
+        others = durable.receive(20, timeout_s=1)
         assert blocked.isdisjoint(each.body[0] for each in others), "a message of a blocked group"
         first = {each.body[0]: each for each in reversed([*got, *others])}
         for group, each in first.items():
             assert each.body == f"{group}{sum(body[0] == group for body in deleted)}", "not the next of its group"
         done = got if delete_first else got[:1]
-        kept.delete(*(each.receipt for each in done))
+        durable.delete(*(each.receipt for each in done))
         deleted += [each.body for each in done]
-        kept.advance(1_000)
+        durable.advance(1_000)
     assert sorted(deleted) == sorted(bodies)
 
 
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
-def test_durability(kept: Host, *, abruptly: bool) -> None:
+def test_durability(durable: Host, *, abruptly: bool) -> None:
     """Acknowledged changes survive, with leases, receive counts and times of first receives."""
-    kept.create(visibility_timeout_s=60)
-    kept.send("held", "deleted", "released")
-    held, deleted, released = kept.receive(3)
-    kept.delete(deleted.receipt)
-    kept.change(released.receipt, 0)
-    kept.send("delayed", delay_s=30)
-    before = kept.counts()
+    durable.create(visibility_timeout_s=60)
+    durable.send("held", "deleted", "released")
+    held, deleted, released = durable.receive(3)
+    durable.delete(deleted.receipt)
+    durable.change(released.receipt, 0)
+    durable.send("delayed", delay_s=30)
+    before = durable.counts()
     assert before == (1, 1, 1)
     if abruptly:
-        kept.crash()
+        durable.crash()
     else:
-        kept.reopen()
-    assert kept.counts() == before
-    assert kept.delete(deleted.receipt) == [ReceiptState.GONE]
-    back = kept.receive_one()
+        durable.reopen()
+    assert durable.counts() == before
+    assert durable.delete(deleted.receipt) == [ReceiptState.GONE]
+    back = durable.receive_one()
     assert (back.body, back.receive_count, back.id) == ("released", 2, released.id)
     assert back.first_received_at_ms == released.first_received_at_ms
-    assert kept.due_ms() == kept.clock.now_ms() + 30_000
-    kept.advance(59_999)
-    assert kept.receive_one().body == "delayed"
-    assert kept.change(held.receipt, 1).state is ReceiptState.LIVE
-    assert kept.delete(held.receipt) == [ReceiptState.LIVE]
+    assert durable.due_ms() == durable.clock.now_ms() + 30_000
+    durable.advance(59_999)
+    assert durable.receive_one().body == "delayed"
+    assert durable.change(held.receipt, 1).state is ReceiptState.LIVE
+    assert durable.delete(held.receipt) == [ReceiptState.LIVE]
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
 @pytest.mark.parametrize("receives_max", [1, 3])
-def test_mortality(kept: Host, receives_max: int, *, fifo: bool) -> None:
+def test_mortality(durable: Host, receives_max: int, *, fifo: bool) -> None:
     """Each message is delivered as often as its queue allows, then dead-lettered once, over crashes too."""
     dead = "000000000000/dead"
     redrive: dict[str, SettingValue] = {"dead_letter_queue": dead, "receives_max": receives_max}
-    kept.do(commands.CreateQueue(queue=dead, settings={"fifo": fifo}))
-    kept.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **redrive}))
+    durable.do(commands.CreateQueue(queue=dead, settings={"fifo": fifo}))
+    durable.do(commands.CreateQueue(queue=QUEUE, settings={"fifo": fifo, **redrive}))
     bodies = [str(number) for number in range(8)]
-    kept.put(*[NewMessage(body=body, size_bytes=1, group=body if fifo else None, dedup_id=body) for body in bodies])
+    durable.put(*[NewMessage(body=body, size_bytes=1, group=body if fifo else None, dedup_id=body) for body in bodies])
     delivered = Counter[str]()
-    while sum(kept.counts()):
-        delivered.update(each.body for each in kept.receive(3, timeout_s=1))
-        kept.crash()
-        assert sum(kept.counts()) + sum(kept.counts(dead)) == len(bodies)
-        kept.advance(500)
+    while sum(durable.counts()):
+        delivered.update(each.body for each in durable.receive(3, timeout_s=1))
+        durable.crash()
+        assert sum(durable.counts()) + sum(durable.counts(dead)) == len(bodies)
+        durable.advance(500)
     assert delivered == dict.fromkeys(bodies, receives_max)
-    arrived = kept.receive(10, queue=dead)
+    arrived = durable.receive(10, queue=dead)
     assert sorted(each.body for each in arrived) == bodies
     assert {(each.receive_count, each.source) for each in arrived} == {(receives_max + 1, QUEUE)}
 

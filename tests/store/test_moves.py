@@ -337,27 +337,27 @@ def test_only_the_latest_move_tasks_are_listed(queues: Host) -> None:
 
 
 @pytest.mark.parametrize("abruptly", [False, True], ids=["closed", "crashed"])
-def test_a_move_resumes_after_a_restart(kept: Host, *, abruptly: bool) -> None:
-    pair(kept, receives_max=1)
-    dead_letter(kept, *"abcdef")
-    task = start(kept, rate=2)
-    run(kept, 600)
-    assert latest(kept).messages_moved == 2
+def test_a_move_resumes_after_a_restart(durable: Host, *, abruptly: bool) -> None:
+    pair(durable, receives_max=1)
+    dead_letter(durable, *"abcdef")
+    task = start(durable, rate=2)
+    run(durable, 600)
+    assert latest(durable).messages_moved == 2
     for _ in range(3):
         if abruptly:
-            kept.crash()
+            durable.crash()
         else:
-            kept.reopen()
-    kept.advance(0)
-    assert latest(kept).messages_moved == 2
-    run(kept, 400)
-    assert latest(kept).messages_moved == 3
-    ended = finish(kept)
+            durable.reopen()
+    durable.advance(0)
+    assert latest(durable).messages_moved == 2
+    run(durable, 400)
+    assert latest(durable).messages_moved == 3
+    ended = finish(durable)
     assert (ended.id, ended.status, ended.messages_moved) == (task.id, MoveStatus.COMPLETED, 6)
-    kept.reopen()
-    assert latest(kept) == ended
-    assert (kept.counts(), kept.counts(DEAD)) == ((6, 0, 0), (0, 0, 0))
-    kept.check()
+    durable.reopen()
+    assert latest(durable) == ended
+    assert (durable.counts(), durable.counts(DEAD)) == ((6, 0, 0), (0, 0, 0))
+    durable.check()
 
 
 def test_a_full_disk_delays_a_move_and_loses_no_message(tmp_path: Path) -> None:

@@ -70,19 +70,19 @@ def test_a_peek_at_a_missing_queue_fails(host: Host) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"fifo": True}], ids=["standard", "fifo"])
 @pytest.mark.differs_on_postgres("reads the folder of the store")
-def test_a_peek_writes_nothing(kept: Host, settings: dict[str, Any]) -> None:
-    kept.create(**settings)
-    send(kept, "a1", "b1", "a2", "c1", "c2")
-    send(kept, "d1", delay_s=1)
-    send(kept, "plain1", "plain2", plain=not settings)
-    kept.receive(3, timeout_s=1)
-    kept.advance(1_000)
-    kept.counts()
-    assert kept.folder is not None
-    before = {path: path.read_bytes() for path in kept.folder.iterdir()}
+def test_a_peek_writes_nothing(durable: Host, settings: dict[str, Any]) -> None:
+    durable.create(**settings)
+    send(durable, "a1", "b1", "a2", "c1", "c2")
+    send(durable, "d1", delay_s=1)
+    send(durable, "plain1", "plain2", plain=not settings)
+    durable.receive(3, timeout_s=1)
+    durable.advance(1_000)
+    durable.counts()
+    assert durable.folder is not None
+    before = {path: path.read_bytes() for path in durable.folder.iterdir()}
     for count in (1, 3, 16):
-        assert peek(kept, count)
-    assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
+        assert peek(durable, count)
+    assert {path: path.read_bytes() for path in durable.folder.iterdir()} == before
 
 
 @pytest.mark.differs_on_postgres("skips any number of delayed messages")
@@ -134,19 +134,19 @@ def test_a_peek_makes_no_group_noisy(host: Host) -> None:
 
 
 @pytest.mark.differs_on_postgres("reads the folder of the store")
-def test_a_peek_after_a_group_became_quiet_writes_nothing(kept: Host) -> None:
-    kept.create()
-    send(kept, *(f"n{number:03}" for number in range(40)))
-    kept.receive(35, timeout_s=600)
-    send(kept, "q1")
-    assert kept.receive(1, timeout_s=600)[0].body == "q1"
-    kept.advance(301_000)
-    send(kept, "q2")
-    kept.counts()
-    assert kept.folder is not None
-    before = {path: path.read_bytes() for path in kept.folder.iterdir()}
-    assert bodies(kept, 2) == ["n035", "n036"]
-    assert {path: path.read_bytes() for path in kept.folder.iterdir()} == before
+def test_a_peek_after_a_group_became_quiet_writes_nothing(durable: Host) -> None:
+    durable.create()
+    send(durable, *(f"n{number:03}" for number in range(40)))
+    durable.receive(35, timeout_s=600)
+    send(durable, "q1")
+    assert durable.receive(1, timeout_s=600)[0].body == "q1"
+    durable.advance(301_000)
+    send(durable, "q2")
+    durable.counts()
+    assert durable.folder is not None
+    before = {path: path.read_bytes() for path in durable.folder.iterdir()}
+    assert bodies(durable, 2) == ["n035", "n036"]
+    assert {path: path.read_bytes() for path in durable.folder.iterdir()} == before
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])

@@ -145,22 +145,22 @@ def test_publications_of_one_writer_are_ordered_and_of_others_interleaved(ready:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_publication_keeps_its_rate_in_commands_and_in_the_background(kept: Host, *, restart: bool) -> None:
-    kept.create()
-    stage(kept, *many(100))
+def test_a_publication_keeps_its_rate_in_commands_and_in_the_background(durable: Host, *, restart: bool) -> None:
+    durable.create()
+    stage(durable, *many(100))
     slow = Publish(queue=QUEUE, writer=WRITER, batch=0, attempts=(("a", 100),), messages_per_s_max=100)
     for tenth in range(1, 10):
-        published = kept.do(slow)
-        assert (published.more, published.next_due_ms) == (True, kept.clock.now_ms() + 100)
-        assert kept.counts()[0] == 10 * tenth
+        published = durable.do(slow)
+        assert (published.more, published.next_due_ms) == (True, durable.clock.now_ms() + 100)
+        assert durable.counts()[0] == 10 * tenth
         if restart:
-            kept.crash()
-        kept.advance(99)
-        assert kept.counts()[0] == 10 * tenth
-        kept.advance(1)
-    kept.advance(100)
-    assert not kept.do(slow).more
-    assert received(kept) == [each.body for each in many(100)]
+            durable.crash()
+        durable.advance(99)
+        assert durable.counts()[0] == 10 * tenth
+        durable.advance(1)
+    durable.advance(100)
+    assert not durable.do(slow).more
+    assert received(durable) == [each.body for each in many(100)]
 
 
 def test_a_later_publication_waits_for_an_earlier_one_of_its_writer(ready: Host) -> None:
@@ -266,23 +266,23 @@ def test_a_stage_keeps_its_writer_alive(ready: Host) -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "reopen"])
-def test_a_publication_resumes_after_a_restart(kept: Host, how: str) -> None:
-    kept.create()
-    stage(kept, *many())
-    stage(kept, *many(3 * PIECE, "b"), attempt="b")
-    stage(kept, *bodies("never"), attempt="unnamed")
+def test_a_publication_resumes_after_a_restart(durable: Host, how: str) -> None:
+    durable.create()
+    stage(durable, *many())
+    stage(durable, *many(3 * PIECE, "b"), attempt="b")
+    stage(durable, *bodies("never"), attempt="unnamed")
     wanted = (("b", 3 * PIECE), ("a", MANY))
     slices = 0
-    while publish(kept, *wanted).more:
-        kept.advance(1)  # two nodes assign different positions at one instant
-        getattr(kept, how)()
+    while publish(durable, *wanted).more:
+        durable.advance(1)  # two nodes assign different positions at one instant
+        getattr(durable, how)()
         slices += 1
     assert slices > 3
-    settle(kept)
-    assert kept.counts() == (MANY + 3 * PIECE, 0, 0)
-    assert rows(kept) == 0
-    kept.check()
-    found = received(kept)
+    settle(durable)
+    assert durable.counts() == (MANY + 3 * PIECE, 0, 0)
+    assert rows(durable) == 0
+    durable.check()
+    found = received(durable)
     assert found == [each.body for each in many(3 * PIECE, "b") + many()]
 
 

@@ -111,17 +111,17 @@ def test_conflicting_settings_are_refused(host: Host) -> None:
     assert host.do(commands.ShowQueue(queue=QUEUE)) == created
 
 
-def test_queues_survive_restarts_and_crashes(kept: Host) -> None:
-    kept.create(delay_s=7)
-    kept.create("a/deleted")
-    kept.set_queue(receive_wait_s=3)
-    tag(kept, team="red")
-    kept.drop("a/deleted")
-    view = kept.do(commands.ShowQueue(queue=QUEUE))
-    for again in (kept.crash, kept.reopen):
+def test_queues_survive_restarts_and_crashes(durable: Host) -> None:
+    durable.create(delay_s=7)
+    durable.create("a/deleted")
+    durable.set_queue(receive_wait_s=3)
+    tag(durable, team="red")
+    durable.drop("a/deleted")
+    view = durable.do(commands.ShowQueue(queue=QUEUE))
+    for again in (durable.crash, durable.reopen):
         again()
-        assert kept.do(commands.ShowQueue(queue=QUEUE)) == view
-        assert kept.do(commands.ListQueues(account="a")).names == []
+        assert durable.do(commands.ShowQueue(queue=QUEUE)) == view
+        assert durable.do(commands.ListQueues(account="a")).names == []
 
 
 @pytest.mark.parametrize("command", ON_A_QUEUE, ids=lambda command: type(command).__name__)
@@ -245,8 +245,8 @@ def test_a_recreated_queue_can_be_purged_at_once(pausing: Host) -> None:
 
 
 @pytest.mark.parametrize("again", ["reopen", "crash"])
-def test_pauses_survive_restarts_and_crashes(kept_store: Store, again: str) -> None:
-    with kept_store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
+def test_pauses_survive_restarts_and_crashes(durable_store: Store, again: str) -> None:
+    with durable_store.open(purge_pause_s=PURGE_PAUSE_S, queue_name_pause_s=QUEUE_NAME_PAUSE_S) as host:
         host.create()
         host.create("a/deleted")
         host.do(PURGE)
@@ -262,8 +262,8 @@ def test_pauses_survive_restarts_and_crashes(kept_store: Store, again: str) -> N
         host.create("a/deleted")
 
 
-def test_pauses_last_as_long_as_their_options(kept_store: Store) -> None:
-    with kept_store.open(purge_pause_s=5, queue_name_pause_s=7) as host:
+def test_pauses_last_as_long_as_their_options(durable_store: Store) -> None:
+    with durable_store.open(purge_pause_s=5, queue_name_pause_s=7) as host:
         host.create()
         host.do(PURGE)
         host.advance(5_000)
@@ -275,7 +275,7 @@ def test_pauses_last_as_long_as_their_options(kept_store: Store) -> None:
         host.advance(1)
         host.create()
         host.do(DELETE)
-    with kept_store.open(purge_pause_s=PURGE_PAUSE_S) as host:
+    with durable_store.open(purge_pause_s=PURGE_PAUSE_S) as host:
         host.create()
         host.do(DELETE)
         host.create()

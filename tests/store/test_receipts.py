@@ -116,15 +116,15 @@ def test_withdrawing_an_answered_command_has_no_effect(host: Host) -> None:
     assert len(answers) == 1
 
 
-def test_closing_completes_submitted_commands_and_refuses_later_ones(kept: Host) -> None:
-    kept.create()
-    answers = kept.close_with(
+def test_closing_completes_submitted_commands_and_refuses_later_ones(durable: Host) -> None:
+    durable.create()
+    answers = durable.close_with(
         commands.Send(queue=QUEUE, messages=(message("before"),)),
         commands.Send(queue=QUEUE, messages=(message("after"),)),
     )
     assert not isinstance(answers[0], Exception)
     assert isinstance(answers[1], ShuttingDown)
-    assert kept.receive_one().body == "before"
+    assert durable.receive_one().body == "before"
 
 
 @pytest.mark.differs_on_postgres("watches are called after the commit, so their failure cannot undo it")

@@ -166,16 +166,16 @@ def test_a_listing_may_include_settings_and_counts(host: Host) -> None:
     assert host.do(commands.ListQueues(account="1")).views == []
 
 
-def test_account_settings_survive_restarts_and_crashes(kept: Host) -> None:
-    assert kept.do(ShowAccount(account="1")) == AccountSettings()
-    kept.do(SetAccount(account="1", settings=AccountSettings(logging_bucket="b")))
-    kept.do(SetAccount(account="2", settings=AccountSettings(logging_bucket="c")))
-    for accident in (kept.crash, kept.reopen):
+def test_account_settings_survive_restarts_and_crashes(durable: Host) -> None:
+    assert durable.do(ShowAccount(account="1")) == AccountSettings()
+    durable.do(SetAccount(account="1", settings=AccountSettings(logging_bucket="b")))
+    durable.do(SetAccount(account="2", settings=AccountSettings(logging_bucket="c")))
+    for accident in (durable.crash, durable.reopen):
         accident()
-        assert kept.do(ShowAccount(account="1")).logging_bucket == "b"
-        assert kept.do(ShowAccount(account="2")).logging_bucket == "c"
-    kept.do(SetAccount(account="1", settings=AccountSettings()))
-    assert kept.do(ShowAccount(account="1")) == AccountSettings()
+        assert durable.do(ShowAccount(account="1")).logging_bucket == "b"
+        assert durable.do(ShowAccount(account="2")).logging_bucket == "c"
+    durable.do(SetAccount(account="1", settings=AccountSettings()))
+    assert durable.do(ShowAccount(account="1")) == AccountSettings()
 
 
 RULES = '{"version":1,"classes":[{"name":"all","visibility_timeout_s":43200}],"default":0}'

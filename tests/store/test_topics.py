@@ -337,32 +337,32 @@ def test_undelivered_pushes_are_deleted_with_the_subscription(topic: Host, end: 
     assert topic.receive_one(queue=PUSHED).body == "pushed: again"
 
 
-def test_topics_survive_restarts_and_crashes(kept: Host) -> None:
-    create_topic_and_queues(kept)
-    create(kept, "000000000000/logged", operations_logged=True)
-    subscribe(kept, to_url(filter_tag="x"), to_queue("s"))
-    kept.do(topics.SetSubscription(topic=TOPIC, name="pushed", strategy=topics.RetryStrategy.EXPONENTIAL_DECAY))
-    published = publish(kept, tag="x")
+def test_topics_survive_restarts_and_crashes(durable: Host) -> None:
+    create_topic_and_queues(durable)
+    create(durable, "000000000000/logged", operations_logged=True)
+    subscribe(durable, to_url(filter_tag="x"), to_queue("s"))
+    durable.do(topics.SetSubscription(topic=TOPIC, name="pushed", strategy=topics.RetryStrategy.EXPONENTIAL_DECAY))
+    published = publish(durable, tag="x")
 
     def seen() -> list[Any]:
         return [
-            kept.do(topics.ListTopics(account="000000000000")),
-            kept.do(topics.ListSubscriptions(topic=TOPIC)),
-            kept.do(topics.ListPushes()),
-            kept.counts(QUEUE),
-            kept.counts(PUSHED),
+            durable.do(topics.ListTopics(account="000000000000")),
+            durable.do(topics.ListSubscriptions(topic=TOPIC)),
+            durable.do(topics.ListPushes()),
+            durable.counts(QUEUE),
+            durable.counts(PUSHED),
         ]
 
     before = seen()
-    kept.reopen()
+    durable.reopen()
     assert seen() == before
-    kept.crash()
+    durable.crash()
     assert seen() == before
-    assert kept.receive_one(queue=PUSHED).id == published.id
-    kept.do(topics.DeleteTopic(topic=TOPIC))
-    kept.crash()
-    assert kept.do(topics.ListPushes()) == []
-    kept.check()
+    assert durable.receive_one(queue=PUSHED).id == published.id
+    durable.do(topics.DeleteTopic(topic=TOPIC))
+    durable.crash()
+    assert durable.do(topics.ListPushes()) == []
+    durable.check()
 
 
 def test_a_rolled_back_batch_is_applied_again_without_the_failing_command(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ Serve = Callable[..., RunningServer]
 
 
 @contextmanager
-def sharing(place: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
-    """Yield a function that returns the server with the given settings, on an empty store of ``place``."""
+def sharing(store_settings: Callable[[ExitStack], dict[str, Any]]) -> Iterator[Serve]:
+    """Yield a function that returns the server with the given settings, on an empty store of ``store_settings``."""
     running: dict[Any, RunningServer] = {}
     with ExitStack() as closing:
 
         def serve(**settings: Any) -> RunningServer:
             key = tuple(settings.items())
             if key not in running:
-                running[key] = closing.enter_context(RunningServer(**place(closing), **settings))
+                running[key] = closing.enter_context(RunningServer(**store_settings(closing), **settings))
             return running[key]
 
         yield serve
@@ -37,21 +37,21 @@ def serve_on_memory() -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def serve_on_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    def place(_: ExitStack) -> dict[str, Path]:
+    def store_settings(_: ExitStack) -> dict[str, Path]:
         return {"data": tmp_path_factory.mktemp("stories") / "store"}
 
-    with sharing(place) as serve:
+    with sharing(store_settings) as serve:
         yield serve
 
 
 @pytest.fixture(scope="session")
 def serve_on_postgres(postgres_url: str) -> Iterator[Serve]:
-    def place(closing: ExitStack) -> dict[str, Any]:
+    def store_settings(closing: ExitStack) -> dict[str, Any]:
         url = closing.enter_context(making_database(postgres_url))
         asyncio.run(prepare(url))
         return emptied(url)
 
-    with sharing(place) as serve:
+    with sharing(store_settings) as serve:
         yield serve
 
 

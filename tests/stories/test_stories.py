@@ -12,7 +12,7 @@ from tests.stories.claim_story import FORMS, ClaimRunner, ClientClaims, EngineCl
 from tests.stories.claim_story import STORIES as CLAIM_STORIES
 from tests.stories.over_http import SQS_ONLY, SmqRunner, SqsRunner
 from tests.stories.story import PAGE, UNITS_MS, Action, Story, StoryError, play, read, stories
-from tests.stories.through_engine import EngineRunner, Place, full, hosted
+from tests.stories.through_engine import EngineRunner, StoreSettings, full, hosted
 from veilmq.testing import RunningServer
 
 STORIES = stories(PAGE.read_text(encoding="utf-8"))
@@ -38,8 +38,8 @@ def _case(story: Story, protocol: str, store: str) -> Any:
 
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("story", STORIES, ids=lambda each: each.title)
-def test_a_story_runs_on_the_engine(story: Story, store: str, place: Callable[[str], Place]) -> None:
-    with hosted(place(store)) as host:
+def test_a_story_runs_on_the_engine(story: Story, store: str, store_settings: Callable[[str], StoreSettings]) -> None:
+    with hosted(store_settings(store)) as host:
         play(story, EngineRunner(host, **{_COMMAND_OPTIONS[each]: True for each in story.server}))
 
 
@@ -131,8 +131,10 @@ def name(value: Story | str) -> str:
 
 
 @pytest.mark.parametrize(("story", "store"), CLAIM_CASES, ids=name)
-def test_a_claim_story_runs_on_the_engine(story: Story, store: str, place: Callable[[str], Place]) -> None:
-    with hosted(place(store)) as host:
+def test_a_claim_story_runs_on_the_engine(
+    story: Story, store: str, store_settings: Callable[[str], StoreSettings]
+) -> None:
+    with hosted(store_settings(store)) as host:
         play(story, ClaimRunner(EngineRunner(host), lambda queue: EngineClaims(host, full(queue)), host.reopen))
 
 
@@ -151,8 +153,10 @@ def test_a_claim_story_runs_over_http(story: Story, store: str, serve: Callable[
 
 @pytest.mark.parametrize("store", CLAIM_STORES[1:])
 @pytest.mark.parametrize("story", RESTARTED, ids=name)
-def test_a_claim_story_with_a_restart_runs_over_http(story: Story, store: str, place: Callable[[str], Place]) -> None:
-    settings = place(store)
+def test_a_claim_story_with_a_restart_runs_over_http(
+    story: Story, store: str, store_settings: Callable[[str], StoreSettings]
+) -> None:
+    settings = store_settings(store)
     with ExitStack() as closing:
         servers = [closing.enter_context(RunningServer(**settings))]
         runner = SqsRunner(servers[0])

@@ -180,11 +180,11 @@ def state(answer: object) -> str:
             raise AssertionError(answer)
 
 
-Place = dict[str, Any]  # the arguments of `RunningServer` for a store, made by the fixture `place`
+StoreSettings = dict[str, Any]  # arguments of `RunningServer`, made by the fixture `store_settings`
 
 
-def hosted(place: Place) -> AbstractContextManager[Host]:
-    """Open an empty engine at `place`."""
-    if "store" in place:
-        return hosting_postgres(place["store"], options=PostgresOptions())
-    return hosting(place["data"], options=EngineOptions())
+def hosted(settings: StoreSettings) -> AbstractContextManager[Host]:
+    """Open an empty engine with these settings."""
+    if "store" in settings:
+        return hosting_postgres(settings["store"], options=PostgresOptions())
+    return hosting(settings["data"], options=EngineOptions())

@@ -214,8 +214,10 @@ def test_a_restart_does_not_revive_a_session(tmp_path: Path) -> None:
             assert is_signed_in(again)
 
 
-def test_every_node_of_a_store_accepts_a_session(tmp_path: Path, place: Callable[[str], dict[str, Any]]) -> None:
-    settings = place("postgres") | {"credentials": written(tmp_path / "c.toml")}
+def test_every_node_of_a_store_accepts_a_session(
+    tmp_path: Path, store_settings: Callable[[str], dict[str, Any]]
+) -> None:
+    settings = store_settings("postgres") | {"credentials": written(tmp_path / "c.toml")}
     with (
         RunningServer(**settings) as one,
         RunningServer(**settings) as other,

@@ -270,8 +270,8 @@ def test_only_durations_count(lateness_ms: int, origin_s: float) -> None:
 
 
 @pytest.fixture(params=["memory", "postgres"])
-def server(request: pytest.FixtureRequest, place: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    with RunningServer(**place(request.param)) as running, HttpQueueClient(running.endpoint) as client:
+def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
+    with RunningServer(**store_settings(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("orders", {"visibility_timeout_s": 30})
         client.create_queue("orders.fifo", {"visibility_timeout_s": 30, "fifo": True, "content_deduplication": True})
         yield running

@@ -77,7 +77,7 @@ PLACES = ["folder", pytest.param("bucket", marks=EVERYTHING)]
 
 
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def store_settings(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     root: str = request.getfixturevalue("bucket") if request.param == "bucket" else str(tmp_path)
     return f"{root}/archive"
 

@@ -608,9 +608,9 @@ async def test_nothing_happens_for_who_has_gone(subscribing: Subscribing, is_fou
 NOW_S = 1_700_000_000.0
 
 
-def test_it_is_made_once_for_all_servers_of_a_database(place: Callable[[str], dict[str, Any]]) -> None:
+def test_it_is_made_once_for_all_servers_of_a_database(store_settings: Callable[[str], dict[str, Any]]) -> None:
     """The next server on the store shows the same certificate; tests/server/test_pushing.py has that of a folder."""
-    settings, shown = place("postgres"), set[bytes]()
+    settings, shown = store_settings("postgres"), set[bytes]()
     for _ in range(2):
         with RunningServer(push_allow="hook.example", **settings) as server:
             shown.add(urllib3.request("GET", f"{server.endpoint}/push-certificate.pem").data)

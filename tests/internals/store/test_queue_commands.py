@@ -19,8 +19,8 @@ DEAD = "000000000000/dead"
 
 
 @pytest.fixture
-def host(kept_store: Store) -> Iterator[Host]:
-    with kept_store.open() as opened:
+def host(durable_store: Store) -> Iterator[Host]:
+    with durable_store.open() as opened:
         opened.create()
         yield opened
 
@@ -58,8 +58,8 @@ def test_hooks_are_part_of_the_transaction_of_a_purge_and_a_deletion(
     assert calls[1:] == [None]
 
 
-def test_expired_cooldowns_are_deleted(kept_store: Store) -> None:
-    with kept_store.open(purge_pause_s=90, queue_name_pause_s=30) as host:
+def test_expired_cooldowns_are_deleted(durable_store: Store) -> None:
+    with durable_store.open(purge_pause_s=90, queue_name_pause_s=30) as host:
         host.create()
         host.create(DEAD)
         host.purge()
@@ -70,8 +70,8 @@ def test_expired_cooldowns_are_deleted(kept_store: Store) -> None:
             assert host.rows("pause") == left
 
 
-def test_a_refused_command_does_not_change_the_counters(kept_store: Store) -> None:
-    with kept_store.open(purge_pause_s=60) as host:
+def test_a_refused_command_does_not_change_the_counters(durable_store: Store) -> None:
+    with durable_store.open(purge_pause_s=60) as host:
         host.create(delay_s=1)
         host.purge()
         host.send("a")
