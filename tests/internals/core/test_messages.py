@@ -1,4 +1,4 @@
-"""Messages: what they carry comes back as it was, ids never repeat, duplicates count for five minutes, noisy groups."""
+"""Properties and ids of messages, and noisy message groups."""
 
 import uuid
 
@@ -26,19 +26,17 @@ ATTRIBUTES = st.dictionaries(
 
 
 @given(st.builds(Properties, attributes=ATTRIBUTES, system=ATTRIBUTES))
-def test_what_is_encoded_is_decoded(properties: Properties) -> None:
+def test_encoded_properties_decode_unchanged(properties: Properties) -> None:
     assert decode_properties(encode_properties(properties)) == properties
 
 
-def test_nothing_costs_nothing() -> None:
-    """A message without properties keeps no bytes for them, and reads as one that has none."""
+def test_empty_properties_are_encoded_as_no_bytes() -> None:
     assert encode_properties(NO_PROPERTIES) == b""
     assert encode_properties(Properties()) == b""
     assert decode_properties(b"") == Properties()
 
 
-def test_an_empty_text_is_not_no_text() -> None:
-    """An attribute with an empty value is not one of the other kind."""
+def test_an_empty_text_differs_from_no_text() -> None:
     kept = Properties(attributes={"a": Attribute(type="String", text=""), "b": Attribute(type="Binary", data=b"")})
     attributes = decode_properties(encode_properties(kept)).attributes
     assert attributes["a"].text == ""
@@ -47,8 +45,8 @@ def test_an_empty_text_is_not_no_text() -> None:
     assert attributes["b"].text is None
 
 
-def test_ids_are_version_4_uuids_and_never_repeat() -> None:
-    """Ten thousand ids, across many pages of random bytes."""
+def test_ids_are_unique_version_4_uuids() -> None:
+    """Across many pages of random bytes."""
     source = IdSource()
     ids = [source.next() for _ in range(10_000)]
     assert len(set(ids)) == len(ids)
@@ -76,42 +74,42 @@ def begin_lease(fairness: Fairness, group: int, since_ms: int = NOW_MS) -> None:
     fairness.begin_lease(len(fairness.leases), Lease(HOUR_MS, group, since_ms), NOW_MS)
 
 
-def land_all(fairness: Fairness) -> None:
+def end_all(fairness: Fairness) -> None:
     for position in list(fairness.leases):
         fairness.end_lease(position, NOW_MS)
 
 
-def beside(others: int, **groups: int) -> Fairness:
+def with_others(others: int, **groups: int) -> Fairness:
     fairness = in_flight(**groups)
     fairness.other_in_flight = others
     return fairness
 
 
-def test_thirty_in_flight_and_more_than_a_tenth_are_noisy() -> None:
-    assert beside(269, a=30).is_noisy(A, NOW_MS)
-    assert not beside(270, a=30).is_noisy(A, NOW_MS), "exactly a tenth is not more than a tenth"
+def test_a_group_with_30_in_flight_and_more_than_a_tenth_is_noisy() -> None:
+    assert with_others(269, a=30).is_noisy(A, NOW_MS)
+    assert not with_others(270, a=30).is_noisy(A, NOW_MS), "exactly a tenth is not more than a tenth"
     assert not in_flight(a=29).is_noisy(A, NOW_MS), "fewer than thirty are never noisy"
 
 
-def test_the_share_is_of_all_groups_together() -> None:
+def test_the_share_counts_the_messages_of_all_groups() -> None:
     fairness = in_flight(a=30, b=270)
     assert not fairness.is_noisy(A, NOW_MS)
     assert fairness.is_noisy(B, NOW_MS)
 
 
-def test_more_than_a_tenth_of_the_processing_time_is_noisy() -> None:
+def test_a_group_with_more_than_a_tenth_of_the_processing_time_is_noisy() -> None:
     fairness = Fairness()
     begin_lease(fairness, A, NOW_MS - 1_000)
     begin_lease(fairness, B, NOW_MS - 9_000)
-    land_all(fairness)
+    end_all(fairness)
     assert not fairness.is_noisy(A, NOW_MS)
     assert fairness.is_noisy(B, NOW_MS)
     begin_lease(fairness, A, NOW_MS - 1)
-    land_all(fairness)
+    end_all(fairness)
     assert fairness.is_noisy(A, NOW_MS), "1,001 of 10,001 ms is more than a tenth"
 
 
-def test_processing_time_is_forgotten_by_halves() -> None:
+def test_processing_time_has_a_half_life_of_one_minute() -> None:
     decaying = Decaying()
     decaying.add(800, NOW_MS)
     assert decaying.at(NOW_MS) == 800
@@ -120,16 +118,16 @@ def test_processing_time_is_forgotten_by_halves() -> None:
     assert decaying.at(NOW_MS + 2 * MINUTE_MS) == 250
 
 
-def test_a_noisy_group_stays_noisy_until_it_is_drained() -> None:
+def test_a_noisy_group_stays_noisy_until_its_backlog_is_empty() -> None:
     fairness = in_flight(a=30)
     assert fairness.is_noisy(A, NOW_MS)
-    land_all(fairness)
+    end_all(fairness)
     assert fairness.is_noisy(A, NOW_MS), "its share fell, its backlog did not"
     fairness.drained(A)
     assert not fairness.is_noisy(A, NOW_MS)
 
 
-def test_a_group_that_sent_nothing_for_five_minutes_is_quiet() -> None:
+def test_a_group_without_sends_for_five_minutes_is_quiet() -> None:
     fairness = in_flight(a=30)
     fairness.sent(A, NOW_MS)
     assert fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS - 1)
@@ -138,17 +136,17 @@ def test_a_group_that_sent_nothing_for_five_minutes_is_quiet() -> None:
     assert fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
 
 
-def test_five_minutes_of_silence_count_also_when_nobody_looked() -> None:
+def test_silence_ends_noisiness_even_if_not_evaluated_meanwhile() -> None:
     fairness = in_flight(a=30)
     assert fairness.is_noisy(A, NOW_MS)
-    land_all(fairness)
+    end_all(fairness)
     fairness.sent(A, NOW_MS + 5 * MINUTE_MS)
     assert not fairness.is_noisy(A, NOW_MS + 5 * MINUTE_MS)
 
 
-def test_groups_that_ended_are_forgotten() -> None:
+def test_idle_groups_are_removed() -> None:
     fairness = Fairness()
     for group in range(10_000):
         begin_lease(fairness, group)
-        land_all(fairness)
+        end_all(fairness)
     assert len(fairness) < 2_000

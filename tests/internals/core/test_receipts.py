@@ -1,4 +1,4 @@
-"""Receipts: read if they are ours, refused otherwise; which of them act, and how long a lease may be."""
+"""Receipts: their format, the states in which they act, and the maximum of a lease."""
 
 import re
 from os import urandom
@@ -19,7 +19,7 @@ from veilmq.core.receipts import (
 )
 
 KEY = bytes(range(KEY_BYTES))
-BOOK = ReceiptCodec(keys=[KEY])
+CODEC = ReceiptCodec(keys=[KEY])
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 RECEIPTS = st.builds(
     Receipt,
@@ -30,24 +30,24 @@ RECEIPTS = st.builds(
     visible_at_ms=st.integers(0, 2**63 - 1),
 )
 FIELDS = Receipt(7, 2, 0xFFFEFDFC, 4, 1_700_000_030_000)
-TEXT = BOOK.issue(*FIELDS)
+TEXT = CODEC.issue(*FIELDS)
 OLD_TEXT = "AQAAAAcAAAAAAAAAAv_-_fwAAAAEAAABi8_l3TAbsCBPg236VPZk"
-"""The same receipt as it was written before, in the alphabet of base64 for URLs."""
+"""The same receipt in the older format, URL-safe base64."""
 
 
 @given(RECEIPTS)
-def test_what_is_issued_is_read(receipt: Receipt) -> None:
-    """Every field comes back, and the text has hex digits alone: no `-`, at which AWS's extended clients split it."""
-    text = BOOK.issue(*receipt)
-    assert BOOK.read(text) == receipt
+def test_issued_receipts_are_read_back(receipt: Receipt) -> None:
+    """The text has only hexadecimal digits: AWS's extended clients split at `-`."""
+    text = CODEC.issue(*receipt)
+    assert CODEC.read(text) == receipt
     assert re.fullmatch(r"[0-9a-f]{78}", text)
 
 
-def test_a_receipt_in_the_old_alphabet_is_read() -> None:
-    """Handles that were issued before an upgrade go on acting."""
+def test_a_receipt_in_the_older_format_is_read() -> None:
+    """Receipts issued before an upgrade stay valid."""
     assert "-" in OLD_TEXT
     assert "_" in OLD_TEXT
-    assert BOOK.read(OLD_TEXT) == FIELDS
+    assert CODEC.read(OLD_TEXT) == FIELDS
     with pytest.raises(ReceiptInvalid):
         ReceiptCodec(keys=[bytes(KEY_BYTES)]).read(OLD_TEXT)
 
@@ -55,11 +55,10 @@ def test_a_receipt_in_the_old_alphabet_is_read() -> None:
 @pytest.mark.parametrize(("text", "alphabet"), [(TEXT, "0123456789abcdefABCDEF"), (OLD_TEXT, ALPHABET)])
 @given(st.data())
 def test_one_changed_character_makes_it_invalid(text: str, alphabet: str, data: st.DataObject) -> None:
-    """No character is without meaning, the last one included."""
-    place = data.draw(st.integers(0, len(text) - 1))
-    other = data.draw(st.sampled_from(alphabet).filter(lambda character: character != text[place]))
+    index = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from(alphabet).filter(lambda character: character != text[index]))
     with pytest.raises(ReceiptInvalid):
-        BOOK.read(text[:place] + other + text[place + 1 :])
+        CODEC.read(text[:index] + other + text[index + 1 :])
 
 
 @given(
@@ -69,9 +68,9 @@ def test_one_changed_character_makes_it_invalid(text: str, alphabet: str, data: 
     )
 )
 def test_any_other_text_is_invalid(text: str) -> None:
-    """Whatever it is made of, nothing but ReceiptInvalid comes out."""
+    """No other exception is raised."""
     with pytest.raises(ReceiptInvalid):
-        BOOK.read(text)
+        CODEC.read(text)
 
 
 @pytest.mark.parametrize("text", [
@@ -83,22 +82,21 @@ def test_any_other_text_is_invalid(text: str) -> None:
     pytest.param(OLD_TEXT[:-1] + "é", id="old-not-ascii"),
     pytest.param(OLD_TEXT.replace("-", "+").replace("_", "/"), id="old-standard-alphabet"),
 ])  # fmt: skip
-def test_malformed(text: str) -> None:
-    """A text of the wrong length or alphabet is invalid."""
+def test_malformed_receipts_are_invalid(text: str) -> None:
     with pytest.raises(ReceiptInvalid):
-        BOOK.read(text)
+        CODEC.read(text)
 
 
-def test_another_key_is_foreign() -> None:
+def test_a_receipt_of_another_key_is_invalid() -> None:
     with pytest.raises(ReceiptInvalid):
         ReceiptCodec(keys=[urandom(KEY_BYTES)]).read(TEXT)
 
 
-def test_rotation_keeps_the_older_key() -> None:
-    """The first key signs; receipts of the second one are read while it is kept, and not after."""
+def test_the_older_key_verifies_during_a_rotation() -> None:
+    """The first key signs; receipts of the second key are valid until it is removed."""
     old, new = KEY, bytes(KEY_BYTES)
     rotated = ReceiptCodec(keys=[new, old])
-    assert rotated.read(TEXT) == BOOK.read(TEXT)
+    assert rotated.read(TEXT) == CODEC.read(TEXT)
     assert ReceiptCodec(keys=[new]).read(rotated.issue(1, 2, 3, 4, 5)) == (1, 2, 3, 4, 5)
     with pytest.raises(ReceiptInvalid):
         ReceiptCodec(keys=[new]).read(TEXT)
@@ -106,33 +104,33 @@ def test_rotation_keeps_the_older_key() -> None:
 
 @pytest.mark.parametrize("field", Receipt._fields)
 def test_every_field_is_signed(field: str) -> None:
-    """Two receipts that differ in one field differ in more than its place: the MAC changes with it."""
+    """The MAC of two receipts that differ in one field differs."""
     receipt = Receipt(1, 2, 3, 4, 5)
     other = receipt._replace(**{field: 77})
-    assert BOOK.issue(*receipt)[-10:] != BOOK.issue(*other)[-10:]
+    assert CODEC.issue(*receipt)[-10:] != CODEC.issue(*other)[-10:]
 
 
 NOW_MS = 1_700_000_000_000
 
 
-def test_twelve_hours_since_the_receive_are_the_most() -> None:
-    """12 h to the millisecond pass; one more is refused, not clipped."""
+def test_a_lease_ends_at_most_12_hours_after_the_receive() -> None:
+    """12 h to the millisecond are accepted; one millisecond more is refused, not shortened."""
     assert changed_deadline_ms(NOW_MS, LEASE_S_MAX, NOW_MS) == NOW_MS + LEASE_S_MAX * 1_000
-    with pytest.raises(LeaseTooLong) as refusal:
+    with pytest.raises(LeaseTooLong) as raised:
         changed_deadline_ms(NOW_MS + 1, LEASE_S_MAX, NOW_MS)
-    assert refusal.value.seconds_max == LEASE_S_MAX
+    assert raised.value.seconds_max == LEASE_S_MAX
 
 
 @given(st.integers(0, 100_000_000), st.integers(0, LEASE_S_MAX))
 @example(50_000_000, 0)
-def test_a_change_is_kept_whole_or_refused(held_ms: int, timeout_s: int) -> None:
-    """Any change either holds for exactly what was asked, from the call on, or raises; a release is never too late."""
-    asked_ms = held_ms + timeout_s * 1_000
-    if timeout_s and asked_ms > LEASE_S_MAX * 1_000:
+def test_a_change_has_full_effect_or_is_refused(held_ms: int, timeout_s: int) -> None:
+    """A timeout of 0 is always accepted."""
+    end_ms = held_ms + timeout_s * 1_000
+    if timeout_s and end_ms > LEASE_S_MAX * 1_000:
         with pytest.raises(LeaseTooLong):
             changed_deadline_ms(NOW_MS + held_ms, timeout_s, NOW_MS)
     else:
-        assert changed_deadline_ms(NOW_MS + held_ms, timeout_s, NOW_MS) == NOW_MS + asked_ms
+        assert changed_deadline_ms(NOW_MS + held_ms, timeout_s, NOW_MS) == NOW_MS + end_ms
 
 
 @pytest.mark.parametrize(("current", "left_ms", "state"), [
@@ -143,7 +141,7 @@ def test_a_change_is_kept_whole_or_refused(held_ms: int, timeout_s: int) -> None
     pytest.param(False, 0, ReceiptState.SUPERSEDED, id="superseded-at-the-deadline"),
 ])  # fmt: skip
 def test_receipt_state(*, current: bool, left_ms: int, state: ReceiptState) -> None:
-    """A lease lives strictly before its deadline; superseded is superseded at any time."""
+    """A receipt is live before its deadline, and expired at it."""
     assert receipt_state(current=current, visible_at_ms=NOW_MS + left_ms, now_ms=NOW_MS) is state
 
 

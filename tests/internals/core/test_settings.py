@@ -1,4 +1,4 @@
-"""Limits, and settings of a queue: defaults, which fit together, routing tables, and its dead-letter queue."""
+"""Limits, and the rules for the settings of queues, routing tables and dead-letter queues."""
 
 import json
 from typing import Any
@@ -10,8 +10,8 @@ from veilmq.core.errors import SettingsConflict
 from veilmq.core.settings import RULES, QueueSettings, TableError, checked_settings, dead_letter_refusal, read_table
 
 
-def test_the_ranges_of_the_sqs_documentation() -> None:
-    """Amazon SQS quotas: 12 hours, 15 minutes, 1 minute to 14 days, 20 s, 10 a call, 1 MiB."""
+def test_ranges_match_the_sqs_documentation() -> None:
+    """Amazon SQS quotas: 12 hours, 15 minutes, 1 minute to 14 days, 20 s, 10 messages a call, 1 MiB."""
     assert (limits.VISIBILITY_TIMEOUT_S.minimum, limits.VISIBILITY_TIMEOUT_S.maximum) == (0, 12 * 3_600)
     assert (limits.SQS_DELAY_S.minimum, limits.SQS_DELAY_S.maximum) == (0, 15 * 60)
     assert (limits.RETENTION_S.minimum, limits.RETENTION_S.maximum) == (60, 14 * 86_400)
@@ -21,15 +21,15 @@ def test_the_ranges_of_the_sqs_documentation() -> None:
     assert limits.VISIBILITY_TIMEOUT_S.maximum == limits.LEASE_S_MAX
 
 
-def test_the_largest_request_fits_through_http() -> None:
-    """A batch of the largest size fits into a body even if JSON escapes each of its bytes as six."""
+def test_the_largest_batch_fits_into_an_http_body() -> None:
+    """Even if JSON escapes each of its bytes as six."""
     assert limits.HTTP_BODY_BYTES_MAX > 6 * limits.SQS_BATCH_BYTES_MAX
     assert limits.BATCH_BYTES_MAX >= limits.SQS_BATCH_BYTES_MAX
 
 
 LETTERS = "a/letters"
 
-BROKEN: list[tuple[dict[str, Any], str]] = [
+CONFLICTING: list[tuple[dict[str, Any], str]] = [
     ({"content_deduplication": True}, "content_deduplication"),
     ({"deduplication_scope": "group"}, "deduplication_scope"),
     ({"throughput_limit": "group", "deduplication_scope": "group", "fifo": False}, "deduplication_scope"),
@@ -42,7 +42,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"kms_key": "alias/mine", "managed_encryption": True}, "kms_key"),
     ({"visibility_rules": "{}"}, "visibility_rules"),
 ]
-KEPT: list[dict[str, Any]] = [
+CONSISTENT: list[dict[str, Any]] = [
     {},
     {"content_deduplication": False, "deduplication_scope": "queue", "throughput_limit": "queue"},
     {"fifo": True, "content_deduplication": True},
@@ -58,33 +58,32 @@ KEPT: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "setting"), BROKEN, ids=str)
-@pytest.mark.parametrize("before", [None, QueueSettings()], ids=["new", "there"])
-def test_what_contradicts_itself_is_refused(before: QueueSettings | None, given: dict[str, Any], setting: str) -> None:
+@pytest.mark.parametrize(("given", "setting"), CONFLICTING, ids=str)
+@pytest.mark.parametrize("before", [None, QueueSettings()], ids=["new", "existing"])
+def test_conflicting_settings_are_refused(before: QueueSettings | None, given: dict[str, Any], setting: str) -> None:
     if before is not None:
         before = before.changed({"fifo": given.get("fifo", False)})
-    with pytest.raises(SettingsConflict) as refusal:
+    with pytest.raises(SettingsConflict) as raised:
         checked_settings(before, given)
-    assert refusal.value.setting == setting
-    assert str(refusal.value).endswith(".")
+    assert raised.value.setting == setting
+    assert str(raised.value).endswith(".")
 
 
-@pytest.mark.parametrize("given", KEPT, ids=str)
-def test_what_fits_together_is_taken(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", CONSISTENT, ids=str)
+def test_consistent_settings_are_accepted(given: dict[str, Any]) -> None:
     assert checked_settings(None, given) == QueueSettings().changed(given)
 
 
-def test_every_rule_is_broken_by_some_case_here() -> None:
-    """By that rule and by none before it: a rule that is taken out makes a case above pass, and its test fail."""
+def test_every_rule_is_covered_by_a_case() -> None:
+    """Each rule is the first one that refuses some case, so without the rule that case would fail."""
     first = {
         next(index for index, (_, is_broken, _) in enumerate(RULES) if is_broken(QueueSettings().changed(given)))
-        for given, _ in BROKEN
+        for given, _ in CONFLICTING
     }
     assert first == set(range(len(RULES)))
 
 
-def test_the_result_counts_and_not_the_change_alone() -> None:
-    """One change completes or breaks what an earlier one set."""
+def test_rules_apply_to_the_settings_after_the_change() -> None:
     before = checked_settings(None, {"fifo": True, "deduplication_scope": "group"})
     after = checked_settings(before, {"throughput_limit": "group"})
     with pytest.raises(SettingsConflict):
@@ -97,15 +96,15 @@ def test_the_result_counts_and_not_the_change_alone() -> None:
 
 
 @pytest.mark.parametrize("fifo", [False, True])
-def test_the_kind_of_a_queue_is_for_good(*, fifo: bool) -> None:
+def test_a_queue_cannot_change_between_fifo_and_standard(*, fifo: bool) -> None:
     before = checked_settings(None, {"fifo": fifo})
     assert checked_settings(before, {"fifo": fifo}) == before
-    with pytest.raises(SettingsConflict) as refusal:
+    with pytest.raises(SettingsConflict) as raised:
         checked_settings(before, {"fifo": not fifo})
-    assert refusal.value.setting == "fifo"
+    assert raised.value.setting == "fifo"
 
 
-def test_one_kind_of_encryption_ends_the_other() -> None:
+def test_enabling_one_kind_of_encryption_disables_the_other() -> None:
     managed = checked_settings(None, {})
     own = checked_settings(managed, {"kms_key": "alias/mine"})
     assert (own.kms_key, own.managed_encryption) == ("alias/mine", False)
@@ -127,8 +126,8 @@ TABLE: dict[str, Any] = {
 }
 
 
-def test_a_class_is_found_by_its_key_and_rises_with_each_receive() -> None:
-    """Up to the last one; keys that are not listed are of the default."""
+def test_each_expired_lease_raises_the_timeout_class() -> None:
+    """Up to the last class; other keys have the default class."""
     table = read_table(json.dumps(TABLE))
     assert [table.class_of("mail", receives).name for receives in (0, 1, 2, 3, 1_000)] == ["a", "b", "c", "c", "c"]
     assert [table.class_of(key).name for key in ("video", "other", "")] == ["b", "c", "c"]
@@ -144,13 +143,13 @@ def test_a_class_is_found_by_its_key_and_rises_with_each_receive() -> None:
     ({"default": 3}, "default is 3, and the classes are 0 to 2"), ({"default": -1}, "default is -1"),
     ({"keys": {"mail": 3}}, "class of 'mail' is 3"), ({"keys": {"mail": "b"}}, "keys"), ({"version": None}, "version"),
 ], ids=str)  # fmt: skip
-def test_a_table_that_is_wrong_says_what_to_correct(changes: dict[str, Any], why: str) -> None:
+def test_errors_of_a_routing_table_say_what_to_correct(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(TableError, match=why):
         read_table(json.dumps(TABLE | changes))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", b"\xff", '{"more": ' + "[" * 60_000])
-def test_text_that_is_no_table(text: str | bytes) -> None:
+def test_text_that_is_not_a_routing_table_is_refused(text: str | bytes) -> None:
     with pytest.raises(TableError, match="A routing table is JSON with version, classes, keys and default: "):
         read_table(text)
 
@@ -173,9 +172,6 @@ def listed(*sources: str) -> QueueSettings:
     (STANDARD, "a/dead", listed("a/more"), "does not allow"),
     (STANDARD, "a/dead", listed("a/job", "jobs", "a/jobs2"), "does not allow"),
 ])  # fmt: skip
-def test_a_dead_letter_queue_serves_or_is_refused_for_a_reason(
-    ours: QueueSettings, target: str, theirs: QueueSettings | None, why: str | None
-) -> None:
-    """A list is of full names."""
+def test_dead_letter_refusal(ours: QueueSettings, target: str, theirs: QueueSettings | None, why: str | None) -> None:
     found = dead_letter_refusal("a/jobs", ours, target, theirs)
     assert found is None if why is None else why in (found or "")

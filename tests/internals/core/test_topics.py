@@ -1,4 +1,4 @@
-"""Push URLs have one reading or none; when a failed push is tried again."""
+"""Push URLs are parsed without ambiguity, or refused."""
 
 import pytest
 
@@ -16,7 +16,7 @@ from veilmq.core.topics import PushUrl, read_push_url
     ("http://[2606:4700:0::1111]/", "2606:4700::1111", 80, "/", "[2606:4700::1111]"),
     ("http://in_side-1.cluster.local/x/~y;z@!", "in_side-1.cluster.local", 80, "/x/~y;z@!", "in_side-1.cluster.local"),
 ])  # fmt: skip
-def test_the_parts_of_a_url(text: str, host: str, port: int, path: str, authority: str) -> None:
+def test_a_push_url_is_parsed(text: str, host: str, port: int, path: str, authority: str) -> None:
     url = read_push_url(text)
     secure = text.lower().startswith("https")
     assert url == PushUrl(secure=secure, host=host, port=port, path=path)
@@ -31,7 +31,7 @@ def test_the_parts_of_a_url(text: str, host: str, port: int, path: str, authorit
     "http://hook.example%2f/", "http://hook.example:/", "http://hook.example:80:81/", "http://hook.example:+80/",
     "http://[fe80::1%25eth0]/", "http://hook.example/" + "x" * 2_048,
 ])  # fmt: skip
-def test_what_is_no_plain_url_is_refused(text: str) -> None:
+def test_an_ambiguous_url_is_refused(text: str) -> None:
     with pytest.raises(EndpointRefused, match=r"it must be http:// or https://.* at most 2048 ASCII characters"):
         read_push_url(text)
 
@@ -41,8 +41,8 @@ def test_what_is_no_plain_url_is_refused(text: str) -> None:
     "http://127.1/", "http://127.0.0.01/", "http://127.0.0.1./", "http://127.0.0.256/", "http://1.2.3.4.5/",
     "http://hook.0x7f/", "http://hook.1/",
 ])  # fmt: skip
-def test_an_ipv4_address_has_one_form(text: str) -> None:
-    """Octal, hexadecimal, one number, fewer parts, a dot at the end: each is an address to somebody."""
+def test_only_the_usual_form_of_an_ipv4_address_is_accepted(text: str) -> None:
+    """Octal, hexadecimal, one number, fewer parts, a final dot: each is an address to some parser."""
     with pytest.raises(EndpointRefused, match="four decimal numbers"):
         read_push_url(text)
 
@@ -53,6 +53,6 @@ def test_an_ipv4_address_has_one_form(text: str) -> None:
     ("http://[1.2.3.4]/", "not an IPv6 address"), ("http://-hook.example/", "not a valid host name"),
     ("http://hook..example/", "not a valid host name"), (f"http://{'x' * 64}.example/", "not a valid host name"),
 ])  # fmt: skip
-def test_a_port_and_a_host_that_cannot_be(text: str, why: str) -> None:
+def test_invalid_ports_and_hosts_are_refused(text: str, why: str) -> None:
     with pytest.raises(EndpointRefused, match=why):
         read_push_url(text)
