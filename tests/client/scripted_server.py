@@ -1,7 +1,6 @@
-"""A server that plays a script: each request gets the next answer, byte for byte, on a connection of its own.
+"""A server with scripted replies, sent byte for byte: each request, on its own connection, gets the next one.
 
-It is for what no queue server does on purpose: replies that break off, nonsense, statuses that go away when one asks
-again. An answer of `None` closes the connection without a word.
+For truncated or invalid replies, temporary errors, and (`None`) connections closed without a reply.
 """
 
 import socket
@@ -10,23 +9,23 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-Answer = bytes | None
+ScriptedReply = bytes | None
 
 
 def reply(status: int, body: bytes = b"{}") -> bytes:
     return b"HTTP/1.1 %d Made Up\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (status, len(body), body)
 
 
-_OVER = reply(403, b'{"__type": "AccessDenied", "message": "The script is over."}')
+_END = reply(403, b'{"__type": "AccessDenied", "message": "The script is over."}')
 
 
 class ScriptedServer:
-    """Listens on a free loopback port while it is entered; `requests` holds what it was asked, head and body."""
+    """Listens on a free loopback port while it is entered; `requests` has the head and body of each request."""
 
-    def __init__(self, *answers: Answer) -> None:
-        """Play `answers` in order; what comes behind the last one is refused, so that nobody tries again for ever."""
+    def __init__(self, *replies: ScriptedReply) -> None:
+        """Later requests are refused with 403, which clients do not retry."""
         self.requests: list[bytes] = []
-        self._answers = list(answers)
+        self._replies = list(replies)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
 
@@ -54,16 +53,16 @@ class ScriptedServer:
                 connection, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            with connection, suppress(ConnectionError):  # the client has given up, and may ask again
+            with connection, suppress(ConnectionError):  # the client closed it, and may retry
                 connection.settimeout(60)
-                self._play(connection)
+                self._handle(connection)
 
-    def _play(self, connection: socket.socket) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         request = _read_request(connection)
         self.requests.append(request)
-        answer = self._answers.pop(0) if self._answers else _OVER
-        if answer is not None:
-            connection.sendall(answer)
+        response = self._replies.pop(0) if self._replies else _END
+        if response is not None:
+            connection.sendall(response)
 
 
 def _read_request(connection: socket.socket) -> bytes:
@@ -79,5 +78,5 @@ def _read_request(connection: socket.socket) -> bytes:
 
 def _receive(connection: socket.socket) -> bytes:
     chunk = connection.recv(65_536)
-    assert chunk, "the client went away in the middle of a request"
+    assert chunk, "the client closed the connection in the middle of a request"
     return chunk

@@ -1,4 +1,4 @@
-"""The adapter over a boto3 client: the same port, against the real server, and boto3's failures as ours."""
+"""`BotoQueueClient`: against a running server, and errors of boto3 as errors of the client."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,6 @@ from veilmq.testing import RunningServer
 
 
 def boto(endpoint: str) -> Any:
-    """Return a boto3 client of ``endpoint``, with a key that nobody checks."""
     return boto3.client(
         "sqs", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b"
     )
@@ -36,8 +35,7 @@ def client(server: RunningServer) -> Iterator[BotoQueueClient]:
         yield made
 
 
-def test_a_message_goes_there_and_back_whole(client: BotoQueueClient) -> None:
-    """Body, attributes of both kinds, counts and receipts."""
+def test_a_message_is_received_as_it_was_sent(client: BotoQueueClient) -> None:
     client.create_queue("whole", {"visibility_timeout_s": 45})
     attributes = {"kind": Attribute(type="String", text="a"), "raw": Attribute(type="Binary", data=b"\x00\xff")}
     sent = client.send("whole", "é", attributes=attributes)
@@ -51,8 +49,7 @@ def test_a_message_goes_there_and_back_whole(client: BotoQueueClient) -> None:
     assert (status.settings.visibility_timeout_s, status.visible, status.in_flight) == (45, 0, 0)
 
 
-def test_batches_answer_entry_by_entry(client: BotoQueueClient) -> None:
-    """One that fails is a value, in its place."""
+def test_entries_of_a_batch_succeed_or_fail_alone(client: BotoQueueClient) -> None:
     client.create_queue("batches")
     client.send_batch("batches", [NewMessage(body="a"), NewMessage(body="b")])
     first, second = client.receive("batches", count=10, wait_s=0)
@@ -64,14 +61,14 @@ def test_batches_answer_entry_by_entry(client: BotoQueueClient) -> None:
     assert client.delete_batch("batches", [first.receipt, second.receipt]) == [None, None]
 
 
-def test_a_refusal_has_the_servers_own_word(client: BotoQueueClient) -> None:
-    """Not the older one that boto3 puts in its place."""
+def test_an_error_has_the_code_of_the_exception(client: BotoQueueClient) -> None:
+    """Not the older code, which boto3 has in ``Code``."""
     with pytest.raises(ClientError) as raised:
         client.receive("nowhere")
     assert (raised.value.code, raised.value.status) == ("QueueDoesNotExist", 400)
 
 
-def test_no_answer_is_unreachable() -> None:
+def test_no_reply_is_unreachable() -> None:
     made = boto("http://127.0.0.1:1")
     with Stubber(made):
         made.get_queue_url = _unreachable
@@ -79,7 +76,7 @@ def test_no_answer_is_unreachable() -> None:
             BotoQueueClient(made).queue_url("a")
 
 
-def test_an_answer_of_another_service_is_told() -> None:
+def test_a_reply_of_another_service_is_unexpected() -> None:
     made = boto("http://127.0.0.1:1")
     with Stubber(made) as stub:
         stub.add_response("get_queue_url", {}, {"QueueName": "a"})
@@ -96,8 +93,7 @@ def test_throttling_keeps_its_code_and_status() -> None:
     assert (raised.value.code, raised.value.status, raised.value.message) == ("RequestThrottled", 403, "Slower.")
 
 
-async def test_a_consumer_works_through_it(server: RunningServer, client: BotoQueueClient) -> None:
-    """Receives, leases, fences and deletes; the boto3 client stays the user's."""
+async def test_a_consumer_runs_over_boto3(server: RunningServer, client: BotoQueueClient) -> None:
     client.create_queue("consumed")
     client.send_batch("consumed", [NewMessage(body=text) for text in "abc"])
     app = Consumer("consumed", client=client)

@@ -1,4 +1,4 @@
-"""`Claims` against a real server, and against one that plays a script."""
+"""The clients of claims and publications, against a running server and against scripted replies."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ URL = "http://h/000000000000/jobs"
 
 @pytest.fixture(scope="module", params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    """A server whose clock the test moves."""
+    """Run a server with a virtual clock."""
     place = emptied(request.getfixturevalue("postgres_url")) if request.param == "postgres" else {}
     with RunningServer(**place) as running:
         yield running
@@ -47,8 +47,7 @@ def claims(server: RunningServer, queues: HttpQueueClient) -> Iterator[Claims]:
         yield client
 
 
-def test_a_journey(queues: HttpQueueClient, claims: Claims) -> None:
-    """Every call, and what it answers."""
+def test_every_call(queues: HttpQueueClient, claims: Claims) -> None:
     for body in ("a", "b", "c"):
         queues.send("jobs", body, attributes={"n": Attribute("Number", "1")}, group="g")
     view = claims.open("s", consumer="c", hold_s=600, lease_s=60)
@@ -70,8 +69,8 @@ def test_a_journey(queues: HttpQueueClient, claims: Claims) -> None:
     assert claims.sources() == []
 
 
-def test_a_read_goes_on_until_the_end(queues: HttpQueueClient, claims: Claims) -> None:
-    """Answer after answer; the order is that of the queue."""
+def test_a_read_continues_over_several_replies(queues: HttpQueueClient, claims: Claims) -> None:
+    """In the order of the queue."""
     for first in range(10):
         queues.send("jobs", f"{first}" * 1_000_000)
     claims.open("s")
@@ -97,7 +96,7 @@ def test_a_claim_is_bounded_by_bytes(queues: HttpQueueClient, claims: Claims) ->
     assert claims.claim("s", epoch=1, number=2, messages_max=10).messages == 1
 
 
-def test_a_shard_that_does_not_exist(queues: HttpQueueClient, claims: Claims) -> None:
+def test_an_unknown_shard_is_an_error(queues: HttpQueueClient, claims: Claims) -> None:
     queues.send("jobs", "a")
     claims.open("s")
     claims.claim("s", epoch=1, number=1, messages_max=1)
@@ -105,20 +104,19 @@ def test_a_shard_that_does_not_exist(queues: HttpQueueClient, claims: Claims) ->
         list(claims.read("s", number=1, shard=1))
 
 
-def test_the_queue_may_be_a_url(server: RunningServer, queues: HttpQueueClient) -> None:
-    """Then nobody is asked for it."""
+def test_a_queue_url_needs_no_lookup(server: RunningServer, queues: HttpQueueClient) -> None:
     with Claims(server.endpoint, queues.queue_url("jobs")) as claims:
         assert claims.open("s").epoch == 1
 
 
-def test_a_failure_has_the_name_of_its_class(claims: Claims) -> None:
+def test_an_error_has_the_name_of_its_class(claims: Claims) -> None:
     with pytest.raises(ClientError, match="open it first") as caught:
         claims.heartbeat("s", epoch=1)
     assert (caught.value.code, caught.value.status) == ("SourceNotFound", 404)
 
 
-def test_a_queue_that_does_not_exist_has_the_code_of_sqs(server: RunningServer) -> None:
-    """By its name, which has to be looked up; by its URL, it has ours."""
+def test_a_missing_queue_has_the_code_of_sqs_by_name_and_ours_by_url(server: RunningServer) -> None:
+    """The name is looked up with GetQueueUrl."""
     with Claims(server.endpoint, "none") as claims, pytest.raises(ClientError) as caught:
         claims.sources()
     assert caught.value.code == "QueueDoesNotExist"
@@ -130,21 +128,21 @@ def test_a_queue_that_does_not_exist_has_the_code_of_sqs(server: RunningServer) 
     assert caught.value.code == "QueueNotFound"
 
 
-@pytest.mark.parametrize("answer", [reply(404, b"<html>"), reply(404, b'{"x": 1}'), reply(200, b"{}")], ids=repr)
-def test_the_answer_of_something_else_is_called_that(answer: bytes) -> None:
-    scripted = ScriptedServer(answer)
+@pytest.mark.parametrize("response", [reply(404, b"<html>"), reply(404, b'{"x": 1}'), reply(200, b"{}")], ids=repr)
+def test_a_reply_of_another_service_is_unexpected(response: bytes) -> None:
+    scripted = ScriptedServer(response)
     with scripted, Claims(scripted.endpoint, URL) as claims, pytest.raises(ClientError) as caught:
         claims.claim("s", epoch=1, number=1, messages_max=5)
     assert caught.value.code == UNEXPECTED_REPLY
 
 
-def test_a_page_of_something_else_is_called_that() -> None:
-    """No failure of Arrow's own, which nobody who reads expects."""
-    whole = pa.BufferOutputStream()
-    with pa.ipc.new_stream(whole, SCHEMA):
+def test_invalid_arrow_is_unexpected() -> None:
+    """No exception of pyarrow is raised."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, SCHEMA):
         pass
-    cut = whole.getvalue().to_pybytes()[:100]
-    for body in (b"", b"<html>", cut):
+    truncated = stream.getvalue().to_pybytes()[:100]
+    for body in (b"", b"<html>", truncated):
         with ScriptedServer(reply(200, body)) as other, Claims(other.endpoint, "a/000000000000/jobs") as claims:
             with pytest.raises(ClientError) as caught:
                 list(claims.read("s", number=1))
@@ -152,14 +150,14 @@ def test_a_page_of_something_else_is_called_that() -> None:
 
 
 def test_an_endpoint_may_have_a_path() -> None:
-    """What is asked for is below it."""
+    """Paths of requests are below it."""
     with ScriptedServer(BOUND) as scripted, Claims(scripted.endpoint + "/queues/", URL) as claims:
         claims.claim("s", epoch=1, number=1, messages_max=5)
     assert scripted.requests[0].startswith(b"POST /queues/v1/claims/000000000000/jobs/claim HTTP/1.1\r\n")
 
 
-def test_batches_are_whole_when_threads_share_a_client(queues: HttpQueueClient, claims: Claims) -> None:
-    """One pool of connections for all."""
+def test_threads_can_share_a_client(queues: HttpQueueClient, claims: Claims) -> None:
+    """They share one pool of connections."""
     for first in range(0, 400, 10):
         queues.send_batch("jobs", [NewMessage(body=str(first + n)) for n in range(10)])
     claims.open("s")
@@ -170,7 +168,7 @@ def test_batches_are_whole_when_threads_share_a_client(queues: HttpQueueClient, 
     assert sorted(map(int, table["body"].to_pylist())) == list(range(400))
 
 
-# Publications through the client, against a real server.
+# Publications.
 
 
 MANY = 3_000
@@ -180,7 +178,7 @@ MANY = 3_000
 def publishing(
     request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]
 ) -> Iterator[RunningServer]:
-    """Give a server with the queue `jobs`."""
+    """Run a server with the queue `jobs`."""
     with RunningServer(**store_settings(request.param)) as running, HttpQueueClient(running.endpoint) as client:
         client.create_queue("jobs")
         yield running
@@ -197,7 +195,7 @@ def rows(*bodies: str) -> list[OutgoingRow]:
 
 
 def received(server: RunningServer) -> list[str]:
-    """Return the bodies of ten messages."""
+    """Receive ten messages and return their bodies."""
     with HttpQueueClient(server.endpoint) as client:
         return [message.body for message in client.receive("jobs", count=10, wait_s=0)]
 
@@ -212,7 +210,7 @@ def test_json_and_arrow_are_staged_and_published_in_order(publishing: RunningSer
     assert jobs.publish("w", batch=0, attempts=[("b", 2), ("a", 1)]) == Published(messages=3, again=True)
 
 
-def test_publish_returns_when_all_is_in_the_queue(publishing: RunningServer, jobs: Publications) -> None:
+def test_publish_returns_when_all_messages_are_in_the_queue(publishing: RunningServer, jobs: Publications) -> None:
     batch = pa.RecordBatch.from_pydict({"body": [str(number) for number in range(MANY)]})
     jobs.stage_arrow("w", batch=0, attempt="a", part=0, messages=batch)
     assert jobs.publish("w", batch=0, attempts=[("a", MANY)]) == Published(messages=MANY)
@@ -220,8 +218,8 @@ def test_publish_returns_when_all_is_in_the_queue(publishing: RunningServer, job
         assert client.show("jobs").visible == MANY
 
 
-def test_a_slow_publication_is_waited_for(publishing: RunningServer, jobs: Publications) -> None:
-    """20 messages at 20 a second, the first two at once: it takes nine tenths of a second at least."""
+def test_publish_waits_for_a_rate_limited_publication(publishing: RunningServer, jobs: Publications) -> None:
+    """20 messages at 20 a second, the first two immediately: at least nine tenths of a second."""
     jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(*"abcdefghijklmnopqrst"))
     began_ms = publishing.clock.now_ms()
     with ThreadPoolExecutor(1) as thread:
@@ -232,18 +230,18 @@ def test_a_slow_publication_is_waited_for(publishing: RunningServer, jobs: Publi
     assert publishing.clock.now_ms() - began_ms >= 900
 
 
-def test_abandoning_drops_what_is_staged(jobs: Publications) -> None:
+def test_abandon_deletes_staged_messages(jobs: Publications) -> None:
     jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("a"))
     assert [(view.writer, view.staged) for view in jobs.writers()] == [("w", 1)]
     jobs.abandon("w", batch=0)
     assert [(view.writer, view.staged) for view in jobs.writers()] == [("w", 0)]
 
 
-def test_refusals_tell_which_and_why(jobs: Publications) -> None:
+def test_an_error_of_staging_names_the_message_and_the_reason(jobs: Publications) -> None:
     with pytest.raises(ClientError, match="Message 1 was refused") as caught:
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x", "y" * 1_048_577))
-    told = {name: caught.value.fields[name] for name in ("index", "why", "bytes_max")}
-    assert told == {"index": 1, "why": "MessageTooLong", "bytes_max": 1_048_576}
+    fields = {name: caught.value.fields[name] for name in ("index", "why", "bytes_max")}
+    assert fields == {"index": 1, "why": "MessageTooLong", "bytes_max": 1_048_576}
     with pytest.raises(ClientError, match="Message 0 was refused") as caught:
         jobs.stage("w", batch=0, attempt="a", part=0, messages=rows(""))
     assert (caught.value.code, caught.value.fields["index"]) == ("StageRefused", 0)
@@ -252,7 +250,7 @@ def test_refusals_tell_which_and_why(jobs: Publications) -> None:
     assert (caught.value.code, caught.value.status) == ("StageMissing", 409)
 
 
-def test_an_answer_of_something_else_is_called_that() -> None:
+def test_a_reply_of_another_service_to_stage_is_unexpected() -> None:
     with ScriptedServer(reply(200, b"<html>")) as other, Publications(other.endpoint, "a/000000000000/jobs") as jobs:
         with pytest.raises(ClientError) as caught:
             jobs.stage("w", batch=0, attempt="a", part=0, messages=rows("x"))

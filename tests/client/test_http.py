@@ -1,4 +1,4 @@
-"""The client against a real server: every call, over a real socket."""
+"""The client: every call against a running server, and the transport against faulty servers."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.scripted_server import Answer, ScriptedServer, reply
+from tests.client.scripted_server import ScriptedReply, ScriptedServer, reply
 from veilmq.client import ClientError, HttpQueueClient, NewMessage, QueueClient, SentMessage, Unreachable
 from veilmq.client.messages import RECEIPT_SUPERSEDED, Hidden
 from veilmq.client.transport import ATTEMPTS_MAX, UNEXPECTED_REPLY
@@ -18,21 +18,20 @@ from veilmq.testing import RunningServer
 
 @pytest.fixture(params=["memory", "postgres"])
 def server(request: pytest.FixtureRequest, store_settings: Callable[[str], dict[str, Any]]) -> Iterator[RunningServer]:
-    """Run a server whose clock the test moves."""
+    """Run a server with a virtual clock."""
     with RunningServer(**store_settings(request.param)) as running:
         yield running
 
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[QueueClient]:
-    """Connect a client to a queue "orders" with a timeout of 60 s."""
+    """Connect a client, and create the queue "orders" with a timeout of 60 s."""
     with HttpQueueClient(server.endpoint) as connected:
         connected.create_queue("orders", {"visibility_timeout_s": 60})
         yield connected
 
 
 def test_a_created_queue_is_found_and_listed(server: RunningServer, client: QueueClient) -> None:
-    """By its URL, its name and the beginning of its name."""
     url = f"{server.endpoint}/000000000000/orders"
     assert client.create_queue("orders", {"visibility_timeout_s": 60}) == url
     assert client.queue_url("orders") == url
@@ -42,7 +41,7 @@ def test_a_created_queue_is_found_and_listed(server: RunningServer, client: Queu
     assert client.list_queues("x") == []
 
 
-def test_show_tells_settings_and_counters(server: RunningServer, client: QueueClient) -> None:
+def test_show_returns_settings_and_counts(server: RunningServer, client: QueueClient) -> None:
     """One message in each state."""
     client.send("orders", "in flight")
     client.receive("orders")
@@ -55,13 +54,12 @@ def test_show_tells_settings_and_counters(server: RunningServer, client: QueueCl
     assert status.created_at_ms == status.modified_at_ms == server.clock.now_ms()
 
 
-def test_set_changes_the_named_settings(client: QueueClient) -> None:
+def test_set_changes_the_given_settings(client: QueueClient) -> None:
     client.set("orders", {"delay_s": 3, "receive_wait_s": 1})
     assert client.show("orders").settings == QueueSettings(visibility_timeout_s=60, delay_s=3, receive_wait_s=1)
 
 
-def test_a_message_keeps_its_body_and_attributes(server: RunningServer, client: QueueClient) -> None:
-    """Text and bytes go through unchanged, and times and counts are told."""
+def test_a_message_is_received_as_it_was_sent(server: RunningServer, client: QueueClient) -> None:
     attributes = {"colour": Attribute(type="String", text="röt"), "raw": Attribute(type="Binary", data=b"\x00\xff")}
     sent = client.send("orders", 'a "body"\n€', attributes=attributes)
     sent_at_ms = server.clock.now_ms()
@@ -73,7 +71,6 @@ def test_a_message_keeps_its_body_and_attributes(server: RunningServer, client: 
 
 
 def test_a_delay_and_a_timeout_hide_the_message(server: RunningServer, client: QueueClient) -> None:
-    """Each until its own instant, and the queue's timeout after that."""
     client.send("orders", "later", delay_s=2)
     assert client.receive("orders") == []
     server.advance(2_000)
@@ -88,8 +85,7 @@ def test_a_delay_and_a_timeout_hide_the_message(server: RunningServer, client: Q
     assert len(client.receive("orders")) == 1
 
 
-def test_a_change_moves_the_deadline(server: RunningServer, client: QueueClient) -> None:
-    """To n seconds from the call, and to 0 for at once."""
+def test_change_visibility_changes_the_deadline(server: RunningServer, client: QueueClient) -> None:
     client.send("orders", "one")
     (message,) = client.receive("orders")
     client.change_visibility("orders", message.receipt, 5)
@@ -99,8 +95,7 @@ def test_a_change_moves_the_deadline(server: RunningServer, client: QueueClient)
     assert len(client.receive("orders")) == 1
 
 
-def test_a_deleted_message_does_not_come_back(server: RunningServer, client: QueueClient) -> None:
-    """Not after its timeout either."""
+def test_a_deleted_message_is_not_received_again(server: RunningServer, client: QueueClient) -> None:
     client.send("orders", "one")
     (message,) = client.receive("orders")
     client.delete("orders", message.receipt)
@@ -108,22 +103,22 @@ def test_a_deleted_message_does_not_come_back(server: RunningServer, client: Que
     assert client.receive("orders") == []
 
 
-def test_a_batch_succeeds_and_fails_entry_by_entry(client: QueueClient) -> None:
-    """Each kind of batch, with one entry that is wrong in the middle."""
+def test_entries_of_a_batch_succeed_or_fail_alone(client: QueueClient) -> None:
+    """Each kind of batch, with an invalid entry in the middle."""
     messages = [NewMessage(body="a"), NewMessage(body="b", delay_s=901), NewMessage(body="c")]
-    first, wrong, last = client.send_batch("orders", messages)
+    first, invalid, last = client.send_batch("orders", messages)
     assert isinstance(first, SentMessage)
     assert isinstance(last, SentMessage)
-    assert isinstance(wrong, ClientError)
-    assert (wrong.code, wrong.status) == ("InvalidParameterValue", 400)
+    assert isinstance(invalid, ClientError)
+    assert (invalid.code, invalid.status) == ("InvalidParameterValue", 400)
 
     received = {message.id: message.receipt for message in client.receive("orders", count=10)}
     assert received.keys() == {first.id, last.id}
     changes = [(received[first.id], 7), ("nonsense", 7), (received[last.id], 7)]
-    moved = client.change_visibility_batch(
+    changed = client.change_visibility_batch(
         "orders", [VisibilityChange(receipt=receipt, timeout_s=timeout_s) for receipt, timeout_s in changes]
     )
-    assert [answer.code if isinstance(answer, ClientError) else answer for answer in moved] == [
+    assert [result.code if isinstance(result, ClientError) else result for result in changed] == [
         Hidden(7.0),
         "ReceiptHandleIsInvalid",
         Hidden(7.0),
@@ -137,19 +132,19 @@ def test_a_batch_succeeds_and_fails_entry_by_entry(client: QueueClient) -> None:
 def test_a_change_by_a_receipt_that_others_have_outdated_is_an_error(
     server: RunningServer, client: QueueClient
 ) -> None:
-    """SQS calls it a success; our server tells us that nothing was changed."""
+    """SQS reports a success; veilmq reports that nothing was changed."""
     client.send("orders", "hello")
     (early,) = client.receive("orders", timeout_s=1)
     server.advance(1_000)
     (late,) = client.receive("orders")
     changes = [VisibilityChange(receipt=receipt, timeout_s=7) for receipt in (early.receipt, late.receipt)]
-    outdated, moved = client.change_visibility_batch("orders", changes)
-    assert isinstance(outdated, ClientError)
-    assert (outdated.code, moved) == (RECEIPT_SUPERSEDED, Hidden(7.0))
+    superseded, changed = client.change_visibility_batch("orders", changes)
+    assert isinstance(superseded, ClientError)
+    assert (superseded.code, changed) == (RECEIPT_SUPERSEDED, Hidden(7.0))
 
 
-def test_purge_empties_and_delete_queue_removes(client: QueueClient) -> None:
-    """A purged queue is there, a deleted one is not, though its URL is still remembered."""
+def test_purge_and_delete_queue(client: QueueClient) -> None:
+    """The client still has the URL of the deleted queue in its cache."""
     client.send("orders", "one")
     client.purge("orders")
     assert client.show("orders").visible == 0
@@ -160,8 +155,7 @@ def test_purge_empties_and_delete_queue_removes(client: QueueClient) -> None:
     assert (caught.value.code, caught.value.status) == ("QueueDoesNotExist", 400)
 
 
-def test_the_servers_refusals_have_its_codes(client: QueueClient) -> None:
-    """For example: another setting, a queue that is not there."""
+def test_errors_have_the_codes_of_the_server(client: QueueClient) -> None:
     with pytest.raises(ClientError, match="exist") as caught:
         client.create_queue("orders", {"visibility_timeout_s": 61})
     assert caught.value.code == "QueueNameExists"
@@ -170,8 +164,7 @@ def test_the_servers_refusals_have_its_codes(client: QueueClient) -> None:
     assert caught.value.code == "QueueDoesNotExist"
 
 
-def test_tags_are_put_and_removed(client: QueueClient) -> None:
-    """Beside those that are there."""
+def test_tags_are_added_and_removed(client: QueueClient) -> None:
     client.create_queue("tagged", tags={"a": "1"})
     client.tag("tagged", {"b": "2", "c": ""})
     client.untag("tagged", ["a", "nowhere"])
@@ -180,7 +173,7 @@ def test_tags_are_put_and_removed(client: QueueClient) -> None:
 
 
 def test_a_fifo_queue_keeps_order_and_drops_duplicates(client: QueueClient) -> None:
-    """Groups, ids and numbers go through, alone and in batches; a lost receive is repeated by its attempt id."""
+    """Groups, ids and sequence numbers, alone and in batches; an attempt id repeats a receive."""
     client.create_queue("a.fifo", {"fifo": True})
     first = client.send("a.fifo", "1", group="g", dedup_id="d1")
     assert client.send("a.fifo", "again", group="g", dedup_id="d1") == first
@@ -199,8 +192,7 @@ def test_a_fifo_queue_keeps_order_and_drops_duplicates(client: QueueClient) -> N
     assert client.receive("a.fifo", count=10) == []
 
 
-def test_dead_letters_go_where_they_are_sent_and_come_back(server: RunningServer, client: QueueClient) -> None:
-    """Other queues are named plainly; a dead letter tells its source."""
+def test_dead_letters_and_their_redrive(server: RunningServer, client: QueueClient) -> None:
     client.create_queue("dead")
     client.set("orders", {"dead_letter_queue": "dead", "receives_max": 1})
     settings = client.show("orders").settings
@@ -231,13 +223,14 @@ def test_dead_letters_go_where_they_are_sent_and_come_back(server: RunningServer
         ({"tags": "x"}, "'tags' is not a setting of a queue"),
     ],
 )
-def test_settings_that_cannot_be_written(settings: dict[str, int | str], text: str, client: QueueClient) -> None:
-    """Are refused before anything is sent."""
+def test_invalid_settings_are_refused_before_a_request(
+    settings: dict[str, int | str], text: str, client: QueueClient
+) -> None:
     with pytest.raises(ValueError, match=text):
         client.set("orders", settings)
 
 
-# The transport against servers that misbehave: what is asked again, and what the errors say.
+# The transport against faulty servers: retries and errors.
 
 
 FOUND = reply(200, b'{"QueueUrl": "http://127.0.0.1:1/000000000000/orders"}')
@@ -245,7 +238,6 @@ BUSY = reply(503, b'{"__type": "com.amazon.coral.service#ServiceUnavailableExcep
 
 
 def test_a_request_is_aws_json() -> None:
-    """Target, media type and body are those that a server of the protocol expects."""
     with ScriptedServer(FOUND) as server, HttpQueueClient(server.endpoint) as client:
         assert client.queue_url("orders") == "http://127.0.0.1:1/000000000000/orders"
     (request,) = server.requests
@@ -257,7 +249,7 @@ def test_a_request_is_aws_json() -> None:
 
 
 def test_an_endpoint_may_have_a_path() -> None:
-    """A server behind a proxy is asked under its path."""
+    """For a server behind a proxy."""
     with ScriptedServer(FOUND) as server, HttpQueueClient(server.endpoint + "/queues/") as client:
         client.queue_url("orders")
     assert server.requests[0].startswith(b"POST /queues/ HTTP/1.1\r\n")
@@ -274,24 +266,22 @@ def test_an_endpoint_may_have_a_path() -> None:
         pytest.param(reply(504), id="gateway-timeout"),
     ],
 )
-def test_a_passing_failure_is_tried_again(failure: Answer) -> None:
-    """Two failures and a good answer are a good answer."""
+def test_a_temporary_failure_is_retried(failure: ScriptedReply) -> None:
     with ScriptedServer(failure, failure, FOUND) as server, HttpQueueClient(server.endpoint) as client:
         assert client.queue_url("orders").endswith("/orders")
     assert len(server.requests) == ATTEMPTS_MAX == 3
     assert len(set(server.requests)) == 1, "the same request each time"
 
 
-def test_a_send_that_may_have_happened_is_tried_again() -> None:
-    """Its reply was lost: the queue delivers at least once, so twice is better than never."""
+def test_a_send_without_a_reply_is_retried() -> None:
+    """The message may be stored twice: the queue delivers at least once anyway."""
     sent = reply(200, b'{"MessageId": "a", "MD5OfMessageBody": "b"}')
     with ScriptedServer(FOUND, None, sent) as server, HttpQueueClient(server.endpoint) as client:
         assert client.send("orders", "hello").id == "a"
     assert server.requests[1] == server.requests[2]
 
 
-def test_a_lasting_failure_is_the_servers_own_error() -> None:
-    """After the last attempt its code, sentence and status are raised."""
+def test_a_permanent_failure_raises_the_error_of_the_server() -> None:
     with (
         ScriptedServer(BUSY, BUSY, BUSY, FOUND) as server,
         HttpQueueClient(server.endpoint) as client,
@@ -302,8 +292,7 @@ def test_a_lasting_failure_is_the_servers_own_error() -> None:
     assert len(server.requests) == ATTEMPTS_MAX
 
 
-def test_a_refusal_is_not_tried_again() -> None:
-    """A 4xx would be the same the second time."""
+def test_a_4xx_is_not_retried() -> None:
     refused = reply(400, b'{"__type": "com.amazonaws.sqs#QueueDoesNotExist", "message": "No."}')
     with (
         ScriptedServer(refused, FOUND) as server,
@@ -315,7 +304,7 @@ def test_a_refusal_is_not_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "status"),
+    ("response", "status"),
     [
         pytest.param(reply(200, b"<html>"), 200, id="not-json"),
         pytest.param(reply(200, b'{"Other": 1}'), 200, id="no-url"),
@@ -325,10 +314,9 @@ def test_a_refusal_is_not_tried_again() -> None:
         pytest.param(reply(301, b""), 301, id="redirect"),
     ],
 )
-def test_the_answer_of_something_else_is_called_that(answer: bytes, status: int) -> None:
-    """Whatever listens there is no queue server."""
+def test_a_reply_of_another_service_is_unexpected(response: bytes, status: int) -> None:
     with (
-        ScriptedServer(answer) as server,
+        ScriptedServer(response) as server,
         HttpQueueClient(server.endpoint) as client,
         pytest.raises(ClientError, match="not that of a queue server") as caught,
     ):
@@ -337,7 +325,7 @@ def test_the_answer_of_something_else_is_called_that(answer: bytes, status: int)
 
 
 def test_a_closed_port_is_unreachable() -> None:
-    """The error names the endpoint and the reason, in words."""
+    """The error has the endpoint and the reason."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
     with HttpQueueClient(endpoint) as client, pytest.raises(Unreachable) as caught:
@@ -345,8 +333,8 @@ def test_a_closed_port_is_unreachable() -> None:
     assert str(caught.value) == f"No answer from {endpoint}: connection refused."
 
 
-def test_a_server_that_always_hangs_up_is_unreachable() -> None:
-    """Three attempts, then the error says what happened."""
+def test_a_server_that_closes_every_connection_is_unreachable() -> None:
+    """After three attempts."""
     with (
         ScriptedServer(*[None] * ATTEMPTS_MAX) as server,
         HttpQueueClient(server.endpoint) as client,
@@ -362,8 +350,7 @@ def test_an_unknown_host_is_unreachable() -> None:
         client.list_queues()
 
 
-def test_a_server_that_is_silent_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wait for an answer ends; here it is made short."""
+def test_a_server_that_never_replies_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("veilmq.client.transport.REPLY_S_MAX", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -371,8 +358,8 @@ def test_a_server_that_is_silent_is_unreachable(monkeypatch: pytest.MonkeyPatch)
             client.list_queues()
 
 
-def test_a_call_with_patience_is_tried_once_and_given_up() -> None:
-    """It neither waits for longer than it was told to nor asks again: whoever sets it has plans of his own."""
+def test_a_call_with_patience_is_tried_once() -> None:
+    """A timeout and an error are not retried."""
     change = VisibilityChange(receipt="r", timeout_s=30)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -389,21 +376,19 @@ def test_a_call_with_patience_is_tried_once_and_given_up() -> None:
     ["", "127.0.0.1:9324", "ftp://127.0.0.1", "http://", "http://a/?b=c", "http://a:port"],
     ids=["empty", "no-scheme", "other-scheme", "no-host", "query", "no-port"],
 )
-def test_something_else_than_an_endpoint_is_refused(endpoint: str) -> None:
-    """The error shows what an endpoint looks like."""
+def test_an_invalid_endpoint_is_refused(endpoint: str) -> None:
     with pytest.raises(ValueError, match=r"must look like http://127\.0\.0\.1:9324"):
         HttpQueueClient(endpoint)
 
 
-def test_an_endpoint_with_a_password_is_refused_and_does_not_show_it() -> None:
-    """It would be sent nowhere, and be in each error that names the endpoint."""
-    with pytest.raises(ValueError, match="no user name and no password") as refused:
+def test_an_endpoint_with_a_password_is_refused_without_showing_it() -> None:
+    """The password would not be sent, but would be in each error with the endpoint."""
+    with pytest.raises(ValueError, match="no user name and no password") as raised:
         HttpQueueClient("http://user:hush@127.0.0.1:9324")
-    assert "hush" not in str(refused.value)
+    assert "hush" not in str(raised.value)
 
 
-def test_pages_are_followed() -> None:
-    """A listing goes on while the server says that there is more."""
+def test_a_listing_reads_all_pages() -> None:
     first = reply(200, b'{"QueueUrls": ["http://h/1/a", "http://h/1/b"], "NextToken": "b"}')
     second = reply(200, b'{"QueueUrls": ["http://h/1/c"]}')
     with ScriptedServer(first, second) as server, HttpQueueClient(server.endpoint) as client:
@@ -412,8 +397,8 @@ def test_pages_are_followed() -> None:
     assert server.requests[1].endswith(b'{"QueueNamePrefix":"p","NextToken":"b","MaxResults":1000}')
 
 
-def test_a_batch_keeps_the_order_of_its_entries() -> None:
-    """The server may answer in any order; an entry that it forgot is an error of its own."""
+def test_results_of_a_batch_are_in_the_order_of_its_entries() -> None:
+    """The reply may have another order; a missing entry is an error."""
     body = (
         b'{"Successful": [{"Id": "3"}, {"Id": "0"}],'
         b' "Failed": [{"Id": "1", "SenderFault": true, "Code": "ReceiptHandleIsInvalid", "Message": "No."}]}'
@@ -428,16 +413,16 @@ def test_a_batch_keeps_the_order_of_its_entries() -> None:
     assert third.code == UNEXPECTED_REPLY
 
 
-NAKED = b'{"Messages": [{"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "b"}]}'
+WITHOUT_ATTRIBUTES = b'{"Messages": [{"MessageId": "a", "ReceiptHandle": "r", "MD5OfBody": "m", "Body": "b"}]}'
 
 
 @pytest.mark.parametrize(
     ("call", "body"),
-    [("show", b'{"Attributes": {"VisibilityTimeout": "30"}}'), ("receive", NAKED)],
+    [("show", b'{"Attributes": {"VisibilityTimeout": "30"}}'), ("receive", WITHOUT_ATTRIBUTES)],
     ids=["attributes", "message"],
 )
-def test_an_answer_that_lacks_something_is_unexpected(call: str, body: bytes) -> None:
-    """What the server left out is named."""
+def test_a_reply_with_missing_members_is_unexpected(call: str, body: bytes) -> None:
+    """The error names the missing member."""
     with (
         ScriptedServer(FOUND, reply(200, body)) as server,
         HttpQueueClient(server.endpoint) as client,
@@ -447,8 +432,8 @@ def test_an_answer_that_lacks_something_is_unexpected(call: str, body: bytes) ->
     assert caught.value.code == UNEXPECTED_REPLY
 
 
-def test_an_unknown_setting_is_refused_before_anything_is_sent() -> None:
-    """The error names the settings that there are."""
+def test_an_unknown_setting_is_refused_before_a_request() -> None:
+    """The error lists the settings."""
     with (
         ScriptedServer() as server,
         HttpQueueClient(server.endpoint) as client,

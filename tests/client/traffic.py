@@ -1,4 +1,4 @@
-"""What tests put into a queue, how much is left in it, and what they take out of it."""
+"""Send test messages, count messages, and drain queues."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ LONG_S = 600
 
 
 def send(client: HttpQueueClient, queue: str, count: int, begin: int = 0) -> list[str]:
-    """Send `count` messages with bodies of their own, numbered from `begin`, in any order; return the bodies."""
+    """Send `count` messages with distinct bodies, numbered from `begin`, in any order; return the bodies."""
     bodies = [f"message {number:03}" for number in range(begin, begin + count)]
     batches = _batches([NewMessage(body=body) for body in bodies])
     with ThreadPoolExecutor(SENDERS) as threads:
@@ -20,13 +20,13 @@ def send(client: HttpQueueClient, queue: str, count: int, begin: int = 0) -> lis
 
 
 def send_in_order(client: HttpQueueClient, queue: str, messages: Sequence[NewMessage]) -> None:
-    """Send `messages`, one batch after the other."""
+    """Send `messages` in sequential batches."""
     for batch in _batches(messages):
         _send(client, queue, batch)
 
 
 def drained(client: HttpQueueClient, queue: str) -> list[ReceivedMessage]:
-    """Receive and delete all that is visible, and return it in the order in which it came."""
+    """Receive and delete all visible messages; return them in order."""
     found: list[ReceivedMessage] = []
     while messages := client.receive(queue, count=BATCH, wait_s=0, timeout_s=LONG_S):
         assert client.delete_batch(queue, [message.receipt for message in messages]) == [None] * len(messages)
@@ -44,4 +44,4 @@ def _batches(messages: Sequence[NewMessage]) -> list[Sequence[NewMessage]]:
 
 
 def _send(client: HttpQueueClient, queue: str, batch: Sequence[NewMessage]) -> None:
-    assert all(isinstance(answer, SentMessage) for answer in client.send_batch(queue, batch))
+    assert all(isinstance(result, SentMessage) for result in client.send_batch(queue, batch))

@@ -1,4 +1,4 @@
-"""Signed requests of our own client: genuine to the verifier, and to a real server."""
+"""The transport: signatures, a wrong clock, and the lifetime of connections."""
 
 import gc
 import os
@@ -31,8 +31,7 @@ NOW = datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)
 
 @pytest.mark.parametrize("path", ["/", "/queues/a b", "/ü%20"])
 @pytest.mark.parametrize("token", [None, "a+token="])
-def test_what_is_signed_is_genuine(path: str, token: str | None) -> None:
-    """Whatever the path, with a token and without."""
+def test_signatures_verify(path: str, token: str | None) -> None:
     key = SigningKey(id="AKID", secret="hush", session_token=token, region="eu-west-1")
     headers = key.sign(path, {"Host": "h:1", "Content-Type": "x", "X-Amz-Target": "a.b"}, b"{}", now=NOW)
     known = AccessKey(
@@ -43,8 +42,7 @@ def test_what_is_signed_is_genuine(path: str, token: str | None) -> None:
     assert verifier.verify(b"POST", path.encode(), sent, b"{}", NOW.timestamp()).account == FRIEND
 
 
-def test_a_client_with_a_key_is_let_in(tmp_path: Path) -> None:
-    """And one without is not."""
+def test_a_server_with_keys_accepts_only_signed_requests(tmp_path: Path) -> None:
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         key = SigningKey(id="ASIDBOB", secret=SECRETS["ASIDBOB"], session_token=TOKEN, region=REGION)
         with HttpQueueClient(server.endpoint, key=key) as client:
@@ -55,8 +53,8 @@ def test_a_client_with_a_key_is_let_in(tmp_path: Path) -> None:
             client.create_queue("jobs")
 
 
-def test_the_key_is_where_the_tools_of_aws_have_it() -> None:
-    """Half a key is none."""
+def test_the_key_is_read_from_the_variables_of_aws_tools() -> None:
+    """An id without a secret, or a secret without an id, is ignored."""
     both = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "hush"}
     assert key_from(both) == SigningKey(id="AKID", secret="hush", region="us-east-1")
     more = {"AWS_SESSION_TOKEN": "t", "AWS_DEFAULT_REGION": "eu-west-1"}
@@ -73,10 +71,10 @@ def test_a_key_shows_no_secret() -> None:
 
 @pytest.mark.parametrize("off_s", [-3_600.0, -600.0, 600.0, 3_600.0], ids=lambda off_s: f"{off_s:+g}")
 @pytest.mark.parametrize("tolerance_s", [300, 900], ids=["as-amazon", "as-veilmq"])
-def test_a_client_whose_clock_is_wrong_is_let_in(
+def test_a_client_with_a_wrong_clock_adjusts_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off_s: float, tolerance_s: int
 ) -> None:
-    """It learns from the first refusal what time it is, and keeps to that; when its clock is put right, anew."""
+    """To the date of the first error reply; and again after its clock is corrected."""
     monkeypatch.setattr(signatures, "SIGNATURE_SKEW_S", tolerance_s)
     off = [off_s]
     key = SigningKey(id="AKIDOWNER", secret=SECRETS["AKIDOWNER"], region=REGION)
@@ -90,8 +88,8 @@ def test_a_client_whose_clock_is_wrong_is_let_in(
         assert [message.body for message in client.receive("jobs")] == ["hello"]
 
 
-def test_a_refusal_for_another_reason_is_not_tried_again(tmp_path: Path) -> None:
-    """The date of the answer is ours: it was not the clock."""
+def test_an_error_for_another_reason_is_not_retried(tmp_path: Path) -> None:
+    """The date of the reply shows that the clock was right."""
     with RunningServer(credentials=written(tmp_path / "keys.toml"), region=REGION) as server:
         key = SigningKey(id="AKIDOWNER", secret="wrong", region=REGION)
         with HttpQueueClient(server.endpoint, key=key) as client, pytest.raises(ClientError) as caught:
@@ -99,8 +97,8 @@ def test_a_refusal_for_another_reason_is_not_tried_again(tmp_path: Path) -> None
     assert caught.value.code == "InvalidSignatureException"
 
 
-def test_a_clock_that_stays_wrong_ends_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more try, signed by the date of the refusal, for what is left of the caller's patience: here 25 s pass."""
+def test_a_request_is_signed_again_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the date of the error reply and the rest of the timeout; here 25 s pass."""
     instants_s, totals_s = iter([100.0, 125.0]), list[float]()
 
     def timeout(total: float | None = None, **phases: float) -> Timeout:
@@ -110,10 +108,10 @@ def test_a_clock_that_stays_wrong_ends_in_the_refusal(monkeypatch: pytest.Monkey
     monkeypatch.setattr(transport, "monotonic", lambda: next(instants_s))
     monkeypatch.setattr(transport, "Timeout", timeout)
     body = b'{"__type": "com.amazon.coral.service#InvalidSignatureException", "message": "Signature expired."}'
-    refusal = reply(403, body).replace(b"\r\n", b"\r\nDate: Sat, 31 Jan 2026 23:59:59 GMT\r\n", 1)
+    expired = reply(403, body).replace(b"\r\n", b"\r\nDate: Sat, 31 Jan 2026 23:59:59 GMT\r\n", 1)
     key = SigningKey(id="AKID", secret="hush")
     change = VisibilityChange(receipt="r", timeout_s=30)
-    with ScriptedServer(refusal, refusal, refusal) as server, HttpQueueClient(server.endpoint, key=key) as client:
+    with ScriptedServer(expired, expired, expired) as server, HttpQueueClient(server.endpoint, key=key) as client:
         with pytest.raises(ClientError, match="Signature expired"):
             client.change_visibility_batch(f"{server.endpoint}/000000000000/jobs", [change], patience_s=60)
         first, second = server.requests
@@ -125,15 +123,15 @@ def test_a_clock_that_stays_wrong_ends_in_the_refusal(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("date", [
     None, "", "soon", "Sat, 99 Jan 2026 23:59:59 GMT", "Fri, 31 Dec 9999 23:59:59 GMT", "Sat, 01 Jan 1600 00:00:00 GMT",
 ])  # fmt: skip
-def test_a_date_that_is_none_sets_no_clock(date: str | None) -> None:
-    """Nor does one that is nobody's present: by the last second of the last year nothing could be signed any more."""
+def test_an_implausible_date_is_ignored(date: str | None) -> None:
+    """A clock in the year 9999 could not sign any more."""
     clock = ServerTime(wall_s)
     assert not clock.adjust(date, signed_at_s=0.0)
     assert clock.now_s() == pytest.approx(wall_s(), abs=60)
 
 
-def test_a_date_that_names_no_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``-0000`` does, wherever this machine is."""
+def test_a_date_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``-0000`` is no zone; the zone of this machine is not used."""
     monkeypatch.setenv("TZ", "Asia/Shanghai")
     time.tzset()
     try:
@@ -145,8 +143,8 @@ def test_a_date_that_names_no_zone_is_of_utc(monkeypatch: pytest.MonkeyPatch) ->
     assert clock.now_s() == NOW.timestamp()
 
 
-def test_requests_that_were_refused_together_are_all_tried_again() -> None:
-    """The first refusal sets the clock right; those of the others had the wrong date all the same."""
+def test_concurrent_requests_refused_for_their_date_are_all_retried() -> None:
+    """The first error reply adjusts the clock; the other requests had the wrong date too."""
     clock = ServerTime(lambda: NOW.timestamp() - 600)
     signed_at_s = clock.now_s()
     for _ in range(2):
@@ -155,13 +153,13 @@ def test_requests_that_were_refused_together_are_all_tried_again() -> None:
     assert not clock.adjust("Sat, 31 Jan 2026 23:59:59 GMT", signed_at_s=clock.now_s())
 
 
-def test_a_forked_process_has_connections_of_its_own() -> None:
-    """On one connection the replies of two processes would be mixed up; also if its first requests come at once."""
+def test_a_forked_process_opens_its_own_connections() -> None:
+    """On a shared connection, replies of two processes would be mixed up. The first requests are concurrent."""
     seen: list[tuple[str, int]] = []
     threads, children = 3, 20
     begin = threading.Barrier(threads)
 
-    class Keeping(BaseHTTPRequestHandler):
+    class KeepAliveHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -170,9 +168,9 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
             self.wfile.write(reply(200, b'{"QueueUrl": "http://h/1/q"}').replace(b"Connection: close\r\n", b""))
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Keeping) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeepAliveHandler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with HttpQueueClient(f"http://127.0.0.1:{server.server_port}") as client:
             client.queue_url("q")
@@ -192,10 +190,10 @@ def test_a_forked_process_has_connections_of_its_own() -> None:
     assert len(seen) == children * threads + 2
 
 
-def test_a_poll_whose_connection_is_being_opened_is_hung_up_on_too(
+def test_hang_up_ends_a_poll_whose_connection_is_being_opened(
     veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would wait for its time: those that are open are hung up on at that moment, and no other again."""
+    """Otherwise it would wait for its full time."""
     opening, hung_up = threading.Event(), threading.Event()
     connect = HTTPConnection.connect
 
@@ -215,7 +213,7 @@ def test_a_poll_whose_connection_is_being_opened_is_hung_up_on_too(
             poll.result(5)
 
 
-def test_a_poll_of_a_client_that_was_closed_meanwhile_is_hung_up_on_too(veilmq_server: RunningServer) -> None:
+def test_hang_up_ends_a_poll_after_close(veilmq_server: RunningServer) -> None:
     with HttpQueueClient(veilmq_server.endpoint) as client, ThreadPoolExecutor(1) as calls:
         poll = calls.submit(client.receive, client.create_queue("orders"), wait_s=20)
         veilmq_server.wait_parked()
@@ -224,18 +222,18 @@ def test_a_poll_of_a_client_that_was_closed_meanwhile_is_hung_up_on_too(veilmq_s
         assert poll.result(5) == []
 
 
-def test_a_client_that_is_dropped_leaves_no_connection_open(
+def test_a_garbage_collected_client_closes_its_connections(
     veilmq_server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a program that makes a client for each message, and closes none, runs out of files."""
+    """Otherwise a program that makes a client for each message, and closes none, runs out of file descriptors."""
     sockets = list[socket.socket]()
     connect = HTTPConnection.connect
 
-    def noted(connection: HTTPConnection) -> None:
+    def recording_connect(connection: HTTPConnection) -> None:
         connect(connection)
         sockets.append(connection.sock)
 
-    monkeypatch.setattr(HTTPConnection, "connect", noted)
+    monkeypatch.setattr(HTTPConnection, "connect", recording_connect)
     client = HttpQueueClient(veilmq_server.endpoint)
     url = client.create_queue("orders")
     client.send(url, "x")
